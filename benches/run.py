@@ -13,6 +13,7 @@ NAMES = (
     "interrupt",
     "notebook_run",
     "sandbox",
+    "cold_start",
     "large_array",
     "moving_state",
     "peers",

@@ -18,7 +18,7 @@ use crate::gpu::{Reading, Sharing};
 use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
 use crate::sandbox::Bubblewrap;
-use crate::session::{Session, StartError, StartOrder, start};
+use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -40,6 +40,8 @@ pub(crate) struct Context {
     pub(crate) sharing: Sharing,
     /// What stands around each session.
     pub(crate) sandbox: Option<Arc<Bubblewrap>>,
+    /// What forks sessions.
+    pub(crate) zygotes: Arc<Zygotes>,
     /// What the machine's GPUs do.
     pub(crate) reading: watch::Receiver<Reading>,
 }
@@ -101,13 +103,12 @@ impl Context {
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
+        let python = self.config.python.clone();
+        let python = python.unwrap_or_else(|| cell.python.clone().into());
         start(StartOrder {
             notebook: submission.notebook,
-            python: self
-                .config
-                .python
-                .clone()
-                .unwrap_or_else(|| cell.python.clone().into()),
+            zygote: self.zygotes.warm(&python).await,
+            python,
             folder: cell.folder.clone().into(),
             // Without a mirror, the notebook has proved that this machine sees its folder.
             notebook_folder: match (&mirror, &cell.notebook_folder) {
@@ -131,7 +132,18 @@ impl Context {
         match &self.config.python {
             Some(python) => {
                 let sandbox = self.sandbox.as_deref();
-                try_a_session(&self.config, python, &self.sharing, sandbox).await
+                self.zygotes.begin(python).await;
+                let start =
+                    |zygote| try_a_session(&self.config, python, &self.sharing, sandbox, zygote);
+                let Some(zygote) = self.zygotes.warm(python).await else {
+                    return start(None).await;
+                };
+                let Err(error) = start(Some(zygote)).await else {
+                    return Ok(());
+                };
+                start(None).await?;
+                self.zygotes.give_up(python, &error);
+                Ok(())
             }
             None => Ok(()),
         }
@@ -144,6 +156,7 @@ pub(crate) async fn try_a_session(
     python: &Path,
     sharing: &Sharing,
     sandbox: Option<&Bubblewrap>,
+    zygote: Option<Arc<Zygote>>,
 ) -> Result<(), StartError> {
     start(StartOrder {
         notebook: NotebookId::random(),
@@ -157,6 +170,7 @@ pub(crate) async fn try_a_session(
         account: 0,
         largest_message_bytes: state_limit_bytes(config),
         config,
+        zygote,
         is_trial: true,
     })
     .await

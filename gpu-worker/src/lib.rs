@@ -48,6 +48,7 @@ use crate::life_end::LifeEnd;
 pub use crate::mirror::FilesChoice;
 use crate::sandbox::{Bubblewrap, SandboxError};
 pub use crate::sandbox::{NetworkChoice, SandboxChoice};
+use crate::session::{Ground, Zygotes};
 pub use crate::status::Status;
 pub use crate::stop::Stop;
 
@@ -69,6 +70,8 @@ pub struct Config {
     pub slots: Option<u32>,
     /// The Python of the sessions; `None`: that of each notebook, for a worker on the same machine.
     pub python: Option<PathBuf>,
+    /// The Python that notebooks probably have, where it is theirs: sessions of it are prepared in advance.
+    pub usual_python: Option<PathBuf>,
     /// Where chunks are kept that may be wanted again.
     pub cache: PathBuf,
     pub cache_limit_bytes: u64,
@@ -105,6 +108,10 @@ pub struct Config {
     pub sandbox: SandboxChoice,
     /// Of sessions in a sandbox.
     pub network: NetworkChoice,
+    /// Whether sessions are forked of a process that has loaded Python's libraries.
+    pub warm_starts: bool,
+    /// Libraries that this process loads besides those that sessions were seen to use.
+    pub preload: Vec<String>,
     /// What sandboxed sessions may read besides the system and their Python.
     pub readable: Vec<PathBuf>,
     /// Where the sessions' sockets lie; its path must be short.
@@ -149,6 +156,14 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         Some(slots) => slots.try_into().unwrap_or(Semaphore::MAX_PERMITS),
         None => sharing.slots(),
     };
+    let zygotes = Zygotes::open(Ground {
+        config: config.clone(),
+        sandbox: sandbox.clone(),
+        sharing: sharing.clone(),
+    });
+    if let (None, Some(python)) = (&config.python, &config.usual_python) {
+        zygotes.begin_soon(python);
+    }
     let context = Context {
         config,
         chunk_client,
@@ -160,6 +175,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         connections: watch::Sender::default(),
         sharing,
         sandbox,
+        zygotes,
         reading,
     };
     let context = Arc::new(context);
@@ -182,7 +198,8 @@ pub async fn try_the_sandbox(config: &Config, python: &Path) -> anyhow::Result<(
 /// its own, and ends it. Call it from a thread that lives until it is done.
 pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
     let sandbox = open_sandbox(config).await?;
-    let tried = context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref()).await;
+    let tried =
+        context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref(), None).await;
     tried.map_err(|error| {
         let (why, _) = notice::why_not_started(&error);
         anyhow::anyhow!(why.trim_end().to_owned())

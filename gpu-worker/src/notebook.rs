@@ -72,8 +72,10 @@ pub(crate) async fn serve_notebook(
                 }
             }
         }
-        if session.is_none() {
-            deferred.lose_session();
+        match &session {
+            Some(session) if job_over => context.zygotes.learn(session.python(), session.kernel()),
+            Some(_) => {}
+            None => deferred.lose_session(),
         }
         reporter.say(job_over, session.as_ref(), &deferred);
     }

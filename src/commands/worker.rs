@@ -53,14 +53,15 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
 
 /// In a sandbox no notebook chooses the program: without a setting it is the Python that this program was installed for.
 fn python(settings: &Settings, sandbox: SandboxChoice) -> Option<PathBuf> {
-    let beside = || {
-        let python = std::env::current_exe().ok()?.with_file_name("python");
-        python.exists().then_some(python)
-    };
     match sandbox {
         SandboxChoice::None => settings.worker_python.clone(),
-        SandboxChoice::Bubblewrap => settings.worker_python.clone().or_else(beside),
+        SandboxChoice::Bubblewrap => settings.worker_python.clone().or_else(python_beside),
     }
+}
+
+fn python_beside() -> Option<PathBuf> {
+    let python = std::env::current_exe().ok()?.with_file_name("python");
+    python.exists().then_some(python)
 }
 
 /// Of `baton up`, unless the setting says otherwise.
@@ -101,6 +102,7 @@ pub(crate) fn config_for_one_person(
         leaves_at: settings.worker_leaves_at.map(LeavesAt::time),
         slots: settings.worker_slots,
         python: python(settings, sandbox),
+        usual_python: python_beside(),
         cache: settings.worker_cache.clone(),
         cache_limit_bytes: settings.worker_cache_limit.bytes,
         session_idle: settings.worker_session_idle,
@@ -120,6 +122,8 @@ pub(crate) fn config_for_one_person(
         session_environment: settings.worker_session_environment.0.clone(),
         sandbox,
         network: settings.worker_network,
+        warm_starts: settings.worker_warm_starts,
+        preload: settings.worker_preload.0.clone(),
         readable: settings.worker_readable.0.clone(),
         runtime_folder: folder.path().to_owned(),
         status: watch::Sender::default(),

@@ -89,6 +89,25 @@ impl Value for VariableNames {
     }
 }
 
+/// Names of Python modules.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Modules(pub(crate) Vec<String>);
+
+impl Value for Modules {
+    const EXPECTED: &'static str = "a list of Python modules such as [\"torch\"]";
+
+    /// As in the configuration file, or with a comma between the names.
+    fn parse(text: &str) -> Option<Self> {
+        let names = listed(text);
+        let is_part = |part: &str| {
+            let plain = |letter: char| letter.is_alphanumeric() || letter == '_';
+            !part.is_empty() && part.chars().all(plain)
+        };
+        let known = names.iter().all(|name| name.split('.').all(is_part));
+        known.then(|| Self(names.into_iter().map(str::to_owned).collect()))
+    }
+}
+
 /// Absolute paths on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Paths(pub(crate) Vec<PathBuf>);

@@ -25,7 +25,7 @@ pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
 
-use kinds::{GroupPattern, HttpUrl, Labels, Paths, PublicUrl, UrlPrefix, VariableNames};
+use kinds::{GroupPattern, HttpUrl, Labels, Modules, Paths, PublicUrl, UrlPrefix, VariableNames};
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
 pub(crate) use value::Value;
@@ -389,6 +389,16 @@ settings! {
     worker_network: NetworkChoice = "worker.network",
     flag: Some(("network", &["worker", "up"])),
     default: Text("none");
+
+    #[doc = "Whether the worker keeps a process that has loaded Python's libraries and starts sessions as forks of it, inside the same sandbox. A first cell then does not wait for imports. Otherwise each session starts its own Python."]
+    worker_warm_starts: bool = "worker.warm_starts",
+    flag: Some(("warm-starts", &["worker", "up"])),
+    default: Text("true");
+
+    #[doc = "Python modules to load in advance for warm starts, in this order, such as `[\"torch\"]`. The worker also remembers which of NumPy, PyTorch, SciPy, pandas and scikit-learn its sessions use, and loads those."]
+    worker_preload: Modules = "worker.preload",
+    flag: Some(("preload", &["worker", "up"])),
+    default: Text("[]");
 
     #[doc = "Folders and files that sandboxed cells may read in addition to the system and the worker's Python, such as `[\"/data/course\"]`."]
     worker_readable: Paths = "worker.readable",

@@ -92,6 +92,12 @@ def write_into_python_of_all(facts: dict[str, Any]) -> Any:
     return path
 
 
+def change_program_of_all(facts: dict[str, Any]) -> Any:
+    descriptor = os.open("/proc/self/exe", os.O_RDONLY)
+    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)  # to what it is
+    return True
+
+
 # ---- processes
 
 
@@ -288,6 +294,7 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         read_home_of_worker,
         list_runtime_folder_of_worker,
         write_into_python_of_all,
+        change_program_of_all,
         see_processes_of_others,
         read_environment_of_another_session,
         read_memory_of_another_session,

@@ -1,6 +1,7 @@
 """Two students on one worker: what one of them can do to the other, to the worker and to the machine.
 
-The same attempts run without a sandbox, where each must succeed: so it is known that the probe sees.
+Their sessions are forks of one zygote, or each has a Python of its own; the walls are the same. The attempts also run
+without a sandbox, where each must succeed: so it is known that the probe sees.
 """
 
 from __future__ import annotations
@@ -23,7 +24,12 @@ PROBE = Path(__file__).with_name("probe.py").read_text()
 BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
 BASIC_DEVICES |= {"tty", "urandom", "zero"}
 
-ONLY_FOR_ROOT = {"write_settings_of_the_system", "write_into_python_of_all", "has_capabilities"}
+ONLY_FOR_ROOT = {
+    "write_settings_of_the_system",
+    "write_into_python_of_all",
+    "change_program_of_all",
+    "has_capabilities",
+}
 """Without a sandbox, only a worker that runs as root can do these."""
 
 LIMITS = {
@@ -103,9 +109,9 @@ class Echo:
         self._socket.close()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap", "none"])
+@pytest.fixture(scope="module", params=["bubblewrap-forked", "bubblewrap-fresh", "none-fresh"])
 def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
-    sandbox = request.param
+    sandbox, _, start = request.param.partition("-")
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: run scripts/install-system-packages sandbox")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -114,7 +120,7 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     echo = Echo()
     kernels: list[Kernel] = []
     try:
-        yield sandbox, *run_attack(service, sandbox, port, echo.port, kernels)
+        yield sandbox, *run_attack(service, sandbox, start == "forked", port, echo.port, kernels)
     finally:
         for kernel in kernels:
             kernel.shutdown()
@@ -124,14 +130,15 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
 
 
 def run_attack(
-    service: Service, sandbox: str, port: int, udp: int, kernels: list[Kernel]
+    service: Service, sandbox: str, forked: bool, port: int, udp: int, kernels: list[Kernel]
 ) -> tuple[dict[str, str], dict[str, bool], set[str]]:
     place = service.place
     (place.folder / "home/secret").write_text("of the worker's user")
     (place.folder / "token").write_text("token-of-this-test")
     service.start_broker()
-    limits = LIMITS if sandbox == "bubblewrap" else {}
-    service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_FILES="mirror", **limits)
+    limits = dict(LIMITS) if sandbox == "bubblewrap" else {}
+    limits |= {"BATON_WORKER_WARM_STARTS": str(forked).lower(), "BATON_WORKER_FILES": "mirror"}
+    service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, **limits)
 
     def open_kernel(name: str) -> Kernel:
         folder = place.work / name
@@ -175,6 +182,10 @@ def run_attack(
     attacker.run(f"facts = {facts!r}\nsource = {PROBE!r}").ok()
     attacker.gpu(ATTACK).ok()
     found = attacker.evaluate("found")
+    assert is_forked(attacker.session_pid) is forked
+    if forked:
+        assert knows(psutil.Process(attacker.session_pid), [name]), "The attacker was told"
+        assert not knows(zygote_of(attacker.session_pid), [name, attacker_mark(attacker)])
     process = psutil.Process(attacker.session_pid)
     attacker.shutdown()
     wait_until(lambda: not process.is_running(), "the attacker's session has ended")
@@ -186,6 +197,36 @@ def run_attack(
         Path(path).unlink(missing_ok=True)
     assert victim.is_unharmed()
     return found, left, unlimited(service)
+
+
+def is_forked(session: int) -> bool:
+    return "baton_shim.session.zygote" in command_of(psutil.Process(session))
+
+
+def zygote_of(session: int) -> psutil.Process:
+    """The session's supervisor is its child."""
+    parents = psutil.Process(session).parents()
+    return next(process for process in parents[1:] if "baton_shim.session.zygote" in command_of(process))
+
+
+def attacker_mark(attacker: Kernel) -> str:
+    environment = Path(f"/proc/{attacker.session_pid}/environ").read_bytes().split(b"\0")
+    return next(entry.decode() for entry in environment if entry.startswith(b"BATON_SESSION="))
+
+
+def knows(process: psutil.Process, texts: list[str]) -> set[str]:
+    """Which of the texts the memory of a process has."""
+    found = set()
+    with open(f"/proc/{process.pid}/maps") as maps, open(f"/proc/{process.pid}/mem", "rb", 0) as memory:
+        for line in maps:
+            place, permissions, *_ = line.split()
+            begin, end = (int(number, 16) for number in place.split("-"))
+            if permissions[:2] != "rw":
+                continue
+            memory.seek(begin)
+            contents = memory.read(end - begin)
+            found |= {text for text in texts if text.encode() in contents}
+    return found
 
 
 def unlimited(service: Service) -> set[str]:

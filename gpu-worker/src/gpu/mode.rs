@@ -151,6 +151,14 @@ impl Sharing {
         }
     }
 
+    /// Gives the zygote that `command` starts what sessions are loaded with, and no part of a GPU. `folder` is its own.
+    pub(crate) fn prepare(&self, command: &mut Command, folder: &Path) -> io::Result<()> {
+        match self {
+            Self::Turns(_) => shared::prepare(command, folder),
+            Self::Places(_) | Self::Mps { .. } | Self::Open => Ok(()),
+        }
+    }
+
     /// Tells the session that `command` starts what it has. `folder` is its own.
     pub(crate) fn join(
         &self,

@@ -110,9 +110,8 @@ impl SharedGpu {
         folder: &Path,
     ) -> io::Result<Membership> {
         let token = uuid::Uuid::new_v4().as_u128();
-        let interposer = baton_interposer::install(folder)?;
+        prepare(command, folder)?;
         command
-            .env(PRELOAD, with_others(interposer))
             .env(SOCKET, self.folder.path().join("gpu"))
             .env(TOKEN, format!("{token:x}"));
         if let Some(name) = &self.name {
@@ -120,11 +119,6 @@ impl SharedGpu {
         }
         if let Some(device) = &self.device {
             command.env(DEVICE, device);
-        }
-        for (name, value) in THRIFT {
-            if env::var_os(name).is_none() {
-                command.env(name, value);
-            }
         }
         let released = self.gpu.admit(Admission {
             token,
@@ -238,6 +232,18 @@ impl Drop for Membership {
 }
 
 /// What is loaded first already goes on to be.
+/// What the interposer and libraries have to find when a session's process starts.
+pub(super) fn prepare(command: &mut Command, folder: &Path) -> io::Result<()> {
+    let interposer = baton_interposer::install(folder)?;
+    command.env(PRELOAD, with_others(interposer));
+    for (name, value) in THRIFT {
+        if env::var_os(name).is_none() {
+            command.env(name, value);
+        }
+    }
+    Ok(())
+}
+
 fn with_others(interposer: PathBuf) -> std::ffi::OsString {
     let mut libraries = interposer.into_os_string();
     if let Some(others) = env::var_os(PRELOAD).filter(|others| !others.is_empty()) {

@@ -30,6 +30,7 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::collect::{Collected, collect};
 pub(crate) use self::questions::Questions;
+pub(crate) use self::watch::Watching;
 use self::watch::{Opened, Watch, Watched};
 use crate::context::{Context, MoveError};
 use crate::notice;
@@ -183,12 +184,12 @@ impl SessionMirror {
     }
 
     /// Tells what the session opens and removes, from its start on.
-    pub(crate) fn watch(&self, command: &mut tokio::process::Command) -> std::io::Result<Watch> {
+    pub(crate) fn watch(&self) -> std::io::Result<(Watch, Watching)> {
         let watched = match self.context.config.files {
             FilesChoice::Copy => Watched::Removals,
             FilesChoice::Auto | FilesChoice::Mirror => Watched::RemovalsAndOpens,
         };
-        Watch::start(command, watched, self.mirror.clone())
+        Watch::start(watched, self.mirror.clone())
     }
 
     pub(crate) async fn started(&mut self, watch: Option<Watch>) {

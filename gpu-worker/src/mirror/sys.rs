@@ -13,6 +13,8 @@ use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::process::Command;
 
+use crate::sandbox::bytes;
+
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
@@ -140,19 +142,47 @@ pub(super) enum FlagsOf {
     At(u64),
 }
 
+/// How a session's first process installs its filter, and where it sends the listener.
+pub(crate) struct Watching {
+    watched: Watched,
+    to_worker: UnixStream,
+    /// The other end, which the process must not keep.
+    from_session: RawFd,
+}
+
+impl Watching {
+    pub(super) fn new(watched: Watched, to_worker: UnixStream, from_session: &UnixStream) -> Self {
+        Self {
+            watched,
+            to_worker,
+            from_session: from_session.as_raw_fd(),
+        }
+    }
+
+    /// For a process that `command` starts.
+    pub(crate) fn before(self, command: &mut Command) {
+        watch(command, self);
+    }
+
+    /// For a process that installs the filter itself: the program, and where the listener goes.
+    pub(crate) fn into_parts(self) -> (Vec<u8>, OwnedFd) {
+        let (filter, length) = program(self.watched);
+        (bytes(&filter[..length]), self.to_worker.into())
+    }
+}
+
 /// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
 /// the system does not allow it. Then the session starts all the same.
 ///
 /// The child closes its copies of the listener and of both ends of the connection, `from_session` too. Its own
 /// `execve` waits for an answer, and the system lets a call fail only when the last copy of its listener is closed:
 /// with a copy of its own, the child of a worker that is killed just then would wait for ever.
-pub(super) fn watch(
-    command: &mut Command,
-    watched: Watched,
-    to_worker: UnixStream,
-    from_session: &UnixStream,
-) {
-    let from_session = from_session.as_raw_fd();
+fn watch(command: &mut Command, watching: Watching) {
+    let Watching {
+        watched,
+        to_worker,
+        from_session,
+    } = watching;
     let in_child = move || {
         if let Ok(listener) = install(watched) {
             let sent = send(to_worker.as_raw_fd(), listener);
@@ -169,7 +199,7 @@ pub(super) fn watch(
     unsafe { command.pre_exec(in_child) };
 }
 
-fn install(watched: Watched) -> io::Result<RawFd> {
+fn program(watched: Watched) -> ([libc::sock_filter; 5 + MOST_CALLS], usize) {
     let count = watched.calls().count();
     let length = 5 + count;
     let statement = |code: u32, k: u32| libc::sock_filter {
@@ -197,6 +227,11 @@ fn install(watched: Watched) -> io::Result<RawFd> {
     }
     filter[length - 2] = statement(answer, libc::SECCOMP_RET_ALLOW);
     filter[length - 1] = statement(answer, libc::SECCOMP_RET_USER_NOTIF);
+    (filter, length)
+}
+
+fn install(watched: Watched) -> io::Result<RawFd> {
+    let (mut filter, length) = program(watched);
     let program = libc::sock_fprog {
         len: length as u16,
         filter: filter.as_mut_ptr(),
@@ -373,12 +408,8 @@ mod tests {
     fn start() -> (UnixStream, std::thread::JoinHandle<io::Result<()>>) {
         let (from_session, to_worker) = UnixStream::pair().unwrap();
         let mut command = Command::new("true");
-        watch(
-            &mut command,
-            Watched::RemovalsAndOpens,
-            to_worker,
-            &from_session,
-        );
+        let watching = Watching::new(Watched::RemovalsAndOpens, to_worker, &from_session);
+        watching.before(&mut command);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()

@@ -23,11 +23,11 @@ use nix::libc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
-use tokio::process::Command;
 use tokio::sync::{mpsc, oneshot};
 
 use super::lock;
 pub(super) use super::sys::Watched;
+pub(crate) use super::sys::Watching;
 use super::sys::{self, About, FlagsOf, PathOf};
 
 /// A session waits to open a file that has no bytes yet.
@@ -76,14 +76,13 @@ pub(crate) struct Watch {
 impl Watch {
     /// The thread that listens ends with the last process of the session.
     pub(crate) fn start(
-        command: &mut Command,
         watched: Watched,
         mirror: Arc<Mutex<Mirror>>,
-    ) -> std::io::Result<Self> {
+    ) -> std::io::Result<(Self, Watching)> {
         let (from_session, to_worker) = UnixStream::pair()?;
         let (opens, opened) = mpsc::unbounded_channel();
         let (says, works) = oneshot::channel();
-        sys::watch(command, watched, to_worker, &from_session);
+        let watching = Watching::new(watched, to_worker, &from_session);
         std::thread::Builder::new()
             .name("baton-opens".to_owned())
             .spawn(move || {
@@ -94,10 +93,10 @@ impl Watch {
                     listen(&Arc::new(listener), &mirror, &opens);
                 }
             })?;
-        Ok(Self { opened, works })
+        Ok((Self { opened, works }, watching))
     }
 
-    /// Once the command is dropped: what the session opens; none where the system does not tell.
+    /// Once the session has its end of the connection and this process has none: what the session opens; none where the system does not tell.
     pub(crate) async fn opened(self) -> Option<mpsc::UnboundedReceiver<Opened>> {
         self.works.await.unwrap_or(false).then_some(self.opened)
     }

@@ -83,16 +83,28 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// The filter's program, as bubblewrap reads it.
+/// A file with the filter's program, as bubblewrap reads it.
 pub(super) fn file() -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"baton-filter", MFdFlags::MFD_CLOEXEC)?);
-    for instruction in program() {
-        file.write_all(&instruction.code.to_ne_bytes())?;
-        file.write_all(&[instruction.jt, instruction.jf])?;
-        file.write_all(&instruction.k.to_ne_bytes())?;
-    }
+    file.write_all(&bytes(&program()))?;
     file.rewind()?;
     Ok(file.into())
+}
+
+/// The filter's program, as the system stores it.
+pub(super) fn of_forks() -> Vec<u8> {
+    bytes(&program())
+}
+
+/// A program of classic BPF as the system stores it.
+pub(crate) fn bytes(program: &[libc::sock_filter]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size_of_val(program));
+    for instruction in program {
+        bytes.extend(instruction.code.to_ne_bytes());
+        bytes.extend([instruction.jt, instruction.jf]);
+        bytes.extend(instruction.k.to_ne_bytes());
+    }
+    bytes
 }
 
 fn program() -> Vec<libc::sock_filter> {

@@ -8,6 +8,7 @@
 mod egress;
 mod filter;
 mod groups;
+mod holder;
 mod probe;
 mod python;
 mod sys;
@@ -26,8 +27,11 @@ use tokio::sync::Mutex;
 
 use self::egress::Egress;
 pub(crate) use self::egress::{Carrier, Gate};
+pub(crate) use self::filter::bytes;
 pub(crate) use self::groups::Group;
 use self::groups::{Controller, Groups};
+pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
+pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
 pub(crate) use self::sys::inherit;
 use self::sys::join;
 use self::view::View;
@@ -240,10 +244,7 @@ impl Bubblewrap {
             view.writable(&root, &place);
             place
         });
-        command
-            .env("TMPDIR", "/tmp")
-            .env_remove("XDG_RUNTIME_DIR")
-            .env_remove("JUPYTER_RUNTIME_DIR");
+        Self::settle(command);
         if !self.groups.has(Controller::Processes) {
             command.env(PROCESS_LIMIT, self.limits.processes.to_string());
         }
@@ -261,6 +262,14 @@ impl Bubblewrap {
             group,
             gate,
         })
+    }
+
+    /// Variables that name folders which no sandbox has.
+    pub(crate) fn settle(command: &mut Command) {
+        command
+            .env("TMPDIR", "/tmp")
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("JUPYTER_RUNTIME_DIR");
     }
 
     /// Gives a sandbox that waits at its gate a network, and lets it begin.

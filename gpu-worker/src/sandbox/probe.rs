@@ -2,6 +2,7 @@
 //!
 //! In: what lies outside. Out: what of it could be reached, which must be nothing.
 
+use std::ffi::OsString;
 use std::io;
 use std::net::TcpListener;
 use std::os::linux::net::SocketAddrExt as _;
@@ -15,10 +16,10 @@ use super::{Bubblewrap, NetworkChoice, SandboxError, Variable};
 
 const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"];
 
-/// Prints one line for each thing that it reaches.
+/// Prints one line for each thing that it reaches, and [`TRIED`] at the end.
 ///
 /// Arguments: a file, a port of this machine, an abstract socket, and the namespaces of the worker.
-const PROGRAM: &str = r#"
+pub(crate) const PROGRAM: &str = r#"
 import ctypes, os, socket, sys
 file, port, name, *namespaces = sys.argv[1:]
 LIBC = ctypes.CDLL(None)
@@ -30,6 +31,10 @@ def tcp():
 def abstract():
     socket.socket(socket.AF_UNIX).connect("\0" + name)
 
+def program():
+    descriptor = os.open("/proc/self/exe", os.O_RDONLY)
+    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)
+
 def capabilities():
     lines = open("/proc/self/status").read().splitlines()
     return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
@@ -37,6 +42,7 @@ def capabilities():
 attempts = {
     "files of the worker": lambda: os.path.exists(file),
     "the system's programs, for writing": lambda: os.access("/usr", os.W_OK),
+    "the worker's Python, for changing": program,
     "a TCP port of the machine": tcp,
     "an abstract socket of the machine": abstract,
     "capabilities": capabilities,
@@ -51,60 +57,94 @@ for what, attempt in attempts.items():
             print(what)
     except OSError:
         pass
+print("tried", flush=True)
 "#;
+const TRIED: &str = "tried";
+
+/// What lies outside of a sandbox, as long as the value lives.
+pub(crate) struct Probe {
+    _file: tempfile::NamedTempFile,
+    _port: TcpListener,
+    _socket: UnixListener,
+    /// Of [`PROGRAM`].
+    pub(crate) arguments: Vec<OsString>,
+}
+
+impl Probe {
+    pub(crate) fn create(bubblewrap: &Bubblewrap, runtime_folder: &Path) -> io::Result<Self> {
+        std::fs::create_dir_all(runtime_folder)?;
+        let file = tempfile::NamedTempFile::new_in(runtime_folder)?;
+        let port = TcpListener::bind("127.0.0.1:0")?;
+        let name = format!("baton-{}", uuid::Uuid::new_v4().simple());
+        let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let has_host_network = bubblewrap.network == NetworkChoice::Host;
+        let mut arguments: Vec<OsString> = vec![file.path().into()];
+        match has_host_network {
+            // Both belong to the network, and then no attempt says anything.
+            true => arguments.extend(["0".into(), "".into()]),
+            false => arguments.extend([port.local_addr()?.port().to_string().into(), name.into()]),
+        }
+        let namespaces = namespaces(has_host_network)?;
+        arguments.extend(namespaces.into_iter().map(OsString::from));
+        Ok(Self {
+            _file: file,
+            _port: port,
+            _socket: socket,
+            arguments,
+        })
+    }
+
+    /// A sandbox as sessions have it; what runs inside follows.
+    pub(crate) async fn command(
+        bubblewrap: &Bubblewrap,
+        python: &Path,
+    ) -> Result<Command, SandboxError> {
+        let mut command = Command::new(&bubblewrap.program);
+        let mut view = bubblewrap.view(python).await?;
+        let variables: Vec<_> = std::env::vars_os().collect();
+        let variables: Vec<Variable<'_>> = variables
+            .iter()
+            .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
+            .collect();
+        view.of_environment(&variables, bubblewrap.limits.scratch_bytes);
+        bubblewrap.enter(&mut command, &view)?;
+        Ok(command)
+    }
+
+    /// What the program printed, and what it wrote where it failed.
+    pub(crate) fn judge(&self, printed: &[u8], said: &[u8]) -> Result<(), SandboxError> {
+        let printed = std::str::from_utf8(printed).map_err(io::Error::other)?;
+        let mut reached: Vec<_> = printed.lines().collect();
+        if reached.pop() != Some(TRIED) {
+            let said = String::from_utf8_lossy(said).trim().to_owned();
+            return Err(SandboxError::Fails { said });
+        }
+        match reached.is_empty() {
+            true => Ok(()),
+            false => Err(SandboxError::Leaks {
+                reached: reached.join(", "),
+            }),
+        }
+    }
+}
 
 pub(super) async fn run(
     bubblewrap: &Bubblewrap,
     python: &Path,
     runtime_folder: &Path,
 ) -> Result<(), SandboxError> {
-    std::fs::create_dir_all(runtime_folder)?;
-    let file = tempfile::NamedTempFile::new_in(runtime_folder)?;
-    let port = TcpListener::bind("127.0.0.1:0")?;
-    let name = format!("baton-{}", uuid::Uuid::new_v4().simple());
-    let _socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-    let has_host_network = bubblewrap.network == NetworkChoice::Host;
-    let namespaces = namespaces(has_host_network)?;
-
-    let mut command = Command::new(&bubblewrap.program);
-    let mut view = bubblewrap.view(python).await?;
-    let variables: Vec<_> = std::env::vars_os().collect();
-    let variables: Vec<Variable<'_>> = variables
-        .iter()
-        .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
-        .collect();
-    view.of_environment(&variables, bubblewrap.limits.scratch_bytes);
-    bubblewrap.enter(&mut command, &view)?;
-    command
+    let probe = Probe::create(bubblewrap, runtime_folder)?;
+    let mut command = Probe::command(bubblewrap, python).await?;
+    let output = command
         .args(["--chdir", "/", "--"])
         .arg(python)
         .args(["-I", "-c", PROGRAM])
-        .arg(file.path());
-    match has_host_network {
-        // Both belong to the network, and then no attempt says anything.
-        true => command.args(["0", ""]),
-        false => command.arg(port.local_addr()?.port().to_string()).arg(name),
-    };
-    let output = command
-        .args(namespaces)
+        .args(&probe.arguments)
         .stdin(Stdio::null())
         .kill_on_drop(true)
         .output()
         .await?;
-    if !output.status.success() {
-        let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
-        return Err(SandboxError::Fails { said });
-    }
-    let reached: Vec<_> = std::str::from_utf8(&output.stdout)
-        .map_err(io::Error::other)?
-        .lines()
-        .collect();
-    match reached.is_empty() {
-        true => Ok(()),
-        false => Err(SandboxError::Leaks {
-            reached: reached.join(", "),
-        }),
-    }
+    probe.judge(&output.stdout, &output.stderr)
 }
 
 /// Of this process, as `/proc` names them.

@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
-use nix::unistd::write;
+use nix::unistd::{Pid, write};
 use tokio::process::Command;
 
 /// What `command` starts has these descriptors open, under the same numbers.
@@ -32,6 +32,17 @@ pub(super) fn join(command: &mut Command, doors: Vec<OwnedFd>) {
     };
     // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
+}
+
+/// A descriptor of a process, which never leads to another one.
+pub(super) fn process_descriptor(process: Pid) -> io::Result<OwnedFd> {
+    // SAFETY: a system call with numbers only.
+    let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };
+    match i32::try_from(descriptor) {
+        // SAFETY: the system just opened it for this process.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// `NS_GET_USERNS` of `ioctl_ns(2)`.

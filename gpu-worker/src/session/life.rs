@@ -1,12 +1,12 @@
 //! How long a session's processes live, and how they end.
 //!
-//! In: the program that was started. Out: how the kernel ended, and signals for what is left.
+//! In: the process that was started. Out: how the kernel ended, and signals for what is left.
 //!
 //! **Invariant:** a sandbox ends with the last of session and keepers, and everything inside ends with it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
 use nix::unistd::Pid;
@@ -19,44 +19,59 @@ use crate::sandbox::{Carrier, Group};
 pub(super) enum Life {
     /// The kernel is the worker's child.
     Bare(Child),
-    /// The kernel is the child of its sandbox's supervisor.
-    Sandboxed {
+    /// The kernel is the child of a supervisor: in a sandbox, or forked of a zygote, or both.
+    Supervised {
         walls: Arc<Walls>,
-        /// Once the kernel is known.
-        supervisor: Option<Pid>,
         status: Option<Option<ExitStatus>>,
         /// Of its network; goes with the session, because keepers need none.
         carrier: Option<Carrier>,
     },
 }
 
-/// A sandbox. Dropping it ends bubblewrap, and the system then ends all processes of its namespace.
+/// What is around a kernel. Dropping it ends the supervisor and, where there is one, the sandbox: the system then ends
+/// all processes of its namespace.
 #[derive(Debug)]
 pub(super) struct Walls {
-    bubblewrap: Pid,
+    /// `None`: a fork without a sandbox.
+    sandbox: Option<Sandbox>,
+    /// Once the kernel is known.
+    supervisor: OnceLock<Pid>,
     /// The supervisor says how the kernel ended, and lives until this closes.
     report: UnixStream,
-    /// Killed when dropped.
-    _child: Child,
     /// What remains in it is killed when it is dropped.
     group: Option<Group>,
 }
 
+#[derive(Debug)]
+struct Sandbox {
+    bubblewrap: Pid,
+    /// Holds the sandbox for a fork that has entered it.
+    holder: Option<Pid>,
+    /// Killed when dropped.
+    _child: Child,
+}
+
 impl Walls {
-    fn new(child: Child, report: UnixStream, group: Option<Group>) -> Arc<Self> {
-        // A child that was not waited for has its number.
-        let bubblewrap = Pid::from_raw(child.id().unwrap_or_default().cast_signed());
+    fn new(sandbox: Option<Sandbox>, report: UnixStream, group: Option<Group>) -> Arc<Self> {
         Arc::new(Self {
-            bubblewrap,
+            sandbox,
+            supervisor: OnceLock::new(),
             report,
-            _child: child,
             group,
         })
     }
 
+    pub(super) fn supervisor(&self) -> Option<Pid> {
+        self.supervisor.get().copied()
+    }
+
     /// The process with this number inside, as the worker calls it.
     pub(super) fn process(&self, inside: Pid) -> Option<Pid> {
-        let mut processes = processes::below(self.bubblewrap).into_iter();
+        let roots = [
+            self.sandbox.as_ref().map(|sandbox| sandbox.bubblewrap),
+            self.supervisor(),
+        ];
+        let mut processes = roots.into_iter().flatten().flat_map(processes::below);
         processes.find(|process| processes::innermost_number(*process) == Some(inside))
     }
 
@@ -72,50 +87,96 @@ impl Walls {
         }
     }
 
-    fn end_all_but(&self, supervisor: Option<Pid>, keepers: &[Pid]) {
-        let root = self.bubblewrap.as_raw().cast_unsigned();
+    fn end_all_but(&self, kernel: Pid, mark: &str, keepers: &[Pid]) {
+        let supervisor = self.supervisor();
+        let mut spared: Vec<Pid> = keepers.to_vec();
+        if !keepers.is_empty() {
+            spared.extend(supervisor);
+        }
+        let Some(sandbox) = &self.sandbox else {
+            return processes::end_all(kernel, mark, &spared);
+        };
+        let root = sandbox.bubblewrap.as_raw().cast_unsigned();
         if keepers.is_empty() {
             return match &self.group {
                 Some(group) => group.kill(),
                 None => kill_tree(root),
             };
         }
-        // What the keepers need to live: bubblewrap, the first process inside, and the supervisor.
+        // What the keepers need to live: bubblewrap, the first process inside, and what holds the sandbox.
+        let inside = sandbox.holder.or(supervisor);
         let frame = [
-            Some(self.bubblewrap),
-            supervisor.and_then(processes::parent_of),
-            supervisor,
+            Some(sandbox.bubblewrap),
+            inside.and_then(processes::parent_of),
+            inside,
         ];
-        let spared = frame.into_iter().flatten().chain(keepers.iter().copied());
+        spared.extend(frame.into_iter().flatten());
         let spared: Vec<u32> = spared
+            .iter()
             .map(|process| process.as_raw().cast_unsigned())
             .collect();
         kill_tree_but(root, &spared);
+        if let (Some(supervisor), Some(_)) = (supervisor, sandbox.holder) {
+            kill_tree_but(supervisor.as_raw().cast_unsigned(), &spared);
+        }
+    }
+}
+
+impl Sandbox {
+    fn new(child: Child, holder: Option<Pid>) -> Self {
+        Self {
+            // A child that was not waited for has its number.
+            bubblewrap: Pid::from_raw(child.id().unwrap_or_default().cast_signed()),
+            holder,
+            _child: child,
+        }
     }
 }
 
 impl Life {
-    pub(super) fn new(child: Child, report: Option<UnixStream>, group: Option<Group>) -> Self {
-        match report {
-            None => Self::Bare(child),
-            Some(report) => Self::Sandboxed {
-                walls: Walls::new(child, report, group),
-                supervisor: None,
-                status: None,
-                carrier: None,
-            },
+    pub(super) fn bare(child: Child) -> Self {
+        Self::Bare(child)
+    }
+
+    /// `child` is bubblewrap, and the supervisor its command.
+    pub(super) fn inside(child: Child, report: UnixStream, group: Option<Group>) -> Self {
+        Self::supervised(Some(Sandbox::new(child, None)), report, group)
+    }
+
+    /// `child` is bubblewrap, `holder` its command, and the supervisor has entered.
+    pub(super) fn entered(
+        child: Child,
+        holder: Pid,
+        report: UnixStream,
+        group: Option<Group>,
+    ) -> Self {
+        Self::supervised(Some(Sandbox::new(child, Some(holder))), report, group)
+    }
+
+    /// There is no sandbox.
+    pub(super) fn forked(report: UnixStream) -> Self {
+        Self::supervised(None, report, None)
+    }
+
+    fn supervised(sandbox: Option<Sandbox>, report: UnixStream, group: Option<Group>) -> Self {
+        Self::Supervised {
+            walls: Walls::new(sandbox, report, group),
+            status: None,
+            carrier: None,
         }
     }
 
     pub(super) fn has_network(&mut self, network: Option<Carrier>) {
-        if let Self::Sandboxed { carrier, .. } = self {
+        if let Self::Supervised { carrier, .. } = self {
             *carrier = network;
         }
     }
 
     pub(super) fn has_kernel(&mut self, kernel: Pid) {
-        if let Self::Sandboxed { supervisor, .. } = self {
-            *supervisor = processes::parent_of(kernel);
+        if let (Self::Supervised { walls, .. }, Some(parent)) = (self, processes::parent_of(kernel))
+        {
+            // It is asked once.
+            let _ = walls.supervisor.set(parent);
         }
     }
 
@@ -123,7 +184,7 @@ impl Life {
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Bare(child) => child.wait().await.ok(),
-            Self::Sandboxed { walls, status, .. } => match status {
+            Self::Supervised { walls, status, .. } => match status {
                 Some(status) => *status,
                 None => *status.insert(walls.kernel_ended().await),
             },
@@ -137,16 +198,14 @@ impl Life {
     pub(super) fn walls(&self) -> Option<&Arc<Walls>> {
         match self {
             Self::Bare(_) => None,
-            Self::Sandboxed { walls, .. } => Some(walls),
+            Self::Supervised { walls, .. } => Some(walls),
         }
     }
 
     pub(super) fn end_all(&self, kernel: Pid, mark: &str, keepers: &[Pid]) {
         match self {
             Self::Bare(_) => processes::end_all(kernel, mark, keepers),
-            Self::Sandboxed {
-                walls, supervisor, ..
-            } => walls.end_all_but(*supervisor, keepers),
+            Self::Supervised { walls, .. } => walls.end_all_but(kernel, mark, keepers),
         }
     }
 }

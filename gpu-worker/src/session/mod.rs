@@ -8,11 +8,14 @@ mod away;
 mod deferred;
 mod environment;
 mod keeper;
+mod launch;
 mod life;
 mod log;
 mod start;
+mod zygote;
 
 use std::convert::Infallible;
+use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
 use std::time::Duration;
 
@@ -30,6 +33,7 @@ pub(crate) use self::keeper::{Keeper, Keepers};
 use self::life::Life;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartError, StartOrder, start};
+pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
 use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
@@ -56,6 +60,8 @@ pub(crate) struct Session {
     broken_at: Option<Instant>,
     life: Life,
     kernel: Pid,
+    /// As it was named to the worker.
+    python: PathBuf,
     mark: String,
     /// They keep what its cells left out, and end by themselves.
     keepers: Keepers,
@@ -239,6 +245,10 @@ impl Session {
 
     pub(crate) fn kernel(&self) -> Pid {
         self.kernel
+    }
+
+    pub(crate) fn python(&self) -> &Path {
+        &self.python
     }
 }
 

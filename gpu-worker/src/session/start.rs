@@ -2,30 +2,30 @@
 //!
 //! In: which Python, and where. Out: a session whose kernel has said hello, or why there is none.
 
-use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
-use std::process::{ExitStatus, Stdio};
+use std::process::ExitStatus;
+use std::sync::Arc;
 use std::time::Duration;
 
 use baton_chunks::scanner::{self, SCANNER};
 use baton_jupyter_wire::connection::{ConnectionError, ConnectionFile};
 use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
-use baton_jupyter_wire::shim::{SHIM_DESCRIPTOR, ShimError, ShimPair, ShimReader, ShimWriter};
+use baton_jupyter_wire::shim::{ShimError, ShimPair, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromSession, Hello};
 use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
-use super::life::Life;
+use super::launch::{self, Launch, Launched};
+use super::zygote::Zygote;
 use super::{Keepers, LAST_BREATH, Session, SessionLog, environment};
 use crate::Config;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
-use crate::sandbox::{Bubblewrap, Needs, SandboxError, inherit};
+use crate::sandbox::{Bubblewrap, Needs, SandboxError};
 
 /// Python on a slow network folder needs its time.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -33,9 +33,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// Tell a session's shim that the one stands for the other.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
-
-/// Names the connection on which the supervisor of a sandbox reports.
-const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
 
 /// Tells a session to try a cell.
 const TRIAL: &str = "BATON_TRIAL";
@@ -61,6 +58,8 @@ pub(crate) struct StartOrder<'a> {
     /// How much a message of the session may have.
     pub(crate) largest_message_bytes: u64,
     pub(crate) config: &'a Config,
+    /// It forks the session; `None`: Python starts anew.
+    pub(crate) zygote: Option<Arc<Zygote>>,
     /// It runs a cell of its own before it says hello.
     pub(crate) is_trial: bool,
 }
@@ -87,6 +86,8 @@ pub(crate) enum StartError {
     Sandbox(#[from] SandboxError),
     #[error("Failed to watch the files that the session opens")]
     Watch(#[source] std::io::Error),
+    #[error("Failed to fork a session")]
+    Fork(#[source] std::io::Error),
     #[error("Failed to start {python}")]
     Spawn {
         python: PathBuf,
@@ -161,86 +162,70 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     if order.is_trial {
         command.env(TRIAL, "1");
     }
-    let mut watch = None;
-    if let Some(mirror) = &mirror {
-        watch = Some(mirror.watch(&mut command).map_err(StartError::Watch)?);
+    let (watch, watching) = match &mirror {
+        Some(mirror) => mirror
+            .watch()
+            .map(|(watch, watching)| (Some(watch), Some(watching))),
+        None => Ok((None, None)),
     }
+    .map_err(StartError::Watch)?;
     let gpu = order
         .sharing
         .join(order.account, order.place, &mut command, folder.path())
         .map_err(StartError::Gpu)?;
     let mut mirror_place = mirror.as_ref().map(|mirror| mirror.root().to_owned());
-    let mut report = None;
-    let mut group = None;
-    let mut gate = None;
-    match order.sandbox {
-        Some(sandbox) => {
-            let config = order.config;
-            let needs = Needs {
-                python: &order.python,
-                private_folder: folder.path(),
-                notebook_folder: order.notebook_folder.as_deref(),
-                packages: packages.folder(),
-                mirror: mirror.as_ref().map(|mirror| {
-                    let (root, folder) = (mirror.root(), mirror.notebook_folder());
-                    (root.to_owned(), folder.to_owned())
-                }),
-                hidden: [runtime_folder, &config.mirrors, &config.cache],
-            };
-            let wrapped = sandbox.wrap(&mut command, needs).await?;
-            group = wrapped.group;
-            gate = wrapped.gate;
-            let moved = match (&mirror, &wrapped.mirror) {
-                (Some(mirror), Some(place)) => moved(&working_folder, mirror.root(), place),
-                _ => working_folder,
-            };
-            mirror_place = wrapped.mirror;
-            command
-                .arg("--chdir")
-                .arg(moved)
-                .arg("--")
-                .arg(&order.python);
-            let (own, supervisor_end) = pair_for_supervisor().map_err(StartError::Pair)?;
-            command.env(SUPERVISOR, supervisor_end.as_raw_fd().to_string());
-            inherit(&mut command, vec![supervisor_end]);
-            report = Some(own);
+    let mut working_folder = working_folder;
+    let mut walls = None;
+    if let Some(sandbox) = order.sandbox {
+        let config = order.config;
+        let needs = Needs {
+            python: &order.python,
+            private_folder: folder.path(),
+            notebook_folder: order.notebook_folder.as_deref(),
+            packages: packages.folder(),
+            mirror: mirror.as_ref().map(|mirror| {
+                let (root, folder) = (mirror.root(), mirror.notebook_folder());
+                (root.to_owned(), folder.to_owned())
+            }),
+            hidden: [runtime_folder, &config.mirrors, &config.cache],
+        };
+        let mut wrapped = sandbox.wrap(&mut command, needs).await?;
+        if let (Some(mirror), Some(place)) = (&mirror, &wrapped.mirror) {
+            working_folder = moved(&working_folder, mirror.root(), place);
         }
-        None => {
-            command.current_dir(working_folder);
-        }
+        mirror_place = wrapped.mirror.take();
+        walls = Some((sandbox, wrapped));
     }
     if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
         command
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
             .env(MIRROR_FOLDER, place);
     }
-    command.env(SHIM_DESCRIPTOR, kernel_end.as_raw_fd().to_string());
-    inherit(&mut command, vec![kernel_end]);
-    let mut child = command
-        .args(["-m", "baton_shim.session.start", "-f"])
-        .arg(&connection_file)
+    command
         .env(SCANNER, scanner)
         .env(processes::MARK, &mark)
-        .env("JPY_PARENT_PID", std::process::id().to_string())
-        .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|source| StartError::Spawn {
-            python: order.python.clone(),
-            source,
-        })?;
-    drop(command);
+        .env("JPY_PARENT_PID", std::process::id().to_string());
+    let launch = Launch {
+        python: &order.python,
+        command,
+        walls,
+        folder: working_folder,
+        arguments: vec!["-f".into(), connection_file.into()],
+        connection: kernel_end,
+        watching,
+        mark,
+    };
+    let launched = match &order.zygote {
+        Some(zygote) => launch::fork(launch, zygote).await?,
+        None => launch::fresh(launch).await?,
+    };
+    let Launched {
+        mut life,
+        log,
+        starting,
+    } = launched;
     if let Some(mirror) = &mut mirror {
         mirror.started(watch).await;
-    }
-    let starting = Starting::new(&mut child, mark);
-    let log = follow_output(&mut child);
-    let mut life = Life::new(child, report, group);
-    if let (Some(sandbox), Some(gate)) = (order.sandbox, gate) {
-        life.has_network(sandbox.connect(gate).await?);
     }
 
     let (kernel, shim_reader, shim, hello) = tokio::select! {
@@ -280,6 +265,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         broken_at: None,
         life,
         kernel,
+        python: order.python,
         mark,
         log,
         _folder: folder,
@@ -288,16 +274,15 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
 }
 
 /// Ends the processes of a start that fails or is given up.
-struct Starting {
-    process: u32,
+pub(super) struct Starting {
+    process: Pid,
     mark: Option<String>,
 }
 
 impl Starting {
-    fn new(child: &mut Child, mark: String) -> Self {
+    pub(super) fn new(process: Pid, mark: String) -> Self {
         Self {
-            // A child that nobody waited for has its number.
-            process: child.id().unwrap_or_default(),
+            process,
             mark: Some(mark),
         }
     }
@@ -310,7 +295,7 @@ impl Starting {
 impl Drop for Starting {
     fn drop(&mut self) {
         if let Some(mark) = &self.mark {
-            processes::end_all(Pid::from_raw(self.process.cast_signed()), mark, &[]);
+            processes::end_all(self.process, mark, &[]);
         }
     }
 }
@@ -333,12 +318,6 @@ fn moved(path: &Path, from: &Path, to: &Path) -> PathBuf {
     }
 }
 
-fn pair_for_supervisor() -> std::io::Result<(UnixStream, OwnedFd)> {
-    let (own, supervisor) = std::os::unix::net::UnixStream::pair()?;
-    own.set_nonblocking(true)?;
-    Ok((UnixStream::from_std(own)?, supervisor.into()))
-}
-
 async fn accept_shim(
     pair: ShimPair,
     largest_message_bytes: u64,
@@ -349,18 +328,6 @@ async fn accept_shim(
         Some(FromSession::Hello(hello)) => Ok((kernel, reader, writer, hello)),
         _ => Err(StartError::NoHello),
     }
-}
-
-fn follow_output(child: &mut Child) -> SessionLog {
-    let log = SessionLog::default();
-    let process = child.id().unwrap_or_default();
-    if let Some(pipe) = child.stdout.take() {
-        log.follow(process, pipe);
-    }
-    if let Some(pipe) = child.stderr.take() {
-        log.follow(process, pipe);
-    }
-    log
 }
 
 async fn ended(python: PathBuf, status: Option<ExitStatus>, log: &SessionLog) -> StartError {

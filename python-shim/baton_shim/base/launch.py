@@ -65,6 +65,7 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
         import baton_shim.base.streams
 
         app.outstream_class = f"{baton_shim.base.streams.__name__}.Stream"
+    app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)  # ipykernel reads it when it is imported
     if prepare is not None:
         prepare(app)
     init_shell = getattr(app, "init_shell", None)

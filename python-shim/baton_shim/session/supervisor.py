@@ -1,15 +1,21 @@
-"""The parent of a sandboxed session's kernel.
+"""The parent of the kernel in a session that is sandboxed or forked of a zygote.
 
-It reports how the kernel ended and keeps the sandbox alive until the worker lets go, because keepers of the session's
-memory may have to outlive the kernel.
+It reports how the kernel ended and lives, and keeps its sandbox alive, until the worker lets go, because keepers of the
+session's memory may have to outlive the kernel.
 
-**Invariant:** it runs none of the student's code, and ends with the sandbox.
+**Invariant:** it runs none of the student's code, and ends with its worker, and then the kernel does, too.
 """
 
 from __future__ import annotations
 
 import os
 import resource
+import select
+import signal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 SUPERVISOR = "BATON_SUPERVISOR_DESCRIPTOR"
 """Names the connection on which the supervisor reports, in a session that has one."""
@@ -38,12 +44,42 @@ def supervise() -> None:
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return
     _keep_only(connection)
-    ended = 0
-    while ended != kernel:
-        ended, status = os.waitpid(-1, 0)
-    os.write(connection, status.to_bytes(4, "little"))
-    os.read(connection, 1)  # ends when the worker closes its end
+    _report(kernel, connection)
     os._exit(0)
+
+
+def _report(kernel: int, connection: int) -> None:
+    """Says how the kernel ended. Returns when the worker closes its end."""
+    wakes, ends = os.pipe()
+    os.set_blocking(ends, False)
+    signal.set_wakeup_fd(ends, warn_on_full_buffer=False)
+    signal.signal(signal.SIGCHLD, lambda *_: None)
+    poll = select.poll()
+    poll.register(wakes, select.POLLIN)
+    poll.register(connection, select.POLLRDHUP)
+    while True:
+        for child, status in _ended_children():
+            if child == kernel:
+                os.write(connection, status.to_bytes(4, "little"))
+        if any(descriptor == connection for descriptor, _ in poll.poll()):
+            return
+        os.read(wakes, 64)
+
+
+def _ended_children() -> Iterator[tuple[int, int]]:
+    """Each with its status, as `waitpid` has it. It is there until the next one is asked for, so whoever sees that the
+    kernel is gone comes after the report.
+    """
+    while True:
+        try:
+            ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return
+        if ended is None:
+            return
+        core = 0x80 if ended.si_code == os.CLD_DUMPED else 0
+        yield ended.si_pid, ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status | core
+        os.waitpid(ended.si_pid, 0)
 
 
 def _limit_processes(wanted: int) -> None:

@@ -1,0 +1,157 @@
+//! A process that only holds a sandbox open, for forks of a zygote to enter.
+//!
+//! In: a command that ends with bubblewrap's own arguments. Out: a descriptor of the process inside, once all walls stand.
+
+use std::io::{self, IoSliceMut};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::net::UnixStream as StdUnixStream;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+use std::time::Duration;
+
+use nix::libc;
+use nix::sys::socket::{
+    ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
+};
+use nix::unistd::Pid;
+use tokio::io::Interest;
+use tokio::net::UnixStream;
+use tokio::process::{Child, Command};
+
+use super::sys::process_descriptor;
+use super::{Bubblewrap, NetworkChoice, SandboxError};
+use crate::processes;
+
+/// A message on a socket says whose it is, in this process's numbers.
+const PROGRAM: &str = "echo >&0; exec sleep infinity </dev/null";
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Where the process of a sandbox says that it runs.
+pub(crate) struct Holder {
+    greeting: UnixStream,
+}
+
+/// What a fork needs to be inside.
+pub(crate) struct Entrance {
+    /// Leads to a process that is in all of the sandbox's namespaces.
+    pub(crate) process: OwnedFd,
+    pub(crate) holder: Pid,
+    /// The namespaces to enter, as `setns` wants them.
+    pub(crate) namespaces: libc::c_int,
+    /// The filter of system calls, as the system stores it.
+    pub(crate) filter: Vec<u8>,
+}
+
+impl Holder {
+    /// Completes a command that has bubblewrap's arguments.
+    pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
+        let (own, its) = StdUnixStream::pair()?;
+        own.set_nonblocking(true)?;
+        setsockopt(&own, PassCred, &true)?;
+        command
+            .env_clear()
+            .args(["--chdir", "/", "--", "/bin/sh", "-c", PROGRAM])
+            .stdin(OwnedFd::from(its))
+            .stdout(Stdio::null())
+            .kill_on_drop(true);
+        let greeting = UnixStream::from_std(own)?;
+        Ok(Self { greeting })
+    }
+
+    /// Call it after the command was dropped. `child` is bubblewrap.
+    pub(crate) async fn entrance(
+        self,
+        bubblewrap: &Bubblewrap,
+        child: &Child,
+    ) -> Result<Entrance, SandboxError> {
+        let fails = |said: &str| SandboxError::Fails {
+            said: said.to_owned(),
+        };
+        let greeted = tokio::time::timeout(PATIENCE, self.greeted()).await;
+        let holder = greeted
+            .map_err(|_elapsed| fails("it is not ready in time"))??
+            .ok_or_else(|| fails("it ended at once"))?;
+        let process = process_descriptor(holder)?;
+        // The number may belong to another process by now; the descriptor cannot.
+        let outermost = child.id().map(|id| Pid::from_raw(id.cast_signed()));
+        if !outermost.is_some_and(|outermost| processes::below(outermost).contains(&holder)) {
+            return Err(fails("it ended at once"));
+        }
+        Ok(Entrance {
+            process,
+            holder,
+            namespaces: bubblewrap.namespaces(),
+            filter: super::filter::of_forks(),
+        })
+    }
+
+    async fn greeted(&self) -> io::Result<Option<Pid>> {
+        let stream = &self.greeting;
+        stream
+            .async_io(Interest::READABLE, || sender_of_byte(stream))
+            .await
+    }
+}
+
+fn sender_of_byte(stream: &UnixStream) -> io::Result<Option<Pid>> {
+    let mut byte = [0];
+    let mut slices = [IoSliceMut::new(&mut byte)];
+    let mut space = nix::cmsg_space!(UnixCredentials);
+    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
+    let received = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
+    if received.bytes == 0 {
+        return Ok(None);
+    }
+    let mut messages = received.cmsgs()?;
+    Ok(messages.find_map(|message| match message {
+        ControlMessageOwned::ScmCredentials(sender) => Some(Pid::from_raw(sender.pid())),
+        _ => None,
+    }))
+}
+
+/// A sandbox through whose mounts files can be opened that nothing can write to, whoever has them open.
+#[derive(Debug)]
+pub(crate) struct ReadOnly {
+    holder: Pid,
+    _child: Child,
+}
+
+impl ReadOnly {
+    /// With what sessions of this Python see of the system.
+    pub(crate) async fn open(bubblewrap: &Bubblewrap, python: &Path) -> Result<Self, SandboxError> {
+        let mut command = Command::new(bubblewrap.program());
+        let view = bubblewrap.view(python).await?;
+        bubblewrap.enter(&mut command, &view)?;
+        let holder = Holder::start(&mut command)?;
+        let child = command.stderr(Stdio::null()).spawn()?;
+        drop(command);
+        let entrance = holder.entrance(bubblewrap, &child).await?;
+        Ok(Self {
+            holder: entrance.holder,
+            _child: child,
+        })
+    }
+
+    /// Where this process reaches a file of the system, read-only. Links must have been followed.
+    pub(crate) fn path(&self, file: &Path) -> PathBuf {
+        let root = format!("/proc/{}/root", self.holder);
+        let below = file.strip_prefix("/").unwrap_or(file);
+        Path::new(&root).join(below)
+    }
+}
+
+impl Bubblewrap {
+    fn namespaces(&self) -> libc::c_int {
+        let every = libc::CLONE_NEWUSER
+            | libc::CLONE_NEWPID
+            | libc::CLONE_NEWNS
+            | libc::CLONE_NEWIPC
+            | libc::CLONE_NEWUTS
+            | libc::CLONE_NEWCGROUP;
+        match self.network {
+            NetworkChoice::Host => every,
+            NetworkChoice::None | NetworkChoice::Egress => every | libc::CLONE_NEWNET,
+        }
+    }
+}

@@ -1,0 +1,221 @@
+//! The two ways in which a session's first process comes to be: a fresh Python, or a fork of a zygote.
+//!
+//! In: what the process gets. Out: its life and its output. Both ways build the same sandbox with the same arguments;
+//! where a fresh Python would be bubblewrap's command, a fork enters the namespaces of a process that only waits.
+//!
+//! **Invariant:** a fork learns nothing of its session before it is inside.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use baton_jupyter_wire::shim::SHIM_DESCRIPTOR;
+use nix::fcntl::OFlag;
+use nix::unistd::{Pid, pipe2};
+use serde_bytes::ByteBuf;
+use tokio::net::UnixStream;
+use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
+
+use super::SessionLog;
+use super::life::Life;
+use super::start::{StartError, Starting};
+use super::zygote::{Order, Zygote, bytes};
+use crate::mirror::Watching;
+use crate::sandbox::{Bubblewrap, Holder, Wrapped, inherit};
+
+/// Names the connection on which the supervisor of a session reports.
+const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
+
+pub(super) struct Launch<'a> {
+    pub(super) python: &'a Path,
+    /// Bubblewrap with its arguments, or Python; it has the session's environment.
+    pub(super) command: Command,
+    pub(super) walls: Option<(&'a Bubblewrap, Wrapped)>,
+    /// The working directory, as the session calls it.
+    pub(super) folder: PathBuf,
+    /// Of the session's program.
+    pub(super) arguments: Vec<OsString>,
+    /// The session's connection to its worker.
+    pub(super) connection: OwnedFd,
+    pub(super) watching: Option<Watching>,
+    pub(super) mark: String,
+}
+
+pub(super) struct Launched {
+    pub(super) life: Life,
+    pub(super) log: SessionLog,
+    pub(super) starting: Starting,
+}
+
+/// A Python of its own.
+pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
+    let Launch {
+        python,
+        mut command,
+        walls,
+        watching,
+        ..
+    } = launch;
+    if let Some(watching) = watching {
+        watching.before(&mut command);
+    }
+    let report = match &walls {
+        Some(_) => {
+            command
+                .arg("--chdir")
+                .arg(launch.folder)
+                .arg("--")
+                .arg(python);
+            let (report, its_end) = report().map_err(StartError::Pair)?;
+            command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
+            inherit(&mut command, vec![its_end]);
+            Some(report)
+        }
+        None => {
+            command.current_dir(launch.folder);
+            None
+        }
+    };
+    let connection = launch.connection;
+    command.env(SHIM_DESCRIPTOR, connection.as_raw_fd().to_string());
+    inherit(&mut command, vec![connection]);
+    let mut child = command
+        .args(["-m", "baton_shim.session.start"])
+        .args(launch.arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .process_group(0)
+        .kill_on_drop(true)
+        .spawn()
+        .map_err(|source| StartError::Spawn {
+            python: python.to_owned(),
+            source,
+        })?;
+    drop(command);
+    // A child that nobody waited for has its number.
+    let process = child.id().unwrap_or_default();
+    let starting = Starting::new(Pid::from_raw(process.cast_signed()), launch.mark);
+    let log = SessionLog::default();
+    if let Some(pipe) = child.stdout.take() {
+        log.follow(process, pipe);
+    }
+    if let Some(pipe) = child.stderr.take() {
+        log.follow(process, pipe);
+    }
+    let life = match (walls, report) {
+        (Some((sandbox, wrapped)), Some(report)) => {
+            let mut life = Life::inside(child, report, wrapped.group);
+            if let Some(gate) = wrapped.gate {
+                life.has_network(sandbox.connect(gate).await?);
+            }
+            life
+        }
+        _ => Life::bare(child),
+    };
+    Ok(Launched {
+        life,
+        log,
+        starting,
+    })
+}
+
+/// The same process, of a zygote.
+pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched, StartError> {
+    let (report, report_end) = report().map_err(StartError::Pair)?;
+    let (output, output_end) = pipe().map_err(StartError::Fork)?;
+    let (errors, errors_end) = pipe().map_err(StartError::Fork)?;
+    let mut command = launch.command;
+    command
+        .env(SUPERVISOR, report_end.as_raw_fd().to_string())
+        .env(SHIM_DESCRIPTOR, launch.connection.as_raw_fd().to_string());
+    let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
+    let mut order = Order {
+        program: None,
+        arguments: launch.arguments.iter().map(bytes).collect(),
+        environment: variables(&command),
+        folder: bytes(launch.folder),
+        descriptors: vec![1, 2, connection, supervisor],
+        doors: 0,
+        namespaces: 0,
+        filter: ByteBuf::new(),
+        watched: ByteBuf::new(),
+    };
+    let (mut around, mut group, mut network) = (None, None, None);
+    let mut files = vec![output_end, errors_end, launch.connection, report_end];
+    let mut starting = None;
+    if let Some((sandbox, wrapped)) = launch.walls {
+        let holder = Holder::start(&mut command).map_err(StartError::Fork)?;
+        let child = command
+            .stderr(Stdio::null())
+            .process_group(0)
+            .spawn()
+            .map_err(StartError::Fork)?;
+        drop(command);
+        let process = Pid::from_raw(child.id().unwrap_or_default().cast_signed());
+        starting = Some(Starting::new(process, launch.mark.clone()));
+        // As bubblewrap sets it for its command.
+        let folder = order.folder.clone();
+        order.environment.push((bytes("PWD"), folder));
+        if let Some(gate) = wrapped.gate {
+            network = sandbox.connect(gate).await?;
+        }
+        let entrance = holder.entrance(sandbox, &child).await?;
+        if let Some(group) = &wrapped.group {
+            let doors = group.doors().map_err(StartError::Fork)?;
+            order.doors = doors.len();
+            files.extend(doors);
+        }
+        order.namespaces = entrance.namespaces;
+        order.filter = ByteBuf::from(entrance.filter);
+        files.push(entrance.process);
+        group = wrapped.group;
+        around = Some((child, entrance.holder));
+    }
+    if let Some(watching) = launch.watching {
+        let (program, place) = watching.into_parts();
+        order.watched = ByteBuf::from(program);
+        files.push(place);
+    }
+    let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
+    let process = zygote
+        .fork(&order, &borrowed)
+        .await
+        .map_err(StartError::Fork)?;
+    drop(files);
+    let log = SessionLog::default();
+    let number = process.as_raw().cast_unsigned();
+    log.follow(number, output);
+    log.follow(number, errors);
+    let mut life = match around {
+        Some((child, holder)) => Life::entered(child, holder, report, group),
+        None => Life::forked(report),
+    };
+    life.has_network(network);
+    Ok(Launched {
+        life,
+        log,
+        starting: starting.unwrap_or_else(|| Starting::new(process, launch.mark)),
+    })
+}
+
+fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
+    let variables = command.as_std().get_envs();
+    variables
+        .filter_map(|(name, value)| Some((bytes(name), bytes(value?))))
+        .collect()
+}
+
+fn report() -> io::Result<(UnixStream, OwnedFd)> {
+    let (own, supervisor) = std::os::unix::net::UnixStream::pair()?;
+    own.set_nonblocking(true)?;
+    Ok((UnixStream::from_std(own)?, supervisor.into()))
+}
+
+fn pipe() -> io::Result<(Receiver, OwnedFd)> {
+    let (own, its) = pipe2(OFlag::O_CLOEXEC)?;
+    Ok((Receiver::from_owned_fd(own)?, its))
+}

@@ -1,0 +1,178 @@
+//! Zygotes: processes that have loaded Python's libraries, and fork sessions.
+//!
+//! In: the Pythons of sessions, and the libraries that they turn out to use. Out: a zygote for a Python, once there is
+//! one that has been tried. Without one, sessions start as fresh processes.
+//!
+//! **Invariant:** a zygote is used only after a probe in one of its forks reached nothing outside of a sandbox.
+
+mod libraries;
+mod process;
+mod trial;
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use nix::unistd::Pid;
+use tokio::sync::watch;
+use tokio::task::JoinSet;
+
+use self::libraries::Libraries;
+pub(crate) use self::process::Zygote;
+use self::process::ZygoteError;
+pub(super) use self::process::{Order, bytes};
+use crate::Config;
+use crate::gpu::Sharing;
+use crate::sandbox::Bubblewrap;
+
+/// Notebooks may have Pythons of their own, and each zygote has its memory.
+const MOST_PYTHONS: usize = 2;
+
+/// How long a session waits for a zygote.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// What all sessions of a worker have in common.
+#[derive(Clone)]
+pub(crate) struct Ground {
+    pub(crate) config: Config,
+    pub(crate) sandbox: Option<Arc<Bubblewrap>>,
+    pub(crate) sharing: Sharing,
+}
+
+#[derive(Clone)]
+enum State {
+    Making,
+    Failed,
+    Warm(Arc<Zygote>),
+}
+
+pub(crate) struct Zygotes {
+    ground: Ground,
+    warm: Mutex<HashMap<PathBuf, watch::Sender<State>>>,
+    libraries: Mutex<Libraries>,
+    /// They make zygotes.
+    tasks: Mutex<JoinSet<()>>,
+}
+
+impl Zygotes {
+    pub(crate) fn open(ground: Ground) -> Arc<Self> {
+        let libraries = Libraries::open(&ground.config);
+        Arc::new(Self {
+            ground,
+            warm: Mutex::default(),
+            libraries: Mutex::new(libraries),
+            tasks: Mutex::default(),
+        })
+    }
+
+    /// The zygote of this Python. While the first one is being made, waiting for it is no slower than a fresh start.
+    pub(crate) async fn warm(&self, python: &Path) -> Option<Arc<Zygote>> {
+        let mut state = lock(&self.warm).get(python)?.subscribe();
+        let made = state.wait_for(|state| !matches!(state, State::Making));
+        match &*tokio::time::timeout(PATIENCE, made).await.ok()?.ok()? {
+            State::Warm(zygote) if zygote.is_alive() => Some(zygote.clone()),
+            _ => None,
+        }
+    }
+
+    /// Makes the first zygote of this Python, which has what every session needs. One with libraries follows.
+    pub(crate) async fn begin(self: &Arc<Self>, python: &Path) {
+        {
+            let mut warm = lock(&self.warm);
+            let is_full = warm.len() >= MOST_PYTHONS;
+            if !self.ground.config.warm_starts || is_full || warm.contains_key(python) {
+                return;
+            }
+            warm.insert(python.to_owned(), watch::Sender::new(State::Making));
+        }
+        match self.make(python, &[]).await {
+            Ok(()) if !lock(&self.libraries).wanted().is_empty() => self.load(python),
+            Ok(()) => {}
+            Err(error) => {
+                tracing::warn!("Sessions start without a prepared process: {error}");
+                self.set(python, State::Failed);
+            }
+        }
+    }
+
+    /// Looks at which libraries a session has loaded, so that later sessions find them loaded.
+    pub(crate) fn learn(self: &Arc<Self>, python: &Path, kernel: Pid) {
+        if !self.ground.config.warm_starts {
+            return;
+        }
+        let has_news = lock(&self.libraries).learn(kernel);
+        let state = lock(&self.warm)
+            .get(python)
+            .map(|state| state.borrow().clone());
+        match state {
+            None => self.begin_soon(python),
+            Some(State::Warm(zygote)) if has_news || !zygote.is_alive() => self.load(python),
+            Some(_) => {}
+        }
+    }
+
+    /// In the background.
+    pub(crate) fn begin_soon(self: &Arc<Self>, python: &Path) {
+        let (zygotes, python) = (self.clone(), python.to_owned());
+        self.spawn(async move { zygotes.begin(&python).await });
+    }
+
+    /// Makes a zygote with the libraries that are wanted, in the background, and lets it take over.
+    fn load(self: &Arc<Self>, python: &Path) {
+        let (zygotes, python) = (self.clone(), python.to_owned());
+        self.spawn(async move {
+            loop {
+                let wanted = lock(&zygotes.libraries).wanted();
+                match zygotes.make(&python, &wanted).await {
+                    Ok(()) => return,
+                    Err(ZygoteError::Library { library, why }) => {
+                        tracing::warn!("Sessions cannot be prepared with {library}: it {why}");
+                        lock(&zygotes.libraries).leave_out(&library);
+                    }
+                    Err(error) => {
+                        tracing::warn!("Sessions start without prepared libraries: {error}");
+                        return;
+                    }
+                }
+            }
+        });
+    }
+
+    async fn make(&self, python: &Path, libraries: &[String]) -> Result<(), ZygoteError> {
+        let zygote = Zygote::start(&self.ground, python, libraries).await?;
+        trial::run(&self.ground, python, &zygote).await?;
+        if !libraries.is_empty() {
+            tracing::info!(
+                "Sessions find these libraries loaded: {}",
+                libraries.join(", ")
+            );
+        }
+        self.set(python, State::Warm(Arc::new(zygote)));
+        Ok(())
+    }
+
+    /// Sessions of this Python start anew from now on.
+    pub(crate) fn give_up(&self, python: &Path, why: &dyn std::error::Error) {
+        tracing::warn!(
+            "Sessions start without a prepared process, because a fork of one failed: {why}"
+        );
+        self.set(python, State::Failed);
+    }
+
+    fn set(&self, python: &Path, state: State) {
+        if let Some(known) = lock(&self.warm).get(python) {
+            known.send_replace(state);
+        }
+    }
+
+    fn spawn(&self, work: impl Future<Output = ()> + Send + 'static) {
+        let mut tasks = lock(&self.tasks);
+        while tasks.try_join_next().is_some() {}
+        tasks.spawn(work);
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,298 @@
+"""Libraries that a zygote has loaded before its sessions begin, and that a session imports for nothing.
+
+After the load they are taken out of `sys.modules` again, so a session begins with the modules of any other. When a
+program imports one of them, the finder here looks where the import system would find it now. If that is the same file,
+the module returns to `sys.modules` together with all that it had imported itself; otherwise it is imported as usual.
+
+**Invariant:** what a program sees of a library before it imports it is what it would see in a fresh process, apart
+from memory, and from attributes of packages that the library has loaded parts of.
+"""
+
+from __future__ import annotations
+
+import builtins
+import importlib
+import os
+import re
+import sys
+import time
+import warnings
+from array import array
+from collections.abc import Container, Iterable, Iterator
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
+from types import ModuleType
+from typing import Any
+
+from baton_shim.base import late
+
+READ_ONCE = re.compile(r"(BLIS|GOMP|KMP|MKL|NPY|NUMEXPR|NUMPY|OMP|OPENBLAS|SCIPY|SKLEARN|TORCH)(_|[A-Z])")
+"""Variables of the environment for numerical libraries."""
+SUFFIXES = frozenset(("", *all_suffixes()))
+ANOTHER = (
+    "This session had loaded another {0} in advance. If this one does not work, ask your course staff to set "
+    "worker.warm_starts = false\n"
+)
+NUMPY_RANDOM = "numpy.random.mtrand"
+
+
+class Recorder:
+    """Notes which module imports which others, while libraries are loaded."""
+
+    def __init__(self) -> None:
+        self.needs: dict[str, set[str]] = {}
+        self._import = builtins.__import__
+        self._import_module = importlib.import_module
+
+    def __enter__(self) -> Recorder:
+        builtins.__import__ = self._recording_import
+        importlib.import_module = self._recording_import_module
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        builtins.__import__ = self._import
+        importlib.import_module = self._import_module
+
+    def _recording_import(
+        self,
+        name: str,
+        globals: Any = None,  # noqa: A002 - the import system says it so
+        locals: Any = None,  # noqa: A002
+        fromlist: Any = (),
+        level: int = 0,
+    ) -> ModuleType:
+        module: ModuleType = self._import(name, globals, locals, fromlist, level)
+        if level:
+            package = (globals or {}).get("__package__") or (globals or {}).get("__name__", "")
+            package = package.rsplit(".", level - 1)[0]
+            name = f"{package}.{name}" if name else package
+        names = (name, *(f"{name}.{part}" for part in fromlist or ()))
+        self.note(name for name in names if name in sys.modules)
+        return module
+
+    def _recording_import_module(self, name: str, package: str | None = None) -> ModuleType:
+        module = self._import_module(name, package)
+        self.note([module.__name__])
+        return module
+
+    def note(self, names: Iterable[str]) -> None:
+        """For the module whose execution asks for them, also through functions of other modules."""
+        frame: Any = sys._getframe(2)
+        while frame is not None:
+            importer = frame.f_globals.get("__name__")
+            if frame.f_code.co_name == "<module>" and importer in sys.modules:
+                self.needs.setdefault(importer, set()).update(names)
+                return
+            frame = frame.f_back
+
+
+class Traces:
+    """What imports change besides modules."""
+
+    def __init__(self) -> None:
+        self.environment = dict(os.environ)
+        self.filters = list(warnings.filters)
+
+    def take(self, before: Traces) -> None:
+        """Undoes what came since `before`, and keeps it."""
+        changed = {name: value for name, value in os.environ.items() if before.environment.get(name) != value}
+        self.environment = changed
+        for name in changed:
+            if name in before.environment:
+                os.environ[name] = before.environment[name]
+            else:
+                del os.environ[name]
+        self.filters = [found for found in warnings.filters if found not in before.filters]
+        set_filters(before.filters)
+
+    def leave(self) -> None:
+        for name, value in self.environment.items():
+            os.environ.setdefault(name, value)
+        if self.filters:
+            set_filters([*self.filters, *(found for found in warnings.filters if found not in self.filters)])
+
+
+def set_filters(filters: Iterable[Any]) -> None:
+    wanted = list(filters)
+    warnings.resetwarnings()  # which also makes Python forget what it has shown
+    warnings.filters[:] = wanted  # type: ignore[index]
+
+
+class Preloaded(MetaPathFinder):
+    """One for each zygote."""
+
+    def __init__(self) -> None:
+        self._modules: dict[str, ModuleType] = {}
+        self._needs: dict[str, set[str]] = {}
+        self._traces: dict[str, Traces] = {}
+        """By the library whose import left them."""
+        self._recorder: Recorder | None = None
+        """While a library is loaded."""
+        self._names: list[str] = []
+        self._index: dict[str, int] = {}
+        self._links: list[array[int]] = []
+        self._path = list(sys.path)
+        self._tops: set[str] = set()
+        self._environment = dict(os.environ)
+
+    def load(self, library: str) -> None:
+        """Imports a library and hides it again. Raises what the import raises."""
+        before, known = Traces(), set(sys.modules)
+        self.watch()
+        try:
+            with Recorder() as self._recorder:
+                importlib.import_module(library)
+        finally:
+            sys.meta_path.remove(self)
+            if self._recorder is not None:
+                for name, needs in self._recorder.needs.items():
+                    self._needs.setdefault(name, set()).update(needs)
+            self._recorder = None
+            self._hide(known)
+            self._link()
+            self._tops = {name.partition(".")[0] for name in self._modules}
+            traces = Traces()
+            traces.take(before)
+            self._traces[library] = traces
+
+    def watch(self) -> None:
+        """From now on imports find the libraries."""
+        sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
+
+    def _shadowed(self) -> set[str]:
+        """Names for which Python would find something in folders that came to its path since the load."""
+        found = set()
+        for folder in sys.path:
+            if folder in self._path:
+                continue
+            try:
+                names = os.listdir(folder or os.curdir)
+            except OSError:
+                continue
+            parts = (name.partition(".") for name in names)
+            found |= {stem for stem, dot, rest in parts if stem in self._tops and f"{dot}{rest}" in SUFFIXES}
+        return found
+
+    def _show(self, names: Iterable[str], besides: Container[str] = ()) -> list[str]:
+        shown = [name for name in names if name not in sys.modules and name.partition(".")[0] not in besides]
+        for name in shown:
+            sys.modules[name] = self._modules[name]
+        return shown
+
+    def _hide(self, known: set[str]) -> None:
+        """All modules that are not `known`, but those of which nothing says to whom they belong."""
+        sys.modules.pop("__mp_main__", None)
+        new = {name: module for name, module in sys.modules.items() if name not in known}
+        wanted = {part for needs in self._needs.values() for name in needs for part in with_packages(name)}
+        for name, module in new.items():
+            if not hideable(module):
+                continue
+            parent = name.rpartition(".")[0]
+            if name not in wanted and parent in new:  # made by its package, not imported
+                self._needs.setdefault(parent, set()).add(name)
+            elif name not in wanted and getattr(module, "__spec__", None) is None:
+                continue
+            self._modules[name] = module
+            del sys.modules[name]
+
+    def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
+        if self._recorder is not None:
+            self._recorder.note([fullname])  # also for a library in C, which imports in its own way
+        module = self._modules.get(fullname)
+        if module is None or fullname in sys.modules:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if (spec and spec.origin) != origin_of(module):
+            if fullname in self._traces:
+                sys.stderr.write(ANOTHER.format(fullname))
+            return None
+        # A file of the student's with a library's name is for the student; the library keeps what it has.
+        shown = self._show(self._closure(fullname), self._shadowed() - {fullname.partition(".")[0]})
+        del sys.modules[fullname]  # the import system puts it there
+        return ModuleSpec(fullname, Returning(module, self, shown), origin=origin_of(module))
+
+    def _closure(self, name: str) -> list[str]:
+        """The module, what it needs, and the packages that all of these are in, in the order of their load."""
+        found, waiting = bytearray(len(self._names)), [self._index[name]]
+        while waiting:
+            number = waiting.pop()
+            if not found[number]:
+                found[number] = True
+                waiting.extend(self._links[number])
+        return [self._names[number] for number, is_found in enumerate(found) if is_found]
+
+    def _link(self) -> None:
+        """Numbers instead of names: to look at an object is to write its count, which costs a fork a page of memory."""
+        self._names = list(self._modules)
+        self._index = {name: number for number, name in enumerate(self._names)}
+        self._links = []
+        for name in self._names:
+            parts = {part for need in (name, *self._needs.get(name, ())) for part in with_packages(need)}
+            self._links.append(array("I", sorted(self._index[part] for part in parts if part in self._index)))
+
+    def returned(self, names: list[str]) -> None:
+        """They are where an import would have put them."""
+        if self._recorder is not None:
+            return
+        if "multiprocessing" in names:
+            sys.modules["__mp_main__"] = sys.modules["__main__"]
+        for name in names:
+            if (traces := self._traces.pop(name, None)) is not None:
+                self._announce(name)
+                traces.leave()
+        if NUMPY_RANDOM in names:
+            sys.modules[NUMPY_RANDOM]._rand.seed()
+        for name in names:
+            late.arrived(name)
+
+    def _announce(self, library: str) -> None:
+        """What the student has set meanwhile, and a library reads only when it is loaded."""
+        names = sorted({*os.environ, *self._environment})
+        late = [name for name in names if READ_ONCE.match(name) and os.environ.get(name) != self._environment.get(name)]
+        if late:
+            sys.stderr.write(
+                f"{library} was loaded before this session knew {', '.join(late)}, which may have no effect here\n"
+                "hint: call a function of the library instead, or ask your course staff to set it for the worker\n"
+            )
+
+
+class Returning(Loader):
+    """Executes nothing: the module was."""
+
+    def __init__(self, module: ModuleType, preloaded: Preloaded, shown: list[str]) -> None:
+        self._module = module
+        self._spec = getattr(module, "__spec__", None)
+        self._preloaded = preloaded
+        self._shown = shown
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        module.__spec__ = self._spec
+        self._preloaded.returned(self._shown)
+
+
+def with_packages(name: str) -> Iterator[str]:
+    """`a.b.c`, `a.b` and `a`."""
+    while name:
+        yield name
+        name = name.rpartition(".")[0]
+
+
+def origin_of(module: ModuleType) -> str | None:
+    origin: str | None = getattr(getattr(module, "__spec__", None), "origin", None)
+    return origin
+
+
+def hideable(module: Any) -> bool:
+    """Modules that are built into Python cost nothing, and are found before the finder here is asked."""
+    return origin_of(module) not in ("built-in", "frozen")
+
+
+def make_anew() -> None:
+    """What a process of a fresh Python has of its own, and Python itself does not make anew after a fork."""
+    if (logging := sys.modules.get("logging")) is not None:
+        vars(logging)["_startTime"] = time.time()
+    if (tempfile := sys.modules.get("tempfile")) is not None:
+        vars(tempfile)["tempdir"] = None  # as the variables say that the session has now

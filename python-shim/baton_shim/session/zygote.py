@@ -1,0 +1,217 @@
+"""`python -m baton_shim.session.zygote DESCRIPTOR LIBRARY...`: a process that forks sessions.
+
+It loads what every session needs and the libraries that are named, says so, and forks whenever the worker asks. The
+order for a session goes to the fork alone, over a connection of its own: what to run, its environment, its
+descriptors, and the sandbox that it enters first (`walls.py`).
+
+**Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from baton_shim.base.launch import end_with_parent, leave_notebook_folder
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import Callable
+    from typing import Any
+
+    from baton_shim.session.preload import Preloaded
+
+MARK = "BATON_SESSION"
+"""By this variable the worker knows the processes of a session."""
+UNFIT = 3
+"""The exit status of a zygote that would not be like a fresh Python."""
+OF_SESSIONS = (
+    "baton_shim.base.gpu_facts",
+    "baton_shim.base.streams",
+    "baton_shim.session.kernel",
+    "baton_shim.state.keeper",
+    "baton_shim.surroundings.figures",
+    "baton_shim.surroundings.handlers",
+    "baton_shim.surroundings.hooks",
+    "IPython.core.completerlib",
+    "IPython.core.debugger",
+    "IPython.core.oinspect",
+    "IPython.extensions.storemagic",
+    "ipykernel.debugger",
+    "ipykernel.kernelapp",
+    "sqlite3",
+    "tornado.platform.asyncio",
+    "tornado.queues",
+)
+"""What a session imports before its first cell."""
+
+
+def main() -> None:
+    leave_notebook_folder()
+    end_with_parent("SIGKILL")
+    import socket
+
+    control = socket.socket(fileno=int(sys.argv[1]))
+
+    def say(line: str) -> None:
+        control.sendall(f"{line}\n".encode())
+
+    for path in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        if not os.path.isabs(path):
+            say(f"unfit PYTHONPATH has the relative path {path}")
+            sys.exit(UNFIT)
+    preloaded = load(sys.argv[2:], say)
+    serve(control, preloaded)()
+
+
+def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
+    from baton_shim.session.start import leave_out_debugger
+
+    leave_out_debugger()
+    from importlib import import_module
+
+    for module in OF_SESSIONS:
+        import_module(module)
+    from baton_shim.session.preload import Preloaded
+    from baton_shim.virtual import LIBRARIES, machine_has_gpu
+
+    preloaded = Preloaded()
+    if not machine_has_gpu():
+        libraries = [part for library in libraries for part in (library, LIBRARIES.get(library)) if part]
+    for library in libraries:
+        say(f"loading {library}")
+        try:
+            preloaded.load(library)
+        except BaseException as error:  # also an exit
+            say(f"failed {library} {type(error).__name__}: {str(error).splitlines()[:1]}")
+        else:
+            if (trouble := unfit()) is not None:
+                say(f"unfit {library} {trouble}")
+                sys.exit(UNFIT)
+    say("ready")
+    return preloaded
+
+
+def unfit() -> str | None:
+    """Why no session may be forked of this process any more."""
+    child = os.fork()  # libraries that can be forked end their threads before
+    if child == 0:
+        os._exit(0)
+    threads = len(os.listdir("/proc/self/task"))
+    os.waitpid(child, 0)
+    if threads > 1:
+        return "leaves threads behind"
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{descriptor}")
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia"):
+            return "opens the GPU"
+    return None
+
+
+def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
+    """Returns in each fork what it has to run."""
+    import contextlib
+    import gc
+    import signal
+    import socket
+
+    from baton_shim.session.walls import adopt_orphans
+
+    adopt_orphans()  # of forks that have entered a sandbox
+    gc.collect()
+    gc.freeze()  # a collection in a fork would write to all of these objects' pages
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets children that have ended
+    while True:
+        said, descriptors, _, _ = socket.recv_fds(control, 1, 1)
+        if not said:
+            os._exit(0)
+        child = os.fork()
+        if child == 0:
+            control.close()
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            return begin(descriptors[0], preloaded)
+        with contextlib.suppress(OSError):  # the worker has given this start up
+            os.write(descriptors[0], child.to_bytes(4, "little"))
+        os.close(descriptors[0])
+
+
+def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
+    """In a fork: becomes the process that the order describes. Returns what it has to run."""
+    from baton_shim.session import walls
+
+    order, descriptors = receive(connection)
+    numbers = order["descriptors"]
+    named, others = descriptors[: len(numbers)], descriptors[len(numbers) :]
+    doors, others = others[: order["doors"]], others[order["doors"] :]
+    for door in doors:
+        os.write(door, b"0")
+    if order["namespaces"]:
+        walls.enter(others.pop(0), order["namespaces"])
+        os.setsid()
+    else:
+        os.setpgid(0, 0)
+    os.chdir(order["folder"])
+    environment = {os.fsdecode(name): os.fsdecode(value) for name, value in order["environment"]}
+    walls.rename(MARK, environment[MARK])
+    os.environ.clear()
+    os.environ.update(environment)
+    others = keep(dict(zip(numbers, named, strict=True)), others)
+    if order["filter"]:
+        walls.give_up_rights()
+    if order["watched"]:
+        walls.let_worker_watch(order["watched"], others[0])
+    if order["filter"]:
+        walls.filter_calls(order["filter"])
+    arguments = [os.fsdecode(argument) for argument in order["arguments"]]
+    if order["program"]:
+        sys.argv = ["-c", *arguments]
+        return lambda: exec(order["program"], {"__name__": "__main__"})
+    from baton_shim.session import start
+    from baton_shim.session.preload import make_anew
+
+    make_anew()
+    sys.argv = [start.__file__, *arguments]
+    sys.orig_argv[1:] = ["-m", "baton_shim.session.start", *arguments]
+    preloaded.watch()
+    return start.main
+
+
+def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
+    """The order, and the descriptors that came with it."""
+    import socket
+
+    import msgpack
+
+    with socket.socket(fileno=connection) as orders:
+        text, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 64)
+        while more := orders.recv(1 << 16):
+            text += more
+    return msgpack.unpackb(text), descriptors
+
+
+def keep(places: dict[int, int], others: list[int]) -> list[int]:
+    """Gives this process the descriptors at the numbers for which they are meant, and closes all that is not named.
+
+    Returns the new numbers of the others.
+    """
+    import fcntl
+
+    above = max([*places, 2]) + 1
+    moved = {number: fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, above) for number, found in places.items()}
+    others = [fcntl.fcntl(found, fcntl.F_DUPFD_CLOEXEC, above) for found in others]
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    for number, found in moved.items():
+        os.dup2(found, number, inheritable=number <= 2)
+    kept = sorted({0, *places, *others})
+    for low, high in zip(kept, [*kept[1:], os.sysconf("SC_OPEN_MAX")], strict=True):
+        os.closerange(low + 1, high)
+    return others
+
+
+if __name__ == "__main__":
+    main()

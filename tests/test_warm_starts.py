@@ -1,0 +1,293 @@
+"""Sessions that are forked of a zygote behave as those that start a Python of their own, and nothing is left of it."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from end_to_end import Kernel, Service, wait_until
+
+ZYGOTE = "baton_shim.session.zygote"
+LIBRARIES = ("numpy", "pandas", "torch")
+PRELOADED = ["numpy", "torch", "torch._dynamo", "pandas"]
+
+WITHOUT_IMPORT = {"_cyutility", "_remote_module_non_scriptable"}
+"""Put into `sys.modules` by libraries themselves, which nothing looks for there."""
+
+LOOK = """
+def look():
+    import atexit, gc, locale, logging, os, resource, signal, sys, tempfile, threading, warnings
+    status = dict(line.split(":", 1) for line in open("/proc/self/status").read().splitlines())
+    same = "CapInh CapPrm CapEff CapBnd CapAmb NoNewPrivs Seccomp Seccomp_filters Uid Gid Groups Umask".split()
+    same += "SigBlk SigIgn SigCgt".split()
+    files = []
+    for descriptor in os.listdir("/proc/self/fd"):
+        try:
+            files.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+        except OSError:
+            pass
+    namespaces = {name: os.readlink(f"/proc/self/ns/{name}") for name in os.listdir("/proc/self/ns")}
+    return dict(
+        modules=" ".join(sorted(sys.modules)),
+        path=sys.path,
+        argv=[sys.argv, sys.orig_argv[1:]],
+        python=[sys.executable, sys.prefix, sys.base_prefix, repr(sys.flags)],
+        program=os.readlink("/proc/self/exe"),
+        environment=sorted(item for item in os.environ.items() if item[0] != "JPY_PARENT_PID"),
+        folder=os.getcwd(),
+        temporary=tempfile.gettempdir(),
+        status={name: status[name].strip() for name in same},
+        numbers=len(status["NSpid"].split()),
+        limits={name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name[:6] == "RLIMIT"},
+        priority=[os.nice(0), sorted(os.sched_getaffinity(0)), open("/proc/self/oom_score_adj").read()],
+        handlers={int(number): repr(signal.getsignal(number)) for number in sorted(signal.valid_signals())},
+        files=sorted(files),
+        threads=sorted(thread.name for thread in threading.enumerate()),
+        main=threading.main_thread() is threading.current_thread() and threading.get_native_id() == os.getpid(),
+        leads=os.getpgrp() == os.getpid(),
+        parent=os.environ["JPY_PARENT_PID"] == str(os.getppid()),
+        group=open("/proc/self/cgroup").read(),
+        mounts=sorted(line.split()[4] for line in open("/proc/self/mountinfo")),
+        filters=[repr(found) for found in warnings.filters],
+        finders=[getattr(finder, "__name__", type(finder).__name__) for finder in sys.meta_path],
+        hooks=len(sys.path_hooks),
+        loggers=[repr(handler) for handler in logging.getLogger().handlers],
+        locale=locale.getlocale(),
+        gc=[gc.isenabled(), gc.get_threshold()],
+        plain_import=repr(__builtins__["__import__"] if isinstance(__builtins__, dict) else __builtins__.__import__),
+    )
+"""
+DRAWS = """
+import os, random, secrets, tempfile, uuid
+import numpy, torch
+found = [random.random(), random.Random().random(), numpy.random.rand(), float(numpy.random.default_rng().random())]
+found += [uuid.uuid4().hex, secrets.token_hex(), os.path.basename(tempfile.mktemp()), os.urandom(8).hex()]
+seed = torch.initial_seed()
+"""
+TRAINING = """
+def train():
+    import io, pickle, numpy, pandas, torch
+    torch.manual_seed(1)
+    layer = torch.nn.Linear(4, 2)
+    optimizer = torch.optim.Adam(layer.parameters())
+    for _ in range(3):
+        optimizer.zero_grad()
+        layer(torch.ones(8, 4)).pow(2).sum().backward()
+        optimizer.step()
+    frame = pandas.read_csv(io.StringIO("a,b\\n1,2\\n3,4\\n"))
+    again = pickle.loads(pickle.dumps((layer.state_dict(), frame)))
+    inverse = numpy.linalg.inv(numpy.eye(600) * 2)
+    modules = (numpy, pandas, torch, torch.nn)
+    specs = [(type(module.__loader__).__name__, module.__spec__.loader is module.__loader__) for module in modules]
+    return [again[0]["weight"].tolist(), again[1].sum().tolist(), float(inverse.sum()), specs]
+"""
+
+
+@pytest.fixture
+def services() -> Iterator[list[Service]]:
+    services: list[Service] = []
+    yield services
+    left = [process for service in services for process in service.close()]
+    assert not left, f"Processes left behind: {left}"
+
+
+def start(services: list[Service], **environment: str) -> Service:
+    service = Service.create()
+    services.append(service)
+    service.start_broker()
+    service.start_worker(BATON_WORKER_PYTHON=sys.executable, BATON_WORKER_FILES="mirror", **environment)
+    return service
+
+
+def start_warm(services: list[Service], libraries: list[str], **environment: str) -> Service:
+    service = start(services, BATON_WORKER_PRELOAD=",".join(libraries), **environment)
+    if libraries:
+        said = "Sessions find these libraries loaded"
+        wait_until(lambda: said in service.log("worker-0"), "the libraries are loaded", seconds=120)
+    return service
+
+
+def is_forked(kernel: Kernel) -> bool:
+    return ZYGOTE in psutil.Process(kernel.session_pid).cmdline()
+
+
+def plain(found: Any, service: Service) -> Any:
+    """Without names that no two sessions have in common."""
+    if isinstance(found, dict):
+        return {name: plain(value, service) for name, value in found.items()}
+    if isinstance(found, (list, tuple)):
+        return type(found)(plain(value, service) for value in found)
+    if not isinstance(found, str):
+        return found
+    text = found.replace(str(service.place.folder), "PLACE")
+    text = re.sub(r"0x[0-9a-f]+|[0-9a-f]{32}", "NUMBER", text)
+    text = re.sub(r"(baton-\w+|packages-[\w-]*?)(-[0-9a-f]{8,})+", r"\1", text)
+    return re.sub(r"(socket|pipe|anon_inode|memfd):\[?\w*\]?", r"\1", text)
+
+
+def is_in_advance(name: str) -> bool:
+    """Modules of Baton, and those that no import made: C code shares types in one of them."""
+    return name.startswith(("baton_shim.", "_cython_")) or name == "pwd"
+
+
+def differences(fresh: dict[str, Any], forked: dict[str, Any]) -> dict[str, Any]:
+    found = {}
+    for name in fresh:
+        one, other = fresh[name], forked[name]
+        if name == "modules":  # IPython shows a thousand elements of a list
+            one, other = list(set(one.split()) - set(other.split())), list(set(other.split()) - set(one.split()))
+        elif isinstance(one, list):
+            one, other = [x for x in one if x not in forked[name]], [x for x in other if x not in fresh[name]]
+        if one != other:
+            found[name] = (one, other)
+    return found
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+def test_a_forked_session_is_like_a_fresh_one(
+    sandbox: str, services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    before, after, results = {}, {}, {}
+    for way in ("fresh", "forked"):
+        choices = {"BATON_WORKER_SANDBOX": sandbox, "BATON_WORKER_WARM_STARTS": str(way == "forked").lower()}
+        service = start_warm(services, PRELOADED if way == "forked" else [], **choices)
+        kernel = service.kernel(new_kernel)
+        kernel.run(LOOK + TRAINING).ok()
+        kernel.gpu("found = look()").ok()
+        seen = kernel.evaluate("found")
+        kernel.gpu("result = train()\nfound = look()").ok()
+        seen_after = kernel.evaluate("found")
+        assert is_forked(kernel) is (way == "forked")
+        before[way] = plain(seen, service)
+        after[way] = plain(seen_after, service)
+        results[way] = kernel.evaluate("result")
+        kernel.shutdown()
+    found = differences(before["fresh"], before["forked"])
+    found |= {f"{name} afterwards": value for name, value in differences(after["fresh"], after["forked"]).items()}
+    assert found.pop("finders") == found.pop("finders afterwards") == ([], ["Preloaded"])
+    early = [name for name in found.pop("modules")[1] if not is_in_advance(name)]
+    missing, more = found.pop("modules afterwards")
+    assert not early
+    assert set(missing) <= WITHOUT_IMPORT
+    assert not [name for name in more if not is_in_advance(name)]
+    assert found == {}
+    assert results["fresh"] == results["forked"]
+
+
+def test_two_forks_draw_different_numbers(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
+    service = start_warm(services, ["numpy", "torch"])
+    draws, seeds = [], set()
+    for _ in range(2):
+        kernel = service.kernel(new_kernel)
+        kernel.gpu(DRAWS).ok()
+        assert is_forked(kernel)
+        draws.append(kernel.evaluate("found"))
+        seeds.add(kernel.evaluate("seed"))
+        kernel.shutdown()
+    assert not [one for one, other in zip(*draws, strict=True) if one == other]
+    assert len(seeds) == 1, "PyTorch always begins with the same seed"
+
+
+def test_a_module_of_the_student_comes_first(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
+    """Also one with the name of something that a library needs itself."""
+    service = start_warm(services, ["numpy", "pandas"])
+    for name in ("pandas", "pytz"):
+        (service.place.work / f"{name}.py").write_text("name = 'mine'\n")
+    kernel = service.kernel(new_kernel)
+    said = kernel.gpu("import pandas\nimport numpy\nfound = pandas.name, numpy.ones(2).sum().item()").ok().stderr
+    assert kernel.evaluate("found") == ("mine", 2.0)
+    assert "This session had loaded another pandas" in said
+    assert is_forked(kernel)
+    kernel.shutdown()
+    (service.place.work / "pandas.py").unlink()
+    kernel = service.kernel(new_kernel)
+    code = "def go():\n    import pandas, pytz\n    return pytz.name, int(pandas.Series([1, 2]).sum())\nfound = go()"
+    kernel.gpu(code).ok()
+    assert kernel.evaluate("found") == ("mine", 3)
+    assert is_forked(kernel)
+    kernel.shutdown()
+
+
+def test_a_library_that_cannot_be_prepared_is_left_out(
+    services: list[Service], new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    (tmp_path / "course_threads.py").write_text(
+        "import threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+    )
+    (tmp_path / "course_end.py").write_text("import os\nos._exit(1)\n")
+    (tmp_path / "course_error.py").write_text("raise ValueError('no data')\n")
+    (tmp_path / "course_good.py").write_text("loads = []\n")
+    names = ["course_threads", "course_end", "course_error", "course_good"]
+    service = start_warm(services, names, PYTHONPATH=str(tmp_path), BATON_WORKER_READABLE=str(tmp_path))
+    log = service.log("worker-0")
+    for said in ("course_threads: it leaves threads behind", "course_end: it ends", "course_error: ValueError"):
+        assert f"Sessions cannot be prepared with {said}" in log
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("import course_good, course_threads, threading\nfound = threading.active_count()").ok()
+    assert is_forked(kernel)
+    kernel.shutdown()
+
+
+def test_what_sessions_use_is_prepared_also_by_the_next_worker(
+    services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    service = start(services)
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("import numpy").ok()
+    kernel.shutdown()
+    said = "Sessions find these libraries loaded: numpy"
+    wait_until(lambda: said in service.log("worker-0"), "the library is loaded", seconds=120)
+    service.start_worker("worker-1", BATON_WORKER_PYTHON=sys.executable)
+    wait_until(lambda: said in service.log("worker-1"), "the library is loaded", seconds=120)
+
+
+def test_a_variable_that_comes_too_late_is_announced(
+    services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    service = start_warm(services, ["numpy"])
+    kernel = service.kernel(new_kernel)
+    kernel.run("import os\nos.environ['OMP_NUM_THREADS'] = '1'").ok()
+    said = kernel.gpu("import numpy").ok().stderr
+    assert "numpy was loaded before this session knew OMP_NUM_THREADS" in said
+    kernel.shutdown()
+
+
+@pytest.mark.parametrize("sandbox", ["none", "bubblewrap"])
+def test_a_killed_worker_leaves_no_zygote(
+    sandbox: str, services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    service = start_warm(services, [], BATON_WORKER_SANDBOX=sandbox)
+    kernel = service.kernel(new_kernel)
+    assert is_forked(kernel)
+    worker = service.process("worker-0")
+    processes = worker.children(recursive=True)
+    session = psutil.Process(kernel.session_pid)
+    session.send_signal(signal.SIGSTOP)  # it cannot see that its worker is gone
+    worker.kill()
+    for process in [*processes, session]:
+        wait_until(lambda process=process: not process.is_running(), f"{process} has ended")  # type: ignore[misc]
+    kernel.shutdown()
+
+
+def zygotes(service: Service) -> list[psutil.Process]:
+    return [child for child in service.process("worker-0").children() if ZYGOTE in child.cmdline()]
+
+
+def test_sessions_outlive_their_zygote(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
+    service = start_warm(services, [])
+    kernel = service.kernel(new_kernel)
+    kernel.gpu("x = 1").ok()
+    (zygote,) = zygotes(service)
+    zygote.kill()
+    assert kernel.gpu("x + 1").ok().value == "2"
+    other = service.kernel(new_kernel)
+    assert other.gpu("1 + 1").ok().value == "2"
+    wait_until(lambda: zygotes(service), "there is another one")
+    other.shutdown()
+    kernel.shutdown()
