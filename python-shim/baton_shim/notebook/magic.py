@@ -20,6 +20,8 @@ from baton_shim.notebook import both
 from baton_shim.notebook.options import Options, gpu_bytes, milliseconds, names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from baton_shim.notebook.home import Home
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
@@ -72,25 +74,25 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
         notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
         """
-        options = parse_argstring(gpu, line)
+        options = parse(line)
         if cell.lstrip().startswith("%%both"):
             raise UsageError("%%gpu stands above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
             raise UsageError(why_not)
-        quiet = options.quiet or home.quiet
-        if not quiet and (untested := tested.news()) is not None:
+        if not options.quiet and (untested := tested.news()) is not None:
             sys.stderr.write(f"warning: {untested}\n")
-        return home.run_cell(
-            cell,
-            Options(
-                quiet=quiet,
-                keep=names(options.keep, "--keep"),
-                drop=names(options.drop, "--drop"),
-                returns=not options.no_return,
-                timeout_ms=milliseconds(options.timeout),
-                gpu_memory_bytes=gpu_bytes(options.mem),
-                priority=options.priority,
-            ),
+        return home.run_cell(cell, options)
+
+    def parse(line: str) -> Options:
+        options = parse_argstring(gpu, line)
+        return Options(
+            quiet=options.quiet or (home is not None and home.quiet),
+            keep=names(options.keep, "--keep"),
+            drop=names(options.drop, "--drop"),
+            returns=not options.no_return,
+            timeout_ms=milliseconds(options.timeout),
+            gpu_memory_bytes=gpu_bytes(options.mem),
+            priority=options.priority,
         )
 
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -113,9 +115,17 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_beside(shell, home, why_not)
     both.register(shell, home)
+    if home is not None:
+        FIT.attach(compat.BLOCKS, take_out_blocks, home, parse)
     FIT.attach(compat.OPTIONS, complete, shell, gpu.parser)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)
+
+
+def take_out_blocks(home: Home, parse: Callable[[str], Options]) -> None:
+    from baton_shim.notebook.blocks import NotebookBlocks
+
+    NotebookBlocks(home, parse)
 
 
 def complete(shell: Any, parser: Any) -> None:

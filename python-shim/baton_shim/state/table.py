@@ -28,7 +28,7 @@ from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import ATOMS, Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
-from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
+from baton_shim.state.message import Header, Snapshot, check_versions, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
@@ -86,6 +86,7 @@ class Table:
         self._bindings = Bindings(namespace, self._numbering)
         self.away = Away(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
+        self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
         self._reserved: list[Any] = []
         self._filled: dict[int, Any] = {}  # states of large plain containers that this message brought
@@ -103,6 +104,7 @@ class Table:
         partings: bool = True,
         modules: bytes | None = None,
         budget: Budget | None = None,
+        places: Iterable[tuple[str, object]] = (),
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
@@ -111,7 +113,9 @@ class Table:
         and the table is still good; other names arrive as a `Stayed` that says the same.
         Without `partings`, what nobody here holds any more does not send its last change.
         `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
+        `places` are parts of `extra`, each with a name for messages.
         """
+        self._places = list(places)
         self._check_usable()
         first = self._home is None
         home = True if first else bool(self._home)
@@ -281,7 +285,7 @@ class Table:
 
     def release(self) -> None:
         """The memory of the last snapshot has been read."""
-        self._pins = []
+        self._pins, self._places = [], []
 
     def _dying(self) -> list[int]:
         """Let go of what only the table holds; the other end hears of it with this message.
@@ -353,7 +357,7 @@ class Table:
         reach: Reach,
         home: bool,
     ) -> tuple[bytes, TablePickler, dict[str, str]]:
-        named = [*roots.items()]
+        named = [*roots.items(), *self._places]
 
         def explain(obj: Any, reason: str) -> str:
             name = next((name for name, root in named if root is obj), None) if home else None
@@ -497,8 +501,7 @@ class Table:
         self.away.expect(header.away, undo)
         if header.modules is not None:
             self._load_modules(header.modules, undo.add)
-        containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
-        self._reserved = [containers[name]() for name in header.reserved]
+        self._reserved = [{"list": list, "dict": dict, "set": set}[name]() for name in header.reserved]
         self.rebuilt = not header.plain
         if header.plain:
             message: Any = ((), {}, pickle.loads(body))
@@ -546,12 +549,7 @@ class Table:
                 self.namespace[name] = value
 
     def _check(self, header: Header) -> None:
-        if header.versions is not None and tuple(header.versions) != versions():
-            (here_python, here_pickle), (python, pickled) = versions(), header.versions
-            raise TableBroken(
-                f"The other kernel runs Python {python} with cloudpickle {pickled}, this one Python {here_python} "
-                f"with cloudpickle {here_pickle}; functions cannot move between them"
-            )
+        check_versions(header)
         if header.count_before != len(self._numbering):
             raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
 
