@@ -126,12 +126,15 @@ def test_errors_and_interrupts(place: Place) -> None:
 
 def test_with_gpu(place: Place) -> None:
     outputs = [result.outputs for result in results_of("11-with-gpu", place.work)]
+    undone = "Undone: the block of In[5]. weights is as before. The next %%gpu cell starts a new session\n"
     assert outputs == [
         [("execute_result", "(256, 20)")],
         [("stdout", "True True\n")],
         [("execute_result", "(4, False)")],
         [("stdout", "True 1.0\n")],
         [("stdout", "index 99 is out of bounds for axis 0 with size 20\n5.0\n")],
+        [("stdout", undone)],
+        [("execute_result", "True")],
     ]
 
 

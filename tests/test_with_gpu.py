@@ -84,3 +84,40 @@ def test_cells_without_it_compile_as_ever(new_kernel: Callable[..., Kernel]) -> 
     kernel.run("def f(gpu):\n    with gpu: return 1\nimport dis, sys").ok()
     assert "__baton" not in str(kernel.evaluate("f.__code__.co_names"))
     assert kernel.evaluate("'baton' in sys.modules, len(get_ipython().ast_transformers)") == (False, 0)
+
+
+def test_undo(kernel: Kernel) -> None:
+    kernel.run(
+        "import numpy as np, random\nx = np.arange(5); rows = [x]; random.seed(3); first = random.getstate()"
+    ).ok()
+    kernel.gpu("x += 1; rows.append(random.random())").ok()
+    assert kernel.run("%gpu_undo").ok().stdout.startswith("Undone: In[")
+    assert kernel.evaluate("x.tolist(), len(rows), rows[0] is x, random.getstate() == first") == (
+        [0, 1, 2, 3, 4],
+        1,
+        True,
+        True,
+    )
+    assert kernel.gpu("x += 2; x.tolist(), len(rows), rows[0] is x").ok().value == "([2, 3, 4, 5, 6], 1, True)"
+    assert kernel.evaluate("rows[0].tolist()") == [2, 3, 4, 5, 6]
+
+
+def test_training_is_undone_step_by_step_and_repeats(kernel: Kernel) -> None:
+    kernel.run(
+        "import torch\ntorch.manual_seed(0)\nmodel = torch.nn.Linear(4, 1)\n"
+        "optimizer = torch.optim.Adam(model.parameters(), lr=0.1)\nx = torch.randn(64, 4)\n"
+        "def state():\n"
+        "    tensors = [parameter.detach().clone() for parameter in model.parameters()]\n"
+        "    return tensors, repr(optimizer.state_dict()), [p.grad is None for p in model.parameters()]\n"
+        "def same(one, other): return all(map(torch.equal, one[0], other[0])) and one[1:] == other[1:]\n"
+        "def train():\n    for _ in range(3):\n        with gpu:\n"
+        "            loss = (model(x + torch.randn(64, 4)) - x.sum(1, keepdim=True)).square().mean()\n"
+        "            optimizer.zero_grad(); loss.backward(); optimizer.step()\n"
+        "before = state(); train(); after = state()"
+    ).ok()
+    assert kernel.evaluate("same(before, after)") is False
+    for _ in range(3):
+        assert "model, optimizer are as before" in kernel.run("%gpu_undo").ok().stdout
+    assert kernel.evaluate("same(before, state())") is True
+    kernel.run("train()").ok()
+    assert kernel.evaluate("same(after, state())") is True

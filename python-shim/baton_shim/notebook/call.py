@@ -237,6 +237,7 @@ class Call:
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
         self.home.rest.applied(table, self.number, self.cell.number)
+        self.home.undo_log.note(self.cell, table)
         for line in troubles:
             warn(line)
         landed = landing.land(self.home, self.cell, extra)

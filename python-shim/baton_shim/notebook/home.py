@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
     from baton_shim.notebook.status import Transfer
+    from baton_shim.notebook.undo import UndoLog
     from baton_shim.state import Table
 
 
@@ -106,6 +107,12 @@ class Home:
         return Rest(self)
 
     @functools.cached_property
+    def undo_log(self) -> UndoLog:
+        from baton_shim.notebook.undo import UndoLog
+
+        return UndoLog(self)
+
+    @functools.cached_property
     def again(self) -> Again:
         from baton_shim.notebook.again import Again
 
@@ -157,7 +164,9 @@ class Home:
         if table is None:
             return
         session = f"the session on {worker}" if worker else "its session"
-        if lost := table.end_session(session):
+        lost = table.end_session(session)
+        self.undo_log.table_ends(table)
+        if lost:
             whose = f"The session on {worker}" if worker else "Your session"
             again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
             sys.stderr.write(
@@ -165,6 +174,10 @@ class Home:
                 f"Your other variables are safe. To have {'it' if len(lost) == 1 else 'them'} again, run {again}\n"
             )
             sys.stderr.flush()
+
+    def has(self, table: Table) -> bool:
+        """Whether it is the present one."""
+        return self._table is table
 
     @property
     def warm(self) -> bool:

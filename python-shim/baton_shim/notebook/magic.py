@@ -28,6 +28,7 @@ CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|o
 WORDS = {
     "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
+    "gpu_undo": ("--list",),
 }
 """What may stand behind the line magics."""
 EXPLANATION = (
@@ -172,6 +173,17 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         home.void()
         print("The next %%gpu cell starts a new session from the notebook's variables")
 
+    def undo(line: str) -> None:
+        """Take back what the last `%%gpu` cell changed: variables, and settings of libraries.
+
+        Again, it takes back the cell before that. `--list` shows which cells can be undone. Files, packages and output
+        stay.
+        """
+        home = needed()
+        if line.strip() not in ("", "--list"):
+            raise UsageError(f"%gpu_undo {line.strip()}: unknown\nhint: write %gpu_undo or %gpu_undo --list")
+        print(home.undo_log.text() if line.strip() else home.undo_log.run())
+
     def config(line: str) -> None:
         """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
         from baton_shim.virtual import SWITCH
@@ -188,7 +200,13 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
                 SWITCH.turn(found["virtual"] == "on")
         print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
 
-    magics = {"gpu_status": status, "gpu_output": output, "gpu_reset": reset, "gpu_config": config}
+    magics = {
+        "gpu_status": status,
+        "gpu_output": output,
+        "gpu_reset": reset,
+        "gpu_undo": undo,
+        "gpu_config": config,
+    }
     for name, function in magics.items():
         shell.register_magic_function(function, "line", name)
 

@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -88,6 +88,7 @@ class Table:
         self._pins: list[Any] = []
         self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
+        self.last_undo: Undo | None = None  # in the notebook: of the last message that was applied
         self._reserved: list[Any] = []
         self._filled: dict[int, Any] = {}  # states of large plain containers that this message brought
 
@@ -271,13 +272,23 @@ class Table:
         self.away.arrive(delta, file_descriptor)
         self.messages += 1
 
-    def roll_back(self) -> None:
-        """In the notebook: what is away is lost. All is as before the first message that left it out; then the table
-        is void.
+    def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
+        """In the notebook: takes back these messages, or, if what is away is lost, all since the first one that left
+        it out. The table is void then, or was before.
         """
         self.broken = True
-        self.away.roll_back()
+        if undos is None:
+            self.away.roll_back()
+        else:
+            for undo in reversed(undos):
+                undo.take_back()
         self._kinds.settle()
+
+    def let_go(self) -> None:
+        """In the notebook: the table is void, and nothing of it arrives any more. It holds no objects from now on."""
+        self.broken = True
+        self._segments.clear()
+        del self._numbering, self._stays, self._walker, self._views, self._bindings, self.away
 
     def memory_bytes(self) -> int:
         """How much memory of arrays and their like both ends hold."""
@@ -486,6 +497,7 @@ class Table:
         self.messages += 1
         if self._home:
             self.away.applied(header.away, undo, self.messages)
+            self.last_undo = undo
         else:
             undo.forget()
         return extra
@@ -500,7 +512,7 @@ class Table:
         self._check(header)
         self.away.expect(header.away, undo)
         if header.modules is not None:
-            self._load_modules(header.modules, undo.add)
+            self._load_modules(header.modules, undo.add_module)
         self._reserved = [{"list": list, "dict": dict, "set": set}[name]() for name in header.reserved]
         self.rebuilt = not header.plain
         if header.plain:
