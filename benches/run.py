@@ -10,6 +10,7 @@ NAMES = (
     "ordinary_cell",
     "client_speed",
     "warm_gpu_cell",
+    "with_gpu",
     "interrupt",
     "notebook_run",
     "sandbox",

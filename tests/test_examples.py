@@ -26,7 +26,12 @@ NAMES = [
     "08-pytorch-from-data-to-model",
     "09-pytorch-in-an-hour",
     "10-your-first-hour",
+    "11-with-gpu",
 ]
+
+
+GPU_CODE = re.compile(r"^%%gpu|^ *with gpu:|^@gpu", re.MULTILINE)
+"""What shows the line that says where it ran."""
 
 
 @cache
@@ -59,7 +64,7 @@ def test_no_other_examples() -> None:
 @pytest.mark.parametrize("name", NAMES)
 def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
     for result in results_of(name, place.work):
-        ran_there = result.code.startswith("%%gpu") and "is a generator" not in str(result.error)
+        ran_there = GPU_CODE.search(result.code) is not None and "is a generator" not in str(result.error)
         assert [line[1:5] for line in result.notices] == (["PU: "] if ran_there else [])
 
 
@@ -117,6 +122,20 @@ def test_errors_and_interrupts(place: Place) -> None:
     assert "'numbers_to_come' is a generator" in refused.error[1]
     assert "hint: " in refused.plain_traceback
     assert listed.stdout == "to come: [0, 1, 2]\n"
+
+
+def test_with_gpu(place: Place) -> None:
+    outputs = [result.outputs for result in results_of("11-with-gpu", place.work)]
+    undone = "Undone: the block of In[5]. weights is as before. The next %%gpu cell starts a new session\n"
+    assert outputs == [
+        [("execute_result", "(256, 20)")],
+        [("stdout", "True True\n")],
+        [("execute_result", "(4, False)")],
+        [("stdout", "True 1.0\n")],
+        [("stdout", "index 99 is out of bounds for axis 0 with size 20\n5.0\n")],
+        [("stdout", undone)],
+        [("execute_result", "True")],
+    ]
 
 
 def test_pytorch_mnist(place: Place) -> None:

@@ -45,13 +45,19 @@ def test_the_wheel_carries_everything(wheel: zipfile.ZipFile) -> None:
     assert stat.S_IMODE(program.external_attr >> 16) & 0o111
     kernel = [name.rsplit("/", 1)[1] for name in names if "/data/share/jupyter/kernels/baton/" in name]
     assert sorted(kernel) == ["kernel.json", "logo-32x32.png", "logo-64x64.png", "logo-svg.svg"]
-    assert {"baton_shim/__main__.py", "baton_shim/py.typed", "baton_shim/state/__init__.py"} <= set(names)
+    assert {
+        "baton_shim/__main__.py",
+        "baton/__init__.py",
+        "baton/py.typed",
+        "baton_shim/py.typed",
+        "baton_shim/state/__init__.py",
+    } <= set(names)
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
 
 def test_the_wheel_carries_nothing_else(wheel: zipfile.ZipFile) -> None:
     first = {name.split("/")[0].split("-")[0] for name in wheel.namelist()}
-    assert first == {"baton_shim", "baton_jupyter"}
+    assert first == {"baton", "baton_shim", "baton_jupyter"}
     unwanted = ("/tests/", "/test_", ".pyc", ".rs")
     assert not [name for name in wheel.namelist() if any(part in name for part in unwanted)]
 

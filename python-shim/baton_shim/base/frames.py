@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import os
+from collections import deque
 from collections.abc import Iterator
 from types import CodeType, TracebackType
 from typing import Any
@@ -22,6 +23,24 @@ VARIABLE = "BATON_TRACEBACKS"
 
 def is_hidden(code: CodeType) -> bool:
     return code.co_filename.startswith(FOLDER) and os.environ.get(VARIABLE) != "whole"
+
+
+_of_blocks: deque[TracebackType] = deque(maxlen=16)
+
+
+def block_trace(trace: TracebackType) -> TracebackType:
+    """Notes the first frame of a block: the one before it, of the same function, stands at its `with gpu:`."""
+    _of_blocks.append(trace)
+    return trace
+
+
+def _is_doubled(trace: TracebackType | None) -> bool:
+    """Whether this frame waits for a block, whose frame follows."""
+    inner = trace.tb_next if trace is not None else None
+    if trace is None or inner is None or not any(inner is one for one in _of_blocks):
+        return False
+    outer, block = trace.tb_frame.f_code, inner.tb_frame.f_code
+    return (outer.co_filename, outer.co_qualname) == (block.co_filename, block.co_qualname)
 
 
 def hide(error: BaseException) -> None:
@@ -38,8 +57,8 @@ def hide(error: BaseException) -> None:
         if getattr(link, "ends_at_the_call", False):
             _end_at_the_call(trace)
         while trace is not None:
-            while trace.tb_next is not None and is_hidden(trace.tb_next.tb_frame.f_code):
-                trace.tb_next = trace.tb_next.tb_next
+            while (inner := trace.tb_next) is not None and (is_hidden(inner.tb_frame.f_code) or _is_doubled(inner)):
+                trace.tb_next = inner.tb_next
             trace = trace.tb_next
 
 

@@ -19,11 +19,14 @@ import functools
 import sys
 from collections.abc import Callable
 from importlib.machinery import FileFinder, ModuleSpec, SourceFileLoader
-from types import ModuleType
+from types import CodeType, ModuleType
 from typing import Any, TypeGuard
 
 Action = Callable[[], None]
 Look = Callable[[SourceFileLoader, ModuleType], None]
+
+COMPILE = "source_to_code"
+"""The method of a loader that compiles."""
 
 _waiting: dict[str, list[Action]] = {}
 _looks: list[Look] = []
@@ -39,6 +42,11 @@ def before_execution(look: Look) -> None:
     """`look` is called with each module of a source file that is about to be executed, also once more."""
     install()
     _looks.append(look)
+
+
+def compile_with(loader: SourceFileLoader, compile_source: Callable[..., CodeType]) -> None:
+    """Called by a look: this module's source is compiled so, and its bytecode is neither read nor written."""
+    setattr(loader, COMPILE, compile_source)
 
 
 def when_executed(spec: ModuleSpec | None, action: Action) -> None:
@@ -61,6 +69,8 @@ def install() -> None:
     def path_stats(self: SourceFileLoader, path: Any) -> Any:
         found = times(self, path)
         source_is_read(self)
+        if COMPILE in vars(self):
+            raise OSError("compiled in its own way")  # so no bytecode of it is used or kept
         return found
 
     def find_spec(self: FileFinder, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:

@@ -26,7 +26,7 @@ from importlib.util import spec_from_file_location
 from types import ModuleType
 from typing import Any, NamedTuple
 
-from baton_shim.base import late
+from baton_shim.base import late, module_blocks
 from baton_shim.base.both import BothCells
 from baton_shim.base.mirror import to_here, to_home
 from baton_shim.base.packages import Installed, Packages
@@ -114,12 +114,13 @@ class LocalModules(MetaPathFinder):
         path = str(loader.path)
         if is_installed(path):
             return
-        if module.__name__ == "__main__" or module.__name__.partition(".")[0] == "baton_shim":
+        if module.__name__ == "__main__" or module.__name__.partition(".")[0] in ("baton", "baton_shim"):
             return
         try:
             source = loader.get_data(path)
         except OSError:
             return
+        module_blocks.look(loader, source)
         late.when_executed(module.__spec__, partial(self._note, module, path, source))
 
     def _note(self, module: ModuleType, path: str, source: bytes) -> None:

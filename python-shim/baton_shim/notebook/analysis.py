@@ -16,8 +16,10 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
+from types import CodeType
 from typing import Any
 
+from baton_shim.base.block_scopes import EVALUATES_TEXT
 from baton_shim.base.bytecode import code_names
 from baton_shim.base.closure import reach
 from baton_shim.notebook.first_uses import FirstUses
@@ -37,8 +39,6 @@ CODE_MAGICS = frozenset("time timeit prun memit mprun lprun pyinstrument snakevi
 FOREIGN_MAGICS = frozenset(
     "bash sh script html HTML js javascript latex markdown svg SVG writefile file perl ruby sql R julia".split()
 )
-# Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
-EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
 # What may be a call, as text.
 CALL = re.compile(r"\A\s*[^\W\d][\w.]*\s*\(")
 # The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
@@ -139,6 +139,15 @@ def of_cell(source: str, transform: Transform) -> CellNames:
     return names
 
 
+@lru_cache(maxsize=64)  # a block in a loop is looked at once
+def of_function(code: CodeType, source: str) -> CellNames:
+    """Of a function that is called, whose `source` is known."""
+    found = code_names(code)
+    names = CellNames(loads=set(found.loads), stores=set(found.stores), deletes=set(found.deletes), empty=False)
+    add_words(ast.parse(source), str, names)
+    return names
+
+
 def parse(source: str) -> ast.Module:
     flags = ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     tree: ast.Module = compile(source, "<cell>", "exec", flags, dont_inherit=True)
@@ -152,6 +161,12 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstU
     names.loads |= found.loads - uses.overwritten()
     names.stores |= found.stores
     names.deletes |= found.deletes
+    add_words(tree, transform, names)
+    return uses
+
+
+def add_words(tree: ast.Module, transform: Transform, names: CellNames) -> None:
+    """What hides in strings, and uses of the namespace itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             add_call(node, transform, names)
@@ -160,7 +175,6 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstU
             names.last_error |= node.attr in LAST_ERROR
         elif isinstance(node, ast.Import):
             names.everything |= any(alias.name == "__main__" for alias in node.names)
-    return uses
 
 
 def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:

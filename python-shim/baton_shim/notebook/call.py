@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, landing, outputs
-from baton_shim.notebook.cell import NotebookCell
 from baton_shim.notebook.debugging import warn_of_breakpoints
 from baton_shim.notebook.departure import UNNAMED, Departure, depart, named_refusal, supply
 from baton_shim.state import errors
@@ -24,6 +23,7 @@ from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
+    from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
@@ -36,9 +36,9 @@ TICK_SECONDS = 1.0
 
 
 class Call:
-    def __init__(self, home: Home, body: str, options: Options) -> None:
+    def __init__(self, home: Home, cell: NotebookCell, options: Options) -> None:
         self.home = home
-        self.cell = NotebookCell(home.shell, body)
+        self.cell = cell
         self.options = options
         home.calls += 1
         self.number = home.calls
@@ -48,9 +48,9 @@ class Call:
         self.wants_rest = False
         """It has to be run anew once everything of earlier cells is here."""
 
-    def run(self) -> landing.Result | None:
+    def run(self) -> landing.Landed | None:
         names = self._names()
-        if names.empty:
+        if names.empty and self.cell.block is None:
             return None
         warn_of_breakpoints(self.home.shell, self.cell.content.get("code", ""))
         with Interrupts() as interrupts:
@@ -59,7 +59,7 @@ class Call:
                     departure = self.departure = depart(self.home, self.cell, names, self.options)
             except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
                 self.home.void()
-                raise given_up() from None
+                raise given_up(self.cell.unit) from None
             self.home.unreleased[self.number] = [departure.table]
             try:
                 self.home.link.send("run", call=self.number, **self._request(departure))
@@ -69,12 +69,12 @@ class Call:
                 raise proxy_gone() from None
             if end is None:
                 self.home.void()
-                raise given_up()
+                raise given_up(self.cell.unit)
             return self._land(end, interrupts)
 
     def _names(self) -> analysis.CellNames:
         try:
-            return analysis.of_cell(self.cell.code, self.cell.transform)
+            return self.cell.names()
         except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
             raise self.cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
 
@@ -189,15 +189,15 @@ class Call:
         self.home.unreleased[self.number].append(self.departure.table)
         self.home.link.send("names", call=self.number, state=snapshot.as_wire())
 
-    def _land(self, end: Message, interrupts: Interrupts) -> landing.Result | None:
+    def _land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
         self.home.unreleased.pop(self.number, None)
         if self.wants_rest:
             self.home.overdue(end)
             if interrupts.count:
-                raise given_up()
+                raise given_up(self.cell.unit)
             return None
         if end.body.get("summary"):
-            self.home.summarise(end.body["summary"])
+            self.home.summarise(end.body["summary"], of_block=self.cell.block is not None)
         if end.name == "failed" or self.refusal is not None:
             self.home.void()
             self.home.overdue(end)
@@ -205,11 +205,11 @@ class Call:
         landed = self._apply(end)
         error = end.body["error"]
         if landed is None and error is None and end.body["outcome"] == "cancelled":
-            raise given_up()
+            raise given_up(self.cell.unit)
         if error is not None or end.body["outcome"] != "ok":
             raise landing.exception_of(end.body["outcome"], error, landed, self.home)
         # An interrupt that came after the cell had ended interrupts nothing, as in any cell.
-        return landed.result if landed else None
+        return landed
 
     def _apply(self, end: Message) -> landing.Landed | None:
         if end.body["delta"] is None:
@@ -238,6 +238,7 @@ class Call:
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
         self.home.rest.applied(table, self.number, self.cell.number)
+        self.home.undo_log.note(self.cell, table)
         for line in troubles:
             warn(line)
         landed = landing.land(self.home, self.cell, extra)
@@ -249,7 +250,7 @@ class Call:
         if self.refusal is not None:
             return self.refusal
         if outcome == "cancelled":
-            return given_up()
+            return given_up(self.cell.unit)
         if (
             outcome == "refused"
             and error["value"].startswith(f"{UNNAMED} could not be restored")
@@ -266,6 +267,6 @@ def proxy_gone() -> GpuServiceError:
     return GpuServiceError(what, "restart the kernel")
 
 
-def given_up() -> BaseException:
-    lines = ["KeyboardInterrupt: the cell was interrupted before its changes could be returned", errors.SAFE]
+def given_up(unit: str) -> BaseException:
+    lines = [f"KeyboardInterrupt: the {unit} was interrupted before its changes could be returned", errors.safe(unit)]
     return errors.with_lines(KeyboardInterrupt(), lines)

@@ -5,19 +5,28 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jupyter_client.jsonutil import json_default
 
 from baton_shim.base import source
-from baton_shim.notebook import outputs
+from baton_shim.notebook import analysis, outputs
 from baton_shim.state.errors import short, with_lines
+
+if TYPE_CHECKING:
+    from baton_shim.base.blocks import Work
 
 
 class NotebookCell:
+    block: Work | None = None
+    """What the session runs instead of the code."""
+    unit = "cell"
+    """How messages call it."""
+
     def __init__(self, shell: Any, body: str) -> None:
         self.shell = shell
         self.parent: dict[str, Any] = shell.kernel.get_parent("shell")
@@ -32,6 +41,14 @@ class NotebookCell:
         if transformed is None:
             transformed = self._transformed[source] = self.shell.transform_cell(source)
         return transformed
+
+    def names(self) -> analysis.CellNames:
+        """Raises what a cell raises that does not compile."""
+        return analysis.of_cell(self.code, self.transform)
+
+    def files(self) -> frozenset[str]:
+        """Files that the session has to know to show tracebacks, besides those of functions."""
+        return frozenset()
 
     def request(self) -> dict[str, Any]:
         """What the proxy has to know of the cell, apart from its state."""
@@ -56,6 +73,31 @@ class NotebookCell:
         transformed = self.transform(self.code) if error.filename == "<cell>" else self.code
         error.filename = compiler.cache(transformed, self.number, raw_code=self.code)
         return with_lines(error, self.shell.SyntaxTB.structured_traceback(type(error), error, []))
+
+
+class BlockCell(NotebookCell):
+    """A block of `with gpu:`, or a call of an `@gpu` function, as what the session runs."""
+
+    def __init__(self, shell: Any, work: Work) -> None:
+        super().__init__(shell, work.text)
+        self.code, self.block, self.unit = work.text, work, work.unit
+
+    def transform(self, source: str) -> str:
+        """It is Python already."""
+        return source
+
+    def files(self) -> frozenset[str]:
+        code = self.block.code if self.block is not None else None
+        return frozenset(() if code is None else code[1:])
+
+    def names(self) -> analysis.CellNames:
+        function = self.block.function if self.block is not None else None
+        return of_module(self.code) if function is None else analysis.of_function(function.__code__, self.code)
+
+
+@functools.lru_cache(maxsize=64)
+def of_module(text: str) -> analysis.CellNames:
+    return analysis.of_cell(text, str)
 
 
 def spelled_out(shell: Any, body: str) -> str:

@@ -54,7 +54,12 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     surroundings.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
-    needed = analysis.needed(found, namespace, visible, (last_error, home.beside, *objects(around.parts.get("hooks"))))
+    beside = [last_error, home.beside, *objects(around.parts.get("hooks"))]
+    if cell.block is not None:
+        beside += [cell.block.function, cell.block.arguments, *cell.block.keywords.values()]
+    # What a block leaves behind is read by the next line of its cell.
+    may_follow = cell.block is None and options.returns and home.rest.may_grow()
+    needed = analysis.needed(found, namespace, visible, beside)
     names = (needed.names | options.keep) - options.drop
     # What the session has costs nothing to name, and what it deletes itself need not come back.
     wished = (set(needed.wished) | (needed.deleted & home.shared)) - names - options.drop
@@ -67,17 +72,24 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "dynamic": needed.dynamic,
             "deleted": sorted(needed.deleted - names - wished - options.drop),
             "stores": sorted(name for name in needed.stores if of_ipython(name)),
-            "sources": sources(home.shell, needed.files),
+            "sources": sources(home.shell, needed.files | cell.files()),
             "last_error": last_error,
             **around.parts,
             "patched": surroundings.patches.named(),
             "drop": sorted(options.drop),
             "returns": options.returns,
-            "budget": [*home.budget] if options.returns and home.rest.may_grow() else None,
+            "budget": [*home.budget] if may_follow else None,
         }
+        if (block := cell.block) is not None:
+            extra["block"] = block.code, block.function, block.arguments, dict(block.keywords)
         try:
             snapshot = table.snapshot(
-                extra["names"], certain=certain, extra=extra, deleted=sorted(gone), modules=around.modules
+                extra["names"],
+                certain=certain,
+                extra=extra,
+                deleted=sorted(gone),
+                modules=around.modules,
+                places=cell.block.places() if cell.block is not None else (),
             )
             break
         except Refused as refused:

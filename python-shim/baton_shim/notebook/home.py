@@ -31,16 +31,19 @@ from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+    from baton_shim.base.blocks import Work
     from baton_shim.base.comms import HomeComms
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
-    from baton_shim.notebook.landing import Result
+    from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
     from baton_shim.notebook.status import Transfer
+    from baton_shim.notebook.undo import UndoLog
     from baton_shim.state import Table
 
 
@@ -104,6 +107,12 @@ class Home:
         return Rest(self)
 
     @functools.cached_property
+    def undo_log(self) -> UndoLog:
+        from baton_shim.notebook.undo import UndoLog
+
+        return UndoLog(self)
+
+    @functools.cached_property
     def again(self) -> Again:
         from baton_shim.notebook.again import Again
 
@@ -155,7 +164,9 @@ class Home:
         if table is None:
             return
         session = f"the session on {worker}" if worker else "its session"
-        if lost := table.end_session(session):
+        lost = table.end_session(session)
+        self.undo_log.table_ends(table)
+        if lost:
             whose = f"The session on {worker}" if worker else "Your session"
             again = "the cell that made it" if len(lost) == 1 else "the cells that made them"
             sys.stderr.write(
@@ -164,23 +175,53 @@ class Home:
             )
             sys.stderr.flush()
 
+    def has(self, table: Table) -> bool:
+        """Whether it is the present one."""
+        return self._table is table
+
     @property
     def warm(self) -> bool:
         """Whether a session holds what the table says; it may have been ended meanwhile."""
         return self._table is not None and self._table.messages > 0
 
     def run_cell(self, body: str, options: Options) -> Any:
+        from baton_shim.notebook.cell import NotebookCell
+
+        landed = self._remotely(lambda: NotebookCell(self.shell, body), options)
+        if landed is None or landed.result is None:
+            return None
+        self._shown = landed.result
+        return landed.result[0]
+
+    def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
+        """How it ended, and the value of its `return`."""
+        from baton_shim.notebook.cell import BlockCell
+        from baton_shim.state import errors
+
+        try:
+            landed = self._remotely(lambda: BlockCell(self.shell, work), options)
+        except BaseException as error:
+            errors.raise_here(error)
+            raise
+        assert landed is not None
+        assert landed.ended is not None
+        return landed.ended
+
+    def _remotely(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
         from baton_shim.notebook.cell import cell_number
 
         WATCH.cell_leaves()
         while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
+        if self.busy:
+            self.turn.release()
+            raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
         self.busy = True
         self.comms.cell_begins()
         self.pages.cell_begins(cell_number(self.shell))
         first, result, raised = self.calls + 1, None, None
         try:
-            result = self._run(body, options)
+            result = self._run(make, options)
         except BaseException as error:
             raised = error
             raise
@@ -192,23 +233,20 @@ class Home:
             self.rest.listen()
             self.comms.cell_ends()
             self.turn.release()
-        if result is None:
-            return None
-        self._shown = result
-        return result[0]
+        return result
 
-    def _note(self, calls: range, result: Result | None, error: BaseException | None) -> None:
+    def _note(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
         """For pages that are not open now."""
         from baton_shim.notebook.again import Cell, described
         from baton_shim.notebook.cell import cell_number
 
-        value = result[1:] if result is not None else None
+        value = landed.result[1:] if landed is not None and landed.result is not None else None
         request = self.shell.kernel.get_parent("shell")
         number, after = cell_number(self.shell), list(self.displays_after)
         self.again.note(Cell(number, calls, request, value, described(error), after, list(self._summaries)))
         self.pages.cell_ends()
 
-    def _run(self, body: str, options: Options) -> Any:
+    def _run(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
         from baton_shim.notebook.call import Call
 
         if self.modules.packages.came_here():
@@ -218,7 +256,7 @@ class Home:
                 self.rest.poll()
             if not self.warm or not options.returns or not self.rest.due:
                 self.rest.bring()  # a new table has everything in it
-            call = Call(self, body, options)
+            call = Call(self, make(), options)
             result = call.run()
             if not call.wants_rest:
                 return result
@@ -273,8 +311,10 @@ class Home:
         self.shell.events.register("post_run_cell", self._cell_ended)
         self.shell.events.register("pre_run_cell", self._cell_begins)
 
-    def summarise(self, line: dict[str, Any]) -> None:
+    def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
         """Show the line that says where a cell ran below all that the cell shows."""
+        if of_block:
+            self._summaries.clear()  # a cell shows the line of its last block
         self._summaries.append(line)
         if not self._in_cell:  # a callback of a widget
             self._show_summaries()

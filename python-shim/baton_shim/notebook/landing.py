@@ -24,6 +24,8 @@ class Landed(NamedTuple):
     error: bytes | None
     raised: Any
     """The error itself, where it travelled as such."""
+    ended: tuple[int, Any] | None
+    """Of a block: how it ended, and the value of its `return`."""
 
 
 def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
@@ -37,11 +39,13 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     home.cells += 1
     home.where = extra["where"]
     home.beside = Uses(extra["beside"])
-    remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
+    if cell.block is None:
+        remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:
         if payload.get("source") != "ask_exit":
             home.shell.payload_manager.write_payload(payload)
-    return Landed(result_of(extra), extra["error"], extra["raised"])
+    ended = (extra["ended"], extra["returned"]) if cell.block is not None else None
+    return Landed(result_of(extra), extra["error"], extra["raised"], ended)
 
 
 def result_of(extra: dict[str, Any]) -> Result | None:

@@ -20,12 +20,15 @@ from baton_shim.notebook import both
 from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from baton_shim.notebook.home import Home
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
 WORDS = {
     "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
+    "gpu_undo": ("--list",),
 }
 """What may stand behind the line magics."""
 EXPLANATION = (
@@ -77,26 +80,26 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
         notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
         """
-        options = parse_argstring(gpu, line)
+        options = parse(line)
         if cell.lstrip().startswith("%%both"):
             raise UsageError("%%gpu stands above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
             raise UsageError(why_not)
-        quiet = options.quiet or home.quiet
-        if not quiet and (untested := tested.news()) is not None:
+        if not options.quiet and (untested := tested.news()) is not None:
             sys.stderr.write(f"warning: {untested}\n")
-        return home.run_cell(
-            cell,
-            Options(
-                quiet=quiet,
-                keep=names(options.keep, "--keep"),
-                drop=names(options.drop, "--drop"),
-                returns=not options.no_return,
-                timeout_ms=milliseconds(options.timeout),
-                gpu_memory_bytes=gpu_bytes(options.mem),
-                gpu=gpu_model(options.gpu),
-                priority=options.priority,
-            ),
+        return home.run_cell(cell, options)
+
+    def parse(line: str) -> Options:
+        options = parse_argstring(gpu, line)
+        return Options(
+            quiet=options.quiet or (home is not None and home.quiet),
+            keep=names(options.keep, "--keep"),
+            drop=names(options.drop, "--drop"),
+            returns=not options.no_return,
+            timeout_ms=milliseconds(options.timeout),
+            gpu_memory_bytes=gpu_bytes(options.mem),
+            gpu=gpu_model(options.gpu),
+            priority=options.priority,
         )
 
     @no_var_expand  # type: ignore[untyped-decorator]
@@ -119,9 +122,17 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_beside(shell, home, why_not)
     both.register(shell, home)
+    if home is not None:
+        FIT.attach(compat.BLOCKS, take_out_blocks, home, parse)
     FIT.attach(compat.OPTIONS, complete, shell, gpu.parser)
     if hoist not in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.append(hoist)
+
+
+def take_out_blocks(home: Home, parse: Callable[[str], Options]) -> None:
+    from baton_shim.notebook.blocks import NotebookBlocks
+
+    NotebookBlocks(home, parse)
 
 
 def complete(shell: Any, parser: Any) -> None:
@@ -168,6 +179,17 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         home.void()
         print("The next %%gpu cell starts a new session from the notebook's variables")
 
+    def undo(line: str) -> None:
+        """Take back what the last `%%gpu` cell changed: variables, and settings of libraries.
+
+        Again, it takes back the cell before that. `--list` shows which cells can be undone. Files, packages and output
+        stay.
+        """
+        home = needed()
+        if line.strip() not in ("", "--list"):
+            raise UsageError(f"%gpu_undo {line.strip()}: unknown\nhint: write %gpu_undo or %gpu_undo --list")
+        print(home.undo_log.text() if line.strip() else home.undo_log.run())
+
     def config(line: str) -> None:
         """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
         from baton_shim.virtual import SWITCH
@@ -184,7 +206,13 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
                 SWITCH.turn(found["virtual"] == "on")
         print(f"notices={'quiet' if home.quiet else 'normal'} virtual={'on' if SWITCH.on else 'off'}")
 
-    magics = {"gpu_status": status, "gpu_output": output, "gpu_reset": reset, "gpu_config": config}
+    magics = {
+        "gpu_status": status,
+        "gpu_output": output,
+        "gpu_reset": reset,
+        "gpu_undo": undo,
+        "gpu_config": config,
+    }
     for name, function in magics.items():
         shell.register_magic_function(function, "line", name)
 

@@ -41,7 +41,7 @@ MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
 MOST_NAMES = 10
 COMMS = ("comm_open", "comm_msg", "comm_close")
-OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config")
+OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config", "gpu_undo")
 
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
@@ -111,6 +111,7 @@ class Rest:
             self._lose(f"Deferred results could not be applied ({trouble})")
         else:
             self._settled()
+            self._home.undo_log.rest_arrived()
         message.close()
         self._home.link.send("applied", call=message.body["call"], error=trouble)
 
@@ -130,6 +131,7 @@ class Rest:
         assert self._table is not None
         names = [name for name in self._table.away.names() if not name.startswith("_")]
         self._table.roll_back()
+        self._home.undo_log.rest_lost()
         self._home.void()
         self._home.forget_results(self._cells)
         more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""

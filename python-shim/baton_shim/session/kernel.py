@@ -31,6 +31,7 @@ from baton_shim.base.frames import hide_from_tracebacks
 from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import Link, LinkClosed, Message
+from baton_shim.session.blocks import SessionBlocks
 from baton_shim.session.both import BothRunner
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
@@ -75,6 +76,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._thrift = Thrift()
         self._troubles: list[str] = []
         self._both = BothRunner(self)
+        self.blocks = SessionBlocks(self.shell)
         modules.both.run = self._both.run
         self._question = 0
         self._context = contextvars.copy_context()
@@ -131,7 +133,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._link.send("started", message_id=self._message_id)
             self._surroundings.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
-            reply = await self._run(cell["code"], cell["silent"], cell["allow_stdin"])
+            code = self.blocks.begin(prepared.get("block"), cell["code"])
+            self.shell.block_runs = prepared.get("block") is not None
+            reply = await self._run(code, cell["silent"], cell["allow_stdin"])
             self._faults.close()
             self._thrift.end_cell(self._loop)
             self._surroundings.patches.read(cell["code"], self.shell.user_ns)
@@ -254,6 +258,11 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "beside": sorted(names_beside(self.shell)),
             "where": (platform.node(), os.getpid()),
         }
+        if self.shell.block_runs:
+            given, (ended, returned) = self.blocks.end()
+            extra |= {"ended": ended, "returned": returned if prepared["returns"] else None}
+            if prepared["returns"] and given is not None:
+                extra["given"] = given
         if result:
             extra["value"] = result.value
         snapshot = self._snapshot(names, gone, extra, around, prepared)
@@ -321,6 +330,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             return "ok", None, None
         ended = self.shell.last_execution_result
         error = (ended.error_before_exec or ended.error_in_exec) if ended else None
+        if error is not None and self.shell.block_frames is not None:
+            error.__traceback__, self.shell.block_frames = self.shell.block_frames, None
         remote = wire.remote_error(reply["ename"], reply["evalue"], list(reply.get("traceback") or []))
         forget_frames(error, self.shell.user_ns)
         cancelled = reply["ename"] in ("KeyboardInterrupt", "CancelledError")

@@ -26,8 +26,11 @@ from baton_shim.base import frames
 from baton_shim.base.originals import of_notebook
 from baton_shim.base.source import as_written
 from baton_shim.session import downloads, hidden_files
+from baton_shim.session.blocks import own_frames
 
 if TYPE_CHECKING:
+    from types import TracebackType
+
     from baton_shim.session.name_faults import NameFaults
 
 # They look into the namespace itself.
@@ -100,7 +103,7 @@ class SessionEvents(EventManager):  # type: ignore[misc]
 
     def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
         everyone = self.callbacks[event]
-        others = [one for one in everyone if not of_notebook(one)]
+        others = [one for one in everyone if not (of_notebook(one) or self._waits_for_the_cell(one))]
         self.callbacks[event] = now = list(others)
         kept = event in ("post_execute", "post_run_cell") and not self.shell.cells_running
         if kept:
@@ -115,6 +118,10 @@ class SessionEvents(EventManager):  # type: ignore[misc]
             if kept:
                 self.shell.display_pub.unregister_hook(self.shell.keep_display)
 
+    def _waits_for_the_cell(self, callback: Any) -> bool:
+        """After a block the cell goes on with its figures, so the notebook shows and closes them at the cell's end."""
+        return self.shell.block_runs and getattr(callback, "__name__", "") == "flush_figures"
+
 
 class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
@@ -124,6 +131,10 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     cells_running = 0
     """The cell, and what it runs as a cell itself."""
     _cell_source = ""
+    block_runs = False
+    """Whether the cell is a block of a cell of the notebook."""
+    block_frames: TracebackType | None = None
+    """Of the error that ended the block that runs."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._displays_after: list[tuple[str, str]] = []
@@ -199,6 +210,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         except ValueError:
             super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
             return
+        if trace is not None and (own := own_frames(trace)) is not None:
+            trace.tb_next = self.block_frames = own
         frames.hide(error)
         if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:

@@ -110,24 +110,28 @@ class Away:
             self._kept.append(undo)
         else:
             self.forget()
-            undo.forget()
 
     def arrive(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
         if not self.numbers or delta["messages"] != self._messages:
             raise TableBroken("Received deferred bytes that nothing waits for")
-        write_segments(delta, file_descriptor, self._segments, self.numbers)
+        last = self._kept[-1]
+        write_segments(delta, file_descriptor, self._segments, self.numbers, last)
+        last.segments |= self.numbers
         self.forget()
 
     def forget(self) -> None:
         self.numbers = set()
         self._kept = []
 
-    def names(self) -> list[str]:
-        """What would go back: names that the messages bound or deleted, and those whose objects they changed."""
-        segments, objects = set(self.numbers), self._numbering.objects
+    def names(self, undos: Iterable[Undo] | None = None) -> list[str]:
+        """What would go back: names that the messages bound or deleted, and those whose objects they changed.
+
+        `undos` are those of the messages; without them, of those whose bytes are not all here.
+        """
+        segments, objects = set(self.numbers) if undos is None else set(), self._numbering.objects
         names: set[str] = set()
         patched: set[int] = set()
-        for undo in self._kept:
+        for undo in self._kept if undos is None else undos:
             segments |= undo.segments
             names |= undo.names(self._namespace)
             patched |= undo.identities()

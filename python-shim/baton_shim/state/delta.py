@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from baton_shim.base.undoing import Action, take_back
@@ -34,6 +34,12 @@ class Undo:
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Any, Any]] = []
         self._besides: list[Action] = []
+        self._modules: list[Action] = []
+        self._after: list[bytes] = []
+        self.room = 0
+        """How many bytes may be kept of what arrives after the message."""
+        self.incomplete = False
+        """More than that has arrived."""
         self._received: list[int] = []
         self._next_segment = segments.next_number
 
@@ -43,6 +49,12 @@ class Undo:
     def keep_memory(self, parts: Iterable[memory.Part], owner: Any) -> None:
         if self._of_memory:
             self._bytes += ((part.address, memory.read(part.address, part.bytes), owner) for part in parts)
+
+    def keep_if_room(self, parts: list[memory.Part], owner: Any) -> None:
+        self.room -= sum(part.bytes for part in parts)
+        self.incomplete |= self.room < 0
+        if not self.incomplete:
+            self.keep_memory(parts, owner)
 
     def keep_name(self, namespace: dict[str, Any], name: str) -> None:
         self._names.append((namespace, name, namespace.get(name, _NOTHING)))
@@ -66,15 +78,42 @@ class Undo:
         """What takes back a change of something that is no variable."""
         self._besides.append(action)
 
+    def add_module(self, action: Action) -> None:
+        """What takes back a change of a module, if the message fails. Otherwise modules stay."""
+        self._modules.append(action)
+
+    def held(self) -> Iterator[object]:
+        """What lives on for this only."""
+        yield from (before for _, _, before in self._names if before is not _NOTHING)
+        yield from (content for _, _, content in self._patches)
+
+    def seal(self) -> None:
+        """Notes the memory as it is now, for `overwritten`."""
+        self._after = [memory.read(address, len(before)) for address, before, _ in self._bytes]
+
+    def overwritten(self) -> bool:
+        """Whether memory that the message changed has changed again."""
+        pairs = zip(self._bytes, self._after, strict=True)
+        return any(memory.read(address, len(after)) != after for (address, _, _), after in pairs)
+
     def forget(self) -> None:
         """All went well."""
         self._besides.clear()
+        self._modules.clear()
         self._patches.clear()
         self._bytes.clear()
         self._names.clear()
         self.bound.clear()
 
     def run(self) -> None:
+        """The message has failed."""
+        self.take_back()
+        take_back(self._modules)
+        self._segments.drop(self._received)
+        self._segments.next_number = self._next_segment
+
+    def take_back(self) -> None:
+        """Variables and surroundings are as before the message. The table does not go on after this."""
         take_back(self._besides)
         for namespace, name, before in reversed(self._names):
             if before is _NOTHING:
@@ -85,8 +124,6 @@ class Undo:
             kind.apply(obj, content)
         for address, before, _ in reversed(self._bytes):
             memory.write(address, before)
-        self._segments.drop(self._received)
-        self._segments.next_number = self._next_segment
 
 
 def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> memoryview:
@@ -118,7 +155,9 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
     return content[stream["offset"] : stream["offset"] + stream["bytes"]]
 
 
-def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int]) -> None:
+def write_segments(
+    delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int], undo: Undo
+) -> None:
     """Bytes that follow a message. All is checked before anything is written."""
     size = os.fstat(file_descriptor).st_size
     parts: list[memory.Part] = []
@@ -134,7 +173,9 @@ def write_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Seg
         if part["fresh"] and isinstance(segment.memory, mmap.mmap):
             mapped.append((segment, patches[0]["source"]["offset"]))
             continue
-        parts += _parts(patches, segment)
+        changed = _parts(patches, segment)
+        undo.keep_if_room(changed, segments.buffer(segment))
+        parts += changed
     for segment, start in mapped:
         memory.map_over(file_descriptor, start, segment.memory, segment.bytes)
         segment.mapped = True

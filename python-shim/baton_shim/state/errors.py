@@ -16,9 +16,14 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
+from baton_shim.base import frames
+
 
 class GpuServiceError(RuntimeError):
     """The cell did not run, or what it did is lost; the notebook has the values from before the cell."""
+
+    unit = "cell"
+    """What did not run: a cell, a block or a call."""
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
@@ -31,7 +36,7 @@ class GpuServiceError(RuntimeError):
     def _render_traceback_(self) -> list[str]:
         lines = [f"{type(self).__name__}: {self.message}"]
         lines += [f"hint: {line}" for line in (self.hint or "").splitlines()]
-        return lines if SAFE in self.message else [*lines, SAFE]
+        return lines if safe(self.unit) in self.message else [*lines, safe(self.unit)]
 
 
 class StateRefused(GpuServiceError):
@@ -51,7 +56,8 @@ def service_error(name: str, base: type[GpuServiceError]) -> type[GpuServiceErro
     return type(name, (base,), {})
 
 
-SAFE = "Your variables are as they were before the cell"
+def safe(unit: str) -> str:
+    return f"Your variables are as they were before the {unit}"
 
 
 @dataclass
@@ -92,6 +98,18 @@ def trace_of(error: BaseException) -> TracebackType | None:
     _last.shown = True
     error.__traceback__ = _last.trace
     return _last.trace
+
+
+def raise_here(error: BaseException) -> None:
+    """The notebook may catch an error of a block, so its traceback is that of its frames, here and in the session."""
+    global _last
+    if error is not _last.error or _last.trace is None:
+        return
+    for line in _last.lines:
+        if line.startswith("hint: "):
+            error.add_note(line)
+    error.__traceback__ = frames.block_trace(_last.trace)
+    _last = Raised(None, [], None)
 
 
 def linked(error: BaseException | None) -> Iterator[BaseException]:

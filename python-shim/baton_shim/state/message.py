@@ -114,6 +114,16 @@ def versions() -> tuple[str, str]:
     return ".".join(platform.python_version_tuple()[:2]), cloudpickle.__version__
 
 
+def check_versions(header: Header) -> None:
+    """Raises TableBroken if code cannot travel between the two ends."""
+    if header.versions is not None and tuple(header.versions) != versions():
+        (here_python, here_pickle), (python, pickled) = versions(), header.versions
+        raise TableBroken(
+            f"The other kernel runs Python {python} with cloudpickle {pickled}, this one Python {here_python} "
+            f"with cloudpickle {here_pickle}; functions cannot move between them"
+        )
+
+
 def _steps(numbers: list[int]) -> list[int]:
     """Ascending numbers by their differences, which compress to next to nothing."""
     return [number - before for before, number in zip([0, *numbers], numbers, strict=False)]

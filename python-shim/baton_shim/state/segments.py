@@ -140,6 +140,10 @@ class Segments:
         if other is None or other.bytes <= segment.bytes:
             self._by_start[segment.address] = segment
 
+    def clear(self) -> None:
+        for table in (self.by_number, self._starts, self._by_start, self._by_device):
+            table.clear()
+
     def hide(self, segment: Segment) -> None:
         """It is not found any more: its memory is no longer what it was a segment of."""
         if self._by_start.get(segment.address) is segment:

@@ -15,7 +15,7 @@ import pickle
 import sys
 import time
 import weakref
-from collections.abc import Callable, Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
 from typing import Any
 
@@ -28,7 +28,7 @@ from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import ATOMS, Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
-from baton_shim.state.message import Header, Snapshot, is_plain, join, split, versions
+from baton_shim.state.message import Header, Snapshot, check_versions, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
@@ -86,7 +86,9 @@ class Table:
         self._bindings = Bindings(namespace, self._numbering)
         self.away = Away(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
+        self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
+        self.last_undo: Undo | None = None  # in the notebook: of the last message that was applied
         self._reserved: list[Any] = []
         self._filled: dict[int, Any] = {}  # states of large plain containers that this message brought
 
@@ -103,6 +105,7 @@ class Table:
         partings: bool = True,
         modules: bytes | None = None,
         budget: Budget | None = None,
+        places: Iterable[tuple[str, object]] = (),
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
@@ -111,7 +114,9 @@ class Table:
         and the table is still good; other names arrive as a `Stayed` that says the same.
         Without `partings`, what nobody here holds any more does not send its last change.
         `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
+        `places` are parts of `extra`, each with a name for messages.
         """
+        self._places = list(places)
         self._check_usable()
         first = self._home is None
         home = True if first else bool(self._home)
@@ -267,13 +272,23 @@ class Table:
         self.away.arrive(delta, file_descriptor)
         self.messages += 1
 
-    def roll_back(self) -> None:
-        """In the notebook: what is away is lost. All is as before the first message that left it out; then the table
-        is void.
+    def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
+        """In the notebook: takes back these messages, or, if what is away is lost, all since the first one that left
+        it out. The table is void then, or was before.
         """
         self.broken = True
-        self.away.roll_back()
+        if undos is None:
+            self.away.roll_back()
+        else:
+            for undo in reversed(undos):
+                undo.take_back()
         self._kinds.settle()
+
+    def let_go(self) -> None:
+        """In the notebook: the table is void, and nothing of it arrives any more. It holds no objects from now on."""
+        self.broken = True
+        self._segments.clear()
+        del self._numbering, self._stays, self._walker, self._views, self._bindings, self.away
 
     def memory_bytes(self) -> int:
         """How much memory of arrays and their like both ends hold."""
@@ -281,7 +296,7 @@ class Table:
 
     def release(self) -> None:
         """The memory of the last snapshot has been read."""
-        self._pins = []
+        self._pins, self._places = [], []
 
     def _dying(self) -> list[int]:
         """Let go of what only the table holds; the other end hears of it with this message.
@@ -353,7 +368,7 @@ class Table:
         reach: Reach,
         home: bool,
     ) -> tuple[bytes, TablePickler, dict[str, str]]:
-        named = [*roots.items()]
+        named = [*roots.items(), *self._places]
 
         def explain(obj: Any, reason: str) -> str:
             name = next((name for name, root in named if root is obj), None) if home else None
@@ -482,6 +497,7 @@ class Table:
         self.messages += 1
         if self._home:
             self.away.applied(header.away, undo, self.messages)
+            self.last_undo = undo
         else:
             undo.forget()
         return extra
@@ -496,9 +512,8 @@ class Table:
         self._check(header)
         self.away.expect(header.away, undo)
         if header.modules is not None:
-            self._load_modules(header.modules, undo.add)
-        containers: dict[str, type] = {"list": list, "dict": dict, "set": set}
-        self._reserved = [containers[name]() for name in header.reserved]
+            self._load_modules(header.modules, undo.add_module)
+        self._reserved = [{"list": list, "dict": dict, "set": set}[name]() for name in header.reserved]
         self.rebuilt = not header.plain
         if header.plain:
             message: Any = ((), {}, pickle.loads(body))
@@ -546,12 +561,7 @@ class Table:
                 self.namespace[name] = value
 
     def _check(self, header: Header) -> None:
-        if header.versions is not None and tuple(header.versions) != versions():
-            (here_python, here_pickle), (python, pickled) = versions(), header.versions
-            raise TableBroken(
-                f"The other kernel runs Python {python} with cloudpickle {pickled}, this one Python {here_python} "
-                f"with cloudpickle {here_pickle}; functions cannot move between them"
-            )
+        check_versions(header)
         if header.count_before != len(self._numbering):
             raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
 

@@ -1,0 +1,259 @@
+"""Blocks under `with gpu:` and functions under `@gpu`: the object `gpu`, and what transformed code calls.
+
+`with_gpu.py` replaces a `with gpu:` statement by the block in place, for the GPU machine and for a `gpu` that is
+something else, and by a call of `module_block` or `function_block`, whose answer says how the block ended elsewhere.
+
+**Invariant:** imports only the standard library, because student code imports it through the package `baton`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import marshal
+import sys
+import threading
+import types
+from collections.abc import Callable, Iterator, Mapping
+from types import MappingProxyType
+from typing import Any, NamedTuple, Protocol
+
+DONE, BREAK, CONTINUE, RETURN, RAISE = range(5)
+"""How a block ended."""
+EXIT = "__baton_exit__"
+"""The variable in which a block of a cell notes that it ended with `break` or `continue`."""
+BLOCK = "__baton_block__"
+"""The function that a block inside of a function becomes."""
+_LOCALS = f".<locals>.{BLOCK}"
+
+NOT_TRANSFORMED = (
+    "This 'with gpu:' was compiled without Baton, so its block cannot move to a GPU\n"
+    "hint: import gpu with 'from baton import gpu' above it, in a cell or in the module itself; "
+    "exec(), %run and __main__ do not work"
+)
+NO_BATON = (
+    "This program was started without Baton, so there is no GPU to send code to\n"
+    "hint: run it in a notebook with the kernel 'Python (shared GPU)'"
+)
+
+
+class Work(NamedTuple):
+    """What runs remotely: the code of a cell's block, or a function with its arguments."""
+
+    text: str
+    """The source, for the analysis of names."""
+    code: tuple[bytes, str] | None = None
+    """Marshalled, and the file that it stands in."""
+    function: Callable[..., Any] | None = None
+    arguments: tuple[Any, ...] = ()
+    keywords: Mapping[str, Any] = MappingProxyType({})
+    unit: str = "block"
+
+    def places(self) -> Iterator[tuple[str, object]]:
+        """The variables of the function around, and the arguments, with words for messages."""
+        if self.function is None:
+            return
+        for name, cell in zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # it is not bound
+                yield name, cell.cell_contents
+        parameters = self.function.__code__.co_varnames
+        yield from zip(parameters, self.arguments, strict=False)
+        yield from self.keywords.items()
+
+
+class Kernel(Protocol):
+    """The kernel that this program is."""
+
+    remote: bool
+    """Whether blocks run elsewhere."""
+
+    def options(self, given: dict[str, Any]) -> Any:
+        """Raises ValueError."""
+
+    def run(self, work: Work, options: Any) -> tuple[int, Any]:
+        """How it ended, and the value of its `return`. Raises what it raised."""
+
+
+class Runtime:
+    """Which kernel of Baton's this program is, if any."""
+
+    kernel: Kernel | None = None
+    imported: Callable[[], None] = staticmethod(lambda: None)
+    """Called when a program imports `baton`."""
+
+
+RUNTIME = Runtime()
+
+
+class Gpu:
+    """Runs code on a GPU, with the notebook's variables: a block under `with gpu:`, or each call of a function
+    under `@gpu`.
+
+    Options are those of `%%gpu`, as arguments: `with gpu(timeout="5m", mem="8G"):` or `@gpu(priority="low")`.
+    On the GPU machine itself, `with gpu:` and `@gpu` change nothing.
+
+    Raises RuntimeError where Baton does not run, ValueError for an option that `%%gpu` does not have.
+    """
+
+    def __init__(self, options: dict[str, Any] | None = None) -> None:
+        self.options = options or {}
+
+    def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
+        """With a function: the function whose calls run on a GPU. With options: a `gpu` that has them."""
+        if options:
+            configured = Gpu({**self.options, **options})
+            if RUNTIME.kernel is not None:
+                RUNTIME.kernel.options(configured.options)
+            return configured if function is None else configured(function)
+        return self if function is None else decorated(function, self)
+
+    def __enter__(self) -> Gpu:
+        if RUNTIME.kernel is None:
+            raise RuntimeError(NO_BATON)
+        if RUNTIME.kernel.remote:
+            raise RuntimeError(NOT_TRANSFORMED)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def __repr__(self) -> str:
+        options = ", ".join(f"{name}={value!r}" for name, value in self.options.items())
+        return f"gpu({options})" if options else "gpu"
+
+    def __reduce__(self) -> Any:
+        return (Gpu, (self.options,)) if self is not gpu else "gpu"
+
+
+Gpu.__module__ = "baton"
+gpu = Gpu()
+
+
+def decorated(function: Any, manager: Gpu) -> Any:
+    """The function whose calls run on a GPU. Raises TypeError for what is no function."""
+    if not isinstance(function, types.FunctionType):
+        hint = "put @gpu below the other decorators" if callable(function) else "write @gpu above a function"
+        raise TypeError(f"@gpu decorates functions, not a {type(function).__name__}\nhint: {hint}")
+    if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+        raise TypeError("@gpu cannot decorate a generator, whose code runs after the call\nhint: return a list instead")
+    if inspect.iscoroutinefunction(function):
+
+        @functools.wraps(function)
+        async def run_on_gpu(*arguments: Any, **keywords: Any) -> Any:
+            if is_here():
+                return await function(*arguments, **keywords)
+            return call(function, arguments, keywords, manager)
+
+    else:
+
+        @functools.wraps(function)
+        def run_on_gpu(*arguments: Any, **keywords: Any) -> Any:
+            if is_here():
+                return function(*arguments, **keywords)
+            return call(function, arguments, keywords, manager)
+
+    return run_on_gpu
+
+
+def is_here() -> bool:
+    """Whether this is the GPU machine. Raises RuntimeError without Baton."""
+    if RUNTIME.kernel is None:
+        raise RuntimeError(NO_BATON)
+    return not RUNTIME.kernel.remote
+
+
+def call(function: types.FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any], manager: Gpu) -> Any:
+    assert RUNTIME.kernel is not None
+    name = function.__name__ if function.__name__.isidentifier() else "function"
+    work = Work(f"{name}(...)", None, function, arguments, keywords, "call")
+    return RUNTIME.kernel.run(work, manager.options)[1]
+
+
+# ---- what transformed code calls
+
+_last = threading.local()
+
+
+def runs_here(manager: Any) -> bool:
+    """Whether the block runs in place. Also without Baton, where entering the manager says so."""
+    _last.value = manager
+    return not isinstance(manager, Gpu) or RUNTIME.kernel is None or not RUNTIME.kernel.remote
+
+
+def take() -> Any:
+    """What belongs to the last answer on this thread: the manager, the value of `return`, or the error."""
+    taken, _last.value = _last.value, None
+    return taken
+
+
+def module_block(code: bytes, text: str) -> int:
+    return run(take(), Work(text, (code, sys._getframe(1).f_code.co_filename)))
+
+
+def function_block(text: str) -> Callable[[Any], None]:
+    manager = take()
+
+    def run_block(block: types.FunctionType) -> None:
+        block.__code__ = renamed(block.__code__)
+        _last.ended = run(manager, Work(text, None, block))
+
+    return run_block
+
+
+def ended() -> int:
+    """The answer to the last `function_block` on this thread."""
+    return int(_last.ended)
+
+
+def run(manager: Gpu, work: Work) -> int:
+    """The caller raises the error, so that the traceback has no frames between its own and those of the block."""
+    assert RUNTIME.kernel is not None
+    try:
+        ended, _last.value = RUNTIME.kernel.run(work, manager.options)
+    except BaseException as error:
+        trace = error.__traceback__
+        while trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith("baton_shim."):
+            trace = trace.tb_next
+        _last.value = error.with_traceback(trace)
+        return RAISE
+    return ended
+
+
+@functools.lru_cache(maxsize=64)
+def in_file(code: bytes, file: str) -> types.CodeType:
+    """The marshalled code, as if it had been compiled in this file."""
+    return replaced(marshal.loads(code), lambda one: {"co_filename": file})
+
+
+@functools.lru_cache(maxsize=64)
+def renamed(code: types.CodeType) -> types.CodeType:
+    """With the name of the function around the block, which tracebacks and names of nested functions show."""
+
+    def names(one: types.CodeType) -> dict[str, Any]:
+        around = outer(one.co_qualname)
+        own = {"co_name": around.rpartition(".")[2]} if one is code else {}
+        return {"co_qualname": around, **own}
+
+    return replaced(code, names, outer)
+
+
+def outer(text: str) -> str:
+    return text.replace(_LOCALS, "", 1)
+
+
+def replaced(
+    code: types.CodeType,
+    parts: Callable[[types.CodeType], dict[str, Any]],
+    text: Callable[[str], str] = str,
+) -> types.CodeType:
+    """With the codes inside of it. The qualified name of a class is a `text` among the constants of its code."""
+
+    def constants() -> Iterator[Any]:
+        for constant in code.co_consts:
+            if isinstance(constant, types.CodeType):
+                yield replaced(constant, parts, text)
+            else:
+                yield text(constant) if type(constant) is str else constant
+
+    return code.replace(co_consts=tuple(constants()), **parts(code))

@@ -1,0 +1,72 @@
+"""Blocks under `with gpu:` and calls of `@gpu` functions in the notebook kernel, where they are sent to the session.
+
+**Invariant:** importing this loads nothing that only remote cells need.
+"""
+
+from __future__ import annotations
+
+import shlex
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from baton_shim.base import cell_blocks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from baton_shim.base.blocks import Work
+    from baton_shim.notebook.home import Home
+    from baton_shim.notebook.options import Options
+
+
+class NotebookBlocks:
+    """What the package `baton` finds in the notebook kernel."""
+
+    remote = True
+
+    def __init__(self, home: Home, parse: Callable[[str], Options]) -> None:
+        """`parse` reads the line behind `%%gpu`."""
+        self._home, self._parse = home, parse
+        cell_blocks.begin(self, home.shell)
+
+    def options(self, given: dict[str, Any]) -> Options:
+        try:
+            return self._parse(line_of(given))
+        except UsageError as error:
+            raise ValueError(str(error)) from None
+
+    def run(self, work: Work, given: dict[str, Any]) -> tuple[int, Any]:
+        from baton_shim.state.errors import GpuServiceError, safe
+
+        if not runs_cells(threading.current_thread()):
+            raise RuntimeError(
+                "'with gpu:' and '@gpu' do not work in threads\n"
+                "hint: use them in the cell itself, and start the threads inside of the block"
+            )
+        sys.stdout.flush()  # else the block's output would come first
+        sys.stderr.flush()
+        try:
+            return self._home.run_block(work, self.options(given))
+        except GpuServiceError as error:
+            error.unit = work.unit
+            error.message = error.message.replace(safe("cell"), safe(work.unit))
+            raise
+
+
+def runs_cells(thread: threading.Thread) -> bool:
+    """The main thread, and those of Jupyter's subshells."""
+    return thread is threading.main_thread() or type(thread).__module__.startswith("ipykernel.")
+
+
+def line_of(given: dict[str, Any]) -> str:
+    """The options as they stand behind `%%gpu`."""
+    words: list[str] = []
+    for name, value in given.items():
+        if value is None or value is False:
+            continue
+        several = value if isinstance(value, (list, tuple, set, frozenset)) else () if value is True else (value,)
+        words += [f"--{name.replace('_', '-')}", *map(str, several)]
+    return shlex.join(words)

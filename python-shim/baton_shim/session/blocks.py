@@ -1,0 +1,84 @@
+"""Runs a block of `with gpu:`, or the call of an `@gpu` function, in the place of a cell's code.
+
+**Invariant:** the traceback of what it raises begins with the block's own frames.
+"""
+
+from __future__ import annotations
+
+import inspect
+from types import TracebackType
+from typing import Any
+
+from baton_shim.base import cell_blocks
+from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, Work, in_file
+
+_RUN = '__import__("IPython").get_ipython().kernel.blocks.run_{}()'
+Block = tuple[tuple[bytes, str] | None, Any, tuple[Any, ...], dict[str, Any]]
+"""Code, or a function and its arguments."""
+
+
+class SessionBlocks:
+    """What the package `baton` finds in a session, where `with gpu:` and `@gpu` change nothing."""
+
+    remote = False
+
+    def __init__(self, shell: Any) -> None:
+        self._namespace: dict[str, Any] = shell.user_ns
+        self._block: Block | None = None
+        self._ended: tuple[int, Any] = DONE, None
+        cell_blocks.begin(self, shell)
+
+    def options(self, given: dict[str, Any]) -> None:
+        pass
+
+    def run(self, work: Work, options: Any) -> tuple[int, Any]:
+        raise NotImplementedError  # of what `remote` says
+
+    def begin(self, block: Block | None, code: str) -> str:
+        """The code of the cell: its own, or what runs the block."""
+        self._block, self._ended = block, (DONE, None)
+        if block is None:
+            return code
+        module, function, _, _ = block
+        awaits = inspect.iscoroutinefunction(function) or (module and in_file(*module).co_flags & inspect.CO_COROUTINE)
+        return f"await {_RUN.format('awaiting')}" if awaits else _RUN.format("now")
+
+    def end(self) -> tuple[Any, tuple[int, Any]]:
+        """What the block was given and may have changed, and how it ended."""
+        assert self._block is not None
+        (_, function, arguments, keywords), self._block = self._block, None
+        ended, self._ended = self._ended, (DONE, None)
+        self._namespace.pop(EXIT, None)  # of a block that noted how it is left, and then failed
+        given = (function and function.__closure__, arguments, keywords)
+        return given if any(given) else None, ended
+
+    def run_now(self) -> None:
+        self._note(self._start())
+
+    async def run_awaiting(self) -> None:
+        self._note(await self._start())
+
+    def _start(self) -> Any:
+        assert self._block is not None
+        code, function, arguments, keywords = self._block
+        return eval(in_file(*code), self._namespace) if code is not None else function(*arguments, **keywords)
+
+    def _note(self, result: Any) -> None:
+        assert self._block is not None
+        code, function, _, _ = self._block
+        if code is not None:
+            self._ended = self._namespace.pop(EXIT, DONE), None
+        elif function.__name__ == BLOCK:
+            self._ended = result if result is not None else (DONE, None)
+        else:
+            self._ended = RETURN, result
+
+
+def own_frames(trace: TracebackType | None) -> TracebackType | None:
+    """Those of the block, behind the frames that run it."""
+    found = None
+    while trace is not None:
+        if trace.tb_frame.f_code.co_filename == __file__:
+            found = trace.tb_next
+        trace = trace.tb_next
+    return found
