@@ -79,6 +79,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "cancel" | "hold" | "release" | "front" | "drain" | "resume" | "course" | "audit" => {
             commands::act::main(&settings()?, command, matches)
         }
+        "pools" => commands::pools::main(&settings()?, matches),
         "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {
