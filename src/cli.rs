@@ -87,6 +87,7 @@ pub(crate) fn command() -> Command {
         .subcommands(actions::actions())
         .subcommand(actions::publish())
         .subcommands([run::run(), run::logs(), run::fetch()])
+        .subcommand(pools())
         .subcommand(plan::plan())
         .subcommand(plan::bench())
 }
@@ -160,6 +161,27 @@ fn questions() -> [Command; 5] {
                 )),
         ];
     questions.map(|question| with_flags(question.arg(switch("json", "Print JSON"))))
+}
+
+fn pools() -> Command {
+    let pool = || Arg::new("pool").value_name("POOL").required(true);
+    let json = || switch("json", "Print JSON");
+    let pools = Command::new("pools")
+        .about("List the pools that give workers, and what became of those that were asked for")
+        .arg(json())
+        .subcommand(
+            Command::new("resume")
+                .about("Let a pool that is paused start workers again")
+                .args([pool(), json()]),
+        )
+        .subcommand(
+            Command::new("test")
+                .about(
+                    "Show the commands of a pool and whether they can be run, without running them",
+                )
+                .args([pool(), json()]),
+        );
+    with_flags(pools)
 }
 
 fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg {

@@ -1,6 +1,6 @@
 //! What the broker is told before it starts, and what it tells its caller while it runs.
 
-use crate::hub::HubConfig;
+use crate::{hub::HubConfig, pools::PoolSettings};
 use sqlx::postgres::PgConnectOptions;
 use std::{
     fmt,
@@ -114,6 +114,10 @@ pub struct Config {
     pub hub: Option<HubConfig>,
     /// What each course may use.
     pub courses: Option<PathBuf>,
+    /// Where workers come from besides those that connect by themselves.
+    pub pools: Vec<PoolSettings>,
+    /// Where the tokens of their workers are kept.
+    pub pool_tokens: PathBuf,
     /// How long a worker may be gone before its jobs are taken from it.
     pub worker_grace: Duration,
     /// How long a proxy whose connection was closed, as by its end, may take to connect again before its jobs are
@@ -143,7 +147,7 @@ impl Config {
             dashboard: None,
             database: database.into(),
             advertise: None,
-            blobs,
+            blobs: blobs.clone(),
             blob_limit_bytes: 64 << 30,
             person_limit_bytes: None,
             url_prefix: None,
@@ -155,6 +159,8 @@ impl Config {
             people: None,
             hub: None,
             courses: None,
+            pools: Vec::new(),
+            pool_tokens: blobs.with_file_name("pools"),
             worker_grace: Duration::from_secs(5),
             proxy_grace: Duration::from_secs(5),
             silent_proxy_grace: Duration::from_secs(30),

@@ -257,6 +257,13 @@ impl DeadlineSection {
     }
 }
 
+/// A time of this machine's clock without a zone, such as `2026-11-25T14:00:00`, in milliseconds since 1970.
+pub(crate) fn local_time(text: &str) -> Option<i64> {
+    let time: civil::DateTime = text.parse().ok()?;
+    let timestamp = TimeZone::system().to_timestamp(time).ok()?;
+    Some(timestamp.as_millisecond())
+}
+
 /// `10m`, `1h30m`, `12 hours`.
 pub(crate) fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text

@@ -19,6 +19,7 @@ use crate::{
     leader_election::{self, Leadership},
     metrics::Metrics,
     people::{Account, Identity},
+    pools::{PoolLook, PoolsPresent},
     screen::Unwelcome,
     store::{Store, StoreError, Write},
 };
@@ -70,6 +71,7 @@ pub(crate) enum Event {
     Explain(JobId, oneshot::Sender<Option<QueueDetails>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
     Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
+    Pools(PoolLook, oneshot::Sender<PoolsPresent>),
 }
 
 /// The engine's end of a connection.
@@ -246,6 +248,7 @@ fn handle(
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, now, actions);
             actions.push(Action::Answer(answer, done));

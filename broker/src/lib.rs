@@ -25,6 +25,7 @@ mod minutes;
 mod pace;
 mod page;
 mod people;
+mod pools;
 mod quota;
 #[cfg(test)]
 mod samples;
@@ -42,6 +43,7 @@ pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl,
 pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
 pub use people::{People, Person, Role};
+pub use pools::PoolSettings;
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
@@ -56,6 +58,7 @@ use hub::Hub;
 use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
+use pools::Pools;
 use quota::Quotas;
 use sign_ins::SignIns;
 use std::{hash::RandomState, sync::Arc, time::Duration};
@@ -67,6 +70,8 @@ use watched::Watched;
 
 /// Peers are told to come back; whoever does not read that is left behind.
 const GOODBYE: Duration = Duration::from_secs(3);
+/// What people ask of pools waits for its turn.
+const POOL_REQUESTS: usize = 16;
 
 /// Serves until `shutdown`, or until something breaks for good.
 ///
@@ -126,6 +131,14 @@ pub async fn run(
     );
     let (listener, address) = bound.await?;
     let (inbox, events) = mpsc::channel(INBOX);
+    let scheme = match &config.tls {
+        Some(_) => "https",
+        None => "http",
+    };
+    let for_workers = match &config.advertise {
+        Some(advertised) => format!("{scheme}://{advertised}"),
+        None => address.to_string(),
+    };
     let own_address = config
         .advertise
         .or_else(|| forward::address(&config.listen, &address));
@@ -162,12 +175,34 @@ pub async fn run(
     };
     let connections = TaskTracker::new();
     let sign_ins = Arc::new(SignIns::new(store.clone()));
-    let access = Access::new(config.token.as_deref(), people.clone(), hub, sign_ins);
+    let access = Access::new(
+        config.token.as_deref(),
+        people.clone(),
+        store.clone(),
+        hub,
+        sign_ins,
+    );
     let for_all = match &config.listen {
         Listen::Unix(_) => access.of_this_user(),
         Listen::Tcp(_) => access.clone(),
     };
     let looks = minutes::run(inbox.clone(), store.clone());
+    let (requests, requested) = mpsc::channel(POOL_REQUESTS);
+    let pool_status = watch::Sender::default();
+    let pools = Pools {
+        status: pool_status.subscribe(),
+        requests,
+    };
+    let pools_run = pools::run(pools::Runner {
+        settings: config.pools,
+        store: store.clone(),
+        inbox: inbox.clone(),
+        leadership: leadership.subscribe(),
+        status: pool_status,
+        requests: requested,
+        address: for_workers,
+        token_folder: config.pool_tokens,
+    });
     let shared = Shared {
         access: Arc::new(for_all),
         store: store.clone(),
@@ -185,6 +220,7 @@ pub async fn run(
         of_person: Arc::new(Connections::new(config.connections_a_person)),
         in_flight: Arc::default(),
         leadership: leadership.subscribe(),
+        pools,
     };
 
     let on_dashboard = Shared {
@@ -205,6 +241,7 @@ pub async fn run(
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.maintain() => Ok(()),
         () = looks => Ok(()),
+        () = pools_run => Ok(()),
     };
     stop.cancel();
     connections.close();

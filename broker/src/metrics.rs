@@ -19,7 +19,7 @@ use axum::{
 };
 use baton_protocol::{
     Outcome,
-    api::{Course, WorkerState},
+    api::{Course, Pool, WorkerState},
     worker::GpuLoad,
 };
 use std::{
@@ -100,7 +100,7 @@ impl Metrics {
         }
     }
 
-    fn text(&self, present: &Overview, courses: &[Course]) -> String {
+    fn text(&self, present: &Overview, courses: &[Course], pools: &[Pool]) -> String {
         let mut text = Text::default();
         let phase = |phase| {
             present
@@ -191,6 +191,32 @@ impl Metrics {
             "Number of workers with which the cells that wait now would wait one minute.",
             &one(crate::scale::desired_workers(present)),
         );
+        if !pools.is_empty() {
+            let of_pools = |value: fn(&Pool) -> u64| -> Vec<(String, u64)> {
+                let each = |pool: &Pool| (format!("pool=\"{}\"", escaped(&pool.pool)), value(pool));
+                pools.iter().map(each).collect()
+            };
+            text.gauge(
+                "baton_pool_wanted_workers",
+                "Workers that each pool should have.",
+                &of_pools(|pool| pool.wanted.into()),
+            );
+            text.gauge(
+                "baton_pool_workers",
+                "Workers of each pool that take cells.",
+                &of_pools(|pool| pool.up.into()),
+            );
+            text.gauge(
+                "baton_pool_pending_workers",
+                "Workers that each pool was asked for and that have not come.",
+                &of_pools(|pool| pool.pending.into()),
+            );
+            text.gauge(
+                "baton_pool_paused",
+                "1 for a pool that starts nothing because its workers failed, until somebody resumes it.",
+                &of_pools(|pool| pool.paused.into()),
+            );
+        }
         let named = courses.iter().take(MOST_COURSES);
         let states = named.flat_map(|course| {
             let labels =
@@ -323,5 +349,9 @@ pub(crate) async fn show(
     let present = ask(&shared, Event::Overview).await?;
     let courses = crate::api::courses_of(&shared, &caller).await?;
     let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    Ok((kind, shared.metrics.text(&present, &courses)).into_response())
+    Ok((
+        kind,
+        shared.metrics.text(&present, &courses, &shared.pools.all()),
+    )
+        .into_response())
 }

@@ -207,6 +207,15 @@ impl Identity {
         }
     }
 
+    pub(crate) fn of_worker(name: String) -> Self {
+        Self {
+            person: Some(name),
+            worker: true,
+            admin: false,
+            courses: BTreeMap::new(),
+        }
+    }
+
     pub(crate) fn of_hub(name: String, admin: bool, courses: BTreeMap<String, Role>) -> Self {
         Self {
             person: Some(name),

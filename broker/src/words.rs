@@ -4,7 +4,7 @@ use crate::dispatch::Waiting;
 use baton_protocol::{
     JobKind, Outcome,
     api::{Action, Job, JobState},
-    proxy::WaitingReason,
+    proxy::{Estimate, WaitingReason},
 };
 
 /// `7 s`, `2 min 10 s`, `3 h 5 min`.
@@ -212,6 +212,10 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::FittingWorkersBusy { requirement } => {
             format!("it needs a worker {requirement}, and each is busy")
         }
+        WaitingReason::MachineStarting { usual, .. } => match usual {
+            Some(usual) => format!("a machine is being started, usually {}", range(usual)),
+            None => "a machine is being started".to_owned(),
+        },
         WaitingReason::NoWorkerFits {
             requirement,
             connected,
@@ -233,6 +237,11 @@ pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
     if estimate.upper_ms < 1000 {
         return "any moment".to_owned();
     }
+    range(&estimate)
+}
+
+/// `40 s (25 s to 1 min 30 s)`
+pub(crate) fn range(estimate: &Estimate) -> String {
     let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
     let (lower, upper) = (said(estimate.lower_ms), said(estimate.upper_ms));
     let middle = said(estimate.middle_ms);

@@ -60,6 +60,8 @@ pub(crate) struct Agent {
     task_count: u64,
     /// Nothing new is taken.
     leave: Leave,
+    /// When the last cell was over, or the worker began.
+    last_used: Instant,
     /// Sessions do not start here: why.
     failing: Option<String>,
     /// Runs until a session starts.
@@ -83,6 +85,7 @@ enum Event {
     LeaveDue,
     /// The worker's time on its machine is almost over.
     LifeEnds,
+    IdleExitDue,
     Stop(Stop),
 }
 
@@ -108,6 +111,7 @@ impl Agent {
             tasks: JoinSet::new(),
             task_count: 0,
             leave: Leave::default(),
+            last_used: Instant::now(),
             failing,
             trial: None,
             refused_since: None,
@@ -122,6 +126,7 @@ impl Agent {
         while !agent.may_leave() {
             let cull = agent.next_cull();
             let drains_at = agent.drains_at();
+            let idle_exit = agent.idle_exit_at();
             let event = tokio::select! {
                 message = agent.line.receive() => Event::Broker(message),
                 Some(report) = reported.recv() => Event::Report(report),
@@ -131,6 +136,7 @@ impl Agent {
                 () = at(cull) => Event::CullDue,
                 () = passed(&mut agent.trial) => Event::Recovered,
                 () = at(agent.leave.due()) => Event::LeaveDue,
+                () = at(idle_exit) => Event::IdleExitDue,
                 () = at(drains_at) => Event::LifeEnds,
                 stop = asked(&mut stop) => Event::Stop(stop),
             };
@@ -159,6 +165,7 @@ impl Agent {
                     lost = Some(reason);
                     agent.finish_cells(Some(LOST_GPU_GRACE)).await;
                 }
+                Event::IdleExitDue => agent.leave_idle().await,
                 Event::LifeEnds => agent.leave_in_time().await,
                 Event::Stop(Stop::No) => {}
                 Event::Stop(Stop::WhenCellsEnd) => {
@@ -356,6 +363,7 @@ impl Agent {
                     entry.owes = owes;
                     entry.keeps = keeps;
                     entry.jobs -= usize::from(job_over);
+                    self.last_used = Instant::now();
                 }
                 self.say_sessions(&before).await;
                 self.make_room().await;

@@ -77,6 +77,8 @@ pub struct Config {
     pub cache_limit_bytes: u64,
     /// How long a session is kept without a cell.
     pub session_idle: Duration,
+    /// After how long without a cell the worker leaves.
+    pub idle_exit: Option<Duration>,
     /// How much memory the processes of one session may hold together.
     pub session_memory_bytes: Option<u64>,
     /// How many processes and threads a session in a sandbox may have.

@@ -16,7 +16,8 @@ const PART: u32 = 8;
 #[derive(Debug, Clone)]
 pub(crate) struct LifeEnd {
     step: Duration,
-    cells_end_at: SystemTime,
+    cells_end: SystemTime,
+    cells_end_at: Instant,
     drains_at: Instant,
 }
 
@@ -27,14 +28,15 @@ impl LifeEnd {
         let step = LONGEST_STEP.min(left / PART);
         Self {
             step,
-            cells_end_at: leaves_at - step,
+            cells_end: leaves_at - step,
+            cells_end_at: Instant::now() + left - step,
             drains_at: Instant::now() + left - 2 * step,
         }
     }
 
     /// In milliseconds since 1970.
     pub(crate) fn cells_end_at_ms(&self) -> i64 {
-        let since = self.cells_end_at.duration_since(UNIX_EPOCH);
+        let since = self.cells_end.duration_since(UNIX_EPOCH);
         since.map_or(0, |since| {
             i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
         })
@@ -43,6 +45,10 @@ impl LifeEnd {
     /// From then on the worker takes nothing new.
     pub(crate) fn drains_at(&self) -> Instant {
         self.drains_at
+    }
+
+    pub(crate) fn cells_end_at(&self) -> Instant {
+        self.cells_end_at
     }
 
     /// How long running cells may go on after that.

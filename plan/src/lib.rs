@@ -32,6 +32,7 @@ pub mod states;
 mod wait;
 mod words;
 
+pub use baton_scheduling::pools::Terms as PoolTerms;
 pub use baton_scheduling::queue::{Seen, Survival};
 
 pub use answer::Answer;

@@ -6,7 +6,7 @@ use clap::{Arg, Command, value_parser};
 
 use super::{flag, path_argument, python_argument, switch, with_flags};
 use crate::{
-    commands::plan::policies::Cells,
+    commands::plan::{policies::Cells, pool::PoolSize},
     settings::{Size, Value, flags_of},
 };
 
@@ -135,6 +135,22 @@ pub(super) fn plan() -> Command {
                 .default_value("1")
                 .requires("policies")
                 .help("The seed of the simulation, for --policies"),
+        )
+        .arg(
+            Arg::new("pool")
+                .long("pool")
+                .value_name("MIN-MAX")
+                .value_parser(PoolSize::from_text)
+                .conflicts_with_all(["policies", "exclusive", "states", "from-broker", "report", "stay"])
+                .help("Simulate --users people on a pool of so many machines that come and go, such as 0-4"),
+        )
+        .arg(
+            time("start", Some("40s"), "How long a machine takes to start, for --pool")
+                .requires("pool"),
+        )
+        .arg(
+            time("idle", Some("5m"), "After how long without a cell a machine leaves, for --pool")
+                .requires("pool"),
         )
         .arg(
             switch(

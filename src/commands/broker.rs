@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_broker::{Config, HubConfig, Listen, TlsFiles};
+use baton_broker::{Config, HubConfig, Listen, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -49,6 +49,9 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.url_prefix = set.or(of_hub);
     config.people = settings.broker_people_file.clone();
     config.courses = settings.broker_courses_file.clone();
+    config.pools =
+        PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
+    config.pool_tokens = in_state_folder("pools");
     config.worker_grace = settings.broker_worker_grace;
     config.proxy_grace = settings.broker_proxy_grace;
     let (token, kept_in) = token.unzip();

@@ -12,6 +12,7 @@ pub(crate) mod install;
 pub(crate) mod kernel;
 pub(crate) mod people;
 pub(crate) mod plan;
+pub(crate) mod pools;
 pub(crate) mod publish;
 pub(crate) mod run;
 pub(crate) mod status;

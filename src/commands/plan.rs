@@ -3,6 +3,7 @@
 mod from_broker;
 mod html;
 pub(crate) mod policies;
+pub(crate) mod pool;
 mod report;
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
@@ -48,6 +49,10 @@ pub(crate) fn main(
     settings: impl Fn() -> Result<Settings, SettingsError>,
 ) -> anyhow::Result<ExitCode> {
     let json = matches.get_flag("json");
+    if matches.contains_id("pool") {
+        print!("{}", pool::simulate(matches)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if matches.get_flag("policies") {
         print!("{}", policies::compare(matches)?);
         return Ok(ExitCode::SUCCESS);

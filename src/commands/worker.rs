@@ -79,6 +79,7 @@ pub(crate) fn config(
         sandbox,
         python: python(settings, sandbox),
         stop_grace: settings.worker_stop_grace,
+        idle_exit: settings.worker_idle_exit,
         ..config_for_one_person(settings, id, dial, folder)
     }
 }
@@ -106,6 +107,7 @@ pub(crate) fn config_for_one_person(
         cache: settings.worker_cache.clone(),
         cache_limit_bytes: settings.worker_cache_limit.bytes,
         session_idle: settings.worker_session_idle,
+        idle_exit: None,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
         session_processes: settings.worker_session_processes,
         session_cpus: settings.worker_session_cpus,

@@ -140,6 +140,19 @@ impl Value for Labels {
     }
 }
 
+/// The sections `[[pool]]`, as an array of TOML; the broker reads them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct PoolList(pub(crate) String);
+
+impl Value for PoolList {
+    const EXPECTED: &'static str = "sections [[pool]]";
+
+    fn parse(text: &str) -> Option<Self> {
+        let list: toml::Table = toml::from_str(&format!("pool = {text}")).ok()?;
+        list.get("pool")?.is_array().then(|| Self(text.to_owned()))
+    }
+}
+
 /// When a worker's time on its machine ends.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeavesAt {

@@ -193,6 +193,7 @@ fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
             WaitingReason::BehindMoved {} => WaitingRule::BehindMoved,
             WaitingReason::OwnSession { .. } => WaitingRule::OwnSession,
             WaitingReason::FittingWorkersBusy { .. } => WaitingRule::FittingWorkersBusy,
+            WaitingReason::MachineStarting { .. } => WaitingRule::MachineStarting,
             WaitingReason::NoWorkerFits { .. } => WaitingRule::NoWorkerFits,
         },
         sentence: words::waiting(waiting),

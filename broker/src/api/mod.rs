@@ -9,6 +9,7 @@ mod courses;
 mod history;
 mod jobs;
 mod paging;
+mod pools;
 mod problem;
 mod public;
 mod usage;
@@ -84,6 +85,9 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(jobs::one))
         .routes(routes!(jobs::explanation))
         .routes(routes!(workers::list))
+        .routes(routes!(pools::list))
+        .routes(routes!(pools::resume))
+        .routes(routes!(pools::test))
         .routes(routes!(courses::list))
         .routes(routes!(usage::list))
         .routes(routes!(history::history))

@@ -92,7 +92,10 @@ impl ApiError {
                 StatusCode::CONFLICT
             }
             Self::NotDone(
-                NotDone::UnknownJob(_) | NotDone::UnknownWorker(_) | NotDone::UnknownCourse(_),
+                NotDone::UnknownJob(_)
+                | NotDone::UnknownWorker(_)
+                | NotDone::UnknownPool(_)
+                | NotDone::UnknownCourse(_),
             ) => StatusCode::NOT_FOUND,
             Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
                 StatusCode::BAD_REQUEST
@@ -173,6 +176,7 @@ fn kind_of(not_done: &NotDone) -> &'static str {
     match not_done {
         NotDone::UnknownJob(_) => "unknown-job",
         NotDone::UnknownWorker(_) => "unknown-worker",
+        NotDone::UnknownPool(_) => "unknown-pool",
         NotDone::UnknownCourse(_) => "unknown-course",
         NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
         NotDone::Over => "over",
@@ -187,6 +191,7 @@ fn hint_of(not_done: &NotDone) -> &'static str {
         NotDone::UnknownJob(_) => {
             "`baton jobs` and the first page of the dashboard list those that you can see"
         }
+        NotDone::UnknownPool(_) => "`baton pools` lists them",
         NotDone::UnknownWorker(_) => "`baton workers` and the Workers page list them",
         NotDone::UnknownCourse(_) => {
             "`baton courses` and the Courses page list those that you can see"

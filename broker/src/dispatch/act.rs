@@ -64,6 +64,8 @@ pub(crate) enum NotDone {
     UnknownJob(JobId),
     #[error("There is no worker {0}")]
     UnknownWorker(String),
+    #[error("There is no pool {0}")]
+    UnknownPool(String),
     #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
     #[error("Only staff of its course may do this")]

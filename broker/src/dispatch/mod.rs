@@ -18,6 +18,7 @@ mod graces;
 mod job;
 mod needs;
 mod overview;
+mod pools;
 mod proxy;
 mod queue;
 mod refusals;
@@ -36,6 +37,7 @@ use crate::{
     config::Activity,
     courses::Courses,
     people::Account,
+    pools::PoolState,
     store::{Loaded, Write},
 };
 use accounts::Accounts;
@@ -193,6 +195,7 @@ pub(crate) struct Dispatch {
     disordered: bool,
     /// When a proxy may be sent its job's position again.
     notify_at: Option<Instant>,
+    pools: Vec<PoolState>,
     /// From then on, workers that were connected before this broker started are back or lost.
     complete_at: Instant,
 }
@@ -252,6 +255,7 @@ impl Dispatch {
             estimates: Estimates::default(),
             disordered: true,
             notify_at: None,
+            pools: Vec::new(),
             complete_at: match is_first_start {
                 true => now.instant,
                 false => until,

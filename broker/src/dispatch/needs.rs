@@ -46,7 +46,7 @@ impl Dispatch {
     /// Refuses cells that ask for a GPU where there are processors only: nothing that they could wait for exists.
     pub(super) fn refuse_without_gpu(&mut self, now: Now, actions: &mut Vec<Action>) {
         let connected = |worker: &Worker| worker.connection.is_some();
-        if self.knows_a_gpu() || !self.workers.values().any(connected) {
+        if self.knows_a_gpu() || self.a_gpu_may_come() || !self.workers.values().any(connected) {
             return;
         }
         let asks = |job: &Job| job.phase == Phase::Queued && model(job).is_some();

@@ -9,7 +9,7 @@ use baton_protocol::{
 };
 
 /// A cell of which nothing is known.
-const UNKNOWN_RUN_MS: u64 = 30_000;
+pub(super) const UNKNOWN_RUN_MS: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub(crate) struct Overview {

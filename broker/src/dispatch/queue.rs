@@ -252,6 +252,16 @@ impl Dispatch {
     }
 
     fn reason(&self, job: &Job, reason: Reason, now: Now) -> WaitingReason {
+        let lacks_worker = matches!(
+            reason,
+            Reason::NoWorker
+                | Reason::NoWorkerFits(_)
+                | Reason::WorkersClosed
+                | Reason::FittingWorkersBusy(_)
+        );
+        if lacks_worker && let Some(starting) = self.machine_starts(job, now) {
+            return starting;
+        }
         let course = self.accounts.courses().of(&job.account.course);
         let of = |other: &JobId| self.jobs.get(other);
         match reason {

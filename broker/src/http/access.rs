@@ -20,7 +20,9 @@ use crate::{
     api::ApiError,
     hub::Hub,
     people::{Identity, People, hash_of},
+    pools,
     sign_ins::{self, Grant, SignIn, SignIns},
+    store::Store,
     watched::Watched,
 };
 use axum::{
@@ -44,6 +46,8 @@ pub(crate) struct Access {
     /// The hash of the broker's own token.
     token_hash: Option<String>,
     people: Option<Arc<Watched<People>>>,
+    /// Knows the workers of pools.
+    store: Store,
     pub(super) hub: Option<Arc<Hub>>,
     pub(super) sign_ins: Arc<SignIns>,
     pub(super) attempts: Arc<Attempts>,
@@ -65,6 +69,8 @@ pub(crate) struct Caller {
 enum Credential {
     /// The hash of a token of the broker or of the people file.
     Token(String),
+    /// The hash of the token of a worker of a pool.
+    Pool(String),
     /// A token that the Hub made for this service.
     Hub(String),
     /// The id of a sign-in.
@@ -76,7 +82,10 @@ impl Caller {
     pub(crate) fn form_key(&self) -> String {
         let secret = match &self.credential {
             Some(
-                Credential::Token(secret) | Credential::Hub(secret) | Credential::SignIn(secret),
+                Credential::Token(secret)
+                | Credential::Pool(secret)
+                | Credential::Hub(secret)
+                | Credential::SignIn(secret),
             ) => secret,
             None => "",
         };
@@ -104,12 +113,14 @@ impl Access {
     pub(crate) fn new(
         token: Option<&str>,
         people: Option<Arc<Watched<People>>>,
+        store: Store,
         hub: Option<Arc<Hub>>,
         sign_ins: Arc<SignIns>,
     ) -> Self {
         Self {
             token_hash: token.map(hash_of),
             people,
+            store,
             hub,
             sign_ins,
             attempts: Arc::new(Attempts::new()),
@@ -181,6 +192,9 @@ impl Access {
         };
         match credential {
             Credential::Token(hash) => Ok(self.of_hash(hash)),
+            Credential::Pool(hash) => {
+                Ok(self.store.pool_worker(hash).await?.map(Identity::of_worker))
+            }
             Credential::Hub(token) => of_hub(token).await,
             Credential::SignIn(id) => match self.sign_ins.of(id).await? {
                 Some(Grant::Token { token_hash, .. }) => Ok(self.of_hash(&token_hash)),
@@ -208,6 +222,9 @@ impl Access {
             return Credential::SignIn(id.to_owned());
         }
         let hash = hash_of(token);
+        if token.starts_with(pools::TOKEN_PREFIX) {
+            return Credential::Pool(hash);
+        }
         match self.hub {
             Some(_) if self.of_hash(&hash).is_none() => Credential::Hub(token.to_owned()),
             _ => Credential::Token(hash),
@@ -234,7 +251,7 @@ impl Access {
             Credential::Token(token_hash) => Grant::Token { person, token_hash },
             Credential::Hub(token) => Grant::Hub { person, token },
             // What a notebook was given is not for browsers.
-            Credential::SignIn(_) => return Ok(None),
+            Credential::SignIn(_) | Credential::Pool(_) => return Ok(None),
         };
         Ok(Some(self.sign_ins.begin(grant).await?))
     }
@@ -286,7 +303,7 @@ impl Access {
         };
         let look_every = match credential {
             Credential::Hub(_) => self.hub.as_ref().map(|hub| hub.remembered()),
-            Credential::Token(_) | Credential::SignIn(_) => Some(LOOK_EVERY),
+            Credential::Token(_) | Credential::Pool(_) | Credential::SignIn(_) => Some(LOOK_EVERY),
         };
         let mut file = self.people.as_ref().map(|people| people.subscribe());
         loop {

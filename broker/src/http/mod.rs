@@ -13,6 +13,7 @@ mod serve;
 mod sign_in;
 mod sockets;
 
+use crate::pools::Pools;
 use crate::{
     api,
     courses::Courses,
@@ -65,6 +66,7 @@ pub(crate) struct Shared {
     pub(crate) of_person: Arc<Connections>,
     pub(crate) in_flight: Arc<InFlight>,
     pub(crate) leadership: watch::Receiver<Leadership>,
+    pub(crate) pools: Pools,
 }
 
 /// Of a form or an action. Chunks have limits of their own.

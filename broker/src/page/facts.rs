@@ -21,6 +21,7 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
     waiting.sort_by_key(|job| job.waiting.as_ref().map(|waiting| waiting.position));
     Ok(Facts {
         now_ms,
+        pools: shared.pools.all(),
         zone: Zone::of(shared),
         present,
         running,

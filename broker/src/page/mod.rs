@@ -38,8 +38,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use baton_protocol::api::Pool;
 use baton_protocol::api::Problem;
 use layout::Page;
+use std::sync::Arc;
 use time::Zone;
 
 pub(crate) use layout::POLICY;
@@ -102,6 +104,7 @@ const FILES: &[(&str, &str, &str)] = &[
 /// Everything that a page shows of the present.
 struct Facts {
     now_ms: i64,
+    pools: Arc<Vec<Pool>>,
     zone: Zone,
     /// Without its jobs, which are in the next two.
     present: Overview,

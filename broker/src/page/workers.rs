@@ -7,6 +7,7 @@ use super::{
     now::{devices, worker_state},
 };
 use crate::{dispatch::WorkerView, http::Caller, words};
+use baton_protocol::api::Pool;
 use maud::{Markup, html};
 
 pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) -> Page {
@@ -18,6 +19,7 @@ pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) ->
         main: html! {
             div.head { h1 { "Workers" } p.quiet { "Machines that run cells" } }
             section.card { (place(&fragments, "workers")) }
+            @if !facts.pools.is_empty() { section.card { (place(&fragments, "pools")) } }
             @if caller.identity.may_steer_workers() { (acts(&facts.present.workers, caller, refused)) }
             @else { p.quiet { "Only admins can drain workers, because workers serve all courses." } }
         },
@@ -25,7 +27,10 @@ pub(super) fn page(facts: &Facts, caller: &Caller, refused: Option<&Refused>) ->
 }
 
 pub(super) fn fragments(facts: &Facts) -> Vec<Fragment> {
-    vec![("workers", table(facts).into_string())]
+    vec![
+        ("workers", table(facts).into_string()),
+        ("pools", pools(&facts.pools).into_string()),
+    ]
 }
 
 fn table(facts: &Facts) -> Markup {
@@ -65,6 +70,35 @@ fn table(facts: &Facts) -> Markup {
                     tr { td.empty colspan="8" { "No worker is connected. Start one with " code { "baton worker" } ", or all on one machine with " code { "baton up" } "." } }
                 }
             }
+        } }
+    }
+}
+
+fn pools(pools: &[Pool]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Pools" { table {
+            caption { "Pools" }
+            thead { tr {
+                th scope="col" { "Pool" }
+                th scope="col" { "State" }
+                th scope="col" { "Why" }
+                th.number scope="col" { "Workers" }
+                th.number scope="col" { "Pending" }
+                th.number scope="col" { "Wanted" }
+                th.number scope="col" { "Start" }
+            } }
+            tbody { @for pool in pools { tr {
+                th scope="row" { (pool.pool) }
+                td { @if pool.paused { "▲ paused" } @else { "● active" } }
+                td.words {
+                    (pool.last_failure.as_deref().unwrap_or("–"))
+                    @if pool.paused { ". Resume it with " code { "baton pools resume " (pool.pool) } }
+                }
+                td.number { (pool.up) " (" (pool.min) " to " (pool.max) ")" }
+                td.number { (pool.pending) }
+                td.number { (pool.wanted) }
+                td.number { @match &pool.start { Some(start) => (words::range(start)), None => "–" } }
+            } } }
         } }
     }
 }

@@ -11,6 +11,7 @@ mod actions;
 mod chunks;
 mod listing;
 mod past;
+mod pools;
 mod postgres;
 mod public;
 mod read;
@@ -25,6 +26,7 @@ pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use chunks::Live;
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
 pub(crate) use past::{JobDetail, Look, Span};
+pub(crate) use pools::{PoolRow, PoolWorkerRow};
 pub(crate) use public::PublicFile;
 pub(crate) use sign_ins::SignInRow;
 

@@ -100,6 +100,8 @@ pub enum WaitingRule {
     FittingWorkersBusy,
     /// No worker that is connected meets its requirements.
     NoWorkerFits,
+    /// A worker that can run it is being started.
+    MachineStarting,
 }
 
 /// Why a job is where it is.
@@ -283,6 +285,72 @@ pub struct Why {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(max_length = 500)]
     pub reason: Option<String>,
+}
+
+/// A source of workers.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Pool {
+    pub pool: String,
+    pub min: u32,
+    pub max: u32,
+    /// How many workers it should have now.
+    pub wanted: u32,
+    /// Workers that take jobs.
+    pub up: u32,
+    /// Workers that are asked for and have not come.
+    pub pending: u32,
+    /// How many starts in a row have failed.
+    pub failures: u32,
+    /// After too many failures it starts nothing until somebody resumes it.
+    pub paused: bool,
+    /// Why the last start failed.
+    pub last_failure: Option<String>,
+    /// How long a start takes, by the last ones.
+    pub start: Option<Estimate>,
+    pub workers: Vec<PoolWorker>,
+}
+
+/// A worker that a pool was asked for.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolWorker {
+    pub name: String,
+    /// What the batch system calls it.
+    pub job: Option<String>,
+    pub state: PoolWorkerState,
+    pub submitted_ms: i64,
+    /// When the batch system expects it to begin.
+    pub expected_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum PoolWorkerState {
+    /// It waits in the batch system.
+    Queued,
+    /// It has not connected yet.
+    Starting,
+    Connected,
+    /// It takes nothing more.
+    Leaving,
+    /// It was connected, and its job has not ended.
+    Disconnected,
+}
+
+/// The commands of a pool as they would be run.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolTest {
+    pub pool: String,
+    pub commands: Vec<PoolCommand>,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct PoolCommand {
+    /// `submit`, `status`, `cancel` or `expected`.
+    pub name: String,
+    /// The program first.
+    pub arguments: Vec<String>,
+    /// Why it cannot be run.
+    pub problem: Option<String>,
 }
 
 /// Somebody acted.

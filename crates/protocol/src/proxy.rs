@@ -150,6 +150,13 @@ pub enum WaitingReason {
     OwnSession { worker: String },
     /// The workers that meet this requirement are busy; others are free.
     FittingWorkersBusy { requirement: Requirement },
+    /// A worker that can run it is being started.
+    MachineStarting {
+        /// How long a start takes; absent before the first one.
+        usual: Option<Estimate>,
+        /// When the batch system expects it to begin.
+        expected_in_ms: Option<u64>,
+    },
     /// No worker that is connected meets this requirement.
     NoWorkerFits {
         requirement: Requirement,

@@ -12,6 +12,7 @@ use baton_protocol::worker::FromWorker;
 use tokio::time::Instant;
 
 use super::Agent;
+use super::notebooks::Notebook;
 use crate::life_end::LifeEnd;
 
 /// How long the broker may take to store the last events of cells that were ended.
@@ -57,7 +58,10 @@ impl Agent {
             Some(grace) => tracing::info!("Leaving: running cells have {} s", grace.as_secs()),
             None => tracing::info!("Leaving when the running cells have ended"),
         }
-        self.leave = Leave::Finishing(grace.and_then(|grace| Instant::now().checked_add(grace)));
+        let until = grace.and_then(|grace| Instant::now().checked_add(grace));
+        // The machine is gone soon after that.
+        let end = self.context.end.as_ref().map(LifeEnd::cells_end_at);
+        self.leave = Leave::Finishing(until.into_iter().chain(end).min());
         let waiting = self.assignments.iter().filter(|(_, assignment)| {
             !assignment.outbox.has_start() && !assignment.outbox.is_complete()
         });
@@ -72,6 +76,22 @@ impl Agent {
     pub(super) fn drains_at(&self) -> Option<Instant> {
         let end = self.context.end.as_ref()?;
         (!self.leave.has_begun()).then(|| end.drains_at())
+    }
+
+    /// When the worker leaves because nobody uses it. It stays for what is not home yet, and for a session that holds
+    /// what no other can have.
+    pub(super) fn idle_exit_at(&self) -> Option<Instant> {
+        let idle = self.context.config.idle_exit?;
+        let needed = |entry: &Notebook| !entry.is_idle() || entry.warm && entry.keeps;
+        let is_needed = self.leave.has_begun()
+            || !self.assignments.is_empty()
+            || self.notebooks.values().any(needed);
+        (!is_needed).then(|| self.last_used.checked_add(idle))?
+    }
+
+    pub(super) async fn leave_idle(&mut self) {
+        tracing::info!("No cell came for a while, so this worker leaves");
+        self.finish_cells(Some(Duration::ZERO)).await;
     }
 
     pub(super) async fn leave_in_time(&mut self) {

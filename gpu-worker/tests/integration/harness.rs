@@ -114,6 +114,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         mirrors: folder.join("mirrors"),
         install_packages: true,
         files_limit_bytes: 1 << 30,
+        idle_exit: None,
         labels: Vec::new(),
         leaves_at: None,
         gpu_mode: GpuMode::Open,

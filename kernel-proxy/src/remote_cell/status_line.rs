@@ -118,6 +118,13 @@ impl QueuePosition {
                     self.in_line(passed)
                 )
             }
+            WaitingReason::MachineStarting {
+                usual,
+                expected_in_ms,
+            } => {
+                let kind = if self.gpu { "GPU machine" } else { "machine" };
+                starting(kind, *usual, *expected_in_ms)
+            }
             WaitingReason::NoWorkerFits {
                 requirement,
                 connected,
@@ -350,6 +357,35 @@ impl Assigned {
         });
         format!("Running on {} for {}{limit}", self.worker, since(running))
     }
+}
+
+/// A machine that is being started: how long that takes.
+fn starting(kind: &str, usual: Option<Estimate>, expected_in_ms: Option<u64>) -> String {
+    let time = |ms| roughly(Duration::from_millis(ms));
+    let mut line = match usual {
+        Some(Estimate {
+            lower_ms,
+            middle_ms,
+            upper_ms,
+        }) if time(lower_ms) != time(upper_ms) => format!(
+            "A {kind} is being started, usually {} ({} to {})",
+            time(middle_ms),
+            time(lower_ms),
+            time(upper_ms)
+        ),
+        Some(usual) => format!(
+            "A {kind} is being started, usually {}",
+            time(usual.middle_ms)
+        ),
+        None => format!("A {kind} is being started"),
+    };
+    if let Some(ms) = expected_in_ms {
+        line.push_str(&format!(
+            ". The batch system expects it to begin within {}",
+            time(ms)
+        ));
+    }
+    line
 }
 
 /// The peak of GPU memory, or of main memory if no GPU was used.

@@ -5,10 +5,12 @@
 //! mean is ([`Estimate`]).
 
 mod first_come;
+mod pool;
 mod sharing;
 mod statistics;
 mod times;
 
+pub use pool::{Elastic, ElasticAnswer, elastic};
 pub use sharing::{Class, LONG, Policy, SHORT, Shared, share};
 pub use statistics::Estimate;
 pub use times::Times;

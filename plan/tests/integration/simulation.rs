@@ -1,8 +1,8 @@
 //! The simulation against the chains where both can speak, and against what the policies are for.
 
 use baton_plan::{
-    Rates, repairman, shared,
-    simulation::{Class, Length, Policy, Runs, Times, first_come, share},
+    PoolTerms, Rates, repairman, shared,
+    simulation::{Class, Elastic, Length, Policy, Runs, Times, elastic, first_come, share},
 };
 
 use crate::{CLASS, close};
@@ -141,4 +141,61 @@ fn a_notebook_stays_on_its_gpu_while_that_takes_its_cells() {
 fn means_are_those_of_their_distributions() {
     close(Class::practical().run.mean(), 9.8, 0.1);
     close(Times::Measured(vec![1.0, 2.0, 6.0]).mean(), 3.0, 1e-12);
+}
+
+fn pool(min: u32, max: u32, idle: f64) -> Elastic {
+    Elastic {
+        people: 12,
+        edit: Times::Exponential(120.0),
+        run: Times::Exponential(30.0),
+        terms: PoolTerms {
+            min,
+            max,
+            target_wait_ms: 60_000,
+        },
+        slots: 1,
+        start: Times::Fixed(40.0),
+        idle,
+    }
+}
+
+#[test]
+fn a_pool_that_never_changes_is_the_machine_repairman() {
+    let rates = Rates {
+        submission: 1.0 / 120.0,
+        execution: 1.0 / 30.0,
+        ..CLASS
+    };
+    let length = Length {
+        warm_up: HOUR,
+        measured: 400.0 * HOUR,
+    };
+    let answer = elastic(&pool(2, 2, 60.0), length, Runs { count: 10, seed: 1 });
+    let exact = repairman(&rates, 12, 2);
+    assert!(answer.wait.contains(exact.wait), "{answer:?} {exact:?}");
+    assert!(
+        answer.utilisation.contains(exact.utilisation),
+        "{answer:?} {exact:?}"
+    );
+    assert!(answer.machines.contains(2.0) && answer.starts.mean == 0.0);
+}
+
+#[test]
+fn a_pool_trades_machines_for_waits() {
+    let length = Length {
+        warm_up: HOUR,
+        measured: 20.0 * HOUR,
+    };
+    let simulate = |pool: Elastic| elastic(&pool, length, Runs { count: 4, seed: 1 });
+    let (fixed, elastic) = (simulate(pool(4, 4, 60.0)), simulate(pool(0, 4, 60.0)));
+    assert!(elastic.machines.mean < fixed.machines.mean);
+    assert!(elastic.wait.mean > fixed.wait.mean);
+    assert!(elastic.starts.mean > 0.0 && elastic.machines.mean <= 4.0);
+    // Machines that stay longer are started less often, also where the setting is below the time of a start.
+    let patient = simulate(pool(0, 4, 1800.0));
+    assert!(patient.starts.mean < elastic.starts.mean);
+    assert!(patient.wait.mean < elastic.wait.mean);
+    let hasty = simulate(pool(0, 4, 0.001));
+    let kept_for_a_start = simulate(pool(0, 4, 40.0));
+    assert_eq!(hasty.starts.mean, kept_for_a_start.starts.mean);
 }

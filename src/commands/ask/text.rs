@@ -276,7 +276,7 @@ fn count(number: u32, noun: &str) -> String {
     }
 }
 
-fn positive(ms: u64) -> String {
+pub(in crate::commands) fn positive(ms: u64) -> String {
     duration(i64::try_from(ms).unwrap_or(i64::MAX))
 }
 

@@ -95,6 +95,10 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::BehindMoved {},
     WaitingReason::OwnSession { worker: "gpu-2".to_owned() },
     WaitingReason::FittingWorkersBusy { requirement: Requirement::GpuMemory { bytes: 20 << 30 } },
+    WaitingReason::MachineStarting {
+        usual: Some(Estimate { lower_ms: 20_000, middle_ms: 40_000, upper_ms: 120_000 }),
+        expected_in_ms: Some(720_000),
+    },
     WaitingReason::NoWorkerFits {
         requirement: Requirement::Gpu { model: "a100".to_owned() },
         connected: vec!["NVIDIA H200, 141 GiB".to_owned()],
@@ -111,6 +115,7 @@ golden!(reasons_are_read, "waiting", WaitingReason, [
     WaitingReason::BehindMoved {} => "behind_moved",
     WaitingReason::OwnSession { .. } => "own_session",
     WaitingReason::FittingWorkersBusy { .. } => "fitting_workers_busy",
+    WaitingReason::MachineStarting { .. } => "machine_starting",
     WaitingReason::NoWorkerFits { .. } => "no_worker_fits",
 });
 

@@ -284,3 +284,30 @@ fn a_cell_that_needs_a_machine_names_it() {
          Interrupt the cell to change what it asks for"
     );
 }
+
+#[test]
+fn a_machine_that_is_being_started_says_how_long_that_takes() {
+    let said = |usual, expected_in_ms| {
+        let reason = WaitingReason::MachineStarting {
+            usual,
+            expected_in_ms,
+        };
+        position(reason).text(Duration::ZERO)
+    };
+    let usual = |lower_ms, middle_ms, upper_ms| {
+        Some(Estimate {
+            lower_ms,
+            middle_ms,
+            upper_ms,
+        })
+    };
+    assert_eq!(
+        said(usual(20_000, 40_000, 120_000), None),
+        "A GPU machine is being started, usually 40 s (20 s to 2 min)"
+    );
+    assert_eq!(
+        said(usual(40_000, 40_000, 40_000), Some(720_000)),
+        "A GPU machine is being started, usually 40 s. The batch system expects it to begin within 12 min"
+    );
+    assert_eq!(said(None, None), "A GPU machine is being started");
+}

@@ -1,0 +1,191 @@
+//! Runs a command of a pool: never through a shell, with a time limit, and without the broker's secrets.
+
+use std::{process::Stdio, time::Duration};
+use tokio::{process::Command, time::timeout};
+
+/// What a command of a batch system may need of the broker's environment; nothing of Baton's or of a database's.
+const INHERITED: [&str; 10] = [
+    "PATH",
+    "HOME",
+    "USER",
+    "LOGNAME",
+    "LANG",
+    "LC_ALL",
+    "TZ",
+    "TMPDIR",
+    "SLURM_CONF",
+    "KRB5CCNAME",
+];
+/// Of what a command says, in characters.
+const LONGEST_WORDS: usize = 500;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Said {
+    pub(crate) succeeded: bool,
+    pub(crate) output: String,
+    /// Its error output, or how it ended, on one line.
+    pub(crate) words: String,
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum CommandError {
+    #[error("{program} could not be started: {source}")]
+    Start {
+        program: String,
+        source: std::io::Error,
+    },
+    #[error("{program} did not end within {} s", after.as_secs())]
+    Slow { program: String, after: Duration },
+}
+
+/// `arguments`: the program first.
+pub(crate) async fn run(arguments: &[String], limit: Duration) -> Result<Said, CommandError> {
+    let (program, rest) = arguments
+        .split_first()
+        .map_or(("", &[][..]), |(first, rest)| (first, rest));
+    let known = INHERITED
+        .iter()
+        .filter_map(|name| Some((name, std::env::var_os(name)?)));
+    let mut command = Command::new(program);
+    command
+        .args(rest)
+        .env_clear()
+        .envs(known)
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true);
+    let program = || program.to_owned();
+    let output = match timeout(limit, command.output()).await {
+        Ok(Ok(output)) => output,
+        Ok(Err(source)) => {
+            return Err(CommandError::Start {
+                program: program(),
+                source,
+            });
+        }
+        Err(_) => {
+            return Err(CommandError::Slow {
+                program: program(),
+                after: limit,
+            });
+        }
+    };
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let errors: Vec<&str> = errors.split_whitespace().collect();
+    let words = match errors.join(" ") {
+        none if none.is_empty() => output.status.to_string(),
+        words => words,
+    };
+    Ok(Said {
+        succeeded: output.status.success(),
+        output: String::from_utf8_lossy(&output.stdout).trim().to_owned(),
+        words: format!("{}: {words}", program())
+            .chars()
+            .take(LONGEST_WORDS)
+            .collect(),
+    })
+}
+
+/// What a batch system says of a job.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum JobState {
+    Pending,
+    Running,
+    /// It has ended, or the batch system knows it no more.
+    Gone,
+    /// The batch system did not answer.
+    Unknown,
+}
+
+/// The first word of the answer decides. A job that is forgotten is said so by an error in Slurm, by nothing elsewhere.
+pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
+    const PENDING: [&str; 12] = [
+        "PENDING",
+        "PD",
+        "CONFIGURING",
+        "CF",
+        "REQUEUED",
+        "REQUEUE_HOLD",
+        "SUSPENDED",
+        "QUEUED",
+        "Q",
+        "QW",
+        "HELD",
+        "H",
+    ];
+    const RUNNING: [&str; 6] = ["RUNNING", "R", "COMPLETING", "CG", "STAGE_OUT", "E"];
+    let Ok(said) = said else {
+        return JobState::Unknown;
+    };
+    if !said.succeeded {
+        let words = said.words.to_ascii_lowercase();
+        let forgotten = ["invalid job id", "unknown job", "no such job"];
+        return match forgotten.iter().any(|known| words.contains(known)) {
+            true => JobState::Gone,
+            false => JobState::Unknown,
+        };
+    }
+    let word = said.output.split_whitespace().next().unwrap_or_default();
+    let word = word.to_ascii_uppercase();
+    match word.as_str() {
+        word if PENDING.contains(&word) => JobState::Pending,
+        word if RUNNING.contains(&word) => JobState::Running,
+        _ => JobState::Gone,
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn words(text: &[&str]) -> Vec<String> {
+        text.iter().map(|word| (*word).to_owned()).collect()
+    }
+
+    #[tokio::test]
+    async fn a_command_is_no_shell_and_sees_no_secret() {
+        let limit = Duration::from_secs(30);
+        let said = run(&words(&["printf", "%s", "$HOME; x"]), limit)
+            .await
+            .unwrap();
+        assert_eq!(said.output, "$HOME; x");
+        let said = run(&words(&["env"]), limit).await.unwrap();
+        let names = said
+            .output
+            .lines()
+            .filter_map(|line| line.split('=').next());
+        for name in names {
+            assert!(INHERITED.contains(&name), "{name}");
+        }
+        let failed = run(&words(&["ls", "/nowhere"]), limit).await.unwrap();
+        assert!(
+            !failed.succeeded && failed.words.starts_with("ls: "),
+            "{failed:?}"
+        );
+        let missing = run(&words(&["/nowhere/sbatch"]), limit).await.unwrap_err();
+        assert!(missing.to_string().contains("could not be started"));
+        let slow = run(&words(&["sleep", "600"]), Duration::from_millis(10)).await;
+        assert!(matches!(slow, Err(CommandError::Slow { .. })));
+    }
+
+    #[test]
+    fn the_first_word_says_what_a_job_does() {
+        let state = |succeeded, text: &str| {
+            job_state(&Ok(Said {
+                succeeded,
+                output: text.to_owned(),
+                words: text.to_owned(),
+            }))
+        };
+        assert_eq!(state(true, "PENDING"), JobState::Pending);
+        assert_eq!(state(true, "running 1"), JobState::Running);
+        for gone in ["", "FAILED", "NODE_FAIL", "COMPLETED"] {
+            assert_eq!(state(true, gone), JobState::Gone);
+        }
+        let forgotten = "slurm_load_jobs error: Invalid job id specified";
+        assert_eq!(state(false, forgotten), JobState::Gone);
+        let away = "slurm_load_jobs error: Unable to contact slurm controller";
+        assert_eq!(state(false, away), JobState::Unknown);
+    }
+}

@@ -1,0 +1,144 @@
+//! What the runner knows of each pool and of each worker that was asked for.
+
+use super::{PoolSettings, command::JobState};
+use crate::store::{PoolRow, PoolWorkerRow};
+use baton_protocol::{
+    api::{Pool, PoolWorker, PoolWorkerState},
+    proxy::Estimate,
+};
+use baton_scheduling::{
+    pools::{self, Present},
+    queue::Offer,
+};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// One life of a worker, with what need not outlive the broker.
+pub(super) struct Life {
+    pub(super) row: PoolWorkerRow,
+    pub(super) state: JobState,
+    pub(super) checked: Option<Instant>,
+    /// Since when its job runs without a worker that is connected.
+    pub(super) missing_since: Option<Instant>,
+    pub(super) failing: Option<(Instant, String)>,
+    pub(super) draining: bool,
+    pub(super) connected: bool,
+    pub(super) expected_ms: Option<i64>,
+}
+
+pub(super) struct Known {
+    pub(super) row: PoolRow,
+    pub(super) lives: Vec<Life>,
+    /// How long starts took, the last ones.
+    pub(super) starts_ms: Vec<u64>,
+    pub(super) wanted: u32,
+}
+
+impl PoolRow {
+    pub(super) fn is_paused(&self) -> bool {
+        self.failures >= pools::MOST_FAILURES
+    }
+}
+
+impl Life {
+    pub(super) fn new(row: PoolWorkerRow) -> Self {
+        Self {
+            row,
+            state: JobState::Unknown,
+            checked: None,
+            missing_since: None,
+            failing: None,
+            draining: false,
+            connected: false,
+            expected_ms: None,
+        }
+    }
+
+    /// Whether nothing of it has been seen for that long.
+    pub(super) fn is_late(&mut self, limit: Duration) -> bool {
+        let since = *self.missing_since.get_or_insert_with(Instant::now);
+        since.elapsed() >= limit
+    }
+
+    pub(super) fn is_pending(&self) -> bool {
+        !self.connected && (self.row.connected_ms.is_none() || self.state == JobState::Pending)
+    }
+
+    pub(super) fn shown_state(&self) -> PoolWorkerState {
+        match self.state {
+            _ if self.draining => PoolWorkerState::Leaving,
+            _ if self.connected => PoolWorkerState::Connected,
+            JobState::Pending => PoolWorkerState::Queued,
+            _ if self.row.connected_ms.is_some() => PoolWorkerState::Disconnected,
+            _ => PoolWorkerState::Starting,
+        }
+    }
+}
+
+impl Known {
+    pub(super) fn pending(&self) -> u32 {
+        small(self.lives.iter().filter(|life| life.is_pending()).count())
+    }
+
+    pub(super) fn up(&self) -> u32 {
+        let up = |life: &&Life| !life.is_pending() && !life.draining;
+        small(self.lives.iter().filter(up).count())
+    }
+
+    pub(super) fn present(&self, running: u32) -> Present {
+        Present {
+            running,
+            up: self.up(),
+            pending: self.pending(),
+            slots: self.row.slots,
+            failures: self.row.failures,
+        }
+    }
+
+    /// How long a start takes: the middle of those that are known, and four of five of them.
+    pub(super) fn usual(&self) -> Option<Estimate> {
+        let mut sorted = self.starts_ms.clone();
+        sorted.sort_unstable();
+        let last = sorted.len().checked_sub(1)?;
+        let at = |tenths: usize| sorted[last * tenths / 10];
+        Some(Estimate {
+            lower_ms: at(1),
+            middle_ms: at(5),
+            upper_ms: sorted[(last * 9).div_ceil(10)],
+        })
+    }
+
+    pub(super) fn shown(&self, settings: &PoolSettings) -> Pool {
+        let workers = self.lives.iter().map(|life| PoolWorker {
+            name: life.row.name.clone(),
+            job: life.row.job.clone(),
+            state: life.shown_state(),
+            submitted_ms: life.row.submitted_ms,
+            expected_ms: life.expected_ms,
+        });
+        Pool {
+            pool: settings.name.clone(),
+            min: settings.terms.min,
+            max: settings.terms.max,
+            wanted: self.wanted,
+            up: self.up(),
+            pending: self.pending(),
+            failures: self.row.failures,
+            paused: self.row.is_paused(),
+            last_failure: self.row.words.clone(),
+            start: self.usual(),
+            workers: workers.collect(),
+        }
+    }
+}
+
+/// The end of one worker is no part of what the pool offers.
+pub(super) fn without_end(offer: &Offer) -> Offer {
+    let mut offer = offer.clone();
+    offer.machine.leaves_at_ms = None;
+    offer
+}
+
+fn small(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}

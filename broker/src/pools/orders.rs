@@ -1,0 +1,167 @@
+//! The commands of a pool: what they are for one worker, and what their answers mean.
+
+use super::{
+    PoolSettings,
+    command::{self, CommandError, Said},
+    known::Known,
+    template::{Template, quoted},
+    tokens,
+};
+use crate::courses;
+use baton_protocol::api::{PoolCommand, PoolTest};
+use baton_scheduling::pools;
+use std::{os::unix::fs::PermissionsExt, path::Path};
+
+/// How a worker with this name is asked for.
+pub(super) fn submit_arguments(
+    address: &str,
+    settings: &PoolSettings,
+    pool: &Known,
+    name: &str,
+    token_file: &Path,
+) -> Vec<String> {
+    let is_kept = pool
+        .lives
+        .iter()
+        .any(|life| life.row.name == name && life.row.kept);
+    let mut worker = match &settings.worker {
+        Some(template) => template.arguments(&[], &[]),
+        None => vec![own_program(), "worker".to_owned()],
+    };
+    let broker = settings.broker.as_deref().unwrap_or(address);
+    let walltime = settings.walltime.as_secs();
+    let options = [
+        ("--broker", broker.to_owned()),
+        ("--token-file", token_file.display().to_string()),
+        ("--name", name.to_owned()),
+        ("--leaves-at", format!("{walltime}s")),
+    ];
+    for (option, value) in options {
+        worker.extend([option.to_owned(), value]);
+    }
+    if !is_kept {
+        let usual = pool.usual().map(|usual| usual.middle_ms);
+        let idle_ms = pools::idle_ms(settings.idle_ms, usual);
+        worker.extend(["--idle-exit".to_owned(), format!("{idle_ms}ms")]);
+    }
+    let words: Vec<String> = worker.iter().map(|word| quoted(word)).collect();
+    let clock = format!(
+        "{:02}:{:02}:{:02}",
+        walltime / 3600,
+        walltime / 60 % 60,
+        walltime % 60
+    );
+    let seconds = walltime.to_string();
+    let values = [
+        ("command", &*words.join(" ")),
+        ("walltime", &*clock),
+        ("walltime_seconds", &*seconds),
+        ("name", name),
+    ];
+    settings.submit.arguments(&values, &worker)
+}
+
+/// Ends the job of a worker.
+pub(super) async fn cancel(settings: &PoolSettings, pool: &Known, name: &str) {
+    let life = pool.lives.iter().find(|life| life.row.name == name);
+    let Some(job) = life.and_then(|life| life.row.job.clone()) else {
+        return;
+    };
+    let values = [("id", job.as_str()), ("name", name)];
+    let said = command::run(
+        &settings.cancel.arguments(&values, &[]),
+        settings.command_limit,
+    )
+    .await;
+    if !said.as_ref().is_ok_and(|said| said.succeeded) {
+        tracing::warn!(
+            "Failed to cancel job {job} of pool {}: {}",
+            settings.name,
+            told(&said)
+        );
+    }
+}
+
+/// What would be run, and whether it can be.
+pub(super) fn test(
+    address: &str,
+    folder: &Path,
+    settings: &PoolSettings,
+    pool: &Known,
+) -> PoolTest {
+    let name = format!("{}-test", settings.name);
+    let file = tokens::file(folder, &name);
+    let values = [("id", "12345"), ("name", name.as_str())];
+    let of_job = |template: &Template| template.arguments(&values, &[]);
+    let commands = [
+        (
+            "submit",
+            Some(submit_arguments(address, settings, pool, &name, &file)),
+        ),
+        ("status", Some(of_job(&settings.status))),
+        ("cancel", Some(of_job(&settings.cancel))),
+        ("expected", settings.expected.as_ref().map(of_job)),
+    ];
+    let commands = commands.into_iter().filter_map(|(name, arguments)| {
+        let arguments = arguments?;
+        Some(PoolCommand {
+            name: name.to_owned(),
+            problem: problem(arguments.first().map_or("", String::as_str)),
+            arguments,
+        })
+    });
+    PoolTest {
+        pool: settings.name.clone(),
+        commands: commands.collect(),
+    }
+}
+
+/// `sbatch --parsable` prints `ID` or `ID;CLUSTER`; others end a sentence with it, or print it alone.
+pub(super) fn job_id(output: &str) -> Option<String> {
+    let line = output.lines().last()?;
+    let line = line.split(';').next()?.trim();
+    let word = line.split_whitespace().last()?;
+    // It is given to other commands, which must not take it for an option.
+    let is_id = word.starts_with(char::is_alphanumeric) && word.len() <= 200;
+    is_id.then(|| word.to_owned())
+}
+
+pub(super) fn told(said: &Result<Said, CommandError>) -> String {
+    match said {
+        Ok(said) if said.succeeded => match said.output.as_str() {
+            "" => "the batch system no longer knows it".to_owned(),
+            state => format!("state {state}"),
+        },
+        Ok(said) => said.words.clone(),
+        Err(error) => error.to_string(),
+    }
+}
+
+/// When the batch system expects a job to begin, if it says so.
+pub(super) async fn expected(settings: &PoolSettings, values: &[(&str, &str)]) -> Option<i64> {
+    let template = settings.expected.as_ref()?;
+    let said = command::run(&template.arguments(values, &[]), settings.command_limit).await;
+    let said = said.ok().filter(|said| said.succeeded)?;
+    courses::local_time(said.output.lines().next()?.trim())
+}
+
+fn own_program() -> String {
+    let program = std::env::current_exe();
+    program.map_or_else(|_| "baton".to_owned(), |path| path.display().to_string())
+}
+
+/// Why a program cannot be run.
+fn problem(program: &str) -> Option<String> {
+    let runs = |path: &Path| {
+        path.metadata()
+            .is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
+    };
+    let found = match program.contains('/') {
+        true => runs(program.as_ref()),
+        false => {
+            let folders = std::env::var_os("PATH").unwrap_or_default();
+            std::env::split_paths(&folders).any(|folder| runs(&folder.join(program)))
+        }
+    };
+    (!found).then(|| format!("{program} is not a program that this user can run"))
+}

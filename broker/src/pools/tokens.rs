@@ -1,0 +1,41 @@
+//! Tokens of the workers of pools: each for one worker and one life, and valid while its row in the store has no end.
+
+use crate::people::hash_of;
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, Write as _},
+    os::unix::fs::OpenOptionsExt,
+    path::{Path, PathBuf},
+};
+
+/// Before these tokens, so that they are looked for in the store and nowhere else.
+pub(crate) const PREFIX: &str = "baton-pool-";
+
+/// A new token, which lies in a file that only this user may read. Returns its hash.
+pub(crate) fn create(folder: &Path, name: &str) -> io::Result<(PathBuf, String)> {
+    fs::create_dir_all(folder)?;
+    let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    let token = PREFIX.to_owned() + &random.map(|part| part.simple().to_string()).concat();
+    let path = file(folder, name);
+    let mut options = OpenOptions::new();
+    let mut opened = options
+        .write(true)
+        .create_new(true)
+        .mode(0o600)
+        .open(&path)?;
+    opened.write_all(token.as_bytes())?;
+    opened.sync_all()?;
+    Ok((path, hash_of(&token)))
+}
+
+pub(crate) fn file(folder: &Path, name: &str) -> PathBuf {
+    folder.join(format!("{name}.token"))
+}
+
+pub(crate) fn remove(folder: &Path, name: &str) {
+    if let Err(error) = fs::remove_file(file(folder, name))
+        && error.kind() != io::ErrorKind::NotFound
+    {
+        tracing::warn!("Failed to remove the token of {name}: {error}");
+    }
+}

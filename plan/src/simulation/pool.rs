@@ -1,0 +1,324 @@
+//! Machines that come and go: a pool of workers, by the rules with which the broker asks for them.
+//!
+//! The cells are placed by [`baton_scheduling::queue::plan`], and workers asked for by [`baton_scheduling::pools`], as
+//! in the broker. The broker's estimate of who starts in time is the number of mean runs ahead of a cell here.
+
+use std::{cmp::Reverse, collections::BinaryHeap, collections::HashSet, sync::Arc};
+
+use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_scheduling::{
+    pools::{self, Present, Terms, Waiting},
+    queue::{Job, Precedence, Worker, plan},
+};
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+use uuid::Uuid;
+
+use super::{Length, Runs, Times, each_seed, statistics::Spread};
+use crate::simulation::Estimate;
+
+/// People who use a pool, and its terms. Times are in seconds.
+#[derive(Debug, Clone)]
+pub struct Elastic {
+    pub people: usize,
+    pub edit: Times,
+    pub run: Times,
+    pub terms: Terms,
+    /// Cells that one machine runs at once.
+    pub slots: u32,
+    /// From the request to the machine's first cell.
+    pub start: Times,
+    /// After so long without a cell a machine leaves.
+    pub idle: f64,
+}
+
+/// What a pool costs and gives.
+#[derive(Debug)]
+pub struct ElasticAnswer {
+    pub cells: u64,
+    pub wait: Estimate,
+    /// The part of cells that do not wait.
+    pub at_once: Estimate,
+    /// Waits within which 50, 90 and 99 of 100 cells start.
+    pub waits: [Estimate; 3],
+    /// Machines that are there, on average; one that is being started counts from its request on.
+    pub machines: Estimate,
+    /// The part of their slots in which a cell runs.
+    pub utilisation: Estimate,
+    /// Machines that are started in an hour.
+    pub starts: Estimate,
+}
+
+#[derive(Debug)]
+struct Counted {
+    seconds: f64,
+    waits: Spread,
+    machine_seconds: f64,
+    busy_seconds: f64,
+    starts: u64,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Happening {
+    Submits(usize),
+    Ends(usize),
+    Comes(u128),
+    /// If it has been idle since that time.
+    Leaves(u128, u64),
+}
+
+struct Machine {
+    id: u128,
+    came: bool,
+    kept: bool,
+    idle_since: f64,
+}
+
+struct World<'pool> {
+    pool: &'pool Elastic,
+    random: Xoshiro256PlusPlus,
+    now: f64,
+    warm_up: f64,
+    /// Times are positive, so their bits are in the same order.
+    calendar: BinaryHeap<Reverse<(u64, Happening)>>,
+    jobs: Vec<Job>,
+    /// When each person submitted.
+    since: Vec<f64>,
+    machines: Vec<Machine>,
+    asked: u128,
+    counted: Counted,
+}
+
+/// Simulates the pool.
+#[must_use]
+pub fn elastic(pool: &Elastic, length: Length, runs: Runs) -> ElasticAnswer {
+    let runs = each_seed(runs, |seed| run(pool, length, seed));
+    let estimate = |what: &dyn Fn(&Counted) -> f64| Estimate::of(runs.iter().map(what));
+    let slots = f64::from(pool.slots);
+    ElasticAnswer {
+        cells: runs.iter().map(|run| run.waits.count()).sum(),
+        wait: estimate(&|run| run.waits.mean()),
+        at_once: estimate(&|run| run.waits.zero()),
+        waits: [0.5, 0.9, 0.99].map(|part| estimate(&|run| run.waits.percentile(part))),
+        machines: estimate(&|run| run.machine_seconds / run.seconds),
+        utilisation: estimate(&|run| run.busy_seconds / (run.machine_seconds * slots).max(1e-9)),
+        starts: estimate(&|run| run.starts as f64 / run.seconds * 3600.0),
+    }
+}
+
+fn run(pool: &Elastic, length: Length, seed: u64) -> Counted {
+    let mut world = World {
+        pool,
+        random: Xoshiro256PlusPlus::seed_from_u64(seed),
+        now: 0.0,
+        warm_up: length.warm_up,
+        calendar: BinaryHeap::new(),
+        jobs: Vec::new(),
+        since: vec![0.0; pool.people],
+        machines: Vec::new(),
+        asked: 0,
+        counted: Counted {
+            seconds: length.measured,
+            waits: Spread::new(),
+            machine_seconds: 0.0,
+            busy_seconds: 0.0,
+            starts: 0,
+        },
+    };
+    for person in 0..pool.people {
+        world.edits(person);
+    }
+    world.ask();
+    let end = length.warm_up + length.measured;
+    while let Some(Reverse((at, happening))) = world.calendar.pop() {
+        let at = f64::from_bits(at);
+        world.pass(at.min(end));
+        if at > end {
+            break;
+        }
+        world.happens(happening);
+        world.place();
+        world.ask();
+    }
+    world.counted
+}
+
+impl World<'_> {
+    /// Counts what was there until then.
+    fn pass(&mut self, until: f64) {
+        let counted = until - self.now.max(self.warm_up).min(until);
+        let running = self.jobs.iter().filter(|job| job.worker.is_some()).count();
+        self.counted.machine_seconds += counted * self.machines.len() as f64;
+        self.counted.busy_seconds += counted * running as f64;
+        self.now = until;
+    }
+
+    fn later(&mut self, seconds: f64, happening: Happening) {
+        let at = (self.now + seconds).to_bits();
+        self.calendar.push(Reverse((at, happening)));
+    }
+
+    fn edits(&mut self, person: usize) {
+        let edit = self.pool.edit.draw(&mut self.random);
+        self.later(edit, Happening::Submits(person));
+    }
+
+    fn happens(&mut self, happening: Happening) {
+        match happening {
+            Happening::Submits(person) => {
+                self.since[person] = self.now;
+                self.jobs.push(job(person));
+            }
+            Happening::Ends(person) => {
+                let is_own = |job: &Job| job.notebook == notebook(person);
+                if let Some(place) = self.jobs.iter().position(is_own) {
+                    let ended = self.jobs.remove(place);
+                    self.may_be_idle(ended.worker);
+                }
+                self.edits(person);
+            }
+            Happening::Comes(id) => {
+                for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
+                    machine.came = true;
+                }
+                self.may_be_idle(Some(worker(id)));
+            }
+            Happening::Leaves(id, since) => {
+                let runs = self.jobs.iter().any(|job| job.worker == Some(worker(id)));
+                self.machines.retain(|machine| {
+                    let is_meant = machine.id == id && machine.idle_since.to_bits() == since;
+                    runs || !is_meant || machine.kept
+                });
+            }
+        }
+    }
+
+    fn may_be_idle(&mut self, of: Option<WorkerId>) {
+        let (now, runs) = (self.now, self.jobs.iter().any(|job| job.worker == of));
+        let mut machines = self.machines.iter_mut();
+        let Some(machine) = machines.find(|machine| Some(worker(machine.id)) == of) else {
+            return;
+        };
+        machine.idle_since = now;
+        if !runs {
+            let leaves = Happening::Leaves(machine.id, now.to_bits());
+            let usual_ms = (self.pool.start.mean() * 1e3) as u64;
+            let idle_ms = pools::idle_ms((self.pool.idle * 1e3) as u64, Some(usual_ms));
+            self.later(idle_ms as f64 / 1e3, leaves);
+        }
+    }
+
+    /// Begins the cells that have room.
+    fn place(&mut self) {
+        let came = self.machines.iter().filter(|machine| machine.came);
+        let workers: Vec<Worker> = came
+            .map(|machine| Worker {
+                worker: worker(machine.id),
+                slots: self.pool.slots,
+                warm: HashSet::new(),
+                keeping: HashSet::new(),
+                open: true,
+                offer: Arc::default(),
+                leaves_in_ms: None,
+            })
+            .collect();
+        for job in &mut self.jobs {
+            let waited = self.now - self.since[number(job.notebook)];
+            job.precedence.waited_ms = (waited * 1e3) as u64;
+        }
+        for (id, worker) in plan(&self.jobs, &workers, 1).assignments {
+            let Some(job) = self.jobs.iter_mut().find(|job| job.job == id) else {
+                continue;
+            };
+            job.worker = Some(worker);
+            let person = number(job.notebook);
+            // It is no longer idle, whatever it was before.
+            for machine in &mut self.machines {
+                if self::worker(machine.id) == worker {
+                    machine.idle_since = f64::INFINITY;
+                }
+            }
+            if self.now >= self.warm_up {
+                self.counted.waits.add(self.now - self.since[person]);
+            }
+            let run = self.pool.run.draw(&mut self.random);
+            self.later(run, Happening::Ends(person));
+        }
+    }
+
+    /// Asks for the machines that the pool should have.
+    fn ask(&mut self) {
+        let up = self.machines.iter().filter(|machine| machine.came).count();
+        let slots = up as f64 * f64::from(self.pool.slots);
+        let run = self.pool.run.mean();
+        let waiting = self.jobs.iter().filter(|job| job.worker.is_none());
+        let starts_after = |ahead: usize| (ahead + 1) as f64 * run / slots;
+        let late = waiting.enumerate().filter(|(ahead, _)| {
+            up == 0 || starts_after(*ahead) * 1e3 > self.pool.terms.target_wait_ms as f64
+        });
+        let late = late.map(|_| Waiting {
+            work_ms: (run * 1e3) as u64,
+            pools: vec![0],
+        });
+        let present = Present {
+            running: count(self.jobs.iter().filter(|job| job.worker.is_some()).count()),
+            up: count(up),
+            pending: count(self.machines.len() - up),
+            slots: self.pool.slots,
+            failures: 0,
+        };
+        let late: Vec<Waiting> = late.collect();
+        let demands = pools::demands(&late, &[(self.pool.terms, present)]);
+        for _ in 0..pools::to_start(&self.pool.terms, &demands[0], &present) {
+            let kept = self.machines.iter().filter(|machine| machine.kept).count();
+            let id = self.asked;
+            self.asked += 1;
+            self.machines.push(Machine {
+                id,
+                came: false,
+                kept: kept < self.pool.terms.min as usize,
+                idle_since: f64::INFINITY,
+            });
+            if self.now >= self.warm_up {
+                self.counted.starts += 1;
+            }
+            let start = self.pool.start.draw(&mut self.random);
+            self.later(start, Happening::Comes(id));
+        }
+    }
+}
+
+fn job(person: usize) -> Job {
+    Job {
+        job: JobId(Uuid::from_u128(person as u128)),
+        notebook: notebook(person),
+        owner: person.to_string().into(),
+        worker: None,
+        precedence: Precedence {
+            used_ms: 0.0,
+            weight: 1.0,
+            boost: 1.0,
+            low_priority: false,
+            waited_ms: 0,
+        },
+        held: false,
+        paused: false,
+        front: None,
+        needs: Arc::default(),
+    }
+}
+
+fn notebook(person: usize) -> NotebookId {
+    NotebookId(Uuid::from_u128(person as u128))
+}
+
+fn worker(id: u128) -> WorkerId {
+    WorkerId(Uuid::from_u128(id))
+}
+
+fn number(notebook: NotebookId) -> usize {
+    notebook.0.as_u128() as usize
+}
+
+fn count(of: usize) -> u32 {
+    u32::try_from(of).unwrap_or(u32::MAX)
+}

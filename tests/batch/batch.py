@@ -1,0 +1,72 @@
+"""A small batch system for tests: it starts jobs on this machine, and lets them be queried and cancelled.
+
+Files in its folder say how it behaves: `refuse` (it takes no job), `hold` (jobs wait until it is gone), `broken` (jobs
+end at once). `environment.json` is the environment of jobs. Each submission is a line of `submitted`.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+POLL_SECONDS = 0.05
+
+
+def submit(folder: Path, command: str) -> None:
+    if (folder / "refuse").exists():
+        sys.exit("Batch job submission failed: Job violates the policy")
+    with (folder / "submitted").open("a+") as submitted:
+        fcntl.flock(submitted, fcntl.LOCK_EX)
+        submitted.seek(0)
+        number = str(100 + len(submitted.readlines()))
+        submitted.write(json.dumps({"job": number, "command": command, "environment": dict(os.environ)}) + "\n")
+    with (folder / f"{number}.log").open("ab") as log:
+        job = subprocess.Popen(
+            [sys.executable, __file__, str(folder), "run", number, command],
+            env=json.loads((folder / "environment.json").read_text()),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    (folder / f"{number}.pid").write_text(str(job.pid))
+    print(number)
+
+
+def run(folder: Path, number: str, command: str) -> None:
+    while (folder / "hold").exists():
+        time.sleep(POLL_SECONDS)
+    (folder / f"{number}.started").touch()
+    if (folder / "broken").exists():
+        sys.exit("The node is broken")
+    os.execvp("sh", ["sh", "-c", f"exec {command}"])
+
+
+def status(folder: Path, number: str) -> None:
+    if not (folder / f"{number}.pid").exists():
+        sys.exit("Invalid job id specified")
+    if is_alive(int((folder / f"{number}.pid").read_text())):
+        print("RUNNING" if (folder / f"{number}.started").exists() else "PENDING")
+
+
+def is_alive(process: int) -> bool:
+    try:
+        stat = Path(f"/proc/{process}/stat").read_text()
+    except FileNotFoundError:
+        return False
+    return stat.rpartition(")")[2].split()[0] != "Z"
+
+
+def cancel(folder: Path, number: str) -> None:
+    os.killpg(int((folder / f"{number}.pid").read_text()), signal.SIGTERM)
+
+
+if __name__ == "__main__":
+    at, name, *arguments = sys.argv[1:]
+    {"submit": submit, "run": run, "status": status, "cancel": cancel}[name](Path(at), *arguments)

@@ -1,0 +1,240 @@
+"""Pools: a batch system gives workers, which come for waiting cells and leave when nobody needs them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+from end_to_end import Kernel, Place, Service
+from end_to_end.service import TOKEN, run_binary
+from end_to_end.waiting import wait_until
+
+BATCH = Path(__file__).parent / "batch/batch.py"
+
+
+class Cluster:
+    """A broker with one pool, and the batch system behind it."""
+
+    def __init__(self, service: Service) -> None:
+        self.service = service
+        self.folder = service.place.folder / "batch"
+        self.folder.mkdir()
+        (self.folder / "environment.json").write_text(json.dumps(service.place.environment))
+        self.config = service.place.folder / "broker.toml"
+
+    def start_broker(self, **settings: object) -> None:
+        call = f"{sys.executable} {BATCH} {self.folder}"
+        lines = {
+            "name": "slurm-gpu",
+            "provider": "command",
+            "max": 2,
+            "idle": "600s",
+            "check": "200ms",
+            "submit": f"{call} submit {{command}}",
+            "status": f"{call} status {{id}}",
+            "cancel": f"{call} cancel {{id}}",
+            "expected": "",
+            **settings,
+        }
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        self.config.write_text(f"[[pool]]\n{text}")
+        self.restart_broker()
+
+    def restart_broker(self) -> None:
+        self.service.start_broker(BATON_CONFIG=str(self.config))
+        wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
+
+    def set(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def unset(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    @property
+    def submitted(self) -> list[dict[str, Any]]:
+        file = self.folder / "submitted"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def end_jobs(self) -> None:
+        for file in self.folder.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.killpg(int(file.read_text()), signal.SIGTERM)
+
+    def says(self, *arguments: str) -> str:
+        said = run_binary(self.service.place, *arguments, **self.service.access)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    @property
+    def pool(self) -> dict[str, Any]:
+        pools: list[dict[str, Any]] = json.loads(self.says("pools", "--json"))
+        assert [pool["pool"] for pool in pools] == ["slurm-gpu"]
+        return pools[0]
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        pool: dict[str, Any] = {}
+
+        def reached() -> bool:
+            pool.update(self.pool)
+            return bool(condition(pool))
+
+        wait_until(reached, what)
+        return pool
+
+
+@pytest.fixture
+def cluster() -> Iterator[Cluster]:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    service = Service(Place.create(), listen=f"http://127.0.0.1:{port}")
+    cluster = Cluster(service)
+    yield cluster
+    cluster.end_jobs()
+    left = service.close()
+    assert left == []
+
+
+def token_files(cluster: Cluster) -> list[Path]:
+    return sorted((cluster.service.data / "pools").glob("*.token"))
+
+
+def test_a_worker_comes_for_the_first_cell_and_leaves_when_idle(
+    cluster: Cluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker(idle="1s")
+    assert cluster.pool["up"] == 0
+    cluster.set("hold")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nvalues")
+    line = ("display_data", "A GPU machine is being started")
+    cell.wait_for(lambda result: line in result.outputs, "the line says what is awaited")
+    queued = cluster.wait_for(lambda pool: pool["workers"], "a worker is asked for")
+    assert (queued["up"], queued["pending"]) == (0, 1)
+    [file] = token_files(cluster)
+    token = file.read_text()
+    assert token not in json.dumps(cluster.submitted)
+    assert TOKEN not in json.dumps(cluster.submitted)
+    assert not any(name.startswith("BATON_") for name in cluster.submitted[0]["environment"])
+    cluster.unset("hold")
+    assert cell.finish().ok().value == "[1, 2]"
+    left = cluster.wait_for(lambda pool: not pool["workers"], "the worker leaves")
+    assert left["start"]["middle_ms"] > 0
+    assert len(cluster.submitted) == 1
+    assert token_files(cluster) == []
+    stranger = run_binary(cluster.service.place, "worker", **(cluster.service.access | {"BATON_TOKEN": token}))
+    assert stranger.returncode == 1
+    assert "does not accept" in stranger.stderr
+    # Nothing of the notebook was only there.
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    assert len(cluster.submitted) == 2
+
+
+def test_a_killed_broker_finds_its_workers_again(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker()
+    cluster.set("hold")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nvalues")
+    asked = cluster.wait_for(lambda pool: pool["workers"] and pool["workers"][0]["job"], "a worker is asked for")
+    cluster.service.kill("broker")
+    cluster.unset("hold")
+    cluster.restart_broker()
+    assert cell.finish().ok().value == "[1, 2]"
+    came = cluster.wait_for(lambda pool: pool["up"], "the worker is known")
+    assert [worker["job"] for worker in came["workers"]] == [worker["job"] for worker in asked["workers"]]
+    # A worker that was connected is its pool's after the restart, too.
+    cluster.service.kill("broker")
+    cluster.restart_broker()
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    again = cluster.wait_for(lambda pool: pool["up"], "the worker is known again")
+    assert [worker["name"] for worker in again["workers"]] == [worker["name"] for worker in came["workers"]]
+    assert len(cluster.submitted) == 1
+
+
+def test_three_failures_pause_a_pool_until_it_is_resumed(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker()
+    cluster.set("refuse")
+    kernel = cluster.service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    assert paused["failures"] == 3
+    assert "Batch job submission failed: Job violates the policy" in paused["last_failure"]
+    assert "paused: " in cluster.says("pools")
+    assert "Job violates the policy" in cluster.says("pools")
+    assert 'baton_pool_paused{pool="slurm-gpu"} 1' in cluster.service.answers("/metrics")
+    assert "baton pools resume slurm-gpu" in cluster.service.answers("/workers")
+    log = cluster.service.log("broker")
+    assert "Job violates the policy" in log
+    assert "Pool slurm-gpu is paused after 3 failures" in log
+    # The pause outlives the broker.
+    cluster.service.kill("broker")
+    cluster.unset("refuse")
+    cluster.restart_broker()
+    cluster.wait_for(lambda pool: pool["paused"], "the pool is still paused")
+    assert cluster.submitted == []
+    cluster.says("pools", "resume", "slurm-gpu")
+    assert cell.finish().ok().value == "42"
+    assert not cluster.pool["paused"]
+    assert "pool slurm-gpu" in cluster.says("audit")
+
+
+def test_jobs_that_end_before_their_worker_comes_pause_a_pool(
+    cluster: Cluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker()
+    cluster.set("broken")
+    kernel = cluster.service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
+    assert re.search(r"Job 10\d ended before its worker had connected", paused["last_failure"])
+    cluster.unset("broken")
+    cluster.says("pools", "resume", "slurm-gpu")
+    assert cell.finish().ok().value == "42"
+
+
+def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker(max=1)
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)").ok()
+    first = cluster.pool["workers"][0]["name"]
+    job = cluster.submitted[0]["job"]
+    # As Slurm does before the end of a job, and as a spot notice is passed on.
+    pid = int((cluster.folder / f"{job}.pid").read_text())
+
+    os.kill(pid, signal.SIGTERM)
+    cluster.wait_for(lambda pool: first not in json.dumps(pool["workers"]), "the worker has left")
+    done = kernel.gpu("values.append(3)\nvalues").ok()
+    assert done.value == "[1, 2, 3]"
+    assert len(cluster.submitted) == 2
+    assert not cluster.pool["last_failure"]
+
+
+def test_a_minimum_stays_without_cells(cluster: Cluster) -> None:
+    cluster.start_broker(min=1, idle="1ms")
+    cluster.wait_for(lambda pool: pool["up"] == 1, "the first worker has come")
+    assert "--idle-exit" not in cluster.submitted[0]["command"]
+
+
+def test_a_dry_run_shows_the_commands(cluster: Cluster) -> None:
+    cluster.start_broker(cancel="/nowhere/scancel {id}")
+    shown = cluster.says("pools", "test", "slurm-gpu")
+    assert "submit\n" in shown
+    assert "--name slurm-gpu-test" in shown
+    assert "/nowhere/scancel is not a program that this user can run" in shown
+    assert cluster.submitted == []
+    assert token_files(cluster) == []
+    unknown = run_binary(cluster.service.place, "pools", "test", "other", **cluster.service.access)
+    assert unknown.returncode == 1
+    assert "There is no pool other" in unknown.stderr
