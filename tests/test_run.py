@@ -138,6 +138,7 @@ def test_marks_of_gpu_cells_mean_nothing_in_a_job(run: Runs, tmp_path: Path) -> 
         "%%gpu --timeout 5m\nx += 1\nprint(x.device.type, x.tolist())",
         "# first\n\n%%cpu\nprint(x.sum().item())",
         "%gpu_status",
+        "from baton import gpu\n@gpu\ndef double(y):\n    return 2 * y\nwith gpu:\n    print(double(4))",
         "%%gpu\n1 / 0",
     )
     said = run("marked.ipynb")
@@ -146,7 +147,8 @@ def test_marks_of_gpu_cells_mean_nothing_in_a_job(run: Runs, tmp_path: Path) -> 
     assert printed(ran.cells[1]) == "cuda [2.0, 2.0]\n"
     assert printed(ran.cells[2]) == "4.0\n"
     assert printed(ran.cells[3]).startswith("This notebook runs as a job")
-    assert "----> 2 1 / 0" in strip_colours("\n".join(ran.cells[4].outputs[0].traceback))
+    assert printed(ran.cells[4]) == "8\n"
+    assert "----> 2 1 / 0" in strip_colours("\n".join(ran.cells[5].outputs[0].traceback))
 
 
 def strip_colours(text: str) -> str:
@@ -215,6 +217,8 @@ def test_a_script_runs_as_python_runs_it(run: Runs, tmp_path: Path) -> None:
     (folder / "glob.py").write_text("raise ImportError('the standard library asks for the wrong file')\n")
     (folder / "script.py").write_text(
         "import helper, os, pickle, sys, __main__\n"
+        "from baton import gpu\n"
+        "with gpu: pass\n"
         "class Thing: pass\n"
         "print(sys.argv, __name__, helper.value, os.getcwd() == sys.argv[2], os.path.relpath(__file__))\n"
         "print(type(pickle.loads(pickle.dumps(Thing()))).__module__, sorted(vars(__main__))[:1])\n"

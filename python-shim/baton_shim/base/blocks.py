@@ -75,6 +75,18 @@ class Kernel(Protocol):
         """How it ended, and the value of its `return`. Raises what it raised."""
 
 
+class OnGpuMachine:
+    """A program that is there already: `with gpu:` and `@gpu` change nothing."""
+
+    remote = False
+
+    def options(self, given: dict[str, Any]) -> None:
+        pass
+
+    def run(self, work: Work, options: Any) -> tuple[int, Any]:
+        raise NotImplementedError  # nothing runs remotely
+
+
 class Runtime:
     """Which kernel of Baton's this program is, if any."""
 

@@ -10,29 +10,21 @@ from types import TracebackType
 from typing import Any
 
 from baton_shim.base import cell_blocks
-from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, Work, in_file
+from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, OnGpuMachine, in_file
 
 _RUN = '__import__("IPython").get_ipython().kernel.blocks.run_{}()'
 Block = tuple[tuple[bytes, str] | None, Any, tuple[Any, ...], dict[str, Any]]
 """Code, or a function and its arguments."""
 
 
-class SessionBlocks:
-    """What the package `baton` finds in a session, where `with gpu:` and `@gpu` change nothing."""
-
-    remote = False
+class SessionBlocks(OnGpuMachine):
+    """What the package `baton` finds in a session."""
 
     def __init__(self, shell: Any) -> None:
         self._namespace: dict[str, Any] = shell.user_ns
         self._block: Block | None = None
         self._ended: tuple[int, Any] = DONE, None
         cell_blocks.begin(self, shell)
-
-    def options(self, given: dict[str, Any]) -> None:
-        pass
-
-    def run(self, work: Work, options: Any) -> tuple[int, Any]:
-        raise NotImplementedError  # of what `remote` says
 
     def begin(self, block: Block | None, code: str) -> str:
         """The code of the cell: its own, or what runs the block."""

@@ -53,9 +53,9 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         let _ = unistd::setsid();
     } else {
         // What can be wrong is said before anything is begun.
-        Loaded::read(&request)?;
+        let loaded = Loaded::read(&request)?;
         record::forget_old(&settings.state_folder);
-        folder.begin(&Record::new(job, &request)?)?;
+        folder.begin(&Record::new(job, &request)?, loaded.document())?;
         if matches.get_flag("detach") {
             return detach(job, &folder, request.json);
         }

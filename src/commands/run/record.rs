@@ -10,6 +10,7 @@ use std::{
 
 use anyhow::Context;
 use baton_protocol::JobId;
+use baton_runner::Document;
 use jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
@@ -119,13 +120,19 @@ impl RunFolder {
         Ok(Self(folder))
     }
 
-    pub(super) fn begin(&self, record: &Record) -> anyhow::Result<()> {
+    /// With the notebook, which is as it was before the run.
+    pub(super) fn begin(&self, record: &Record, notebook: Option<&Document>) -> anyhow::Result<()> {
         let made = fs::DirBuilder::new()
             .recursive(true)
             .mode(0o700)
             .create(&self.0);
         made.with_context(|| format!("Failed to make {}", self.0.display()))?;
         self.open_log()?;
+        if let Some(notebook) = notebook {
+            let path = self.notebook();
+            let written = notebook.write(&path);
+            written.with_context(|| format!("Failed to write {}", path.display()))?;
+        }
         self.write(record)
     }
 

@@ -141,7 +141,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     })?;
     let output = matches.get_one::<PathBuf>("output").unwrap_or(&own);
     let notebook = std::fs::read(folder.notebook());
-    let notebook = notebook.context("No cell of the run has shown anything yet")?;
+    let notebook = notebook.context("Failed to read the notebook of the run")?;
     baton_runner::replace(output, &notebook)
         .with_context(|| format!("Failed to write {}", output.display()))?;
     match ended {

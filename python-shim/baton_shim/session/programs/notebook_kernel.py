@@ -1,7 +1,7 @@
 """`python -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
 
-It is the plain kernel of ipykernel, on a machine that has what `%%gpu` cells ask for: `%%gpu` and its relatives change
-nothing here, and without a GPU `cuda` is virtual, as in a session."""
+It is the plain kernel of ipykernel, on a machine that has what `%%gpu` cells ask for: `%%gpu`, `with gpu:` and their
+relatives change nothing here, and without a GPU `cuda` is virtual, as in a session."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def main() -> None:
 
 
 def shell_ready(shell: Any) -> None:
+    from baton_shim.base.blocks import RUNTIME, OnGpuMachine
     from baton_shim.virtual import SWITCH
 
+    RUNTIME.kernel = OnGpuMachine()
     SWITCH.begin(session=True)
     shell.input_transformers_cleanup.append(without_mark)
     for name in ABOUT_THE_SESSION:

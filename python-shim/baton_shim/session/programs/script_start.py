@@ -15,9 +15,11 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
+    from baton_shim.base.blocks import RUNTIME, OnGpuMachine
     from baton_shim.base.launch import end_with_parent
     from baton_shim.virtual import SWITCH
 
+    RUNTIME.kernel = OnGpuMachine()
     end_with_parent("SIGKILL")
     sys.argv = sys.argv[1:]
     script = os.path.abspath(sys.argv[0])
