@@ -6,102 +6,21 @@ import json
 import os
 import re
 import signal
-import socket
-import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import pytest
-from end_to_end import Kernel, Place, Service
+from end_to_end import Kernel
+from end_to_end.cluster import Batch, Cluster, free_port
 from end_to_end.service import TOKEN, run_binary
-from end_to_end.waiting import wait_until
-
-BATCH = Path(__file__).parent / "batch/batch.py"
-
-
-class Cluster:
-    """A broker with one pool, and the batch system behind it."""
-
-    def __init__(self, service: Service) -> None:
-        self.service = service
-        self.folder = service.place.folder / "batch"
-        self.folder.mkdir()
-        (self.folder / "environment.json").write_text(json.dumps(service.place.environment))
-        self.config = service.place.folder / "broker.toml"
-
-    def start_broker(self, **settings: object) -> None:
-        call = f"{sys.executable} {BATCH} {self.folder}"
-        lines = {
-            "name": "slurm-gpu",
-            "provider": "command",
-            "max": 2,
-            "idle": "600s",
-            "check": "200ms",
-            "submit": f"{call} submit {{command}}",
-            "status": f"{call} status {{id}}",
-            "cancel": f"{call} cancel {{id}}",
-            "expected": "",
-            **settings,
-        }
-        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
-        self.config.write_text(f"[[pool]]\n{text}")
-        self.restart_broker()
-
-    def restart_broker(self) -> None:
-        self.service.start_broker(BATON_CONFIG=str(self.config))
-        wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
-
-    def set(self, name: str) -> None:
-        (self.folder / name).touch()
-
-    def unset(self, name: str) -> None:
-        (self.folder / name).unlink()
-
-    @property
-    def submitted(self) -> list[dict[str, Any]]:
-        file = self.folder / "submitted"
-        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
-
-    def end_jobs(self) -> None:
-        for file in self.folder.glob("*.pid"):
-            with suppress(ProcessLookupError):
-                os.killpg(int(file.read_text()), signal.SIGTERM)
-
-    def says(self, *arguments: str) -> str:
-        said = run_binary(self.service.place, *arguments, **self.service.access)
-        assert said.returncode == 0, said.stderr
-        return said.stdout
-
-    @property
-    def pool(self) -> dict[str, Any]:
-        pools: list[dict[str, Any]] = json.loads(self.says("pools", "--json"))
-        assert [pool["pool"] for pool in pools] == ["slurm-gpu"]
-        return pools[0]
-
-    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
-        pool: dict[str, Any] = {}
-
-        def reached() -> bool:
-            pool.update(self.pool)
-            return bool(condition(pool))
-
-        wait_until(reached, what)
-        return pool
 
 
 @pytest.fixture
-def cluster() -> Iterator[Cluster]:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    service = Service(Place.create(), listen=f"http://127.0.0.1:{port}")
-    cluster = Cluster(service)
+def cluster() -> Iterator[Batch]:
+    cluster = Batch(free_port())
     yield cluster
     cluster.end_jobs()
-    left = service.close()
-    assert left == []
+    assert cluster.service.close() == []
 
 
 def token_files(cluster: Cluster) -> list[Path]:
@@ -109,7 +28,7 @@ def token_files(cluster: Cluster) -> list[Path]:
 
 
 def test_a_worker_comes_for_the_first_cell_and_leaves_when_idle(
-    cluster: Cluster, new_kernel: Callable[..., Kernel]
+    cluster: Batch, new_kernel: Callable[..., Kernel]
 ) -> None:
     cluster.start_broker(idle="1s")
     assert cluster.pool["up"] == 0
@@ -140,7 +59,7 @@ def test_a_worker_comes_for_the_first_cell_and_leaves_when_idle(
     assert len(cluster.submitted) == 2
 
 
-def test_a_killed_broker_finds_its_workers_again(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+def test_a_killed_broker_finds_its_workers_again(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker()
     cluster.set("hold")
     kernel = cluster.service.kernel(new_kernel)
@@ -162,7 +81,7 @@ def test_a_killed_broker_finds_its_workers_again(cluster: Cluster, new_kernel: C
     assert len(cluster.submitted) == 1
 
 
-def test_three_failures_pause_a_pool_until_it_is_resumed(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+def test_three_failures_pause_a_pool_until_it_is_resumed(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker()
     cluster.set("refuse")
     kernel = cluster.service.kernel(new_kernel)
@@ -190,7 +109,7 @@ def test_three_failures_pause_a_pool_until_it_is_resumed(cluster: Cluster, new_k
 
 
 def test_jobs_that_end_before_their_worker_comes_pause_a_pool(
-    cluster: Cluster, new_kernel: Callable[..., Kernel]
+    cluster: Batch, new_kernel: Callable[..., Kernel]
 ) -> None:
     cluster.start_broker()
     cluster.set("broken")
@@ -203,7 +122,7 @@ def test_jobs_that_end_before_their_worker_comes_pause_a_pool(
     assert cell.finish().ok().value == "42"
 
 
-def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Cluster, new_kernel: Callable[..., Kernel]) -> None:
+def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker(max=1)
     kernel = cluster.service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
@@ -221,13 +140,13 @@ def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Cluster, new
     assert not cluster.pool["last_failure"]
 
 
-def test_a_minimum_stays_without_cells(cluster: Cluster) -> None:
+def test_a_minimum_stays_without_cells(cluster: Batch) -> None:
     cluster.start_broker(min=1, idle="1ms")
     cluster.wait_for(lambda pool: pool["up"] == 1, "the first worker has come")
     assert "--idle-exit" not in cluster.submitted[0]["command"]
 
 
-def test_a_dry_run_shows_the_commands(cluster: Cluster) -> None:
+def test_a_dry_run_shows_the_commands(cluster: Batch) -> None:
     cluster.start_broker(cancel="/nowhere/scancel {id}")
     shown = cluster.says("pools", "test", "slurm-gpu")
     assert "submit\n" in shown

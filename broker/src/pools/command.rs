@@ -46,12 +46,14 @@ pub(crate) async fn run(arguments: &[String], limit: Duration) -> Result<Said, C
     let known = INHERITED
         .iter()
         .filter_map(|name| Some((name, std::env::var_os(name)?)));
+    // Slurm writes what a job prints into a file there.
+    let folder = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
     let mut command = Command::new(program);
     command
         .args(rest)
         .env_clear()
         .envs(known)
-        .current_dir("/")
+        .current_dir(folder)
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let program = || program.to_owned();

@@ -77,7 +77,7 @@ pub(super) async fn cancel(settings: &PoolSettings, pool: &Known, name: &str) {
         tracing::warn!(
             "Failed to cancel job {job} of pool {}: {}",
             settings.name,
-            told(&said)
+            answer_of(&said)
         );
     }
 }
@@ -126,7 +126,7 @@ pub(super) fn job_id(output: &str) -> Option<String> {
     is_id.then(|| word.to_owned())
 }
 
-pub(super) fn told(said: &Result<Said, CommandError>) -> String {
+pub(super) fn answer_of(said: &Result<Said, CommandError>) -> String {
     match said {
         Ok(said) if said.succeeded => match said.output.as_str() {
             "" => "the batch system no longer knows it".to_owned(),

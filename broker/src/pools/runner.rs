@@ -4,7 +4,7 @@ use super::{
     PoolLook, PoolSettings, PoolState, PoolsPresent, Request, SeenWorker,
     command::{self, JobState, job_state},
     known::{Known, Life, without_end},
-    orders::{self, expected, job_id, told},
+    orders::{self, answer_of, expected, job_id},
     tokens,
 };
 use crate::{
@@ -161,7 +161,8 @@ impl Runner {
                 life.connected = worker.is_some();
                 let Some(worker) = worker else { continue };
                 life.missing_since = None;
-                life.draining |= worker.draining;
+                // A job that was requeued starts another process.
+                life.draining = worker.draining;
                 if life.row.connected_ms.is_none() {
                     let now_ms = unix_ms();
                     life.row.connected_ms = Some(now_ms);
@@ -247,7 +248,7 @@ impl Runner {
                     tracing::warn!(
                         "The state of job {job} of pool {} is unknown: {}",
                         settings.name,
-                        told(&said)
+                        answer_of(&said)
                     );
                     // It is likely to answer for no other job, either.
                     break;
@@ -259,7 +260,7 @@ impl Runner {
                         let failed = match never_came {
                             true => Some(format!(
                                 "Job {job} ended before its worker had connected ({})",
-                                told(&said)
+                                answer_of(&said)
                             )),
                             false => failed,
                         };
@@ -352,7 +353,7 @@ impl Runner {
             None => {
                 let why = match &said {
                     Ok(said) if said.succeeded => "The submit command printed no job id".to_owned(),
-                    said => told(said),
+                    said => answer_of(said),
                 };
                 self.end(settings, pool, &name, Some(why)).await
             }

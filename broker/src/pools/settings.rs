@@ -7,8 +7,9 @@ use baton_scheduling::pools::Terms;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 /// Slurm's commands are the defaults.
+/// The signal before the end goes to the job's shell alone, so the worker takes its place.
 const SUBMIT: &str =
-    "sbatch --parsable --gpus=1 --time={walltime} --signal=B:TERM@120 --wrap {command}";
+    "sbatch --parsable --gpus=1 --time={walltime} --signal=B:TERM@120 --wrap \"exec {command}\"";
 const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
@@ -170,7 +171,7 @@ mod tests {
                 "--time=02:00:00",
                 "--signal=B:TERM@120",
                 "--wrap",
-                "baton worker"
+                "exec baton worker"
             ]
         );
     }

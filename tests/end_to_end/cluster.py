@@ -1,0 +1,102 @@
+"""A broker with a pool, and the batch system behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from end_to_end.place import Place
+from end_to_end.service import Service, run_binary
+from end_to_end.waiting import wait_until
+
+BATCH = Path(__file__).parents[1] / "batch/batch.py"
+
+
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
+class Cluster:
+    """Over TCP, so that tokens are needed."""
+
+    def __init__(self, port: int) -> None:
+        self.service = Service(Place.create(), listen=f"http://127.0.0.1:{port}")
+        self.config = self.service.place.folder / "broker.toml"
+        self.environment: dict[str, str] = {}
+
+    def start_broker(self, **settings: object) -> None:
+        lines = {"name": "slurm-gpu", "provider": "command", "max": 2, "idle": "600s", "check": "200ms", **settings}
+        text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        self.config.write_text(f"[[pool]]\n{text}")
+        self.restart_broker()
+
+    def restart_broker(self) -> None:
+        self.service.start_broker(BATON_CONFIG=str(self.config), **self.environment)
+        wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
+
+    def says(self, *arguments: str) -> str:
+        said = run_binary(self.service.place, *arguments, **self.service.access)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    @property
+    def pool(self) -> dict[str, Any]:
+        pools: list[dict[str, Any]] = json.loads(self.says("pools", "--json"))
+        assert [pool["pool"] for pool in pools] == ["slurm-gpu"]
+        return pools[0]
+
+    def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str, seconds: float = 30) -> dict[str, Any]:
+        pool: dict[str, Any] = {}
+
+        def reached() -> bool:
+            pool.update(self.pool)
+            return bool(condition(pool))
+
+        wait_until(reached, what, seconds)
+        return pool
+
+
+class Batch(Cluster):
+    """Behind it is the small batch system of the tests."""
+
+    def __init__(self, port: int) -> None:
+        super().__init__(port)
+        self.folder = self.service.place.folder / "batch"
+        self.folder.mkdir()
+        (self.folder / "environment.json").write_text(json.dumps(self.service.place.environment))
+
+    def start_broker(self, **settings: object) -> None:
+        call = f"{sys.executable} {BATCH} {self.folder}"
+        commands = {
+            "submit": f"{call} submit {{command}}",
+            "status": f"{call} status {{id}}",
+            "cancel": f"{call} cancel {{id}}",
+            "expected": "",
+        }
+        super().start_broker(**(commands | settings))
+
+    def set(self, name: str) -> None:
+        (self.folder / name).touch()
+
+    def unset(self, name: str) -> None:
+        (self.folder / name).unlink()
+
+    @property
+    def submitted(self) -> list[dict[str, Any]]:
+        file = self.folder / "submitted"
+        return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    def end_jobs(self) -> None:
+        for file in self.folder.glob("*.pid"):
+            with suppress(ProcessLookupError):
+                os.killpg(int(file.read_text()), signal.SIGTERM)
