@@ -6,6 +6,7 @@ have the default sandbox.
 
 from __future__ import annotations
 
+import os
 import statistics
 import sys
 import threading
@@ -131,6 +132,7 @@ def main() -> None:
         "cold-start",
         rows,
         {
+            "build of the programs": os.environ.get("PROFILE", "dev"),
             "fresh takes as long as forked, times": ", ".join(f"{what} {ratio:.1f}" for what, ratio in ratios.items()),
             "first cell with torch": f"{torch:.0f} ms (target: at most {MOST_TORCH_MS} ms)",
             f"{AT_ONCE} sessions at once": f"{crowd_ms:.0f} ms (target: below {MOST_CROWD_MS} ms)",
