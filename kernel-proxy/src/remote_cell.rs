@@ -143,26 +143,21 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let ClientJob { id: job, kind } = self.first_job.take().unwrap_or_default();
+        let job = self.first_job.take().unwrap_or_default();
         let mut cell = RemoteCell::new(job, &run, reader, writer);
-        let span = tracing::error_span!("job", job.id = %job);
-        match self.run_steps(&mut cell, run, kind).instrument(span).await {
+        let span = tracing::error_span!("job", job.id = %job.id);
+        match self.run_steps(&mut cell, run).instrument(span).await {
             Ok(()) => Ok(CellEnd::Done),
             Err(stop) => self.on_stop(cell, stop).await,
         }
     }
 
-    async fn run_steps(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        run: Run,
-        kind: JobKind,
-    ) -> Result<(), Stop> {
+    async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
         self.link.wake().await;
         let transports = cell
             .connect(&mut self.link, &self.display, CONNECT_PATIENCE)
             .await?;
-        let mut request = self.request(&run, kind);
+        let mut request = self.request(&run, cell.kind);
         request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
         let priority = run.priority;

@@ -7,7 +7,7 @@ use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, JobId, Output, State};
+use baton_protocol::{CallId, JobId, JobKind, Output, State};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held};
 use bytes::Bytes;
@@ -19,11 +19,13 @@ use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
 use super::status_line::StatusLine;
 use super::transfer::{self, Received};
+use crate::config::ClientJob;
 use crate::relay::ParentCell;
 
 /// What the steps of one cell share.
 pub(super) struct RemoteCell<'a> {
     pub(super) job: JobId,
+    pub(super) kind: JobKind,
     pub(super) parent: ParentCell,
     pub(super) captured: bool,
     /// The shim's number of this run.
@@ -76,15 +78,16 @@ impl From<Failure> for Stop {
 
 impl<'a> RemoteCell<'a> {
     pub(super) fn new(
-        job: JobId,
+        job: ClientJob,
         run: &Run,
         reader: &'a mut ShimReader,
         writer: &'a mut ShimWriter,
     ) -> Self {
-        let kind = message_type(&run.parent_header);
-        let is_callback = kind.is_some_and(|kind| kind != "execute_request");
+        let message = message_type(&run.parent_header);
+        let is_callback = message.is_some_and(|message| message != "execute_request");
         Self {
-            job,
+            job: job.id,
+            kind: job.kind,
             parent: ParentCell {
                 header: Bytes::from(run.parent_header.clone().into_vec()),
                 message_id: run.message_id.clone(),
@@ -94,7 +97,7 @@ impl<'a> RemoteCell<'a> {
             captured: run.captured,
             call: run.call,
             began: Instant::now(),
-            status_line: StatusLine::new(format!("baton-{job}"), run.quiet || run.silent),
+            status_line: StatusLine::new(format!("baton-{}", job.id), run.quiet || run.silent),
             is_stored: false,
             worker: None,
             started: false,
