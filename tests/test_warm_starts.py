@@ -180,6 +180,26 @@ def test_a_forked_session_is_like_a_fresh_one(
     assert results["fresh"] == results["forked"]
 
 
+def test_a_package_has_those_parts_that_the_session_has_imported(
+    services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    """pandas has loaded `numpy.ma`, which NumPy itself imports when it is asked for."""
+    seen = []
+    for libraries in ([], ["pandas"]):
+        service = start_warm(services, libraries)
+        kernel = service.kernel(new_kernel)
+        kernel.gpu(
+            "import numpy, types\n"
+            "parts = [name for name, part in vars(numpy).items() if type(part) is types.ModuleType]"
+        ).ok()
+        kernel.gpu("masked = numpy.ma.array([1.0, 2.0], mask=[0, 1])").ok()
+        assert is_forked(kernel) or not libraries
+        seen.append(sorted(kernel.evaluate("parts")))
+        assert kernel.run("masked.mask.tolist()").ok().value == "[False, True]"
+        kernel.shutdown()
+    assert seen[0] == seen[1]
+
+
 def test_two_forks_draw_different_numbers(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
     service = start_warm(services, ["numpy", "torch"])
     draws, seeds = [], set()

@@ -5,7 +5,7 @@ program imports one of them, the finder here looks where the import system would
 the module returns to `sys.modules` together with all that it had imported itself; otherwise it is imported as usual.
 
 **Invariant:** what a program sees of a library before it imports it is what it would see in a fresh process, apart
-from memory, and from attributes of packages that the library has loaded parts of.
+from memory.
 """
 
 from __future__ import annotations
@@ -124,6 +124,8 @@ class Preloaded(MetaPathFinder):
     def __init__(self) -> None:
         self._modules: dict[str, ModuleType] = {}
         self._needs: dict[str, set[str]] = {}
+        self._attributes: set[str] = set()
+        """Modules that an import made an attribute of their package."""
         self._traces: dict[str, Traces] = {}
         """By the library whose import left them."""
         self._recorder: Recorder | None = None
@@ -177,6 +179,9 @@ class Preloaded(MetaPathFinder):
         shown = [name for name in names if name not in sys.modules and name.partition(".")[0] not in besides]
         for name in shown:
             sys.modules[name] = self._modules[name]
+        for name in self._attributes.intersection(shown):
+            package, _, part = name.rpartition(".")
+            setattr(sys.modules[package], part, self._modules[name])
         return shown
 
     def _hide(self, known: set[str]) -> None:
@@ -194,6 +199,10 @@ class Preloaded(MetaPathFinder):
                 continue
             self._modules[name] = module
             del sys.modules[name]
+            package, part = self._modules.get(parent) or sys.modules.get(parent), name.rpartition(".")[2]
+            if isinstance(package, ModuleType) and vars(package).get(part) is module:
+                self._attributes.add(name)
+                delattr(package, part)
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._recorder is not None:
