@@ -13,7 +13,6 @@ from __future__ import annotations
 import builtins
 import importlib
 import os
-import re
 import sys
 import time
 import warnings
@@ -26,8 +25,8 @@ from typing import Any
 
 from baton_shim.base import late
 
-READ_ONCE = re.compile(r"(BLIS|GOMP|KMP|MKL|NPY|NUMEXPR|NUMPY|OMP|OPENBLAS|SCIPY|SKLEARN|TORCH)(_|[A-Z])")
-"""Variables of the environment for numerical libraries."""
+READ_ONCE = tuple(f"{library}_NUM_THREADS" for library in ("MKL", "NUMEXPR", "OMP", "OPENBLAS"))
+"""Variables that students set, and numerical libraries read only when they are loaded."""
 SUFFIXES = frozenset(("", *all_suffixes()))
 ANOTHER = (
     "This session had loaded another {0} in advance. If this one does not work, ask your course staff to set "
@@ -255,9 +254,9 @@ class Preloaded(MetaPathFinder):
             late.arrived(name)
 
     def _announce(self, library: str) -> None:
-        """What the student has set meanwhile, and a library reads only when it is loaded."""
-        names = sorted({*os.environ, *self._environment})
-        late = [name for name in names if READ_ONCE.match(name) and os.environ.get(name) != self._environment.get(name)]
+        """Once, what the student has set meanwhile."""
+        late = [name for name in READ_ONCE if os.environ.get(name) != self._environment.get(name)]
+        self._environment.update((name, os.environ[name]) for name in late if name in os.environ)
         if late:
             sys.stderr.write(
                 f"{library} was loaded before this session knew {', '.join(late)}, which may have no effect here\n"
