@@ -25,14 +25,14 @@ from typing import Any
 
 from baton_shim.base import late
 
-READ_ONCE = tuple(f"{library}_NUM_THREADS" for library in ("MKL", "NUMEXPR", "OMP", "OPENBLAS"))
+READ_ONCE = ("MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 """Variables that students set, and numerical libraries read only when they are loaded."""
 SUFFIXES = frozenset(("", *all_suffixes()))
 ANOTHER = (
     "This session had loaded another {0} in advance. If this one does not work, ask your course staff to set "
     "worker.warm_starts = false\n"
 )
-NUMPY_RANDOM = "numpy.random.mtrand"
+NUMPY_RANDOM = "numpy.random"
 
 
 class Recorder:
@@ -249,7 +249,7 @@ class Preloaded(MetaPathFinder):
                 self._announce(name)
                 traces.leave()
         if NUMPY_RANDOM in names:
-            sys.modules[NUMPY_RANDOM]._rand.seed()
+            sys.modules[NUMPY_RANDOM].seed()
         for name in names:
             late.arrived(name)
 

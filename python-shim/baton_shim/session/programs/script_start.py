@@ -13,6 +13,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
+INTERRUPTED = 130
+"""The exit status that a shell gives a program which Ctrl-C ended."""
+
 
 def main() -> None:
     from baton_shim.base.blocks import RUNTIME, OnGpuMachine
@@ -25,8 +28,12 @@ def main() -> None:
     script = os.path.abspath(sys.argv[0])
     sys.path.insert(0, os.path.dirname(script))  # `-P` left it out
     SWITCH.begin(session=True)
-    sys.excepthook = show
-    run(read(script), script)
+    try:
+        code = read(script)
+    except SyntaxError as error:
+        show(error, None)
+        sys.exit(1)
+    run(code, script)
 
 
 def read(script: str) -> CodeType:
@@ -45,16 +52,18 @@ def run(code: CodeType, script: str) -> None:
     for name in set(namespace) - own:
         del namespace[name]
     namespace.update(__file__=script, __spec__=None, __cached__=None, __doc__=None, __package__=None)
-    exec(code, namespace)
+    try:
+        exec(code, namespace)
+    except SystemExit:
+        raise
+    except BaseException as error:
+        show(error, error.__traceback__ and error.__traceback__.tb_next)
+        sys.exit(INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1)
 
 
-def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
-    """Without the frames that stand above the script's."""
-    own = trace
-    while own is not None and own.tb_frame.f_code is not run.__code__:
-        own = own.tb_next
-    trace = own.tb_next if own is not None else None
-    sys.__excepthook__(kind, error.with_traceback(trace), trace)
+def show(error: BaseException, trace: TracebackType | None) -> None:
+    """As Python shows what ends a script, with the script's own frames."""
+    sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 if __name__ == "__main__":
