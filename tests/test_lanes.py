@@ -102,12 +102,14 @@ def test_a_cell_waits_in_memory_while_the_broker_is_restarted(
     assert chunks(service) == 0
 
 
-def test_nothing_is_left_open(running: Service, new_kernel: Callable[..., Kernel]) -> None:
-    kernel = running.kernel(new_kernel)
+def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(BATON_WORKER_WARM_STARTS="false")  # a new zygote in the meantime has descriptors of its own
+    kernel = service.kernel(new_kernel)
     kernel.run(MAKE).ok()
     kernel.gpu("base[0] = 5").ok()
     kernel.gpu("base[0] += 1").ok()
-    processes = [kernel.proxy, running.process("worker-0"), psutil.Process(kernel.session_pid)]
+    processes = [kernel.proxy, service.process("worker-0"), psutil.Process(kernel.session_pid)]
     before = [open_files(process) for process in processes]
     for _ in range(20):
         kernel.gpu("base[0] += 1\nnew = base + 1").ok()
