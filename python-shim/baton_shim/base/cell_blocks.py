@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import linecache
+import re
 import sys
 from typing import Any
 
@@ -15,6 +16,7 @@ from IPython.core.error import InputRejected
 from baton_shim.base.blocks import RUNTIME, Gpu, Kernel
 
 PACKAGE = "baton"
+MENTIONED = re.compile(rf"\b{PACKAGE}\b")
 
 
 class BlockRefused(SyntaxError, InputRejected):  # type: ignore[misc]
@@ -29,7 +31,7 @@ def begin(kernel: Kernel, shell: Any) -> None:
     taking_out = TakeOut(shell)
 
     def cell_begins(info: Any) -> None:
-        if PACKAGE in (info.raw_cell or ""):
+        if MENTIONED.search(info.raw_cell or ""):
             install()
 
     def install() -> None:
