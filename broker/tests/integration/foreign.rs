@@ -466,6 +466,15 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             "/v1/notebook-token",
             vec![post("/v1/notebook-token".to_owned(), "")],
         ),
+        plain("/v1/pools"),
+        (
+            "/v1/pools/{pool}/resume",
+            vec![post("/v1/pools/slurm-gpu/resume".to_owned(), "{}")],
+        ),
+        (
+            "/v1/pools/{pool}/test",
+            vec![post("/v1/pools/slurm-gpu/test".to_owned(), "")],
+        ),
         ("/v1/proxy", vec![get("/v1/proxy".to_owned())]),
         ("/v1/usage", vec![get("/v1/usage?person=ada".to_owned())]),
         ("/v1/worker", vec![get("/v1/worker".to_owned())]),
