@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable, Iterator, Mapping, Set
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping, Set
 from typing import Any
 
 from baton_shim.base.undoing import Action, take_back
@@ -32,7 +33,7 @@ class Undo:
         self._of_memory = of_memory
         self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
         self._names: list[tuple[dict[str, Any], str, Any]] = []
-        self._patches: list[tuple[Kind, Any, Any]] = []
+        self._patches: list[tuple[Kind, Callable[[], Any], Any]] = []
         self._besides: list[Action] = []
         self._modules: list[Action] = []
         self._after: list[bytes] = []
@@ -65,14 +66,14 @@ class Undo:
 
     def identities(self) -> set[int]:
         """Of the objects that it changed."""
-        return {id(obj) for _, obj, _ in self._patches}
+        return {id(get()) for _, get, _ in self._patches}
 
     def kept_bytes(self) -> int:
         return sum(len(before) for _, before, _ in self._bytes)
 
     def keep(self, number: int, kind: Kind, obj: Any) -> None:
         self.patched.append(number)
-        self._patches.append((kind, obj, kind.content(obj, kind.read(obj))))
+        self._patches.append((kind, lambda: obj, kind.content(obj, kind.read(obj))))
 
     def add(self, action: Action) -> None:
         """What takes back a change of something that is no variable."""
@@ -86,6 +87,10 @@ class Undo:
         """What lives on for this only."""
         yield from (before for _, _, before in self._names if before is not _NOTHING)
         yield from (content for _, _, content in self._patches)
+
+    def loosen(self) -> None:
+        """The message has succeeded: objects that it changed need not live on for this."""
+        self._patches = [(kind, loosely(get), content) for kind, get, content in self._patches]
 
     def seal(self) -> None:
         """Notes the memory as it is now, for `overwritten`."""
@@ -120,10 +125,19 @@ class Undo:
                 namespace.pop(name, None)
             else:
                 namespace[name] = before
-        for kind, obj, content in reversed(self._patches):
-            kind.apply(obj, content)
+        for kind, get, content in reversed(self._patches):
+            if (obj := get()) is not None:
+                kind.apply(obj, content)
         for address, before, _ in reversed(self._bytes):
             memory.write(address, before)
+
+
+def loosely(get: Callable[[], Any]) -> Callable[[], Any]:
+    """None once nothing else holds the object; one that cannot be looked at weakly stays."""
+    try:
+        return weakref.ref(get())
+    except TypeError:
+        return get
 
 
 def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> memoryview:

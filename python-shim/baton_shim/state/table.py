@@ -497,6 +497,7 @@ class Table:
         self.messages += 1
         if self._home:
             self.away.applied(header.away, undo, self.messages)
+            undo.loosen()
             self.last_undo = undo
         else:
             undo.forget()

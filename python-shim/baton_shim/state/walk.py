@@ -211,7 +211,7 @@ class Walker:
             below: tuple[int, ...] = ()
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)
-            parts = () if state is _UNREADABLE else kind.parts(obj, state)
+            parts = () if state is _UNREADABLE else kind.parts(obj, state) or ()
             below = tuple({memo[id(part)][0] for part in parts if type(part) not in ATOMS and id(part) in memo})
         self.children[number] = below
         return below
