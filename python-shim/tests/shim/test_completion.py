@@ -6,7 +6,7 @@ import pytest
 from baton_shim.notebook import magic
 from IPython.core.interactiveshell import InteractiveShell
 
-ALL = ["--drop", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
+ALL = ["--drop", "--gpu", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
 
 
 @pytest.fixture(scope="module")
