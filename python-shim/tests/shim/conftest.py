@@ -250,6 +250,7 @@ class Baton:
         self.follow.set()
         self.told_of_loss = threading.Event()
         self.follow_ups = 0
+        self.followed_up = threading.Event()
         self.seen: list[tuple[str, dict[str, Any]]] = []
         """Of the present cell."""
         self.hold = threading.Event()
@@ -475,6 +476,7 @@ class Baton:
                 return said if name == "run" else None
             if name == "applied":
                 self.follow_ups += said["error"] is None
+                self.followed_up.set()
                 return None
             if name in ("run", "end"):
                 if told:

@@ -31,6 +31,7 @@ def test_the_next_gpu_cell_does_not_wait(baton: Baton) -> None:
     baton.follow.set()
     assert baton.run("float(x.sum())").result == "5000.0"
     assert baton.mover.bytes_moved - before == 8000
+    assert baton.followed_up.wait(100)
     assert baton.follow_ups == 1
     assert "Not here yet" not in baton.run("%gpu_status").text()
 
