@@ -1,6 +1,6 @@
 //! What a job says, as `baton_shim.session.programs.report` writes it.
 
-use baton_jupyter_client::{MediaType, Output};
+use baton_jupyter_client::{MediaType, Output, StreamName};
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -32,7 +32,10 @@ impl Report {
     pub(crate) fn of(output: Output) -> Option<Self> {
         let data = match output {
             Output::StreamContent(stream) => {
-                let name = stream_name(&stream.name)?;
+                let name = match stream.name {
+                    StreamName::Stdout => "stdout",
+                    StreamName::Stderr => "stderr",
+                };
                 let text = stream.text;
                 return Some(Self::Stream { name, text });
             }
@@ -49,13 +52,5 @@ impl Report {
             MediaType::Plain(text) => Some(Self::Status(text)),
             _ => None,
         })
-    }
-}
-
-fn stream_name(name: &impl serde::Serialize) -> Option<&'static str> {
-    match serde_json::to_value(name).ok()?.as_str()? {
-        "stdout" => Some("stdout"),
-        "stderr" => Some("stderr"),
-        _ => None,
     }
 }

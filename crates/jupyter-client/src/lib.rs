@@ -23,7 +23,9 @@ use jupyter_protocol::{
     ConnectionInfo, ExecuteReply, ExecuteRequest, ExecutionState, JupyterMessage,
     KernelInfoRequest, ShutdownRequest, connection_info::Transport,
 };
-pub use jupyter_protocol::{JupyterMessageContent as Output, ReplyStatus, media::MediaType};
+pub use jupyter_protocol::{
+    JupyterMessageContent as Output, ReplyStatus, Stdio as StreamName, media::MediaType,
+};
 use jupyter_zmq_client::{
     ClientControlConnection, ClientIoPubConnection, ClientShellConnection, RuntimeError,
     create_client_control_connection, create_client_iopub_connection,

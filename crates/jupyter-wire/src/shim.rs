@@ -59,9 +59,7 @@ impl ShimPair {
     /// from the kernel's namespace.
     pub async fn greeted(self) -> Result<(Pid, ShimReader, ShimWriter), ShimError> {
         let stream = &self.stream;
-        let sender = stream
-            .async_io(Interest::READABLE, || receive_greeting(stream))
-            .await?;
+        let sender = sender_of_byte(stream).await?;
         setsockopt(stream, PassCred, &false).map_err(io::Error::from)?;
         let kernel = sender.ok_or(ShimError::Closed)?;
         let (reader, writer) = split(self.stream);
@@ -69,7 +67,18 @@ impl ShimPair {
     }
 }
 
-fn receive_greeting(stream: &UnixStream) -> io::Result<Option<Pid>> {
+/// Waits for a byte on a socket with `SO_PASSCRED`, and returns whose it is, in this process's numbers. `None`: the other
+/// end is closed.
+///
+/// # Errors
+/// When the socket cannot be read.
+pub async fn sender_of_byte(stream: &UnixStream) -> io::Result<Option<Pid>> {
+    stream
+        .async_io(Interest::READABLE, || receive_sender(stream))
+        .await
+}
+
+fn receive_sender(stream: &UnixStream) -> io::Result<Option<Pid>> {
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
     let mut space = nix::cmsg_space!(UnixCredentials);

@@ -2,19 +2,17 @@
 //!
 //! In: a command that ends with bubblewrap's own arguments. Out: a descriptor of the process inside, once all walls stand.
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::io;
+use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 use std::time::Duration;
 
+use baton_jupyter_wire::shim::sender_of_byte;
 use nix::libc;
-use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
-};
+use nix::sys::socket::{setsockopt, sockopt::PassCred};
 use nix::unistd::Pid;
-use tokio::io::Interest;
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
@@ -68,7 +66,7 @@ impl Holder {
         let fails = |said: &str| SandboxError::Fails {
             said: said.to_owned(),
         };
-        let greeted = tokio::time::timeout(PATIENCE, self.greeted()).await;
+        let greeted = tokio::time::timeout(PATIENCE, sender_of_byte(&self.greeting)).await;
         let holder = greeted
             .map_err(|_elapsed| fails("it is not ready in time"))??
             .ok_or_else(|| fails("it ended at once"))?;
@@ -85,29 +83,6 @@ impl Holder {
             filter: super::filter::of_forks(),
         })
     }
-
-    async fn greeted(&self) -> io::Result<Option<Pid>> {
-        let stream = &self.greeting;
-        stream
-            .async_io(Interest::READABLE, || sender_of_byte(stream))
-            .await
-    }
-}
-
-fn sender_of_byte(stream: &UnixStream) -> io::Result<Option<Pid>> {
-    let mut byte = [0];
-    let mut slices = [IoSliceMut::new(&mut byte)];
-    let mut space = nix::cmsg_space!(UnixCredentials);
-    let flags = MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_CMSG_CLOEXEC;
-    let received = recvmsg::<()>(stream.as_raw_fd(), &mut slices, Some(&mut space), flags)?;
-    if received.bytes == 0 {
-        return Ok(None);
-    }
-    let mut messages = received.cmsgs()?;
-    Ok(messages.find_map(|message| match message {
-        ControlMessageOwned::ScmCredentials(sender) => Some(Pid::from_raw(sender.pid())),
-        _ => None,
-    }))
 }
 
 /// A sandbox through whose mounts files can be opened that nothing can write to, whoever has them open.

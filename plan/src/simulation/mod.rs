@@ -5,6 +5,7 @@
 //! mean is ([`Estimate`]).
 
 mod first_come;
+mod people;
 mod pool;
 mod sharing;
 mod statistics;

@@ -5,15 +5,19 @@
 
 use std::{cmp::Reverse, collections::BinaryHeap, collections::HashSet, sync::Arc};
 
-use baton_protocol::{JobId, NotebookId, WorkerId};
+use baton_protocol::{NotebookId, WorkerId};
 use baton_scheduling::{
     pools::{self, Present, Terms, Waiting},
-    queue::{Job, Precedence, Worker, plan},
+    queue::{Job, Worker, plan},
 };
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 use uuid::Uuid;
 
-use super::{Length, Runs, Times, each_seed, statistics::Spread};
+use super::{
+    Length, Runs, Times, each_seed,
+    people::{job, notebook},
+    statistics::Spread,
+};
 use crate::simulation::Estimate;
 
 /// People who use a pool, and its terms. Times are in seconds.
@@ -166,7 +170,7 @@ impl World<'_> {
         match happening {
             Happening::Submits(person) => {
                 self.since[person] = self.now;
-                self.jobs.push(job(person));
+                self.jobs.push(job(person, person.to_string().into()));
             }
             Happening::Ends(person) => {
                 let is_own = |job: &Job| job.notebook == notebook(person);
@@ -285,30 +289,6 @@ impl World<'_> {
             self.later(start, Happening::Comes(id));
         }
     }
-}
-
-fn job(person: usize) -> Job {
-    Job {
-        job: JobId(Uuid::from_u128(person as u128)),
-        notebook: notebook(person),
-        owner: person.to_string().into(),
-        worker: None,
-        precedence: Precedence {
-            used_ms: 0.0,
-            weight: 1.0,
-            boost: 1.0,
-            low_priority: false,
-            waited_ms: 0,
-        },
-        held: false,
-        paused: false,
-        front: None,
-        needs: Arc::default(),
-    }
-}
-
-fn notebook(person: usize) -> NotebookId {
-    NotebookId(Uuid::from_u128(person as u128))
 }
 
 fn worker(id: u128) -> WorkerId {

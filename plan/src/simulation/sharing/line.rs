@@ -2,9 +2,11 @@
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
-use baton_protocol::{JobId, NotebookId, WorkerId};
-use baton_scheduling::queue::{Job, Precedence, Worker, plan};
+use baton_protocol::{JobId, WorkerId};
+use baton_scheduling::queue::{Job, Worker, plan};
 use uuid::Uuid;
+
+use super::super::people::{job, notebook};
 
 /// Everybody has one notebook, and runs one cell at a time.
 #[derive(Debug)]
@@ -56,23 +58,8 @@ impl Line {
 
     pub(super) fn submit(&mut self, person: usize, now: Duration) {
         self.people[person].since = now;
-        self.jobs.push(Job {
-            job: JobId(Uuid::from_u128(person as u128)),
-            notebook: notebook(person),
-            owner: Arc::clone(&self.people[person].owner),
-            worker: None,
-            precedence: Precedence {
-                used_ms: 0.0,
-                weight: 1.0,
-                boost: 1.0,
-                low_priority: false,
-                waited_ms: 0,
-            },
-            held: false,
-            paused: false,
-            front: None,
-            needs: Arc::default(),
-        });
+        let owner = Arc::clone(&self.people[person].owner);
+        self.jobs.push(job(person, owner));
     }
 
     /// The person's cell ran for `run`.
@@ -122,10 +109,6 @@ impl Person {
     fn used_ms(&self, now: Duration) -> f64 {
         self.used_ms * (-(now - self.used_at).as_secs_f64() / HALF_LIFE).exp2()
     }
-}
-
-fn notebook(person: usize) -> NotebookId {
-    NotebookId(Uuid::from_u128(person as u128))
 }
 
 fn worker(gpu: usize) -> WorkerId {
