@@ -147,7 +147,24 @@ def test_matplotlib_widget(new_kernel: Callable[..., Kernel]) -> None:
     assert kernel.evaluate(f"figure.canvas is canvas and plt.gcf() is figure and {listening} == listening")
     made = kernel.gpu("other = plt.figure()\n_ = plt.plot([2, 1])").ok()
     assert "MPLCanvasModel" in [each["data"]["state"]["_model_name"] for each in made.of("comm_open")]
-    assert any("application/vnd.jupyter.widget-view+json" in display["data"] for display in made.displays)
+    assert views(made) == 1
+
+
+def test_matplotlib_widget_shows_no_figure_after_ioff(new_kernel: Callable[..., Kernel]) -> None:
+    """Such a figure is a part of a layout of widgets, or is shown by `plt.show()`."""
+    kernel = new_kernel()
+    kernel.run("%matplotlib widget\nimport matplotlib.pyplot as plt").ok()
+    for run in (kernel.run, kernel.gpu):
+        assert views(run("with plt.ioff():\n    hidden = plt.figure()").ok()) == 0
+        assert views(kernel.run("from IPython.display import display\ndisplay(hidden.canvas)").ok()) == 1
+        assert views(run("with plt.ioff():\n    asked = plt.figure()\nplt.show()").ok()) == 1
+        assert views(run("with plt.ioff():\n    hidden = plt.figure()\nshown = plt.figure()").ok()) == 1
+    assert kernel.evaluate("plt.isinteractive()")
+
+
+def views(result: Result) -> int:
+    """How many widgets a cell shows."""
+    return sum("application/vnd.jupyter.widget-view+json" in display["data"] for display in result.displays)
 
 
 # ---- debuggers

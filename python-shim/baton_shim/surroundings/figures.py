@@ -11,8 +11,14 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from baton_shim.surroundings.plots import BACKEND
+
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
+
+
+Open = tuple[int, Any, bool]
+"""Its number, the figure, and whether a live backend shows it as soon as it has a manager."""
 
 
 class Figures:
@@ -26,7 +32,7 @@ class Figures:
     def restart(self) -> None:
         self._any = False
 
-    def look(self) -> list[tuple[int, Any]] | None:
+    def look(self) -> list[Open] | None:
         """All of them, the current one last."""
         found = open_figures()
         self._next = bool(found)
@@ -43,32 +49,34 @@ class Figures:
             self._any = bool(open_figures())
 
 
-def open_figures() -> list[tuple[int, Any]]:
+def open_figures() -> list[Open]:
     helpers: Any = sys.modules.get("matplotlib._pylab_helpers")
     if helpers is None:
         return []
-    return [(number, manager.canvas.figure) for number, manager in helpers.Gcf.figs.items()]
+    figures = [(number, manager.canvas.figure) for number, manager in helpers.Gcf.figs.items()]
+    return [(number, figure, not BACKEND.hides(figure)) for number, figure in figures]
 
 
-def register(figures: list[tuple[int, Any]]) -> None:
+def register(figures: list[Open]) -> None:
     """Makes pyplot know exactly these."""
     import matplotlib.pyplot
     from matplotlib._pylab_helpers import Gcf
     from matplotlib.figure import Figure
 
-    wanted = [(number, figure) for number, figure in figures if isinstance(figure, Figure)]
+    wanted = [one for one in figures if isinstance(one[1], Figure)]
     managers: dict[int, Any] = {id(known.canvas.figure): known for known in Gcf.figs.values()}
-    staying = {id(figure) for _, figure in wanted}
+    staying = {id(figure) for _, figure, _ in wanted}
     for number, open_one in list(Gcf.figs.items()):
         if id(open_one.canvas.figure) not in staying:
             matplotlib.pyplot.close(number)
     Gcf.figs.clear()
-    for number, figure in wanted:
+    for number, figure, shown in wanted:
         manager = managers.get(id(figure))
         if manager is None:
             # As matplotlib does when it unpickles a figure that pyplot knew.
             backend = matplotlib.pyplot._get_backend_mod()
-            manager = backend.new_figure_manager_given_figure(number, figure)
+            with matplotlib.pyplot.ion() if shown else matplotlib.pyplot.ioff():
+                manager = backend.new_figure_manager_given_figure(number, figure)
         manager.num = number
         figure.number = number
         Gcf._set_new_active_manager(manager)

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import sys
+import weakref
 from importlib.util import find_spec
 from typing import Any
 
@@ -60,6 +61,11 @@ class Backend:
 
     def __init__(self) -> None:
         self._stands_for: str | None = None
+        self._hidden: weakref.WeakSet[Any] = weakref.WeakSet()
+
+    def hides(self, figure: Any) -> bool:
+        """Whether a session made it after `plt.ioff()` and nobody asked to see it."""
+        return figure in self._hidden
 
     def look(self, matplotlib: Any) -> str | None:
         chosen = dict.get(matplotlib.rcParams, "backend")  # not yet chosen: another kind of object
@@ -98,6 +104,21 @@ class Backend:
             switch(newbackend)
 
         pyplot.switch_backend = switch_backend
+        make, show = pyplot.new_figure_manager, pyplot.show
+
+        @functools.wraps(make)
+        def new_figure_manager(*arguments: Any, **options: Any) -> Any:
+            manager = make(*arguments, **options)
+            if not pyplot.isinteractive():
+                self._hidden.add(manager.canvas.figure)
+            return manager
+
+        @functools.wraps(show)
+        def shown(*arguments: Any, **options: Any) -> Any:
+            self._hidden.clear()
+            return show(*arguments, **options)
+
+        pyplot.new_figure_manager, pyplot.show = new_figure_manager, shown
 
 
 BACKEND = Backend()
