@@ -1,12 +1,12 @@
 //! What Prometheus reads at `/metrics`.
 //!
 //! In: changes that the engine stores, requests, and the present at the time of the question. Out: text.
-//! **Invariant:** labels are states, outcomes, workers' states, the courses of the file and the GPUs of connected workers; no persons,
-//! no jobs.
+//! **Invariant:** labels are states, outcomes, workers' states, pools, the courses of the file and the GPUs of
+//! connected workers; no persons, no jobs.
 
 use crate::{
     api::{ApiError, ask},
-    dispatch::Overview,
+    dispatch::{Overview, WorkerView},
     engine::Event,
     http::{Caller, Shared},
     store::{Phase, Write},
@@ -22,320 +22,295 @@ use baton_protocol::{
     api::{Course, Pool, WorkerState},
     worker::GpuLoad,
 };
-use std::{
-    fmt::Write as _,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
+use prometheus_client::{
+    encoding::prometheus_text::{CONTENT_TYPE, encode},
+    metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
+    registry::{Metric, Registry},
 };
+use std::{sync::atomic::AtomicU64, time::Duration};
 
-/// In seconds: short cells and long trainings.
-const BOUNDS: [u64; 12] = [1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 14_400];
+/// In seconds: a start that a student does not notice, short cells, and long trainings.
+const BOUNDS: [f64; 20] = [
+    0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
+    120.0, 300.0, 600.0, 3600.0, 14_400.0,
+];
 /// A file may name any number of courses; more than this is no use on a board.
 const MOST_COURSES: usize = 100;
 const MOST_GPUS: usize = 256;
 
-#[derive(Debug, Default)]
+type Labels = Vec<(&'static str, String)>;
+type Seconds = Counter<f64, AtomicU64>;
+
+/// What has happened since the broker began.
 pub(crate) struct Metrics {
-    outcomes: [AtomicU64; Outcome::ALL.len()],
+    registry: Registry,
+    finished: Family<Labels, Counter>,
     waits: Histogram,
     runs: Histogram,
-    gpu_ms: AtomicU64,
-    transactions: AtomicU64,
-    transactions_us: AtomicU64,
-    failed_transactions: AtomicU64,
-    limited: AtomicU64,
+    gpu: Seconds,
+    transactions: Counter,
+    transaction_time: Seconds,
+    failed_transactions: Counter,
+    limited: Counter,
 }
 
-#[derive(Debug, Default)]
-struct Histogram {
-    counts: [AtomicU64; BOUNDS.len()],
-    count: AtomicU64,
-    sum_ms: AtomicU64,
-}
-
-impl Histogram {
-    fn add(&self, ms: u64) {
-        let bounds = BOUNDS.iter().zip(&self.counts);
-        for (_, count) in bounds.filter(|(bound, _)| ms <= **bound * 1000) {
-            count.fetch_add(1, Ordering::Relaxed);
+impl Default for Metrics {
+    fn default() -> Self {
+        let mut registry = Registry::with_prefix("baton");
+        let finished: Family<Labels, Counter> = registered(
+            &mut registry,
+            "jobs_finished",
+            "Finished cells by outcome",
+            Family::default(),
+        );
+        for outcome in Outcome::ALL {
+            let _ = finished.get_or_create(&labels("outcome", outcome.name()));
         }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.sum_ms.fetch_add(ms, Ordering::Relaxed);
+        let new = &mut registry;
+        Self {
+            finished,
+            waits: registered(
+                new,
+                "job_wait_seconds",
+                "Time from submission to start",
+                Histogram::new(BOUNDS),
+            ),
+            runs: registered(
+                new,
+                "job_run_seconds",
+                "Run time of cells",
+                Histogram::new(BOUNDS),
+            ),
+            gpu: registered(new, "gpu_seconds", "Charged GPU time", Seconds::default()),
+            transactions: registered(
+                new,
+                "transactions",
+                "Database transactions of the queue",
+                Counter::default(),
+            ),
+            transaction_time: registered(
+                new,
+                "transaction_seconds",
+                "Time spent in database transactions of the queue",
+                Seconds::default(),
+            ),
+            failed_transactions: registered(
+                new,
+                "transactions_failed",
+                "Failed database transactions",
+                Counter::default(),
+            ),
+            limited: registered(
+                new,
+                "requests_limited",
+                "Requests refused because of the rate limit of their token",
+                Counter::default(),
+            ),
+            registry,
+        }
     }
 }
 
 impl Metrics {
     /// One transaction of the engine.
     pub(crate) fn stored(&self, took: Duration) {
-        let took = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        self.transactions.fetch_add(1, Ordering::Relaxed);
-        self.transactions_us.fetch_add(took, Ordering::Relaxed);
+        self.transactions.inc();
+        self.transaction_time.inc_by(took.as_secs_f64());
     }
 
     pub(crate) fn failed(&self) {
-        self.failed_transactions.fetch_add(1, Ordering::Relaxed);
+        self.failed_transactions.inc();
     }
 
     pub(crate) fn limited(&self) {
-        self.limited.fetch_add(1, Ordering::Relaxed);
+        self.limited.inc();
     }
 
     pub(crate) fn waited(&self, ms: u64) {
-        self.waits.add(ms);
+        self.waits.observe(seconds(ms));
     }
 
     pub(crate) fn changed(&self, write: &Write) {
         match write {
             Write::Finish { outcome, .. } => {
-                let place = Outcome::ALL.iter().position(|known| known == outcome);
-                if let Some(count) = place.and_then(|place| self.outcomes.get(place)) {
-                    count.fetch_add(1, Ordering::Relaxed);
-                }
+                let outcome = labels("outcome", outcome.name());
+                self.finished.get_or_create(&outcome).inc();
             }
             Write::Charge { run_ms, .. } => {
-                self.runs.add(*run_ms);
-                self.gpu_ms.fetch_add(*run_ms, Ordering::Relaxed);
+                self.runs.observe(seconds(*run_ms));
+                self.gpu.inc_by(seconds(*run_ms));
             }
             _ => {}
         }
     }
 
-    fn text(&self, present: &Overview, courses: &[Course], pools: &[Pool]) -> String {
-        let mut text = Text::default();
-        let phase = |phase| {
-            present
-                .jobs
-                .iter()
-                .filter(move |job| job.phase == phase)
-                .count() as u64
+    fn text(&self, present: &Registry) -> String {
+        let mut text = String::new();
+        for registry in [present, &self.registry] {
+            encode(&mut text, registry).expect("a string takes all text");
+        }
+        text
+    }
+}
+
+fn registered<M: Metric + Clone>(registry: &mut Registry, name: &str, help: &str, metric: M) -> M {
+    registry.register(name, help, metric.clone());
+    metric
+}
+
+fn seconds(ms: u64) -> f64 {
+    Duration::from_millis(ms).as_secs_f64()
+}
+
+fn labels(name: &'static str, value: &str) -> Labels {
+    vec![(name, value.to_owned())]
+}
+
+/// What is so at the time of the question.
+struct Present(Registry);
+
+impl Present {
+    fn gauge(&mut self, name: &str, help: &str, values: impl IntoIterator<Item = (Labels, u64)>) {
+        let family = Family::<Labels, Gauge<u64, AtomicU64>>::default();
+        for (labels, value) in values {
+            family.get_or_create(&labels).set(value);
+        }
+        self.0.register(name, help, family);
+    }
+
+    fn queue(&mut self, present: &Overview) {
+        let phases = [
+            ("queued", Phase::Queued),
+            ("assigned", Phase::Assigned),
+            ("started", Phase::Started),
+        ];
+        let jobs = phases.map(|(name, phase)| {
+            let jobs = present.jobs.iter().filter(|job| job.phase == phase);
+            (labels("state", name), jobs.count() as u64)
+        });
+        self.gauge("jobs", "Unfinished cells by state", jobs);
+        let desired = crate::scale::desired_workers(present);
+        self.gauge(
+            "desired_workers",
+            "Number of workers with which the cells that wait now would wait one minute",
+            [(Labels::new(), desired)],
+        );
+    }
+
+    fn workers(&mut self, present: &Overview) {
+        let states = [
+            ("drained", WorkerState::Drained),
+            ("failing", WorkerState::Failing),
+            ("leaving", WorkerState::Leaving),
+            ("disconnected", WorkerState::Disconnected),
+        ];
+        let count = |state: &dyn Fn(&WorkerView) -> bool| {
+            let workers = present.workers.iter().filter(|worker| state(worker));
+            workers.count() as u64
         };
-        text.gauge(
-            "baton_jobs",
-            "Unfinished cells by state.",
-            &[
-                ("state=\"queued\"".to_owned(), phase(Phase::Queued)),
-                ("state=\"assigned\"".to_owned(), phase(Phase::Assigned)),
-                ("state=\"started\"".to_owned(), phase(Phase::Started)),
-            ],
+        let open = (labels("state", "open"), count(&WorkerView::is_open));
+        let others = states.map(|(name, state)| {
+            let workers = count(&|worker| worker.state() == state);
+            (labels("state", name), workers)
+        });
+        let workers = std::iter::once(open).chain(others);
+        self.gauge("workers", "Workers by state", workers);
+        self.gauge(
+            "worker_slots",
+            "Slots of all open workers: how many cells they can run at once",
+            [(Labels::new(), present.open_slots())],
         );
-        let workers = |state: fn(&crate::dispatch::WorkerView) -> bool| {
-            present
-                .workers
-                .iter()
-                .filter(|worker| state(worker))
-                .count() as u64
-        };
-        text.gauge(
-            "baton_workers",
-            "Workers by state.",
-            &[
-                (
-                    "state=\"open\"".to_owned(),
-                    workers(|worker| worker.is_open()),
-                ),
-                (
-                    "state=\"drained\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Drained),
-                ),
-                (
-                    "state=\"failing\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Failing),
-                ),
-                (
-                    "state=\"leaving\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Leaving),
-                ),
-                (
-                    "state=\"disconnected\"".to_owned(),
-                    workers(|worker| worker.state() == WorkerState::Disconnected),
-                ),
-            ],
-        );
-        let one = |value| [(String::new(), value)];
-        text.gauge(
-            "baton_worker_slots",
-            "Slots of all open workers: how many cells they can run at once.",
-            &one(present.open_slots()),
-        );
+    }
+
+    fn gpus(&mut self, present: &Overview) {
         let gpus = present.workers.iter().flat_map(|worker| {
             let labels = |gpu: &GpuLoad| {
-                let worker = escaped(&worker.name);
-                format!("worker=\"{worker}\",gpu=\"{}\"", gpu.index)
+                vec![
+                    ("worker", worker.name.clone()),
+                    ("gpu", gpu.index.to_string()),
+                ]
             };
             worker.gpus.iter().map(move |gpu| (labels(gpu), gpu))
         });
-        let gpus: Vec<(String, &GpuLoad)> = gpus.take(MOST_GPUS).collect();
-        let of_gpus = |said: fn(&GpuLoad) -> Option<u64>| -> Vec<(String, u64)> {
-            let said = |(labels, gpu): &(String, &GpuLoad)| Some((labels.clone(), said(gpu)?));
+        let gpus: Vec<(Labels, &GpuLoad)> = gpus.take(MOST_GPUS).collect();
+        if gpus.is_empty() {
+            return;
+        }
+        let of_gpus = |said: fn(&GpuLoad) -> Option<u64>| -> Vec<(Labels, u64)> {
+            let said = |(labels, gpu): &(Labels, &GpuLoad)| Some((labels.clone(), said(gpu)?));
             gpus.iter().filter_map(said).collect()
         };
-        if !gpus.is_empty() {
-            text.gauge(
-                "baton_gpu_utilisation_percent",
-                "How busy each GPU was in the last moment.",
-                &of_gpus(|gpu| gpu.utilisation_percent.map(u64::from)),
-            );
-            text.gauge(
-                "baton_gpu_memory_used_bytes",
-                "Memory in use on each GPU.",
-                &of_gpus(|gpu| Some(gpu.memory_used_bytes)),
-            );
-            text.gauge(
-                "baton_gpu_memory_bytes",
-                "Memory of each GPU.",
-                &of_gpus(|gpu| Some(gpu.memory_total_bytes)),
-            );
-        }
-        text.gauge(
-            "baton_desired_workers",
-            "Number of workers with which the cells that wait now would wait one minute.",
-            &one(crate::scale::desired_workers(present)),
+        self.gauge(
+            "gpu_utilisation_percent",
+            "How busy each GPU was in the last moment",
+            of_gpus(|gpu| gpu.utilisation_percent.map(u64::from)),
         );
-        if !pools.is_empty() {
-            let of_pools = |value: fn(&Pool) -> u64| -> Vec<(String, u64)> {
-                let each = |pool: &Pool| (format!("pool=\"{}\"", escaped(&pool.pool)), value(pool));
-                pools.iter().map(each).collect()
-            };
-            text.gauge(
-                "baton_pool_wanted_workers",
-                "Workers that each pool should have.",
-                &of_pools(|pool| pool.wanted.into()),
-            );
-            text.gauge(
-                "baton_pool_workers",
-                "Workers of each pool that take cells.",
-                &of_pools(|pool| pool.up.into()),
-            );
-            text.gauge(
-                "baton_pool_pending_workers",
-                "Workers that each pool was asked for and that have not come.",
-                &of_pools(|pool| pool.pending.into()),
-            );
-            text.gauge(
-                "baton_pool_paused",
-                "1 for a pool that starts nothing because its workers failed, until somebody resumes it.",
-                &of_pools(|pool| pool.paused.into()),
-            );
+        self.gauge(
+            "gpu_memory_used_bytes",
+            "Memory in use on each GPU",
+            of_gpus(|gpu| Some(gpu.memory_used_bytes)),
+        );
+        self.gauge(
+            "gpu_memory_bytes",
+            "Memory of each GPU",
+            of_gpus(|gpu| Some(gpu.memory_total_bytes)),
+        );
+    }
+
+    fn pools(&mut self, pools: &[Pool]) {
+        if pools.is_empty() {
+            return;
         }
+        let of_pools = |value: fn(&Pool) -> u64| -> Vec<(Labels, u64)> {
+            let each = |pool: &Pool| (labels("pool", &pool.pool), value(pool));
+            pools.iter().map(each).collect()
+        };
+        self.gauge(
+            "pool_wanted_workers",
+            "Workers that each pool should have",
+            of_pools(|pool| pool.wanted.into()),
+        );
+        self.gauge(
+            "pool_workers",
+            "Workers of each pool that take cells",
+            of_pools(|pool| pool.up.into()),
+        );
+        self.gauge(
+            "pool_pending_workers",
+            "Workers that each pool was asked for and that have not come",
+            of_pools(|pool| pool.pending.into()),
+        );
+        self.gauge(
+            "pool_paused",
+            "1 for a pool that starts nothing because its workers failed, until somebody resumes it",
+            of_pools(|pool| pool.paused.into()),
+        );
+    }
+
+    fn courses(&mut self, courses: &[Course]) {
         let named = courses.iter().take(MOST_COURSES);
         let states = named.flat_map(|course| {
-            let labels =
-                |state| format!("course=\"{}\",state=\"{state}\"", escaped(&course.course));
-            [
-                (labels("running"), u64::from(course.running)),
-                (labels("waiting"), u64::from(course.waiting)),
-            ]
-        });
-        let states: Vec<(String, u64)> = states.collect();
-        text.gauge(
-            "baton_course_jobs",
-            "Unfinished cells of each course.",
-            &states,
-        );
-        let outcomes = Outcome::ALL.iter().zip(&self.outcomes);
-        let outcomes = outcomes
-            .map(|(outcome, count)| (format!("outcome=\"{}\"", outcome.name()), load(count)));
-        let outcomes: Vec<(String, u64)> = outcomes.collect();
-        text.counter(
-            "baton_jobs_finished_total",
-            "Finished cells by outcome.",
-            &outcomes,
-        );
-        text.histogram(
-            "baton_job_wait_seconds",
-            "Time from submission to start.",
-            &self.waits,
-        );
-        text.histogram("baton_job_run_seconds", "Run time of cells.", &self.runs);
-        text.seconds(
-            "baton_gpu_seconds_total",
-            "Charged GPU time.",
-            load(&self.gpu_ms),
-            1e3,
-        );
-        let count = one(load(&self.transactions));
-        text.counter(
-            "baton_transactions_total",
-            "Database transactions of the queue.",
-            &count,
-        );
-        text.seconds(
-            "baton_transaction_seconds_total",
-            "Time spent in database transactions of the queue.",
-            load(&self.transactions_us),
-            1e6,
-        );
-        let failed = one(load(&self.failed_transactions));
-        text.counter(
-            "baton_transactions_failed_total",
-            "Failed database transactions.",
-            &failed,
-        );
-        let limited = one(load(&self.limited));
-        text.counter(
-            "baton_requests_limited_total",
-            "Requests refused because of the rate limit of their token.",
-            &limited,
-        );
-        text.0
-    }
-}
-
-fn load(count: &AtomicU64) -> u64 {
-    count.load(Ordering::Relaxed)
-}
-
-fn escaped(label: &str) -> String {
-    label
-        .replace('\\', "\\\\")
-        .replace('"', "\\\"")
-        .replace('\n', "\\n")
-}
-
-/// Writing to a string cannot fail.
-#[derive(Default)]
-struct Text(String);
-
-impl Text {
-    fn head(&mut self, name: &str, kind: &str, help: &str) {
-        let _ = writeln!(self.0, "# HELP {name} {help}\n# TYPE {name} {kind}");
-    }
-
-    fn values(&mut self, name: &str, values: &[(String, u64)]) {
-        for (labels, value) in values {
-            let _ = match labels.as_str() {
-                "" => writeln!(self.0, "{name} {value}"),
-                labels => writeln!(self.0, "{name}{{{labels}}} {value}"),
+            let of = |state: &str, jobs: u32| {
+                let labels = vec![
+                    ("course", course.course.clone()),
+                    ("state", state.to_owned()),
+                ];
+                (labels, u64::from(jobs))
             };
-        }
+            [of("running", course.running), of("waiting", course.waiting)]
+        });
+        self.gauge("course_jobs", "Unfinished cells of each course", states);
     }
+}
 
-    fn gauge(&mut self, name: &str, help: &str, values: &[(String, u64)]) {
-        self.head(name, "gauge", help);
-        self.values(name, values);
-    }
-
-    fn counter(&mut self, name: &str, help: &str, values: &[(String, u64)]) {
-        self.head(name, "counter", help);
-        self.values(name, values);
-    }
-
-    fn seconds(&mut self, name: &str, help: &str, value: u64, in_a_second: f64) {
-        self.head(name, "counter", help);
-        let _ = writeln!(self.0, "{name} {}", value as f64 / in_a_second);
-    }
-
-    fn histogram(&mut self, name: &str, help: &str, histogram: &Histogram) {
-        self.head(name, "histogram", help);
-        for (bound, count) in BOUNDS.iter().zip(&histogram.counts) {
-            let _ = writeln!(self.0, "{name}_bucket{{le=\"{bound}\"}} {}", load(count));
-        }
-        let (count, sum) = (load(&histogram.count), load(&histogram.sum_ms) as f64 / 1e3);
-        let _ = writeln!(
-            self.0,
-            "{name}_bucket{{le=\"+Inf\"}} {count}\n{name}_sum {sum}\n{name}_count {count}"
-        );
-    }
+fn of_the_present(present: &Overview, courses: &[Course], pools: &[Pool]) -> Registry {
+    let mut now = Present(Registry::with_prefix("baton"));
+    now.queue(present);
+    now.workers(present);
+    now.gpus(present);
+    now.pools(pools);
+    now.courses(courses);
+    now.0
 }
 
 /// For admins and whoever has the broker's own token: courses are named here.
@@ -348,10 +323,7 @@ pub(crate) async fn show(
     }
     let present = ask(&shared, Event::Overview).await?;
     let courses = crate::api::courses_of(&shared, &caller).await?;
-    let kind = [(header::CONTENT_TYPE, "text/plain; version=0.0.4")];
-    Ok((
-        kind,
-        shared.metrics.text(&present, &courses, &shared.pools.all()),
-    )
-        .into_response())
+    let now = of_the_present(&present, &courses, &shared.pools.all());
+    let kind = [(header::CONTENT_TYPE, CONTENT_TYPE)];
+    Ok((kind, shared.metrics.text(&now)).into_response())
 }

@@ -57,7 +57,9 @@ async fn the_queue_and_the_workers_are_counted() {
         ("baton_course_jobs{course=\"ml\",state=\"running\"}", "1"),
         ("baton_course_jobs{course=\"ml\",state=\"waiting\"}", "1"),
         ("baton_jobs_finished_total{outcome=\"ok\"}", "1"),
-        ("baton_job_run_seconds_bucket{le=\"1\"}", "1"),
+        ("baton_job_run_seconds_bucket{le=\"0.0025\"}", "0"),
+        ("baton_job_run_seconds_bucket{le=\"0.01\"}", "1"),
+        ("baton_job_run_seconds_bucket{le=\"14400\"}", "1"),
         ("baton_job_run_seconds_sum", "0.005"),
         ("baton_gpu_seconds_total", "0.005"),
         (
