@@ -88,6 +88,34 @@ def train():
     return [again[0]["weight"].tolist(), again[1].sum().tolist(), float(inverse.sum()), specs]
 """
 
+NOTES = """
+def notes():
+    import logging, multiprocessing.spawn, multiprocessing.process, sys
+    import dill, pandas, torch, tqdm.auto
+    handler = logging.StreamHandler
+    handlers = [one for logger in (logging.getLogger("torch"), logging.getLogger()) for one in logger.handlers]
+    wide = pandas.DataFrame([range(30)] * 2, columns=[f"column {number}" for number in range(30)])
+    return dict(
+        frame=repr(wide),
+        options=[pandas.get_option(f"display.{name}") for name in ("encoding", "max_columns", "width")],
+        bar=tqdm.auto.tqdm.__module__,
+        program=multiprocessing.spawn.get_executable() in (sys.executable, sys.executable.encode()),
+        children=multiprocessing.process.ORIGINAL_DIR,
+        dill=dill.loads(dill.dumps(notes, recurse=False)).__module__,
+        main=dill._dill._main_module is sys.modules["__main__"],
+        key=len(multiprocessing.current_process().authkey),
+        handlers=len(handlers),
+    )
+def log():
+    import logging, torch
+    [handler] = logging.getLogger("torch").handlers
+    handler.stream.write("seen\\n")
+def in_child():
+    import multiprocessing, own
+    with multiprocessing.get_context("spawn").Pool(1) as pool:
+        return pool.apply(own.double, (21,))
+"""
+
 
 @pytest.fixture
 def services() -> Iterator[list[Service]]:
@@ -178,6 +206,28 @@ def test_a_forked_session_is_like_a_fresh_one(
     assert not [name for name in more if not is_in_advance(name)]
     assert found == {}
     assert results["fresh"] == results["forked"]
+
+
+def test_what_libraries_note_when_they_are_loaded_is_the_session(
+    services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    """pandas notes that it is in a kernel, multiprocessing its program and folder, dill the main module."""
+    seen, keys = [], []
+    for libraries in ([], ["torch", "pandas", "tqdm.auto", "dill"]):
+        service = start_warm(services, libraries, BATON_WORKER_WARM_STARTS=str(bool(libraries)).lower())
+        (service.place.work / "own.py").write_text("def double(number):\n    return 2 * number\n")
+        kernel = service.kernel(new_kernel)
+        kernel.run(NOTES).ok()
+        kernel.gpu("found = notes()").ok()
+        assert is_forked(kernel) is bool(libraries)
+        seen.append(plain(kernel.evaluate("found"), service))
+        kernel.gpu("import multiprocessing\nkey = multiprocessing.current_process().authkey.hex()").ok()
+        keys.append(kernel.evaluate("key"))
+        assert kernel.gpu("log()").ok().stderr == "seen\n"
+        assert kernel.gpu("in_child()").ok().value == "42"
+        kernel.shutdown()
+    assert seen[0] == seen[1]
+    assert keys[0] != keys[1]
 
 
 def test_a_package_has_those_parts_that_the_session_has_imported(

@@ -12,16 +12,20 @@ from __future__ import annotations
 
 import builtins
 import importlib
+import io
 import os
 import sys
+import tempfile
 import time
 import warnings
 from array import array
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder, all_suffixes
 from types import ModuleType
 from typing import Any
+
+from IPython.core.interactiveshell import InteractiveShell
 
 from baton_shim.base import late
 
@@ -117,6 +121,76 @@ def set_filters(filters: Iterable[Any]) -> None:
     warnings.filters[:] = wanted  # type: ignore[index]
 
 
+class InKernel:
+    """What libraries find while they are loaded, and some of them note for good: pandas asks only then whether it is
+    in a kernel, and multiprocessing which program and folder its children get.
+    """
+
+    def __init__(self) -> None:
+        self._main, self._folder = sys.modules["__main__"], tempfile.mkdtemp()
+        self._streams = sys.stdout, sys.stderr
+
+    def __enter__(self) -> InKernel:
+        from ipykernel.zmqshell import ZMQInteractiveShell
+        from traitlets.config import Config
+
+        shell = ZMQInteractiveShell.__new__(ZMQInteractiveShell)  # of no use beyond that: `__init__` makes a shell
+        shell.config = Config(IPKernelApp=Config())
+        InteractiveShell._instance = shell
+        vars(builtins).update(get_ipython=lambda: shell, __IPYTHON__=True)
+        sys.stdout, sys.stderr = CurrentStream("stdout"), CurrentStream("stderr")
+        os.chdir(self._folder)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.chdir("/")
+        os.rmdir(self._folder)
+        sys.stdout, sys.stderr = self._streams
+        del builtins.get_ipython, builtins.__IPYTHON__  # type: ignore[attr-defined]
+        InteractiveShell._instance = None
+
+    def noted(self, module: ModuleType) -> list[tuple[str, Callable[[], object]]]:
+        """Its variables that have something of this process, each with what a session puts there."""
+        found: list[tuple[str, Callable[[], object]]] = []
+        for name, value in vars(module).items():
+            if value is self._main:
+                found.append((name, lambda: sys.modules["__main__"]))
+            elif type(value) is str and value == sys.executable:
+                found.append((name, lambda: sys.executable))
+            elif type(value) is bytes and value == os.fsencode(sys.executable):
+                found.append((name, lambda: os.fsencode(sys.executable)))
+            elif type(value) is str and value == self._folder:
+                found.append((name, os.getcwd))
+        return found
+
+
+class CurrentStream(io.TextIOBase):
+    """`sys.stdout` or `sys.stderr` as it is when somebody writes: handlers of `logging` keep what they find."""
+
+    encoding = "UTF-8"  # as a kernel's stream says it
+
+    def __init__(self, name: str) -> None:
+        self._name, self._before = name, getattr(sys, name)
+
+    def _now(self) -> Any:
+        found = getattr(sys, self._name)
+        return self._before if found is self else found
+
+    def write(self, text: str, /) -> int:
+        written: int = self._now().write(text)
+        return written
+
+    def flush(self) -> None:
+        self._now().flush()
+
+    def fileno(self) -> int:
+        number: int = self._now().fileno()
+        return number
+
+    def writable(self) -> bool:
+        return True
+
+
 class Preloaded(MetaPathFinder):
     """One for each zygote."""
 
@@ -125,6 +199,7 @@ class Preloaded(MetaPathFinder):
         self._needs: dict[str, set[str]] = {}
         self._attributes: set[str] = set()
         """Modules that an import made an attribute of their package."""
+        self._noted: dict[str, list[tuple[str, Callable[[], object]]]] = {}
         self._traces: dict[str, Traces] = {}
         """By the library whose import left them."""
         self._recorder: Recorder | None = None
@@ -138,10 +213,10 @@ class Preloaded(MetaPathFinder):
 
     def load(self, library: str) -> None:
         """Imports a library and hides it again. Raises what the import raises."""
-        before, known = Traces(), set(sys.modules)
+        kernel, before, known = InKernel(), Traces(), set(sys.modules)
         self.watch()
         try:
-            with Recorder() as self._recorder:
+            with kernel, Recorder() as self._recorder:
                 importlib.import_module(library)
         finally:
             sys.meta_path.remove(self)
@@ -149,7 +224,8 @@ class Preloaded(MetaPathFinder):
                 for name, needs in self._recorder.needs.items():
                     self._needs.setdefault(name, set()).update(needs)
             self._recorder = None
-            self._hide(known)
+            for name, module in self._hide(known).items():
+                self._noted.setdefault(name, kernel.noted(module))
             self._link()
             self._tops = {name.partition(".")[0] for name in self._modules}
             traces = Traces()
@@ -183,11 +259,12 @@ class Preloaded(MetaPathFinder):
             setattr(sys.modules[package], part, self._modules[name])
         return shown
 
-    def _hide(self, known: set[str]) -> None:
+    def _hide(self, known: set[str]) -> dict[str, ModuleType]:
         """All modules that are not `known`, but those of which nothing says to whom they belong."""
         sys.modules.pop("__mp_main__", None)
         new = {name: module for name, module in sys.modules.items() if name not in known}
         wanted = {part for needs in self._needs.values() for name in needs for part in with_packages(name)}
+        hidden: dict[str, ModuleType] = {}
         for name, module in new.items():
             if not hideable(module):
                 continue
@@ -196,12 +273,13 @@ class Preloaded(MetaPathFinder):
                 self._needs.setdefault(parent, set()).add(name)
             elif name not in wanted and getattr(module, "__spec__", None) is None:
                 continue
-            self._modules[name] = module
+            self._modules[name] = hidden[name] = module
             del sys.modules[name]
             package, part = self._modules.get(parent) or sys.modules.get(parent), name.rpartition(".")[2]
             if isinstance(package, ModuleType) and vars(package).get(part) is module:
                 self._attributes.add(name)
                 delattr(package, part)
+        return hidden
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._recorder is not None:
@@ -242,8 +320,12 @@ class Preloaded(MetaPathFinder):
         """They are where an import would have put them."""
         if self._recorder is not None:
             return
+        for name in names:
+            for attribute, now in self._noted.get(name, ()):
+                setattr(sys.modules[name], attribute, now())
         if "multiprocessing" in names:
             sys.modules["__mp_main__"] = sys.modules["__main__"]
+            sys.modules["multiprocessing"].current_process().authkey = os.urandom(32)
         for name in names:
             if (traces := self._traces.pop(name, None)) is not None:
                 self._announce(name)
