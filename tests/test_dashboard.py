@@ -94,7 +94,7 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     expect(gpu.locator(".slot")).to_have_count(4)
     expect(tia.locator("#machines")).to_contain_text("a person in another course")
     expect(gpu).to_contain_text("GPU 83 % busy")
-    expect(gpu).to_contain_text("GPU memory 104.0 GiB of 141.0 GiB")
+    expect(gpu).to_contain_text("GPU memory 104 GiB of 141 GiB")
     busy, *memories = gpu.locator(".memory svg").all()
     by_session = busy.get_attribute("aria-label") or ""
     assert by_session.startswith("GPU busy by session: ")

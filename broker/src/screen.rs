@@ -28,14 +28,14 @@ pub(crate) enum Unwelcome {
     Foreign,
     #[error(
         "The code of this cell has {}; the limit is {}",
-        crate::words::bytes(*bytes as u64), crate::words::bytes(LONGEST_CODE as u64)
+        baton_humanize::bytes(*bytes as u64), baton_humanize::bytes(LONGEST_CODE as u64)
     )]
     Code { bytes: usize },
     #[error("The paths and names of this cell are too long")]
     Metadata,
     #[error(
         "Your cells and variables take {} on the broker; your limit is {}",
-        crate::words::bytes(*would_be_bytes), crate::words::bytes(*limit_bytes)
+        baton_humanize::bytes(*would_be_bytes), baton_humanize::bytes(*limit_bytes)
     )]
     Quota {
         would_be_bytes: u64,

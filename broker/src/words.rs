@@ -6,40 +6,16 @@ use baton_protocol::{
     api::{Action, Job, JobState},
     proxy::{Estimate, WaitingReason},
 };
+use std::time::Duration;
 
-/// `7 s`, `2 min 10 s`, `3 h 5 min`.
+/// In whole seconds. What has not begun by this clock has taken no time.
 pub(crate) fn duration(ms: i64) -> String {
-    let seconds = ms.max(0) / 1000;
-    let (minutes, seconds_left) = (seconds / 60, seconds % 60);
-    let (hours, minutes_left) = (minutes / 60, minutes % 60);
-    match (hours, minutes) {
-        (0, 0) => format!("{seconds} s"),
-        (0, _) => format!("{minutes} min {seconds_left} s"),
-        _ => format!("{hours} h {minutes_left} min"),
-    }
+    span(ms.max(0).unsigned_abs())
 }
 
 /// The same of a length that cannot be negative.
 pub(crate) fn span(ms: u64) -> String {
-    let said = duration(i64::try_from(ms).unwrap_or(i64::MAX));
-    let round = said
-        .strip_suffix(" min 0 s")
-        .map(|minutes| format!("{minutes} min"));
-    let round = round.or_else(|| {
-        said.strip_suffix(" h 0 min")
-            .map(|hours| format!("{hours} h"))
-    });
-    round.unwrap_or(said)
-}
-
-/// As settings write it: `90s`, `5m`, `2h`.
-pub(crate) fn compact(ms: u64) -> String {
-    match ms {
-        _ if ms.is_multiple_of(3_600_000) => format!("{}h", ms / 3_600_000),
-        _ if ms.is_multiple_of(60_000) => format!("{}m", ms / 60_000),
-        _ if ms.is_multiple_of(1000) => format!("{}s", ms / 1000),
-        _ => format!("{ms}ms"),
-    }
+    baton_humanize::whole_seconds(Duration::from_millis(ms))
 }
 
 /// In whole minutes from one minute on, so that a sentence is not read out each second.
@@ -66,15 +42,6 @@ pub(crate) fn percentile(sorted: &[u64], of_hundred: usize) -> String {
     };
     let index = (sorted.len() * of_hundred).div_ceil(100).saturating_sub(1);
     span(sorted[index.min(last)])
-}
-
-pub(crate) fn bytes(bytes: u64) -> String {
-    match bytes {
-        ..1024 => format!("{bytes} B"),
-        1024..0x10_0000 => format!("{} KiB", bytes >> 10),
-        0x10_0000..0x4000_0000 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
-        _ => gibibytes(bytes),
-    }
 }
 
 pub(crate) fn capital(text: &str) -> String {
@@ -114,11 +81,6 @@ pub(crate) fn coded(text: &str) -> String {
         byte => format!("%{byte:02X}"),
     });
     coded.collect()
-}
-
-pub(crate) fn gibibytes(bytes: u64) -> String {
-    let tenths = bytes / ((1 << 30) / 10);
-    format!("{}.{} GiB", tenths / 10, tenths % 10)
 }
 
 pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
@@ -242,9 +204,8 @@ pub(crate) fn starts(waiting: Option<&Waiting>, now_ms: i64) -> String {
 
 /// `40 s (25 s to 1 min 30 s)`
 pub(crate) fn range(estimate: &Estimate) -> String {
-    let said = |ms: u64| duration(i64::try_from(ms).unwrap_or(i64::MAX));
-    let (lower, upper) = (said(estimate.lower_ms), said(estimate.upper_ms));
-    let middle = said(estimate.middle_ms);
+    let (lower, upper) = (span(estimate.lower_ms), span(estimate.upper_ms));
+    let middle = span(estimate.middle_ms);
     match lower == upper {
         true => middle,
         false => format!("{middle} ({lower} to {upper})"),
@@ -260,10 +221,9 @@ pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
         (JobState::Assigned, _) => format!("Its state is being sent to {worker}"),
         (JobState::Started, _) => {
             let since = job.started_ms.map_or(0, |started| now_ms - started);
-            let most = job.timeout_ms.map_or_else(String::new, |most| {
-                let most = i64::try_from(most).unwrap_or(i64::MAX);
-                format!(" of at most {}", duration(most))
-            });
+            let most = job
+                .timeout_ms
+                .map_or_else(String::new, |most| format!(" of at most {}", span(most)));
             format!(
                 "It has been running on {worker} for {}{most}",
                 duration(since)

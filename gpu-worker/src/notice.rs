@@ -11,6 +11,7 @@ mod limit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
+use baton_humanize::bytes;
 use baton_protocol::{Output, RemoteError};
 
 pub(crate) use self::files::{
@@ -237,33 +238,9 @@ fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     text
 }
 
-/// For people: 1.5 GiB.
-fn bytes(count: u64) -> String {
-    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
-    if count < 1 << 10 {
-        return format!("{count} bytes");
-    }
-    let exponent = (count.ilog2() / 10).clamp(1, 4);
-    let unit = UNITS[exponent as usize - 1];
-    // Precise enough for three digits.
-    #[expect(clippy::cast_precision_loss, reason = "see above")]
-    let value = count as f64 / (1_u64 << (10 * exponent)) as f64;
-    format!("{value:.1} {unit}")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn sizes_are_readable() {
-        let check = |count, expected: &str| assert_eq!(bytes(count), expected);
-        check(0, "0 bytes");
-        check(1023, "1023 bytes");
-        check(1536, "1.5 KiB");
-        check(1 << 30, "1.0 GiB");
-        check(u64::MAX, "16777216.0 TiB");
-    }
 
     #[test]
     fn a_death_is_told_with_signal_and_memory() {
@@ -274,7 +251,7 @@ mod tests {
         };
         assert_eq!(
             session_died(&death, 3 << 30).value,
-            "The Python process that ran the cell ended (signal 9) with 3.0 GiB of memory; \
+            "The Python process that ran the cell ended (signal 9) with 3 GiB of memory; \
              its last line was: Killed. Your variables are as they were before the cell"
         );
     }

@@ -4,8 +4,8 @@ use crate::{
     fit::Fit,
     forecast::{Effort, Forecast, PARTS, forecast, simulated},
     plot::{Axis, Line, Plot},
-    words::duration,
 };
+use baton_humanize::approximate;
 
 /// Who waits less does not notice it, in seconds.
 const NOTICED: f64 = 1.0;
@@ -96,8 +96,8 @@ impl Capacity {
             let [.., longest] = forecast.waits;
             format!(
                 "{} on average, and 1 in 100 longer than {}",
-                duration(forecast.wait),
-                duration(longest)
+                approximate(forecast.wait),
+                approximate(longest)
             )
         };
         let gpus = |count: usize| match count {

@@ -30,7 +30,6 @@ pub mod simulation;
 mod solve;
 pub mod states;
 mod wait;
-mod words;
 
 pub use baton_scheduling::pools::Terms as PoolTerms;
 pub use baton_scheduling::queue::{Seen, Survival};
@@ -44,4 +43,3 @@ pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};
 pub use wait::Waits;
-pub use words::duration;

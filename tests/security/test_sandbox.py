@@ -282,7 +282,7 @@ def test_a_cell_beyond_its_memory_is_told_so(sandbox: str, kind: str, new_kernel
             assert error is not None
             assert error[0] == "OutOfMemory"
             assert "The cell was stopped because its processes used" in error[1], error
-            assert "the limit is 400.0 MiB" in error[1], error
+            assert "the limit is 400 MiB" in error[1], error
         assert other.gpu("x + 1").ok().value == "2"
         assert kernel.gpu("1 + 1").ok().value == "2"
         kernel.shutdown()

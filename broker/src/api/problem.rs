@@ -46,7 +46,7 @@ pub(crate) enum ApiError {
     ChunksMissing { missing: usize },
     #[error(
         "The course has {} of public files; the limit of a course is {}",
-        crate::words::bytes(*public_bytes), crate::words::bytes(*limit_bytes)
+        baton_humanize::bytes(*public_bytes), baton_humanize::bytes(*limit_bytes)
     )]
     PublicLimit { public_bytes: u64, limit_bytes: u64 },
     #[error("The course has no public file {name}")]

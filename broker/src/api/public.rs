@@ -8,7 +8,6 @@ use crate::{
     http::{Caller, Shared, are_here},
     people::Identity,
     store::{AuditEntry, PublicFile},
-    words,
 };
 use axum::{
     Extension, Json,
@@ -78,7 +77,11 @@ pub(super) async fn publish(
     };
     let held: Vec<(ChunkHash, u64)> = held.into_iter().collect();
     hold(&shared, &file, &held).await?;
-    let entry = entry(&file, api::Action::Publish, Some(words::bytes(bytes)));
+    let entry = entry(
+        &file,
+        api::Action::Publish,
+        Some(baton_humanize::bytes(bytes)),
+    );
     shared.store.publish(&file, &held, &entry).await?;
     Ok(Json(shown(file)))
 }

@@ -2,8 +2,9 @@
 
 use super::{Dispatch, Job, Now, Phase, Worker, accounts::SAFE};
 use crate::{dispatch::Action, words};
+use baton_humanize::bytes as bytes_of;
 use baton_protocol::{
-    Cell, JobId, Outcome, RemoteError, Requirement, gibibytes,
+    Cell, JobId, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
     worker::{Device, DeviceKind},
 };
@@ -98,7 +99,7 @@ impl Worker {
         let machine = &self.offer.machine;
         match requirement {
             Requirement::Memory { .. } => {
-                format!("{} with {}", self.name, gibibytes(machine.memory_bytes))
+                format!("{} with {}", self.name, bytes_of(machine.memory_bytes))
             }
             Requirement::Label { .. } if machine.labels.is_empty() => {
                 format!("{} without labels", self.name)
@@ -126,7 +127,7 @@ impl Worker {
         let bytes = device.memory_bytes.min(most.unwrap_or(u64::MAX));
         let capability = device.compute_capability;
         let capability = capability.map_or_else(String::new, |has| format!(", {has}"));
-        format!("{} ({}{capability})", device.model, gibibytes(bytes))
+        format!("{} ({}{capability})", device.model, bytes_of(bytes))
     }
 }
 

@@ -79,7 +79,7 @@ pub(super) enum ChunkError {
     NoJob { notebook: NotebookId },
     #[error(
         "Quota exceeded: {owner} uses {} of {}. Unused data is deleted within minutes",
-        crate::words::bytes(*held_bytes), crate::words::bytes(*limit_bytes)
+        baton_humanize::bytes(*held_bytes), baton_humanize::bytes(*limit_bytes)
     )]
     Quota {
         owner: String,

@@ -9,8 +9,9 @@ use crate::{
     http::{Caller, Shared},
 };
 use axum::{Extension, extract::State, response::Response};
+use baton_humanize::approximate;
 use baton_plan::{
-    Capacity, Effort, Forecast, PastCell, Rates, Row, duration, fit, forecast, people_here, seconds,
+    Capacity, Effort, Forecast, PastCell, Rates, Row, fit, forecast, people_here, seconds,
 };
 use baton_protocol::api::History;
 use maud::{Markup, PreEscaped, html};
@@ -125,14 +126,14 @@ fn now_part(here: usize, recent: &RecentWaits, expected: Option<&Forecast>) -> M
                 0 => "No cells in the last hour.",
                 count => {
                     (count) @if count == 1 { " cell" } @else { " cells" } " of the last hour waited "
-                    (duration(recent.mean())) " on average."
+                    (approximate(recent.mean())) " on average."
                 },
             }
         }
         @if let Some(expected) = expected {
             p {
                 (here) @if here == 1 { " person is" } @else { " people are" } " here. If no one leaves, expect to wait "
-                (duration(expected.wait)) " on average, and 1 in 10 longer than " (duration(expected.waits[1])) ". "
+                (approximate(expected.wait)) " on average, and 1 in 10 longer than " (approximate(expected.waits[1])) ". "
                 @if recent.waits.is_empty() {}
                 @else if recent.is_worse_than(expected) {
                     strong { "More cells than that waited longer, which chance does not explain." }
@@ -158,9 +159,9 @@ fn table(rows: &[Row]) -> Markup {
                 @for row in rows { tr {
                     th scope="row" { (row.name) }
                     td.number { (format!("{:.0} %", 100.0 * row.at_once)) }
-                    td.number { (duration(row.wait)) }
+                    td.number { (approximate(row.wait)) }
                     @for wait in row.waits {
-                        td.number { @match wait { Some(wait) => (duration(wait)), None => "–" } }
+                        td.number { @match wait { Some(wait) => (approximate(wait)), None => "–" } }
                     }
                     td.number { (format!("{:.0} %", 100.0 * row.busy)) }
                     td.number { (format!("{:.1}", row.cells_per_hour)) }

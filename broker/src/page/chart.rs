@@ -113,9 +113,9 @@ pub(super) fn memory(points: &[(i64, u64)]) -> Markup {
     let line = line.join("L");
     let words = format!(
         "Memory of the session, from {} to {}, {} at most",
-        words::bytes(first.1),
-        words::bytes(last.1),
-        words::bytes(peak)
+        baton_humanize::bytes(first.1),
+        baton_humanize::bytes(last.1),
+        baton_humanize::bytes(peak)
     );
     html! {
         svg.chart viewBox={ "0 0 " (WIDTH) " 104" } preserveAspectRatio="none" role="img" aria-label=(words) {

@@ -19,7 +19,7 @@ use axum::{
 };
 use baton_protocol::api::{Course, CourseChange, Deadline};
 use maud::{Markup, html};
-use std::str::FromStr;
+use std::{str::FromStr, time::Duration};
 
 const HOUR_MS: i64 = 3_600_000;
 
@@ -143,7 +143,11 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
     let shown = |name, stored: String| value(refused, name, &stored).to_owned();
     let wrong = |name| is_wrong(refused, name);
     let complaint = |name| complaint(refused, name);
-    let text = |ms: Option<u64>| ms.map_or_else(String::new, words::compact);
+    let text = |ms: Option<u64>| {
+        ms.map_or_else(String::new, |ms| {
+            baton_humanize::setting(Duration::from_millis(ms))
+        })
+    };
     let deadline = course.deadlines.first();
     let until = deadline.map_or_else(String::new, |deadline| zone.field(deadline.until_ms));
     let hours = deadline.map_or(24, |deadline| {

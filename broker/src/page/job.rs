@@ -242,7 +242,7 @@ fn facts_of(job: &JobFacts) -> Markup {
     let row = &detail.row;
     let moment =
         |ms: Option<i64>| html! { @match ms { Some(ms) => (job.zone.moment(ms)), None => "–" } };
-    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "–".to_owned(), words::bytes);
+    let bytes = |bytes: Option<u64>| bytes.map_or_else(|| "–".to_owned(), baton_humanize::bytes);
     html! {
         dl.facts {
             dt { "Submitted" } dd { (job.zone.moment(row.submitted_ms)) }
@@ -257,7 +257,7 @@ fn facts_of(job: &JobFacts) -> Markup {
                 dt { "Held the GPU for" } dd { (words::exact(gpu.held_ms.cast_signed())) }
                 dt { "Waited for the GPU" } dd { (words::exact(gpu.waited_ms.cast_signed())) }
                 dt { "Returned to the GPU" } dd { (gpu.swaps) @if gpu.swaps == 1 { " time" } @else { " times" } }
-                dt { "Peak GPU memory" } dd { (words::bytes(gpu.peak_memory_bytes)) }
+                dt { "Peak GPU memory" } dd { (baton_humanize::bytes(gpu.peak_memory_bytes)) }
             }
             dt { "Job" } dd { code { (row.job) } }
         }
@@ -274,7 +274,7 @@ fn memory(job: &JobFacts) -> Markup {
         @else {
             p.quiet {
                 @match job.detail.row.peak_memory_bytes {
-                    Some(peak) if peak > 0 => { "At most " (words::bytes(peak)) ". The run was too short for a curve." }
+                    Some(peak) if peak > 0 => { "At most " (baton_humanize::bytes(peak)) ". The run was too short for a curve." }
                     _ => "Not measured yet.",
                 }
             }

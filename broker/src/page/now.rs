@@ -166,7 +166,7 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
     };
     let sessions = gpu.sessions.iter();
     let memory = sessions.clone().map(|one| (who(one), one.memory_bytes));
-    let (parts, label) = by_session(memory, gpu.memory_used_bytes, words::bytes);
+    let (parts, label) = by_session(memory, gpu.memory_used_bytes, baton_humanize::bytes);
     html! {
         @if let Some(busy) = gpu.utilisation_percent {
             @let computing = sessions.filter_map(|one| Some((who(one), one.utilisation_percent.filter(|part| *part > 0)?.into())));
@@ -178,7 +178,7 @@ fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Mar
         }
         div.memory {
             (chart::parts(&parts, gpu.memory_total_bytes, &format!("{name} memory by session: {label}")))
-            p."quiet small" { (name) " memory " (words::bytes(gpu.memory_used_bytes)) " of " (words::bytes(gpu.memory_total_bytes)) }
+            p."quiet small" { (name) " memory " (baton_humanize::bytes(gpu.memory_used_bytes)) " of " (baton_humanize::bytes(gpu.memory_total_bytes)) }
         }
     }
 }
@@ -189,10 +189,10 @@ fn memory(jobs: &[&JobView], used: u64, whole: u64, caller: &Caller) -> Markup {
         Some((person(job, caller), *bytes))
     });
     let known: u64 = in_cells.clone().map(|(_, bytes)| bytes).sum();
-    let (parts, label) = by_session(in_cells, used, words::bytes);
+    let (parts, label) = by_session(in_cells, used, baton_humanize::bytes);
     html! {
         (chart::parts(&parts, whole, &format!("Memory by session: {label}")))
-        p."quiet small" { "Memory " (words::bytes(used)) " of " (words::bytes(whole)) @if known > 0 { ", " (words::bytes(known)) " in cells" } }
+        p."quiet small" { "Memory " (baton_humanize::bytes(used)) " of " (baton_humanize::bytes(whole)) @if known > 0 { ", " (baton_humanize::bytes(known)) " in cells" } }
     }
 }
 
@@ -245,7 +245,13 @@ pub(super) fn devices(worker: &WorkerView) -> String {
     let devices: Vec<String> = worker
         .devices
         .iter()
-        .map(|device| format!("{} ({})", device.model, words::bytes(device.memory_bytes)))
+        .map(|device| {
+            format!(
+                "{} ({})",
+                device.model,
+                baton_humanize::bytes(device.memory_bytes)
+            )
+        })
         .collect();
     devices.join(", ")
 }

@@ -60,7 +60,7 @@ fn table(facts: &Facts) -> Markup {
                         td.number { (gpus(worker)) }
                         td.number {
                             @match worker.memory {
-                                Some((used, whole)) => { (words::bytes(used)) " of " (words::bytes(whole)) }
+                                Some((used, whole)) => { (baton_humanize::bytes(used)) " of " (baton_humanize::bytes(whole)) }
                                 None => "–",
                             }
                         }
@@ -133,7 +133,7 @@ fn gpus(worker: &WorkerView) -> Markup {
         @for (number, gpu) in worker.gpus.iter().enumerate() {
             @if number > 0 { br; }
             @if let Some(busy) = gpu.utilisation_percent { (busy) " %, " }
-            (words::bytes(gpu.memory_used_bytes))
+            (baton_humanize::bytes(gpu.memory_used_bytes))
         }
         @if worker.gpus.is_empty() { "–" }
     }

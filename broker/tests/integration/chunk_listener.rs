@@ -90,7 +90,7 @@ async fn chunks_may_go_through_a_process_of_their_own() {
     match ada.put(one_more).await {
         Err(LinkError::StoreFull { text }) => {
             assert!(
-                text.starts_with("Quota exceeded: ada uses 3.0 MiB of 3.0 MiB"),
+                text.starts_with("Quota exceeded: ada uses 3 MiB of 3 MiB"),
                 "{text}"
             )
         }

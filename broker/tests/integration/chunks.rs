@@ -308,7 +308,7 @@ async fn one_person_cannot_fill_the_store() {
     ada.put(&chunks[..3]).await.unwrap();
     match ada.put(&chunks[3..]).await {
         Err(LinkError::StoreFull { text }) => {
-            let said = "Quota exceeded: ada uses 3.0 MiB of 3.0 MiB";
+            let said = "Quota exceeded: ada uses 3 MiB of 3 MiB";
             assert!(text.starts_with(said), "{text}");
         }
         other => panic!("{other:?}"),

@@ -57,7 +57,7 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
         "1 worker is connected, 0 of 1 slot free",
         "lesson.ipynb",
         "in line",
-        "Test CPU (8.0 GiB)",
+        "Test CPU (8 GiB)",
         "&lt;b&gt;evil",
         "done",
         "ada",
@@ -417,7 +417,7 @@ async fn memory_is_drawn(rules: Rules) {
     measures(&mut worker, job, &[GIB, 3 * GIB, 2 * GIB]).await;
     worker.report(job, fencing, 2, vec![output("{}")]).await;
     proxy.event(job).await;
-    let said = "Memory of the session, from 1.0 GiB to 2.0 GiB, 3.0 GiB at most";
+    let said = "Memory of the session, from 1 GiB to 2 GiB, 3 GiB at most";
     let running = broker.get(&page).await;
     assert!(
         running.contains(&format!("aria-label=\"{said}\"")),
@@ -436,7 +436,7 @@ async fn memory_is_drawn(rules: Rules) {
     let folder = broker.stop().await;
     let broker = Broker::start_in(folder, rules).await;
     let ended = broker.get(&page).await;
-    assert!(ended.contains("to 2.0 GiB, 3.0 GiB at most"), "{ended}");
+    assert!(ended.contains("to 2 GiB, 3 GiB at most"), "{ended}");
     let heights = heights_of_curve(&ended);
     assert!((100..=240).contains(&heights.len()), "{heights:?}");
     assert_eq!(heights.iter().filter(|height| **height == 8.0).count(), 1);
@@ -526,7 +526,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     assert_eq!(sees("tia-token").await, (200, false, false));
     assert_eq!(sees("ada-token").await, (200, true, false));
     let said = tia.get(&page).await.1;
-    for part in ["KeyError", "0.3 s", "0.2 s", "2 times", "3.0 GiB"] {
+    for part in ["KeyError", "0.3 s", "0.2 s", "2 times", "3 GiB"] {
         assert!(said.contains(part), "{part}");
     }
 

@@ -33,7 +33,7 @@ pub use job::{
     BudgetLeft, Cell, CellKey, GpuUsage, JobKind, Outcome, Period, Priority, RemoteError,
     Submission, Usage,
 };
-pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement, gibibytes};
+pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;

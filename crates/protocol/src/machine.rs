@@ -1,7 +1,8 @@
 //! What a worker's machine offers, and what a job requires of it.
 
+use baton_humanize::{bytes as bytes_of, duration};
 use serde::{Deserialize, Serialize};
-use std::{fmt, str::FromStr};
+use std::{fmt, str::FromStr, time::Duration};
 
 /// What a worker reports about its machine, besides its devices.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
@@ -102,42 +103,19 @@ impl fmt::Display for Requirement {
     fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Gpu { model } => write!(text, "with the GPU {model}"),
-            Self::GpuMemory { bytes } => write!(text, "with {} of GPU memory", gibibytes(*bytes)),
+            Self::GpuMemory { bytes } => write!(text, "with {} of GPU memory", bytes_of(*bytes)),
             Self::ComputeCapability { at_least } => {
                 write!(text, "with compute capability {at_least} or higher")
             }
-            Self::Memory { bytes } => write!(text, "with {} of main memory", gibibytes(*bytes)),
+            Self::Memory { bytes } => write!(text, "with {} of main memory", bytes_of(*bytes)),
             Self::Label { label } => write!(text, "with the label {label}"),
-            Self::Time { ms } => write!(text, "that stays for {}", time(*ms)),
+            Self::Time { ms } => write!(
+                text,
+                "that stays for {}",
+                duration(Duration::from_millis(*ms))
+            ),
         }
     }
-}
-
-/// `80 GiB`, `19.5 GiB`, `500 MiB`.
-#[must_use]
-pub fn gibibytes(bytes: u64) -> String {
-    if bytes < 1 << 30 {
-        return format!("{} MiB", bytes.div_ceil(1 << 20));
-    }
-    let tenths = u128::from(bytes) * 10 / (1 << 30);
-    match tenths % 10 {
-        0 => format!("{} GiB", tenths / 10),
-        tenth => format!("{}.{tenth} GiB", tenths / 10),
-    }
-}
-
-fn time(ms: u64) -> String {
-    let seconds = ms.div_ceil(1000);
-    let parts = [
-        (seconds / 3600, "h"),
-        (seconds / 60 % 60, "min"),
-        (seconds % 60, "s"),
-    ];
-    let parts = parts.iter().filter(|(number, _)| *number > 0);
-    let parts: Vec<String> = parts
-        .map(|(number, unit)| format!("{number} {unit}"))
-        .collect();
-    parts.join(" ")
 }
 
 #[cfg(test)]
@@ -168,17 +146,11 @@ mod tests {
             ),
             (
                 Requirement::Time { ms: 5_430_000 },
-                "that stays for 1 h 30 min 30 s",
+                "that stays for 1 h 30 min",
             ),
         ] {
             assert_eq!(requirement.to_string(), expected);
         }
-    }
-
-    #[test]
-    fn sizes_keep_one_digit_after_the_point() {
-        assert_eq!(gibibytes((39 << 30) + (1 << 29)), "39.5 GiB");
-        assert_eq!(gibibytes(80 << 30), "80 GiB");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_humanize::{duration, setting};
 use baton_protocol::RemoteError;
 
 use super::error;
@@ -53,32 +54,11 @@ fn more_time(limit: Limit, otherwise: &str) -> String {
     if most <= limit.time {
         return format!("{otherwise}; no cell of this course may run longer");
     }
-    let twice = most.as_secs().max(1);
-    let wanted = match (twice % 3600, twice % 60) {
-        (0, _) => format!("{}h", twice / 3600),
-        (_, 0) => format!("{}m", twice / 60),
-        _ => format!("{twice}s"),
-    };
-    format!("{otherwise}, or ask for more with %%gpu --timeout {wanted}")
-}
-
-fn duration(time: Duration) -> String {
-    let (hours, minutes, seconds) = (
-        time.as_secs() / 3600,
-        time.as_secs() / 60 % 60,
-        time.as_secs() % 60,
-    );
-    let parts = [(hours, "h"), (minutes, "min"), (seconds, "s")];
-    let said: Vec<String> = parts
-        .iter()
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, unit)| format!("{number} {unit}"))
-        .collect();
-    if said.is_empty() {
-        format!("{} ms", time.as_millis())
-    } else {
-        said.join(" ")
-    }
+    let wanted = Duration::from_secs(most.as_secs().max(1));
+    format!(
+        "{otherwise}, or ask for more with %%gpu --timeout {}",
+        setting(wanted)
+    )
 }
 
 #[cfg(test)]

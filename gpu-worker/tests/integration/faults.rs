@@ -169,7 +169,7 @@ async fn too_much_memory_ends_the_session() {
         .await;
     assert_eq!((ran.outcome, &ran.state), (Outcome::OutOfMemory, &None));
     assert!(
-        ran.error_text().contains("the limit is 300.0 MiB"),
+        ran.error_text().contains("the limit is 300 MiB"),
         "{}",
         ran.error_text()
     );

@@ -8,12 +8,13 @@ mod phrases;
 
 use std::time::Duration;
 
+use baton_humanize::{bytes, whole_seconds};
 use baton_protocol::api::MovedBack;
 use baton_protocol::proxy::{Estimate, WaitingReason};
 use baton_protocol::{BudgetLeft, GpuUsage, Usage, in_line};
 use serde_json::json;
 
-use phrases::{budget, bytes, escaped, roughly, seconds, since, whole};
+use phrases::{budget, escaped, roughly, seconds, since};
 
 /// Shorter waits show no line.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
@@ -353,7 +354,10 @@ impl StatusLine {
 impl Assigned {
     fn running(&self, running: Duration) -> String {
         let limit = self.limit.map_or_else(String::new, |limit| {
-            format!(" of at most {}", whole(limit.as_secs().max(1)))
+            format!(
+                " of at most {}",
+                whole_seconds(limit.max(Duration::from_secs(1)))
+            )
         });
         format!("Running on {} for {}{limit}", self.worker, since(running))
     }

@@ -1,7 +1,8 @@
 //! Answers of the API as tables and sentences.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, time::Duration};
 
+use baton_humanize::bytes;
 use baton_protocol::{
     Outcome, Period,
     api::{
@@ -58,7 +59,7 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
             worker.warm_sessions.to_string(),
             match (worker.memory_used_bytes, worker.memory_bytes) {
                 (Some(used), Some(whole)) => {
-                    format!("{} of {} GiB", gibibytes(used), gibibytes(whole))
+                    format!("{} of {}", bytes(used), bytes(whole))
                 }
                 _ => NOTHING.to_owned(),
             },
@@ -277,28 +278,11 @@ fn count(number: u32, noun: &str) -> String {
 }
 
 pub(in crate::commands) fn positive(ms: u64) -> String {
-    duration(i64::try_from(ms).unwrap_or(i64::MAX))
+    baton_humanize::whole_seconds(Duration::from_millis(ms))
 }
 
-/// `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.
 fn duration(ms: i64) -> String {
-    let seconds = ms.max(0) / 1000;
-    let parts = match seconds {
-        0..3600 => [(seconds / 60, "min"), (seconds % 60, "s")],
-        _ => [(seconds / 3600, "h"), (seconds / 60 % 60, "min")],
-    };
-    let said = parts.iter().filter(|(number, _)| *number > 0);
-    let said: Vec<String> = said
-        .map(|(number, unit)| format!("{number} {unit}"))
-        .collect();
-    match said.is_empty() {
-        true => "0 s".to_owned(),
-        false => said.join(" "),
-    }
-}
-
-fn gibibytes(bytes: u64) -> String {
-    format!("{:.1}", bytes as f64 / f64::from(1 << 30))
+    positive(ms.max(0).unsigned_abs())
 }
 
 fn time(unix_ms: i64) -> String {
@@ -344,20 +328,6 @@ pub(in crate::commands) fn table<const COLUMNS: usize>(
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn durations_are_said_in_two_units() {
-        for (ms, said) in [
-            (-5, "0 s"),
-            (7000, "7 s"),
-            (130_000, "2 min 10 s"),
-            (300_000, "5 min"),
-            (3_600_000, "1 h"),
-            (11_100_000, "3 h 5 min"),
-        ] {
-            assert_eq!(duration(ms), said);
-        }
-    }
 
     #[test]
     fn columns_are_aligned() {

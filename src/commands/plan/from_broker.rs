@@ -3,7 +3,8 @@
 use std::fmt::Write;
 
 use anyhow::Context;
-use baton_plan::{Capacity, Effort, PastCell, Row, duration, fit, seconds};
+use baton_humanize::approximate;
+use baton_plan::{Capacity, Effort, PastCell, Row, fit, seconds};
 use baton_protocol::api::History;
 use baton_transport::Api;
 use clap::{ArgMatches, parser::ValueSource};
@@ -94,16 +95,16 @@ impl Told {
             ),
             format!(
                 "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
-                duration(1.0 / rates.submission),
-                duration(1.0 / rates.execution),
-                duration(1.0 / rates.hand_over),
+                approximate(1.0 / rates.submission),
+                approximate(1.0 / rates.execution),
+                approximate(1.0 / rates.hand_over),
             ),
         ];
         if rates.departure > 0.0 {
             told.push(format!(
                 "A person stays for {} and is away for {}.",
-                duration(1.0 / rates.departure),
-                duration(1.0 / rates.arrival)
+                approximate(1.0 / rates.departure),
+                approximate(1.0 / rates.arrival)
             ));
         }
         told
@@ -172,11 +173,11 @@ impl Told {
 fn cells(row: &Row) -> [String; 8] {
     let [p50, p90, p99] = row
         .waits
-        .map(|wait| wait.map_or_else(|| "-".to_owned(), duration));
+        .map(|wait| wait.map_or_else(|| "-".to_owned(), approximate));
     [
         row.name.clone(),
         format!("{:.1}%", 100.0 * row.at_once),
-        duration(row.wait),
+        approximate(row.wait),
         p50,
         p90,
         p99,

@@ -2,10 +2,8 @@
 
 use std::{fmt::Write, time::Duration};
 
-use baton_plan::{
-    duration,
-    simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share},
-};
+use baton_humanize::approximate;
+use baton_plan::simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share};
 use clap::ArgMatches;
 use serde_json::{Value as Json, json};
 
@@ -91,10 +89,10 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
          {:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>8}{:>8}\n",
         class.people,
         gpus(class.gpus),
-        duration(class.run.mean()),
+        approximate(class.run.mean()),
         turns(class),
         runs.count,
-        duration(length.measured),
+        approximate(length.measured),
         "",
         "short cells: mean",
         "p50",
@@ -110,10 +108,10 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
         let _ = writeln!(
             out,
             "{name:<26}{:>22}{:>9}{:>9}{:>9}{:>12}{:>10}{:>7.0}%{:>7.1}%",
-            format!("{} ± {}", duration(mean.mean), duration(mean.margin)),
-            duration(p50.mean),
-            duration(p95.mean),
-            duration(p99.mean),
+            format!("{} ± {}", approximate(mean.mean), approximate(mean.margin)),
+            approximate(p50.mean),
+            approximate(p95.mean),
+            approximate(p99.mean),
             slowdown(shared.medium_slowdown),
             slowdown(shared.long_slowdown),
             100.0 * shared.utilisation.mean,

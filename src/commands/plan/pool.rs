@@ -2,8 +2,9 @@
 
 use std::time::Duration;
 
+use baton_humanize::approximate;
 use baton_plan::{
-    PoolTerms, duration,
+    PoolTerms,
     simulation::{Elastic, Estimate, Length, Runs, Times, elastic},
 };
 use clap::ArgMatches;
@@ -85,10 +86,10 @@ pub(super) fn simulate(matches: &ArgMatches) -> anyhow::Result<String> {
         size.min,
         size.max,
         percent(answer.at_once),
-        duration(answer.wait.mean),
-        duration(half.mean),
-        duration(nine.mean),
-        duration(most.mean),
+        approximate(answer.wait.mean),
+        approximate(half.mean),
+        approximate(nine.mean),
+        approximate(most.mean),
         answer.machines.mean,
         percent(answer.utilisation),
         answer.starts.mean,

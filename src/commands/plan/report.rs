@@ -2,7 +2,8 @@
 
 use std::fmt::Write;
 
-use baton_plan::{Axis, Forecast, Line, Method, Plot, duration, states::State};
+use baton_humanize::approximate;
+use baton_plan::{Axis, Forecast, Line, Method, Plot, states::State};
 use serde_json::{Value, json};
 
 use super::{Most, Question, html::Report};
@@ -31,14 +32,14 @@ pub(super) fn text(question: &Question, answers: &[Forecast], most: &[Most]) -> 
 
 /// One row of the table.
 fn cells(answer: &Forecast) -> [String; 9] {
-    let [p50, p90, p99] = answer.waits.map(duration);
+    let [p50, p90, p99] = answer.waits.map(approximate);
     [
         answer.gpus.to_string(),
         answer.people.to_string(),
         format!("{:.1}%", 100.0 * answer.utilisation),
         format!("{:.1}", 3600.0 * answer.throughput),
         format!("{:.1}%", 100.0 * answer.at_once),
-        duration(answer.wait),
+        approximate(answer.wait),
         p50,
         p90,
         p99,
@@ -49,14 +50,14 @@ fn assumptions(question: &Question) -> Vec<String> {
     let rates = &question.rates;
     let mut told = vec![format!(
         "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
-        duration(1.0 / rates.submission),
-        duration(1.0 / rates.execution),
-        duration(1.0 / rates.hand_over),
+        approximate(1.0 / rates.submission),
+        approximate(1.0 / rates.execution),
+        approximate(1.0 / rates.hand_over),
     )];
     if rates.departure > 0.0 {
         let (stay, away) = (
-            duration(1.0 / rates.departure),
-            duration(1.0 / rates.arrival),
+            approximate(1.0 / rates.departure),
+            approximate(1.0 / rates.arrival),
         );
         told.push(format!("A person stays for {stay} and is away for {away}."));
     }
@@ -92,7 +93,7 @@ fn sentence(most: &Most, question: &Question) -> String {
         None => {
             return format!(
                 "With {gpus}, no one is served within {}.",
-                duration(question.limit)
+                approximate(question.limit)
             );
         }
         Some(Forecast { people: 1, .. }) => "1 person never waits".to_owned(),
@@ -134,8 +135,8 @@ fn nth(number: usize) -> String {
 fn mean_and_longest(answer: &Forecast) -> String {
     format!(
         "{} on average, and 1 in 100 longer than {}",
-        duration(answer.wait),
-        duration(answer.waits[2])
+        approximate(answer.wait),
+        approximate(answer.waits[2])
     )
 }
 
