@@ -152,3 +152,10 @@ def test_half_used_iterators(pair: Pair, case: str) -> None:
     assert pair.namespace["y"] == next(alone, None)
     assert type(pair.namespace["x"]) is type(alone)
     assert rest_of(pair.namespace["x"]) == rest_of(alone)
+
+
+@pytest.mark.skipif(sys.version_info[:2] not in ((3, 12), (3, 13)), reason="only these have a fixed limit in C")
+def test_a_nest_that_python_cannot_pickle_is_refused_by_name(pair: Pair) -> None:
+    pair.local("nest = []\nfor i in range(6000): nest = [nest]")
+    with pytest.raises(Refused, match="'nest' holds objects that are nested too deeply"):
+        pair.remote("len(nest)", "nest")
