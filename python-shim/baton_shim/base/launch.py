@@ -52,7 +52,9 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
     `prepare` may set the application's classes.
     """
     import contextlib
+    import gc
 
+    gc.disable()  # libraries leave no garbage worth the search, which takes longer than all that Baton does here
     from ipykernel.kernelapp import IPKernelApp
     from traitlets.config import Config
 
@@ -70,14 +72,21 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
         prepare(app)
     init_shell = getattr(app, "init_shell", None)
 
+    def look() -> None:
+        shell_ready(app.shell)
+        if not gc.get_freeze_count():  # in a fork of a zygote, what that has loaded stays as it is
+            gc.freeze()
+            gc.unfreeze()  # which leaves everything in the oldest generation
+        gc.enable()
+
     def init_shell_and_shim() -> None:
         assert init_shell is not None
         init_shell()
-        shell_ready(app.shell)
+        look()
 
     if init_shell is not None:
         app.init_shell = init_shell_and_shim
     app.initialize()
     if init_shell is None:
-        shell_ready(app.shell)
+        look()
     app.start()
