@@ -73,11 +73,11 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
     init_shell = getattr(app, "init_shell", None)
 
     def look() -> None:
-        shell_ready(app.shell)
         if not gc.get_freeze_count():  # in a fork of a zygote, what that has loaded stays as it is
             gc.freeze()
             gc.unfreeze()  # which leaves everything in the oldest generation
         gc.enable()
+        shell_ready(app.shell)
 
     def init_shell_and_shim() -> None:
         assert init_shell is not None
