@@ -9,7 +9,7 @@ use baton_protocol::shim::{FromNotebook, Hello};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RemoteConfig;
-use crate::remote_cell::{BetweenCells, CellEnd, RemoteCells};
+use crate::remote_cell::{Asked, BetweenCells, CellEnd, RemoteCells};
 
 /// Serves the shim until `shutdown`, and then says goodbye to the broker.
 pub(crate) async fn serve(
@@ -56,7 +56,7 @@ async fn serve_connection(
     let mut next = None;
     loop {
         let message = match next.take() {
-            Some(run) => FromNotebook::Run(run),
+            Some(message) => message,
             None => tokio::select! {
                 message = reader.receive() => match message? {
                     Some(message) => message,
@@ -77,11 +77,33 @@ async fn serve_connection(
             FromNotebook::Hello(hello) => on_hello(cells, hello),
             FromNotebook::Run(run) => match cells.run(run, reader, writer).await? {
                 CellEnd::Done => {}
-                CellEnd::Replaced(run) => next = Some(*run),
+                CellEnd::Replaced(run) => next = Some(FromNotebook::Run(*run)),
                 CellEnd::KernelGone => return Ok(()),
             },
             FromNotebook::OutputWanted { call } => cells.replay_output(call, writer).await?,
             FromNotebook::Applied { call, error } => cells.on_deferred_applied(call, error).await,
+            FromNotebook::SaveState {
+                call,
+                name,
+                about,
+                state,
+            } => {
+                let asked = Asked::Save(name, about, state);
+                next = cells.on_state(call, asked, reader, writer).await?;
+            }
+            FromNotebook::LoadState { call, name } => {
+                next = cells
+                    .on_state(call, Asked::Load(name), reader, writer)
+                    .await?;
+            }
+            FromNotebook::ListStates { call } => {
+                next = cells.on_state(call, Asked::List, reader, writer).await?;
+            }
+            FromNotebook::DeleteState { call, name } => {
+                next = cells
+                    .on_state(call, Asked::Delete(name), reader, writer)
+                    .await?;
+            }
             stale => tracing::debug!(?stale, "Ignored a message about a finished cell"),
         }
     }

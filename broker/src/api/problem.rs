@@ -51,6 +51,10 @@ pub(crate) enum ApiError {
     PublicLimit { public_bytes: u64, limit_bytes: u64 },
     #[error("The course has no public file {name}")]
     UnknownFile { name: String },
+    #[error("You have no saved state {name}")]
+    UnknownState { name: String },
+    #[error("You have {most} saved states, which is the limit of a person in a course")]
+    StateLimit { most: usize },
     #[error("There is no cell {job} that you can see")]
     UnknownJob { job: String },
     #[error("There is nothing at this address")]
@@ -100,10 +104,13 @@ impl ApiError {
             Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
                 StatusCode::BAD_REQUEST
             }
-            Self::UnknownJob { .. } | Self::UnknownFile { .. } | Self::UnknownPath => {
-                StatusCode::NOT_FOUND
+            Self::UnknownJob { .. }
+            | Self::UnknownFile { .. }
+            | Self::UnknownState { .. }
+            | Self::UnknownPath => StatusCode::NOT_FOUND,
+            Self::ChunksMissing { .. } | Self::PublicLimit { .. } | Self::StateLimit { .. } => {
+                StatusCode::CONFLICT
             }
-            Self::ChunksMissing { .. } | Self::PublicLimit { .. } => StatusCode::CONFLICT,
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
             Self::Store(_) | Self::Hub(_) | Self::Ending | Self::NoDescriptors => {
@@ -129,6 +136,8 @@ impl ApiError {
             Self::Body(_) => "body",
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownFile { .. } => "unknown-file",
+            Self::UnknownState { .. } => "unknown-state",
+            Self::StateLimit { .. } => "state-limit",
             Self::ChunksMissing { .. } => "chunks-missing",
             Self::PublicLimit { .. } => "public-limit",
             Self::UnknownPath => "unknown-path",
@@ -149,6 +158,8 @@ impl ApiError {
                 Some("`baton jobs` and the first page of the dashboard list those that you can see")
             }
             Self::UnknownFile { .. } => Some("`baton publish COURSE --list` lists them"),
+            Self::UnknownState { .. } => Some("%gpu_states lists those that you have"),
+            Self::StateLimit { .. } => Some("delete one: %gpu_states --delete NAME"),
             Self::ChunksMissing { .. } => Some("upload them first, as `baton publish` does"),
             Self::PublicLimit { .. } => Some("withdraw files that you no longer need"),
             Self::NotDone(not_done) => Some(hint_of(not_done)),

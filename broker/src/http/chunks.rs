@@ -14,6 +14,7 @@ use crate::{
     engine::unix_ms,
     leader_election::Leadership,
     people::{Account, Identity, worker_id},
+    quota::Exceeded,
     store::StoreError,
 };
 use axum::{
@@ -111,6 +112,16 @@ pub(super) enum ChunkError {
     },
 }
 
+impl ChunkError {
+    pub(super) fn of_quota(account: &Account, exceeded: Exceeded) -> Self {
+        Self::Quota {
+            owner: account.owner.clone(),
+            held_bytes: exceeded.held_bytes,
+            limit_bytes: exceeded.limit_bytes,
+        }
+    }
+}
+
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
         let status = match &self {
@@ -158,7 +169,7 @@ pub(super) struct Party {
     owner: Option<String>,
     course: Option<String>,
     /// Said by a worker.
-    notebook: Option<NotebookId>,
+    pub(super) notebook: Option<NotebookId>,
 }
 
 impl FromRequestParts<Shared> for OnAccount {
@@ -230,23 +241,30 @@ async fn missing(
 ) -> Result<Vec<u8>, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
     charge(&shared, &identity, hashes.len());
-    let held = shared.store.held_chunks(&account, &hashes).await?;
-    let here = present(&shared.chunks, held.keys().copied().collect()).await?;
-    let here: Vec<(ChunkHash, u64)> = held
-        .into_iter()
-        .filter(|(hash, _)| here.contains(hash))
-        .collect();
-    let here_bytes = here.iter().map(|(_, bytes)| bytes).sum();
-    shared.quotas.add(&account.owner, here_bytes);
-    shared.store.hold_chunks(&account, &here, unix_ms()).await?;
-    // Once more, because a sweep may have come between; from the touch on it leaves them.
-    let here = here.into_iter().map(|(hash, _)| hash).collect();
-    let here = present(&shared.chunks, here).await?;
+    let here = keep(&shared, &account, &hashes).await?;
     let missing: Vec<ChunkHash> = hashes
         .into_iter()
-        .filter(|hash| !here.contains(hash))
+        .filter(|hash| !here.contains_key(hash))
         .collect();
     Ok(encode(&missing))
+}
+
+/// Those of the chunks that are here and that the account may name, with their bytes. It holds them for another term.
+pub(super) async fn keep(
+    shared: &Shared,
+    account: &Account,
+    hashes: &[ChunkHash],
+) -> Result<HashMap<ChunkHash, u64>, ChunkError> {
+    let mut held = shared.store.held_chunks(account, hashes).await?;
+    let here = present(&shared.chunks, held.keys().copied().collect()).await?;
+    held.retain(|hash, _| here.contains(hash));
+    shared.quotas.add(&account.owner, held.values().sum());
+    let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
+    shared.store.hold_chunks(account, &named, unix_ms()).await?;
+    // Once more, because a sweep may have come between; from the touch on it leaves them.
+    let here = present(&shared.chunks, here.into_iter().collect()).await?;
+    held.retain(|hash, _| here.contains(hash));
+    Ok(held)
 }
 
 async fn put_chunks(
@@ -369,11 +387,7 @@ async fn within_quota(
     let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
     match take(new_bytes).await? {
         None => Ok(()),
-        Some(quota) => Err(ChunkError::Quota {
-            owner: account.owner.clone(),
-            held_bytes: quota.held_bytes,
-            limit_bytes: quota.limit_bytes,
-        }),
+        Some(exceeded) => Err(ChunkError::of_quota(account, exceeded)),
     }
 }
 

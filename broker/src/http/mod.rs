@@ -12,6 +12,7 @@ mod meter;
 mod serve;
 mod sign_in;
 mod sockets;
+mod states;
 
 use crate::pools::Pools;
 use crate::{
@@ -86,6 +87,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(sockets::for_proxies())
         .merge(limited(api::routes()))
         .route("/metrics", get(metrics::show))
+        .merge(states::routes())
         .layer(no_workers.clone())
         .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
         .merge(chunks::routes())

@@ -62,14 +62,15 @@ impl Store {
         Ok(held)
     }
 
-    /// What a person holds in chunks and in cells that have not ended, in all courses.
+    /// What a person holds in chunks, in cells that have not ended and in lists of saved states, in all courses.
     pub(crate) async fn held_bytes(&self, owner: &str) -> Result<u64, StoreError> {
         let sum = sql(
             "SELECT CAST((SELECT COALESCE(SUM(bytes), 0) FROM chunks WHERE owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(cell) + LENGTH(manifest)), 0) FROM jobs WHERE closed = 0 AND owner = ?)
+             + (SELECT COALESCE(SUM(LENGTH(body) + LENGTH(chunks)), 0) FROM states WHERE owner = ?)
              AS BIGINT) AS bytes",
         );
-        let rows = self.fetch(sum.bind(owner).bind(owner)).await?;
+        let rows = self.fetch(sum.bind(owner).bind(owner).bind(owner)).await?;
         rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
     }
 
@@ -246,4 +247,18 @@ pub(super) fn hash(row: &Row) -> Result<ChunkHash, StoreError> {
         what: "a chunk's name",
     };
     hash.try_into().map(ChunkHash).map_err(damaged)
+}
+
+/// The names of chunks as one value.
+pub(super) fn list(hashes: &[ChunkHash]) -> Vec<u8> {
+    hashes.iter().flat_map(|hash| hash.0).collect()
+}
+
+/// The reverse of [`list`].
+pub(super) fn listed(list: &[u8], what: &'static str) -> Result<Vec<ChunkHash>, StoreError> {
+    let (hashes, rest) = list.as_chunks::<32>();
+    match rest.is_empty() {
+        true => Ok(hashes.iter().copied().map(ChunkHash).collect()),
+        false => Err(StoreError::Damaged { what }),
+    }
 }

@@ -18,6 +18,7 @@ mod read;
 mod sign_ins;
 mod sqlite;
 mod statement;
+mod states;
 #[cfg(test)]
 mod tests;
 mod write;
@@ -29,6 +30,7 @@ pub(crate) use past::{JobDetail, Look, Span};
 pub(crate) use pools::{PoolRow, PoolWorkerRow};
 pub(crate) use public::PublicFile;
 pub(crate) use sign_ins::SignInRow;
+pub(crate) use states::StateRow;
 
 use crate::{
     config::{Database, DatabaseError},

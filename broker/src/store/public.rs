@@ -7,7 +7,7 @@
 
 use super::{
     AuditEntry, Store, StoreError, Writer, actions,
-    chunks::{NAMED, hash, hold, names},
+    chunks::{NAMED, hash, hold, list, listed, names},
     read::count,
     statement::{Row, sql},
     write::number,
@@ -65,7 +65,6 @@ impl Store {
         entry: &AuditEntry,
     ) -> Result<(), StoreError> {
         let before = self.public_files(&file.course).await?;
-        let names: Vec<u8> = file.chunks.iter().flat_map(|hash| hash.0).collect();
         let insert = sql("INSERT INTO public_files (course, name, person, at_ms, bytes, chunks) VALUES (?, ?, ?, ?, ?, ?)
              ON CONFLICT (course, name) DO UPDATE SET
              person = excluded.person, at_ms = excluded.at_ms, bytes = excluded.bytes, chunks = excluded.chunks")
@@ -74,7 +73,7 @@ impl Store {
         .bind(file.person.clone())
         .bind(file.at_ms)
         .bind(number(file.bytes))
-        .bind(names);
+        .bind(list(&file.chunks));
         let writer = self.writer().await?;
         writer.apply(vec![insert, actions::record(entry)]).await?;
         // Another file with some of these chunks may have been withdrawn before this one was known.
@@ -148,17 +147,12 @@ async fn named_by_files(
 
 fn public_file(row: &Row) -> Result<PublicFile, StoreError> {
     let chunks: Vec<u8> = row.get("chunks")?;
-    let (chunks, rest) = chunks.as_chunks::<32>();
-    if !rest.is_empty() {
-        let what = "the chunks of a public file";
-        return Err(StoreError::Damaged { what });
-    }
     Ok(PublicFile {
         course: row.get("course")?,
         name: row.get("name")?,
         person: row.get("person")?,
         at_ms: row.get("at_ms")?,
         bytes: count(row.get("bytes")?)?,
-        chunks: chunks.iter().copied().map(ChunkHash).collect(),
+        chunks: listed(&chunks, "the chunks of a public file")?,
     })
 }

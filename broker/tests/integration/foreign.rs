@@ -8,8 +8,9 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    ChunkHash, FencingNumber, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Payload,
-    Refusal, Submission, WorkerId, encode,
+    AboutState, ChunkHash, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome,
+    PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId, StateVersion, Submission,
+    WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -92,6 +93,7 @@ impl Class {
         let chunk = baton_chunks::hash(&bytes);
         let chunk_client = ChunkClient::new(&broker.dial_as("ada")).unwrap();
         chunk_client.put(&[(chunk, bytes)]).await.unwrap();
+        let chunk_client = chunk_client.of_owner("ada".to_owned(), Some(COURSE.to_owned()));
 
         let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
         let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
@@ -104,6 +106,11 @@ impl Class {
         ada.assigned(job).await;
         worker.report(job, fencing, 1, vec![started()]).await;
         ada.event(job).await;
+        let saved = state_of(job, chunk);
+        chunk_client
+            .save_state(&job.to_string(), &saved)
+            .await
+            .unwrap();
         let notebook = ada.notebook;
         Self {
             broker,
@@ -346,6 +353,28 @@ fn post(path: String, body: impl Into<Vec<u8>>) -> Request {
     }
 }
 
+/// Of a notebook with one variable, in this chunk.
+fn state_of(job: JobId, chunk: ChunkHash) -> SavedState {
+    SavedState {
+        about: AboutState {
+            variables: vec![job.to_string()],
+            ..AboutState::default()
+        },
+        manifest: Manifest {
+            base: StateVersion {
+                session: SessionId::random(),
+                messages: 0,
+            },
+            stream: vec![Piece::Stored {
+                hash: chunk,
+                bytes: 18,
+            }],
+            segments: Vec::new(),
+            dropped_segments: Vec::new(),
+        },
+    }
+}
+
 /// What may be asked at each address, with these ids. An address without ids is asked for as it is.
 fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
     let Ids {
@@ -362,6 +391,11 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             body.map_or_else(|| get(path.clone()), |body| post(path.clone(), body))
         });
         (path, requests.into())
+    };
+    let of_state = |method, body| Request {
+        method,
+        path: format!("/v1/states/{job}"),
+        body,
     };
     let names = encode(&vec![*chunk]);
     let reason = Some(r#"{"reason": "mine now"}"#);
@@ -462,6 +496,17 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         of_job("/v1/jobs/{job}/hold", reason),
         of_job("/v1/jobs/{job}/release", Some("{}")),
         plain("/v1/openapi.json"),
+        plain("/v1/states"),
+        (
+            "/v1/states/{name}",
+            vec![
+                get(format!("/v1/states/{job}")),
+                get(format!("/v1/states/{job}?owner=ada&course={COURSE}")),
+                get(format!("/v1/states/{job}?notebook={notebook}")),
+                of_state(reqwest::Method::PUT, encode(&state_of(*job, *chunk))),
+                of_state(reqwest::Method::DELETE, Vec::new()),
+            ],
+        ),
         (
             "/v1/notebook-token",
             vec![post("/v1/notebook-token".to_owned(), "")],

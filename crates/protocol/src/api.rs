@@ -466,6 +466,19 @@ pub struct Withdrawal {
     pub name: String,
 }
 
+/// A state of a notebook that its person saved.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct SavedState {
+    pub name: String,
+    /// The notebook that it was saved in.
+    pub notebook: Option<String>,
+    pub saved_ms: i64,
+    /// Of its chunks, each counted once.
+    pub bytes: u64,
+    /// How many it has.
+    pub variables: u64,
+}
+
 /// What an estimate of a course's needs is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct History {

@@ -21,6 +21,7 @@ pub mod memory;
 mod output;
 pub mod proxy;
 mod queue_position;
+mod saved_state;
 pub mod shim;
 mod state;
 pub mod worker;
@@ -37,6 +38,7 @@ pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requiremen
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;
+pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldKey, HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].

@@ -5,7 +5,7 @@
 //! The notebook kernel's shim talks to the proxy ([`FromNotebook`], [`ToNotebook`]),
 //! a session's shim to the worker ([`FromSession`], [`ToSession`]).
 
-use crate::{CallId, Output, RemoteError};
+use crate::{AboutState, CallId, Output, RemoteError, api};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -146,6 +146,27 @@ pub enum FromNotebook {
     OutputWanted {
         call: CallId,
     },
+    /// Keep this under a name. Ends with `StateSaved` or `StateFailed`.
+    SaveState {
+        call: CallId,
+        name: String,
+        about: AboutState,
+        state: Snapshot,
+    },
+    /// Ends with `StateLoaded` or `StateFailed`.
+    LoadState {
+        call: CallId,
+        name: String,
+    },
+    /// Ends with `States` or `StateFailed`.
+    ListStates {
+        call: CallId,
+    },
+    /// Ends with `States`, of those that are left, or `StateFailed`.
+    DeleteState {
+        call: CallId,
+        name: String,
+    },
     /// The answer to `Finished` with a delta, and to `Rest`. With an error nothing was changed.
     Applied {
         call: CallId,
@@ -188,6 +209,27 @@ pub enum ToNotebook {
     },
     /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
     DeferredState { call: CallId, delta: Delta },
+    /// The memory of the snapshot was read before.
+    StateSaved {
+        call: CallId,
+        saved: api::SavedState,
+    },
+    /// The frame carries the delta's file.
+    StateLoaded {
+        call: CallId,
+        about: AboutState,
+        delta: Delta,
+    },
+    /// The states that the person has.
+    States {
+        call: CallId,
+        states: Vec<api::SavedState>,
+    },
+    /// Nothing was saved, or loaded. Without an error it was interrupted.
+    StateFailed {
+        call: CallId,
+        error: Option<RemoteError>,
+    },
     /// The session has ended between two cells.
     SessionEnded { worker: String },
     /// They are lost: the notebook goes back to before the first call of which something is missing.

@@ -24,7 +24,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 /// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
 pub struct ChunkClient {
-    api: Api,
+    pub(crate) api: Api,
     /// Whose chunks: a part of every request.
     party: Vec<(&'static str, String)>,
     patience: Duration,
@@ -60,7 +60,7 @@ impl ChunkClient {
         self
     }
 
-    fn patience(&self) -> Patience {
+    pub(crate) fn patience(&self) -> Patience {
         Patience {
             backoff: Backoff::default(),
             began: Instant::now(),
@@ -68,7 +68,7 @@ impl ChunkClient {
         }
     }
 
-    fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.api.request(method, path).query(&self.party)
     }
 
@@ -189,14 +189,14 @@ fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
 }
 
 /// Pauses between attempts while the broker cannot be reached, but not for ever.
-struct Patience {
+pub(crate) struct Patience {
     backoff: Backoff,
     began: Instant,
     limit: Duration,
 }
 
 impl Patience {
-    async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
+    pub(crate) async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
         let delay = match &error {
             // Other notebooks of this person ask, too.
             LinkError::TooMuch { after, .. } => *after + Backoff::default().next_delay(),

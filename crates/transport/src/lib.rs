@@ -17,6 +17,7 @@ mod errors;
 mod exchange;
 pub mod frames;
 mod holder;
+mod states;
 pub mod tls;
 
 pub use api::Api;

@@ -116,6 +116,17 @@ impl Transfer {
         }
     }
 
+    /// Sends a whole table's only message to the broker, where it outlives this kernel. As [`Self::send`].
+    pub(super) async fn store(
+        &self,
+        outgoing: Outgoing,
+        chunks: &ChunkClient,
+        cancel: &CancellationToken,
+    ) -> Result<Manifest, TransferError> {
+        let (manifest, _) = upload(self.kernel_pid, outgoing, chunks, cancel).await?;
+        Ok(manifest)
+    }
+
     async fn hold(
         &self,
         memory: &MemoryHolder,

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
+    from baton_shim.notebook.saved_states import SavedStates
     from baton_shim.notebook.status import Transfer
     from baton_shim.notebook.undo import UndoLog
     from baton_shim.state import Table
@@ -111,6 +112,12 @@ class Home:
         from baton_shim.notebook.undo import UndoLog
 
         return UndoLog(self)
+
+    @functools.cached_property
+    def saved_states(self) -> SavedStates:
+        from baton_shim.notebook.saved_states import SavedStates
+
+        return SavedStates(self)
 
     @functools.cached_property
     def again(self) -> Again:

@@ -29,6 +29,8 @@ WORDS = {
     "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
     "gpu_undo": ("--list",),
+    "gpu_save": ("--strict",),
+    "gpu_states": ("--delete",),
 }
 """What may stand behind the line magics."""
 EXPLANATION = (
@@ -190,6 +192,36 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
             raise UsageError(f"%gpu_undo {line.strip()}: unknown\nhint: write %gpu_undo or %gpu_undo --list")
         print(home.undo_log.text() if line.strip() else home.undo_log.run())
 
+    def save(line: str) -> None:
+        """Keep the notebook's variables under a name, also after this kernel has ended: `%gpu_save NAME`.
+
+        With names of variables behind it, only those. What cannot be saved is named and left out; with `--strict`
+        nothing is saved then. `%gpu_load NAME` has them again, in any later kernel of yours.
+        """
+        words = line.split()
+        strict = "--strict" in words
+        name, *variables = [word for word in words if word != "--strict"] or [""]
+        if not name or name.startswith("-") or any(word.startswith("-") for word in variables):
+            raise UsageError("hint: write %gpu_save NAME, or %gpu_save NAME variable another --strict")
+        print(needed().saved_states.save(name, variables, strict=strict))
+
+    def load(line: str) -> None:
+        """Have variables again that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
+
+        Variables of the same names are replaced. `%gpu_undo` takes it back.
+        """
+        name, *variables = line.split() or [""]
+        if not name or any(word.startswith("-") for word in (name, *variables)):
+            raise UsageError("hint: write %gpu_load NAME; %gpu_states lists the names")
+        print(needed().saved_states.load(name, variables))
+
+    def states(line: str) -> None:
+        """List what `%gpu_save` has kept, or delete one: `%gpu_states --delete NAME`."""
+        words = line.split()
+        if words and (words[0] != "--delete" or len(words) != 2):
+            raise UsageError("hint: write %gpu_states or %gpu_states --delete NAME")
+        print(needed().saved_states.delete(words[1]) if words else needed().saved_states.text())
+
     def config(line: str) -> None:
         """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
         from baton_shim.virtual import SWITCH
@@ -211,6 +243,9 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         "gpu_output": output,
         "gpu_reset": reset,
         "gpu_undo": undo,
+        "gpu_save": save,
+        "gpu_load": load,
+        "gpu_states": states,
         "gpu_config": config,
     }
     for name, function in magics.items():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from IPython.core.error import UsageError
 
@@ -18,7 +18,6 @@ from baton_shim.notebook.status import MOST_NAMES, size
 from baton_shim.state.holding import held_bytes
 
 if TYPE_CHECKING:
-    from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.home import Home
     from baton_shim.state import Table
     from baton_shim.state.delta import Undo
@@ -28,13 +27,23 @@ MOST_BYTES = 64 << 20
 MOST_STEPS = 8
 
 
+class Unit(Protocol):
+    """A cell, a block, a call or a load."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def unit(self) -> str: ...
+
+
 @dataclass
 class Step:
     """What is undone at once: one cell, or those whose results arrived together."""
 
     table: Table
     units: list[tuple[int, str]] = field(default_factory=list)
-    """For each the number of its cell, and whether it is the cell, a block or a call."""
+    """For each the number of its cell, and whether it is the cell, a block, a call or a load."""
     undos: list[Undo] = field(default_factory=list)
     last_names: list[str] | None = None
     """As they were when the table ended."""
@@ -84,7 +93,7 @@ class UndoLog:
         self._home = home
         self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
 
-    def note(self, cell: NotebookCell, table: Table) -> None:
+    def note(self, cell: Unit, table: Table) -> None:
         """The changes of a cell are here, perhaps without the bytes that arrive later."""
         undo, table.last_undo = table.last_undo, None
         assert undo is not None

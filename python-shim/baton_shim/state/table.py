@@ -60,15 +60,24 @@ class Table:
         namespace: dict[str, Any],
         load_modules: Callable[[bytes, OnUndo], object] | None = None,
         missing: Mapping[str, str] | None = None,
+        *,
+        home: bool | None = None,
+        only: Set[str] | None = None,
     ) -> None:
-        """`missing`: modules that the other end lacks, each with its package; it may change between messages."""
+        """`missing`: modules that the other end lacks, each with its package; it may change between messages.
+
+        `home` where this is the notebook's end although it receives first: a saved state, of which `only` these names
+        are bound.
+        """
         self.namespace = namespace
         self._load_modules = load_modules or (lambda modules, undo: None)
         self.messages = 0
         self.broken = False
         self.rebuilt = False
         """The last message that came made or changed objects, with code of their classes perhaps."""
-        self._home: bool | None = None  # known with the first message
+        self._home = home  # without it known with the first message
+        self._only = only
+        self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not take along, and why
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here, missing if missing is not None else {})
@@ -257,6 +266,11 @@ class Table:
         lost = [(objects[number], end(objects[number], session)) for number in kept]
         return [words for stayed, words in lost if not is_of_spent(stayed)]
 
+    def paths(self, obj: object, names: Iterable[str]) -> dict[str, str]:
+        """The ways to an object from those of the names that reach it."""
+        ways = {name: path_to(obj, [(name, self.namespace[name])], self._kinds) for name in names}
+        return {name: way for name, way in ways.items() if way is not None}
+
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""
         return self._numbering.number(obj) is not None
@@ -296,7 +310,7 @@ class Table:
 
     def release(self) -> None:
         """The memory of the last snapshot has been read."""
-        self._pins, self._places = [], []
+        self._pins, self._places, self.stayed = [], [], []
 
     def _dying(self) -> list[int]:
         """Let go of what only the table holds; the other end hears of it with this message.
@@ -403,6 +417,7 @@ class Table:
                     raise Refused(path_to(failure[0], named, self._kinds) or "?", *failure[1:]) from None
                 failed[id(failure[0])] = failure
         left: dict[str, str] = {}
+        self.stayed = [(obj, reason) for obj, reason, _ in pickler.stayed]
         for obj, reason, hint in pickler.stayed:
             for name in (name for name, root in roots.items() if root is obj):
                 if not home:
@@ -556,6 +571,8 @@ class Table:
 
     def _bind(self, names: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
         for name, value in names.items():
+            if self._only is not None and name not in self._only:
+                continue
             undo.bound[name] = value
             if not (bound_stays and name in self.namespace):
                 undo.keep_name(self.namespace, name)

@@ -65,6 +65,15 @@ class Surroundings:
         found = ((part.name, part.look()) for part in self._parts)
         return Difference(self.modules.look(), {name: one for name, one in found if one is not None})
 
+    def whole(self) -> dict[str, Any]:
+        """What a kernel lacks that has just begun, in so far as it outlives this one: settings and figures. Nothing
+        has changed for the session.
+        """
+        from baton_shim.surroundings.figures import open_figures
+
+        found = {"settings": self.settings.whole(), "figures": open_figures()}
+        return {name: one for name, one in found.items() if one}
+
     def commit(self, difference: Difference) -> None:
         """It is on its way, in a message of the object table."""
         self.modules.commit()

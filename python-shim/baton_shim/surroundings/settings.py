@@ -77,6 +77,13 @@ class Settings:
             self._next[name] = now
         return changes or None
 
+    def whole(self) -> Changes | None:
+        """What a process that has just begun lacks. Changes nothing."""
+        other = Settings()
+        other._start, other._known = self._start, dict(self._start)
+        other._waiting, other._told = self._waiting, self._told
+        return other.look()
+
     def commit(self) -> None:
         self._known |= self._next
 

@@ -34,7 +34,12 @@ def shell() -> InteractiveShell:
         ("%%gpu --timeout ", ["1h30m", "5m", "90s"]),
         ("%%gpu --timeout 5m ", [option for option in ALL if option != "--timeout"]),
         ("# training\n%%gpu --q", ["--quiet"]),
-        ("%gpu_", ["%gpu_config", "%gpu_output", "%gpu_reset", "%gpu_status", "%gpu_undo"]),
+        (
+            "%gpu_",
+            [f"%gpu_{name}" for name in ("config", "load", "output", "reset", "save", "states", "status", "undo")],
+        ),
+        ("%gpu_save --", ["--strict"]),
+        ("%gpu_states --", ["--delete"]),
         ("%gpu_config n", ["notices=normal", "notices=quiet"]),
         ("%gpu_reset --", ["--lose"]),
         ("%%gpu\nmodel_t", ["model_two"]),

@@ -3,7 +3,7 @@
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
     ComputeCapability, HeldState, JobEvent, Machine, NumberedEvent, Outcome, PROTOCOL_VERSION,
-    Refusal, Requirement, State, Submission,
+    Refusal, Requirement, SavedState, State, Submission,
     api::{AheadBecause, MovedBack},
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
@@ -136,6 +136,10 @@ golden!(requirements_are_read, "requirement", Requirement, [
 });
 
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
+
+golden!(saved_states_are_read, "saved_state", SavedState, [
+    SavedState { about: about_state(), manifest: manifest() },
+], { _ => "saved_state" });
 
 golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned(), course: Some("ml101".to_owned()) },

@@ -2,9 +2,10 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder, JobEvent, JobId,
-    JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
-    SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder,
+    JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece,
+    Priority, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission, Usage,
+    WorkerId,
 };
 use uuid::Uuid;
 
@@ -193,4 +194,16 @@ pub(crate) fn events() -> Vec<JobEvent> {
             error: Some(error()),
         },
     ]
+}
+
+pub(crate) fn about_state() -> AboutState {
+    AboutState {
+        format: 1,
+        baton: "0.1.0".to_owned(),
+        python: "3.12".to_owned(),
+        variables: vec!["model".to_owned(), "x".to_owned()],
+        packages: [("numpy".to_owned(), "2.3.4".to_owned())].into(),
+        left_out: [("lock".to_owned(), "belongs to this process".to_owned())].into(),
+        notebook: Some("lab.ipynb".to_owned()),
+    }
 }

@@ -2,10 +2,10 @@
 
 use super::{
     golden,
-    samples::{error, output},
+    samples::{about_state, error, output},
 };
 use baton_protocol::{
-    Outcome,
+    Outcome, api,
     shim::{
         Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta, SegmentView,
         Snapshot, Stream, StreamPart, ToNotebook, ToSession,
@@ -66,6 +66,16 @@ pub(crate) fn delta() -> Delta {
     }
 }
 
+fn state_entry() -> api::SavedState {
+    api::SavedState {
+        name: "friday".to_owned(),
+        notebook: Some("lab.ipynb".to_owned()),
+        saved_ms: 1_795_000_000_000,
+        bytes: 3 << 20,
+        variables: 2,
+    }
+}
+
 fn message_id() -> String {
     "5c1e_7".to_owned()
 }
@@ -98,6 +108,10 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Input { call: 9, value: Some("Ada".to_owned()) },
     FromNotebook::OutputWanted { call: 9 },
     FromNotebook::Applied { call: 9, error: None },
+    FromNotebook::SaveState { call: 9, name: "friday".to_owned(), about: about_state(), state: snapshot() },
+    FromNotebook::LoadState { call: 9, name: "friday".to_owned() },
+    FromNotebook::ListStates { call: 9 },
+    FromNotebook::DeleteState { call: 9, name: "friday".to_owned() },
 ], {
     FromNotebook::Hello(_) => "hello",
     FromNotebook::Run(_) => "run",
@@ -109,6 +123,10 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::Input { .. } => "input",
     FromNotebook::OutputWanted { .. } => "output_wanted",
     FromNotebook::Applied { .. } => "applied",
+    FromNotebook::SaveState { .. } => "save_state",
+    FromNotebook::LoadState { .. } => "load_state",
+    FromNotebook::ListStates { .. } => "list_states",
+    FromNotebook::DeleteState { .. } => "delete_state",
 });
 
 golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
@@ -120,6 +138,10 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
     ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), summary: Some(output()) },
     ToNotebook::DeferredState { call: 9, delta: delta() },
+    ToNotebook::StateSaved { call: 9, saved: state_entry() },
+    ToNotebook::StateLoaded { call: 9, about: about_state(), delta: delta() },
+    ToNotebook::States { call: 9, states: vec![state_entry()] },
+    ToNotebook::StateFailed { call: 9, error: Some(error()) },
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
     ToNotebook::DeferredLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
@@ -132,6 +154,10 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::InputWanted { .. } => "input_wanted",
     ToNotebook::Finished { .. } => "finished",
     ToNotebook::DeferredState { .. } => "deferred_state",
+    ToNotebook::StateSaved { .. } => "state_saved",
+    ToNotebook::StateLoaded { .. } => "state_loaded",
+    ToNotebook::States { .. } => "states",
+    ToNotebook::StateFailed { .. } => "state_failed",
     ToNotebook::SessionEnded { .. } => "session_ended",
     ToNotebook::DeferredLost { .. } => "deferred_lost",
     ToNotebook::Failed { .. } => "failed",

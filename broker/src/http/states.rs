@@ -1,0 +1,159 @@
+//! Saved states: `GET /v1/states`, and `PUT`, `GET`, `DELETE /v1/states/{name}`.
+//!
+//! A state is one person's in one course: a name of somebody else's is answered like one that is not there. It is
+//! encoded as its notebook's proxy sent it, and the broker reads which chunks it names and nothing of what they hold.
+//!
+//! **Invariant:** a state is stored in one piece, and in place of one of the same name only when all of its chunks are
+//! here and its person's.
+
+use super::{
+    Caller, Shared,
+    chunks::{self, ChunkError, Party},
+};
+use crate::{api::ApiError, engine::unix_ms, people::Account, store::StateRow};
+use axum::{
+    Extension, Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use baton_protocol::{ChunkHash, SavedState, api, decode};
+use std::collections::BTreeMap;
+
+/// The list of a state's chunks; some 100 GB of them.
+const LARGEST_STATE: usize = 8 << 20;
+/// Of one person in one course.
+const MOST_STATES: usize = 100;
+const LONGEST_NAME: usize = 64;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/states", get(list))
+        .route("/v1/states/{name}", get(load).put(save).delete(delete))
+        .layer(DefaultBodyLimit::max(LARGEST_STATE))
+}
+
+#[derive(Debug, thiserror::Error)]
+enum StateError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Chunks(#[from] ChunkError),
+}
+
+impl IntoResponse for StateError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Api(error) => error.into_response(),
+            Self::Chunks(error) => error.into_response(),
+        }
+    }
+}
+
+impl From<crate::store::StoreError> for StateError {
+    fn from(error: crate::store::StoreError) -> Self {
+        Self::Chunks(error.into())
+    }
+}
+
+/// Whose states a request is about.
+struct OfPerson(Account);
+
+impl FromRequestParts<Shared> for OfPerson {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        let Query(mut party) = Query::<Party>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        // A worker has no business with what its jobs' people saved.
+        party.notebook = None;
+        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let account = async {
+            chunks::admit(shared, &caller.identity)?;
+            chunks::account(shared, &caller, party).await
+        };
+        account.await.map(Self).map_err(IntoResponse::into_response)
+    }
+}
+
+async fn list(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+) -> Result<Json<Vec<api::SavedState>>, StateError> {
+    Ok(Json(shared.store.states(&account).await?))
+}
+
+async fn load(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+) -> Result<Vec<u8>, StateError> {
+    let state = shared.store.state(&account, &name).await?;
+    Ok(state.ok_or(ApiError::UnknownState { name })?)
+}
+
+async fn delete(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+) -> Result<StatusCode, StateError> {
+    match shared.store.delete_state(&account, &name).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::UnknownState { name }.into()),
+    }
+}
+
+async fn save(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<api::SavedState>, StateError> {
+    if !is_name(&name) {
+        let text = format!(
+            "a state's name has 1 to {LONGEST_NAME} letters, digits, dots, hyphens and underscores"
+        );
+        return Err(ApiError::Body(text).into());
+    }
+    let state: SavedState = decode(&body).map_err(ChunkError::from)?;
+    let others = shared.store.states(&account).await?;
+    if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
+        return Err(ApiError::StateLimit { most: MOST_STATES }.into());
+    }
+    // Before the chunks are looked for: what is added here is a list of them.
+    let quota = shared.quotas.take(&account.owner, body.len() as u64);
+    if let Some(exceeded) = quota.await.map_err(ChunkError::from)? {
+        return Err(ChunkError::of_quota(&account, exceeded).into());
+    }
+    let named: BTreeMap<ChunkHash, u64> = state.manifest.sized_chunks().collect();
+    let hashes: Vec<ChunkHash> = named.into_keys().collect();
+    let held = chunks::keep(&shared, &account, &hashes).await?;
+    let missing = hashes.len() - held.len();
+    if missing > 0 {
+        return Err(ApiError::ChunksMissing { missing }.into());
+    }
+    let entry = api::SavedState {
+        name,
+        notebook: state.about.notebook,
+        saved_ms: unix_ms(),
+        bytes: held.values().sum(),
+        variables: state.about.variables.len() as u64,
+    };
+    let row = StateRow {
+        entry: entry.clone(),
+        body: body.into(),
+        chunks: hashes,
+    };
+    shared.store.save_state(&account, &row).await?;
+    Ok(Json(entry))
+}
+
+fn is_name(name: &str) -> bool {
+    let fits = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+    (1..=LONGEST_NAME).contains(&name.chars().count()) && name.chars().all(fits)
+}

@@ -1,0 +1,78 @@
+//! Saved states: what a person keeps at the broker under a name.
+//!
+//! As chunks, everything here may be repeated without harm.
+
+use baton_protocol::{SavedState, api, decode, encode};
+use bytes::Bytes;
+use reqwest::Method;
+
+use crate::{ChunkClient, LinkError};
+
+const STATES: &str = "/v1/states";
+
+impl ChunkClient {
+    /// Stores a state, whose chunks the broker has, in place of one of the same name.
+    pub async fn save_state(
+        &self,
+        name: &str,
+        state: &SavedState,
+    ) -> Result<api::SavedState, LinkError> {
+        let body = self
+            .with_state(Method::PUT, name, Bytes::from(encode(state)))
+            .await?;
+        json(&body)
+    }
+
+    pub async fn load_state(&self, name: &str) -> Result<SavedState, LinkError> {
+        let body = self.with_state(Method::GET, name, Bytes::new()).await?;
+        Ok(decode(&body)?)
+    }
+
+    pub async fn delete_state(&self, name: &str) -> Result<(), LinkError> {
+        self.with_state(Method::DELETE, name, Bytes::new())
+            .await
+            .map(drop)
+    }
+
+    /// By name.
+    pub async fn states(&self) -> Result<Vec<api::SavedState>, LinkError> {
+        let body = self.repeat(Method::GET, STATES, Bytes::new()).await?;
+        json(&body)
+    }
+
+    async fn with_state(
+        &self,
+        method: Method,
+        name: &str,
+        body: Bytes,
+    ) -> Result<Bytes, LinkError> {
+        // Anything else is no name, and would be another address.
+        let plain = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+        if name.is_empty() || matches!(name, "." | "..") || !name.chars().all(plain) {
+            return Err(LinkError::Answer("this is no name of a state"));
+        }
+        self.repeat(method, &format!("{STATES}/{name}"), body).await
+    }
+
+    async fn repeat(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, LinkError> {
+        let mut patience = self.patience();
+        loop {
+            let request = self.request(method.clone(), path).body(body.clone());
+            let answer = async {
+                let response = self.api.send(request, path).await?;
+                response
+                    .bytes()
+                    .await
+                    .map_err(|error| self.api.broke(error))
+            };
+            match answer.await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => patience.pause_or_fail(error).await?,
+            }
+        }
+    }
+}
+
+fn json<Answer: serde::de::DeserializeOwned>(body: &[u8]) -> Result<Answer, LinkError> {
+    serde_json::from_slice(body).map_err(|_| LinkError::Answer("it is not the expected JSON"))
+}

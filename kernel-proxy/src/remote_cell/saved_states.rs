@@ -1,0 +1,233 @@
+//! Saved states: the notebook's variables under a name at the broker, for a later kernel of the same person.
+//!
+//! In: the shim's snapshot of a table of its own, or a name. Out: the state at the broker, or the message that the
+//! shim applies. Nothing here touches the notebook's session.
+//!
+//! **Invariant:** the kernel's memory is no longer read once the shim has `Released`.
+
+use std::future::Future;
+use std::os::fd::AsFd;
+
+use baton_chunks::{BlobError, Ledger};
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
+use baton_protocol::shim::{FromNotebook, Snapshot, ToNotebook};
+use baton_protocol::{AboutState, CallId, RemoteError, SavedState, State};
+use baton_transport::frames::FrameError;
+use baton_transport::{ChunkClient, LinkError};
+use tokio::time::Instant;
+use tokio_util::sync::CancellationToken;
+
+use super::link::{Status, describe};
+use super::session_state::SessionState;
+use super::transfer::{self, Transfer, TransferError};
+use super::{CONNECT_PATIENCE, RemoteCells};
+
+const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
+
+/// What the shim wants of the states.
+pub(crate) enum Asked {
+    Save(String, AboutState, Snapshot),
+    Load(String),
+    List,
+    Delete(String),
+}
+
+/// Why nothing was done.
+enum Stop {
+    Cancelled,
+    Failed {
+        value: String,
+        hint: Option<String>,
+    },
+    /// The shim does not wait any more.
+    Next(FromNotebook),
+    KernelGone,
+    Shim(FrameError),
+}
+
+impl RemoteCells {
+    /// Does it and tells the shim. Returns what the shim said instead of waiting.
+    pub(crate) async fn on_state(
+        &mut self,
+        call: CallId,
+        asked: Asked,
+        reader: &mut ShimReader,
+        writer: &mut ShimWriter,
+    ) -> Result<Option<FromNotebook>, FrameError> {
+        let reads_memory = matches!(asked, Asked::Save(..));
+        self.link.wake().await;
+        let transfer = self.transfer.clone();
+        let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
+        let cancel = CancellationToken::new();
+        let done = {
+            let connected = self.connected();
+            let work = async {
+                let chunks = connected.await?;
+                act(call, asked, notebook, &transfer, &chunks, &cancel).await
+            };
+            tokio::pin!(work);
+            tokio::select! {
+                done = &mut work => done,
+                stop = stopped(call, reader) => {
+                    // What reads the kernel's memory ends by itself.
+                    cancel.cancel();
+                    if reads_memory {
+                        let _ = work.await;
+                    }
+                    Err(stop)
+                }
+            }
+        };
+        if reads_memory {
+            writer.send(&ToNotebook::Released { call }).await?;
+        }
+        let stop = match done {
+            Ok((message, None)) => return writer.send(&message).await.map(|()| None),
+            Ok((message, Some(file))) => {
+                let sent = writer.send_with_file(&message, file.as_fd()).await;
+                return sent.map(|()| None);
+            }
+            Err(stop) => stop,
+        };
+        let (error, next) = match stop {
+            Stop::KernelGone => return Ok(None),
+            Stop::Shim(error) => return Err(error),
+            Stop::Cancelled => (None, None),
+            Stop::Next(message) => (None, Some(message)),
+            Stop::Failed { value, hint } => {
+                tracing::warn!(error = %value, "A saved state was not saved or loaded");
+                let error = RemoteError {
+                    name: "GpuServiceError".to_owned(),
+                    value,
+                    traceback: Vec::new(),
+                    hint: hint.or_else(|| Some(AGAIN.to_owned())),
+                };
+                (Some(error), None)
+            }
+        };
+        let failed = ToNotebook::StateFailed { call, error };
+        writer.send(&failed).await?;
+        Ok(next)
+    }
+
+    /// Waits for the broker, as long as another attempt may help.
+    fn connected(&mut self) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
+        let since = Instant::now();
+        async move {
+            loop {
+                let reason = match self.link.status() {
+                    Status::Up(transports) => return Ok(transports.chunks),
+                    Status::Down { reason } => reason,
+                    Status::Unable { reason } => Some(reason),
+                    Status::Refused(obstacle) => {
+                        return Err(Stop::Failed {
+                            value: format!(
+                                "This notebook cannot use the GPU service: {}",
+                                obstacle.reason
+                            ),
+                            hint: Some(obstacle.hint.to_owned()),
+                        });
+                    }
+                };
+                let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
+                let changed = tokio::time::timeout(left, self.link.status_changed()).await;
+                if changed.is_err() {
+                    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+                    return Err(Stop::Failed {
+                        value: format!("The GPU service does not answer{reason}"),
+                        hint: None,
+                    });
+                }
+            }
+        }
+    }
+}
+
+type Done = (ToNotebook, Option<std::os::fd::OwnedFd>);
+
+async fn act(
+    call: CallId,
+    asked: Asked,
+    notebook: Option<String>,
+    transfer: &Transfer,
+    chunks: &ChunkClient,
+    cancel: &CancellationToken,
+) -> Result<Done, Stop> {
+    let message = match asked {
+        Asked::Save(name, mut about, snapshot) => {
+            let outgoing = SessionState::new().continued_by(snapshot);
+            about.notebook = notebook;
+            let manifest = transfer.store(outgoing, chunks, cancel).await?;
+            let state = SavedState { about, manifest };
+            let saved = tokio::select! {
+                saved = chunks.save_state(&name, &state) => saved?,
+                () = cancel.cancelled() => return Err(Stop::Cancelled),
+            };
+            ToNotebook::StateSaved { call, saved }
+        }
+        Asked::Load(name) => {
+            let SavedState { about, manifest } = chunks.load_state(&name).await?;
+            let (file, delta, _) =
+                transfer::receive(State::Chunks(manifest), Ledger::default(), None, chunks).await?;
+            let loaded = ToNotebook::StateLoaded { call, about, delta };
+            return Ok((loaded, Some(file)));
+        }
+        Asked::List => ToNotebook::States {
+            call,
+            states: chunks.states().await?,
+        },
+        Asked::Delete(name) => {
+            chunks.delete_state(&name).await?;
+            let states = chunks.states().await?;
+            ToNotebook::States { call, states }
+        }
+    };
+    Ok((message, None))
+}
+
+/// Waits until the shim ends this.
+async fn stopped(call: CallId, reader: &mut ShimReader) -> Stop {
+    loop {
+        match reader.receive().await {
+            Err(error) => return Stop::Shim(error),
+            Ok(None) => return Stop::KernelGone,
+            Ok(Some(FromNotebook::Cancel { call: of } | FromNotebook::GiveUp { call: of })) => {
+                if of == call {
+                    return Stop::Cancelled;
+                }
+            }
+            Ok(Some(FromNotebook::Applied { .. })) => {}
+            Ok(Some(next)) => return Stop::Next(next),
+        }
+    }
+}
+
+impl From<LinkError> for Stop {
+    fn from(error: LinkError) -> Self {
+        TransferError::from(error).into()
+    }
+}
+
+impl From<TransferError> for Stop {
+    fn from(error: TransferError) -> Self {
+        let (value, hint) = match &error {
+            TransferError::Cancelled => return Self::Cancelled,
+            TransferError::Link(LinkError::Refused { problem }) => {
+                (problem.detail.clone(), problem.hint.clone())
+            }
+            TransferError::Link(LinkError::StoreFull { text }) => (
+                format!("The broker cannot store more: {text}"),
+                Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; what it held is free some minutes later".to_owned()),
+            ),
+            TransferError::Blob(BlobError::MemoryFull) => (
+                format!("{error}"),
+                Some("delete large variables that you do not need".to_owned()),
+            ),
+            _ => (
+                format!("The state could not be transferred ({})", describe(&error)),
+                None,
+            ),
+        };
+        Self::Failed { value, hint }
+    }
+}
