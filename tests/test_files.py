@@ -160,9 +160,9 @@ def test_too_large_a_file_stays_and_is_named(kernel: Kernel, folder: Path) -> No
         "open('small.txt', 'w').write('x')\nopen('kept.bin', 'wb').write(bytes(3 << 20))\n"
         "with open('grows.bin', 'wb') as file:\n    for _ in range(5): file.write(b'1' * (1 << 20))"
     ).ok()
-    assert "warning: 'grows.bin' (5.0 MiB) stays on the GPU machine" in result.stderr
+    assert "warning: 'grows.bin' (5 MiB) stays on the GPU machine" in result.stderr
     assert "worker.files_limit" in result.stderr
-    assert "'kept.bin' (3.0 MiB)" in result.stderr
+    assert "'kept.bin' (3 MiB)" in result.stderr
     assert (folder / "small.txt").read_text() == "x"
     assert (folder / "kept.bin").read_bytes() == b"before"
     assert not (folder / "grows.bin").exists()
@@ -176,7 +176,7 @@ def test_too_large_a_file_is_not_opened(kernel: Kernel, folder: Path) -> None:
         file.truncate(3 << 20)
     result = kernel.gpu("name = 'huge'\ntry: open(name + '.bin')\nexcept OSError as error: found = error.strerror")
     assert kernel.evaluate("found") == "File too large"
-    assert "'huge.bin' (3.0 MiB) is larger than the limit of" in result.ok().stderr
+    assert "'huge.bin' (3 MiB) is larger than the limit of" in result.ok().stderr
 
 
 def test_both_versions_stay_when_two_write(kernel: Kernel, folder: Path) -> None:

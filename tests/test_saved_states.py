@@ -35,7 +35,6 @@ LOOK = """(
     x.sum(), view.base is x, np.shares_memory(x, nested['view']), rows is same, nested['rows'] is rows,
     cycle[0] is cycle, point.far(), type(point) is Point, step(), np.random.rand(), random.random(),
     np.get_printoptions()['precision'])"""
-ALL = ["Point", "cycle", "helper", "nested", "offset", "point", "rows", "same", "step", "view", "x"]
 
 
 @pytest.fixture
@@ -43,11 +42,15 @@ def later(new_kernel: Callable[..., Kernel]) -> Iterator[Callable[[Kernel], Kern
     """Kills a kernel with all that it has, and starts the next one of the same person."""
 
     def start(kernel: Kernel) -> Kernel:
-        kernel.proxy.send_signal(signal.SIGKILL)
-        kernel.shutdown()
+        kill(kernel)
         return new_kernel()
 
     return start
+
+
+def kill(kernel: Kernel) -> None:
+    kernel.proxy.send_signal(signal.SIGKILL)
+    kernel.shutdown()
 
 
 def test_everything_is_there_in_the_next_kernel(
@@ -106,7 +109,32 @@ def test_some_variables_and_undo(new_kernel: Callable[..., Kernel], later: Calla
     assert "Undone: the %gpu_load of In[" in second.run("%gpu_undo").ok().stdout
     assert second.run("c").ok().value == "'old'"
     assert "has no variable d" in second.run("%gpu_load few d").stderr
+    for name in ("a/b", "..", "n" * 65):
+        assert "is no name for a state" in second.run(f"%gpu_save {name}").stderr
     second.run("%gpu_states --delete few").ok()
+
+
+def test_what_came_from_a_session_or_a_state_is_saved_again(
+    service: Service, new_kernel: Callable[..., Kernel]
+) -> None:
+    """Its memory is mapped, not Python's own."""
+    service.start_broker()
+    service.start_worker()
+    first = service.kernel(new_kernel)
+    first.gpu("import torch\ntorch.manual_seed(1)\nmodel = torch.nn.Linear(300, 300).to('cuda')").ok()
+    first.run("total = float(model.weight.sum())\n%gpu_save one").ok()
+    kill(first)
+    second = service.kernel(new_kernel)
+    loaded = second.run("%gpu_load one").ok()
+    saved = second.run("%gpu_save two").ok()
+    assert "warning" not in loaded.stderr + saved.stderr
+    kill(second)
+    third = service.kernel(new_kernel)
+    third.run("%gpu_load two").ok()
+    look = "float(model.weight.sum()) == total, model.weight.device.type, model.weight.requires_grad"
+    assert third.run(look).ok().value == "(True, 'cuda', True)"
+    assert third.gpu(look).ok().value == "(True, 'cuda', True)"
+    third.shutdown()
 
 
 def test_a_broker_that_is_killed_keeps_what_was_saved(service: Service, new_kernel: Callable[..., Kernel]) -> None:
@@ -115,8 +143,7 @@ def test_a_broker_that_is_killed_keeps_what_was_saved(service: Service, new_kern
     first.run("import numpy as np\nx = np.arange(3_000_000.0)\n%gpu_save big").ok()
     service.kill("broker")
     service.start_broker()
-    first.proxy.send_signal(signal.SIGKILL)
-    first.shutdown()
+    kill(first)
     second = service.kernel(new_kernel)
     second.run("%gpu_load big").ok()
     assert second.run("float(x.sum())").ok().value == "4499998500000.0"

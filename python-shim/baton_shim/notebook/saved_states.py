@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import datetime
 import linecache
+import re
 import sys
 import time
 from dataclasses import dataclass
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 """Counted up with each change of the message that another version cannot read."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+LONGEST_NAME = 64
 TICK_SECONDS = 1.0
 GIVE_UP_SECONDS = 10.0
 """For a proxy that does not answer an interrupt."""
@@ -59,6 +61,7 @@ class SavedStates:
         self._home = home
 
     def save(self, name: str, wanted: list[str], *, strict: bool) -> str:
+        check_name(name)
         home = self._home
         visible = analysis.visible_names(home.namespace, home.shell.user_ns_hidden)
         if missing := sorted(set(wanted) - home.namespace.keys()):
@@ -91,6 +94,7 @@ class SavedStates:
         return f"Saved {listed(kept)} as {name} ({size(saved['bytes'])}). %gpu_load {name} has them again"
 
     def load(self, name: str, wanted: list[str]) -> str:
+        check_name(name)
         home = self._home
         message = self._ask(f"Loading {name}", None, "load_state", name=name)
         try:
@@ -120,6 +124,7 @@ class SavedStates:
         return table_of(self._ask("Asking", None, "list_states").body["states"])
 
     def delete(self, name: str) -> str:
+        check_name(name)
         states = self._ask("Deleting", None, "delete_state", name=name).body["states"]
         return f"Deleted {name}. Its room is free some minutes from now\n{table_of(states)}"
 
@@ -190,9 +195,7 @@ class SavedStates:
                 hint = None
                 if isinstance(error, ImportError) and error.name:
                     hint = f"install the package of the module {error.name} and load it again"
-                raise GpuServiceError(
-                    f"{name} could not be loaded ({text}). Your variables are as they were", hint
-                ) from error
+                raise GpuServiceError(f"{name} could not be loaded ({text})", hint) from error
             home.undo_log.note(Load(cell_number(home.shell)), table)
             home.undo_log.table_ends(table)
         for file, (_, text) in extra["sources"].items():
@@ -223,7 +226,7 @@ class SavedStates:
             raise KeyboardInterrupt(f"{what}: interrupted; your variables and saved states are as they were")
         if message.name == "state_failed":
             error = message.body["error"]
-            raise GpuServiceError(f"{error['value']}. Your variables are as they were", error["hint"])
+            raise GpuServiceError(error["value"], error["hint"])
         return message
 
     def _answer(self, call: int, what: str, interrupts: Interrupts) -> Message | None:
@@ -246,6 +249,15 @@ class SavedStates:
                 return message
             else:
                 home.overdue(message)
+
+
+def check_name(name: str) -> None:
+    """Raises UsageError for what the broker takes for no name."""
+    if not re.fullmatch(rf"[\w.-]{{1,{LONGEST_NAME}}}", name) or name in (".", ".."):
+        raise UsageError(
+            f"{name!r} is no name for a state\n"
+            f"hint: choose 1 to {LONGEST_NAME} letters, digits, dots, hyphens and underscores"
+        )
 
 
 def check(name: str, about: dict[str, Any]) -> None:

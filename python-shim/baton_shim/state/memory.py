@@ -48,6 +48,11 @@ def at_address(address: int, size: int, owner: Any) -> Any:
     return memory
 
 
+def is_mapping(buffer: Any) -> bool:
+    """Whether it is received state, which is nobody's but the arrays' that look at it."""
+    return isinstance(getattr(buffer, "owner", None), _Mapping)
+
+
 def map_private(file_descriptor: int, offset: int, size: int) -> Any:
     """The file's bytes as writable memory of this process, without a copy until a page is written to.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 
 import pytest
+from baton_shim.state import Table
 from harness import Pair
 from test_in_place import check
 
@@ -497,3 +498,15 @@ def test_what_stays_may_change(pair: Pair) -> None:
     pair.local("x[0].a = 3")
     assert pair.remote("z = y", "x") == {"error": None}
     assert pair.namespace["x"][0].a == 3
+
+
+def test_an_array_that_came_home_is_memory_of_a_new_table(pair: Pair) -> None:
+    """Not an object of ctypes with all of its bytes, and with what gives the memory back."""
+    pair.local("import numpy as np")
+    pair.remote("x = np.ones(100_000); view = x[5:]", "np")
+    table = Table(pair.namespace)
+    snapshot = table.snapshot(["x", "view"])
+    assert table.stayed == []
+    wire = snapshot.as_wire()
+    assert [segment["bytes"] for segment in wire["segments"]] == [800_000]
+    assert sum(len(part) for part in wire["stream"] if isinstance(part, bytes)) < 2000

@@ -291,7 +291,9 @@ def buffer_below(owner: Any) -> Any:
     base = owner.base
     if type(base) is memoryview:
         base = base.obj
-    return base if isinstance(base, (bytearray, array.array, imported("ctypes", "Array"))) and owner.nbytes else None
+    if not owner.nbytes or memory.is_mapping(base):
+        return None
+    return base if isinstance(base, (bytearray, array.array, imported("ctypes", "Array"))) else None
 
 
 def _can_carry(owner: Any, view: Any) -> bool:
