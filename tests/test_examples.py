@@ -27,6 +27,7 @@ NAMES = [
     "09-pytorch-in-an-hour",
     "10-your-first-hour",
     "11-with-gpu",
+    "12-save-and-load",
 ]
 
 
@@ -136,6 +137,15 @@ def test_with_gpu(place: Place) -> None:
         [("stdout", undone)],
         [("execute_result", "True")],
     ]
+
+
+def test_save_and_load(place: Place) -> None:
+    outputs = [result.outputs for result in results_of("12-save-and-load", place.work)]
+    (saved,), (loaded,), (kept,), (deleted,) = [found for found in outputs if found]
+    assert matched(r"Saved (.*) as monday .*\n", saved[1]) == "first_layer, history, losses, weights"
+    assert loaded[1].startswith("Loaded first_layer, history, losses, weights of monday")
+    assert kept == ("execute_result", "(True, [0.9, 0.5, 0.4, 0.3], 7.0)")
+    assert deleted[1].startswith("Deleted monday.")
 
 
 def test_pytorch_mnist(place: Place) -> None:

@@ -59,7 +59,7 @@ pub fn bytes(count: u64) -> String {
     let Some(exponent) = (count.max(1).ilog2() / 10).checked_sub(1) else {
         return format!("{count} bytes");
     };
-    let tenths = u128::from(count) * 10 >> (10 * (exponent + 1));
+    let tenths = (u128::from(count) * 10) >> (10 * (exponent + 1));
     let unit = UNITS[exponent as usize];
     match tenths % 10 {
         tenth if tenth > 0 && tenths < 1000 => format!("{}.{tenth} {unit}", tenths / 10),
