@@ -88,7 +88,7 @@ async fn serve_connection(
                 about,
                 state,
             } => {
-                let asked = Asked::Save(name, about, state);
+                let asked = Asked::Save(name, Box::new((about, state)));
                 next = cells.on_state(call, asked, reader, writer).await?;
             }
             FromNotebook::LoadState { call, name } => {

@@ -26,7 +26,7 @@ const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a termi
 
 /// What the shim wants of the states.
 pub(crate) enum Asked {
-    Save(String, AboutState, Snapshot),
+    Save(String, Box<(AboutState, Snapshot)>),
     Load(String),
     List,
     Delete(String),
@@ -40,7 +40,7 @@ enum Stop {
         hint: Option<String>,
     },
     /// The shim does not wait any more.
-    Next(FromNotebook),
+    Next(Box<FromNotebook>),
     KernelGone,
     Shim(FrameError),
 }
@@ -93,7 +93,7 @@ impl RemoteCells {
             Stop::KernelGone => return Ok(None),
             Stop::Shim(error) => return Err(error),
             Stop::Cancelled => (None, None),
-            Stop::Next(message) => (None, Some(message)),
+            Stop::Next(message) => (None, Some(*message)),
             Stop::Failed { value, hint } => {
                 tracing::warn!(error = %value, "A saved state was not saved or loaded");
                 let error = RemoteError {
@@ -154,7 +154,8 @@ async fn act(
     cancel: &CancellationToken,
 ) -> Result<Done, Stop> {
     let message = match asked {
-        Asked::Save(name, mut about, snapshot) => {
+        Asked::Save(name, state) => {
+            let (mut about, snapshot) = *state;
             let outgoing = SessionState::new().continued_by(snapshot);
             about.notebook = notebook;
             let manifest = transfer.store(outgoing, chunks, cancel).await?;
@@ -197,7 +198,7 @@ async fn stopped(call: CallId, reader: &mut ShimReader) -> Stop {
                 }
             }
             Ok(Some(FromNotebook::Applied { .. })) => {}
-            Ok(Some(next)) => return Stop::Next(next),
+            Ok(Some(next)) => return Stop::Next(Box::new(next)),
         }
     }
 }

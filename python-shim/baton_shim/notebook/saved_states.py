@@ -156,8 +156,9 @@ class SavedStates:
                 else:
                     reasons = {}
                     for obj, reason in table.stayed:
-                        for name, way in table.paths(obj, names).items():
-                            reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
+                        for name in names:
+                            if (way := table.path(obj, name)) is not None:
+                                reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
                     if not reasons:
                         for _, reason in table.stayed:
                             warn(f"A part of the notebook is not saved: {reason}")

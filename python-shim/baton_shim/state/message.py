@@ -10,6 +10,7 @@ import itertools
 import pickle
 import platform
 import struct
+import sys
 import zlib
 from array import array
 from dataclasses import dataclass, field, replace
@@ -112,6 +113,17 @@ class Header:
 def versions() -> tuple[str, str]:
     """What both ends must have in common for code to travel."""
     return ".".join(platform.python_version_tuple()[:2]), cloudpickle.__version__
+
+
+def find_class(module: str, name: str) -> Any:
+    """As `pickle` does."""
+    if module == "__main__":  # whatever has this name here may be something else
+        raise TableBroken(f"The message looks for '{name}' by its name in the notebook")
+    __import__(module)
+    found: Any = sys.modules[module]
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def check_versions(header: Header) -> None:

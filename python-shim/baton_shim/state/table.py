@@ -28,7 +28,7 @@ from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
 from baton_shim.state.kinds import ATOMS, Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
-from baton_shim.state.message import Header, Snapshot, check_versions, is_plain, join, split, versions
+from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
@@ -85,7 +85,7 @@ class Table:
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()
         anchors = [namespace, main, self._patch_anchor, *of_interpreter(), *self._kinds.anchors()]
-        self._numbering = Numbering(anchors, self._find_class)
+        self._numbering = Numbering(anchors, find_class)
         self._stays = Stays(namespace, self._numbering)
         self._walker = Walker(self._numbering, self._kinds, self._stays)
         self._views = Views(self._here, self._kinds, self._numbering)
@@ -266,10 +266,9 @@ class Table:
         lost = [(objects[number], end(objects[number], session)) for number in kept]
         return [words for stayed, words in lost if not is_of_spent(stayed)]
 
-    def paths(self, obj: object, names: Iterable[str]) -> dict[str, str]:
-        """The ways to an object from those of the names that reach it."""
-        ways = {name: path_to(obj, [(name, self.namespace[name])], self._kinds) for name in names}
-        return {name: way for name, way in ways.items() if way is not None}
+    def path(self, obj: object, name: str) -> str | None:
+        """The way to an object from a name that reaches it."""
+        return path_to(obj, [(name, self.namespace[name])], self._kinds)
 
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""
@@ -525,7 +524,9 @@ class Table:
         stream = read_segments(delta, file_descriptor, self._segments, undo)
         self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
         header, body, buffers = split(stream)
-        self._check(header)
+        check_versions(header)
+        if header.count_before != len(self._numbering):
+            raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
         self.away.expect(header.away, undo)
         if header.modules is not None:
             self._load_modules(header.modules, undo.add_module)
@@ -578,11 +579,6 @@ class Table:
                 undo.keep_name(self.namespace, name)
                 self.namespace[name] = value
 
-    def _check(self, header: Header) -> None:
-        check_versions(header)
-        if header.count_before != len(self._numbering):
-            raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
-
     def _patch(self, number: int, kind: str, content: Any) -> None:
         """Called while a message is decoded."""
         assert self._undo is not None
@@ -598,15 +594,6 @@ class Table:
         by_kind.apply(obj, content)
         if by_kind is self._kinds.leaf:
             self._filled[number] = by_kind.read(obj)
-
-    def _find_class(self, module: str, name: str) -> Any:
-        if module == "__main__":  # whatever has this name here may be something else
-            raise TableBroken(f"The message looks for '{name}' by its name in the notebook")
-        __import__(module)
-        found: Any = sys.modules[module]
-        for part in name.split("."):
-            found = getattr(found, part)
-        return found
 
     def _check_usable(self) -> None:
         if self.broken:
