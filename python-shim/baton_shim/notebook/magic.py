@@ -196,7 +196,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         """Keep the notebook's variables under a name, also after this kernel has ended: `%gpu_save NAME`.
 
         With names of variables behind it, only those. What cannot be saved is named and left out; with `--strict`
-        nothing is saved then. `%gpu_load NAME` has them again, in any later kernel of yours.
+        nothing is saved then. `%gpu_load NAME` restores them in any later kernel of yours.
         """
         words = line.split()
         strict = "--strict" in words
@@ -206,7 +206,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         print(needed().saved_states.save(name, variables, strict=strict))
 
     def load(line: str) -> None:
-        """Have variables again that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
+        """Restore variables that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
 
         Variables of the same names are replaced. `%gpu_undo` takes it back.
         """

@@ -91,7 +91,7 @@ class SavedStates:
         for one, reason in sorted(left.items()):
             sys.stderr.write(f"warning: {one} is not saved: {reason}\n")
         saved = message.body["saved"]
-        return f"Saved {listed(kept)} as {name} ({size(saved['bytes'])}). %gpu_load {name} has them again"
+        return f"Saved {listed(kept)} as {name} ({size(saved['bytes'])}). Restore them with %gpu_load {name}"
 
     def load(self, name: str, wanted: list[str]) -> str:
         check_name(name)
