@@ -28,6 +28,7 @@ mod queue;
 mod reconnect;
 mod remote_cell;
 mod sign_in;
+mod states;
 mod worker_tokens;
 mod worlds;
 mod zones;

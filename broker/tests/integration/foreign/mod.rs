@@ -339,7 +339,7 @@ fn letters(bytes: &[u8]) -> String {
 }
 
 /// Of a notebook with one variable, in this chunk.
-fn state_of(job: JobId, chunk: ChunkHash) -> SavedState {
+pub(crate) fn state_of(job: JobId, chunk: ChunkHash) -> SavedState {
     SavedState {
         about: AboutState {
             variables: vec![job.to_string()],
