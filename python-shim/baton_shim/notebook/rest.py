@@ -27,7 +27,7 @@ from baton_shim.base.beside import runs_beside
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.base.source import GPU_LINE
-from baton_shim.notebook.status import size
+from baton_shim.notebook.status import listed, size
 from baton_shim.state import errors
 
 if TYPE_CHECKING:
@@ -39,7 +39,6 @@ SAID_AFTER_SECONDS = 1.0
 """A shorter wait is not worth a line."""
 MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
-MOST_NAMES = 10
 COMMS = ("comm_open", "comm_msg", "comm_close")
 OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config", "gpu_undo")
 
@@ -134,8 +133,7 @@ class Rest:
         self._home.undo_log.rest_lost()
         self._home.void()
         self._home.forget_results(self._cells)
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        which = f"Your variables {', '.join(names[:MOST_NAMES])}{more}" if names else "Your variables"
+        which = f"Your variables {listed(names)}" if names else "Your variables"
         self.loss += [
             f"warning: The results of {self.cells()} are lost: {reason}",
             f"{which} are as they were before In[{self._cells[0]}]. Run {self.cells()} again",

@@ -27,7 +27,7 @@ from baton_shim.notebook import analysis
 from baton_shim.notebook.call import proxy_gone
 from baton_shim.notebook.cell import cell_number
 from baton_shim.notebook.departure import first_name, sources
-from baton_shim.notebook.status import MOST_NAMES, size
+from baton_shim.notebook.status import listed, size
 from baton_shim.state import Refused, Snapshot, Table, TableBroken, errors
 from baton_shim.state.errors import GpuServiceError
 from baton_shim.surroundings import warn
@@ -308,11 +308,6 @@ def differences(saved: dict[str, str]) -> list[str]:
         elif here != there:
             lines.append(f"The state was saved with {name} {there}; here it is {here}")
     return lines
-
-
-def listed(names: list[str]) -> str:
-    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-    return ", ".join(names[:MOST_NAMES]) + more
 
 
 def table_of(states: list[dict[str, Any]]) -> str:

@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 MOST_NAMES = 10
 
 
+def listed(names: list[str]) -> str:
+    """The first of them, and how many more there are."""
+    more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
+    return ", ".join(names[:MOST_NAMES]) + more
+
+
 @dataclass
 class Transfer:
     """What the last `%%gpu` cell took along and brought home."""

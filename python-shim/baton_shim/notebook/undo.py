@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from IPython.core.error import UsageError
 
-from baton_shim.notebook.status import MOST_NAMES, size
+from baton_shim.notebook.status import listed, size
 from baton_shim.state.holding import held_bytes
 
 if TYPE_CHECKING:
@@ -157,9 +157,7 @@ class UndoLog:
             step.table.roll_back(step.undos)
             home.void()
             home.forget_results([number for number, unit in step.units if unit == "cell"])
-        more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
-        which = ", ".join(names[:MOST_NAMES]) + more
-        what = f"{which} {'is' if len(names) == 1 else 'are'} as before. " if names else ""
+        what = f"{listed(names)} {'is' if len(names) == 1 else 'are'} as before. " if names else ""
         return f"Undone: {step.title()}. {what}The next %%gpu cell starts a new session"
 
     def text(self) -> str:
