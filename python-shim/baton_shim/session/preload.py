@@ -224,8 +224,8 @@ class Preloaded(MetaPathFinder):
                 for name, needs in self._recorder.needs.items():
                     self._needs.setdefault(name, set()).update(needs)
             self._recorder = None
-            for name, module in self._hide(known).items():
-                self._noted.setdefault(name, kernel.noted(module))
+            new = {name: module for name, module in self._hide(known).items() if name not in self._noted}
+            self._noted.update((name, kernel.noted(module)) for name, module in new.items())
             self._link()
             self._tops = {name.partition(".")[0] for name in self._modules}
             traces = Traces()
