@@ -158,24 +158,18 @@ impl IntoResponse for ChunkError {
 }
 
 /// Whose chunks a request is about. It was counted as one of whoever sent it.
-struct OnAccount {
-    account: Account,
+pub(super) struct OnAccount {
+    pub(super) account: Account,
     identity: Identity,
 }
 
-#[derive(serde::Deserialize)]
-pub(super) struct Party {
-    /// Said by a proxy as in its hello.
-    owner: Option<String>,
-    course: Option<String>,
-    /// Said by a worker.
-    pub(super) notebook: Option<NotebookId>,
-}
-
-impl FromRequestParts<Shared> for OnAccount {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+impl OnAccount {
+    /// About the party that is left of the one that the request names.
+    pub(super) async fn of(
+        parts: &mut Parts,
+        shared: &Shared,
+        left: impl FnOnce(Party) -> Party + Send,
+    ) -> Result<Self, Response> {
         let Query(party) = Query::<Party>::from_request_parts(parts, shared)
             .await
             .map_err(IntoResponse::into_response)?;
@@ -185,10 +179,37 @@ impl FromRequestParts<Shared> for OnAccount {
         let identity = caller.identity.clone();
         let account = async {
             admit(shared, &identity)?;
-            account(shared, &caller, party).await
+            account(shared, &caller, left(party)).await
         };
         let account = account.await.map_err(IntoResponse::into_response)?;
         Ok(Self { account, identity })
+    }
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct Party {
+    /// Said by a proxy as in its hello.
+    owner: Option<String>,
+    course: Option<String>,
+    /// Said by a worker.
+    notebook: Option<NotebookId>,
+}
+
+impl Party {
+    /// About whoever asks, also where a notebook is named.
+    pub(super) fn without_notebook(self) -> Self {
+        Self {
+            notebook: None,
+            ..self
+        }
+    }
+}
+
+impl FromRequestParts<Shared> for OnAccount {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        Self::of(parts, shared, |party| party).await
     }
 }
 

@@ -7,14 +7,14 @@
 //! here and its person's.
 
 use super::{
-    Caller, Shared,
-    chunks::{self, ChunkError, Party},
+    Shared,
+    chunks::{self, ChunkError, OnAccount, Party},
 };
 use crate::{api::ApiError, engine::unix_ms, people::Account, store::StateRow};
 use axum::{
-    Extension, Json, Router,
+    Json, Router,
     body::Bytes,
-    extract::{DefaultBodyLimit, FromRequestParts, Path, Query, State},
+    extract::{DefaultBodyLimit, FromRequestParts, Path, State},
     http::{StatusCode, request::Parts},
     response::{IntoResponse, Response},
     routing::get,
@@ -26,7 +26,6 @@ use std::collections::BTreeMap;
 const LARGEST_STATE: usize = 8 << 20;
 /// Of one person in one course.
 const MOST_STATES: usize = 100;
-const LONGEST_NAME: usize = 64;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -65,19 +64,9 @@ impl FromRequestParts<Shared> for OfPerson {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
-        let Query(mut party) = Query::<Party>::from_request_parts(parts, shared)
-            .await
-            .map_err(IntoResponse::into_response)?;
         // A worker has no business with what its jobs' people saved.
-        party.notebook = None;
-        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
-            .await
-            .map_err(IntoResponse::into_response)?;
-        let account = async {
-            chunks::admit(shared, &caller.identity)?;
-            chunks::account(shared, &caller, party).await
-        };
-        account.await.map(Self).map_err(IntoResponse::into_response)
+        let found = OnAccount::of(parts, shared, Party::without_notebook).await?;
+        Ok(Self(found.account))
     }
 }
 
@@ -114,9 +103,10 @@ async fn save(
     Path(name): Path<String>,
     body: Bytes,
 ) -> Result<Json<api::SavedState>, StateError> {
-    if !is_name(&name) {
+    if !SavedState::is_name(&name) {
         let text = format!(
-            "a state's name has 1 to {LONGEST_NAME} letters, digits, dots, hyphens and underscores"
+            "a state's name has 1 to {} letters, digits, dots, hyphens and underscores",
+            SavedState::LONGEST_NAME
         );
         return Err(ApiError::Body(text).into());
     }
@@ -151,9 +141,4 @@ async fn save(
     };
     shared.store.save_state(&account, &row).await?;
     Ok(Json(entry))
-}
-
-fn is_name(name: &str) -> bool {
-    let fits = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-    (1..=LONGEST_NAME).contains(&name.chars().count()) && name.chars().all(fits)
 }

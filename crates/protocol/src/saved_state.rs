@@ -13,6 +13,21 @@ pub struct SavedState {
     pub manifest: Manifest,
 }
 
+impl SavedState {
+    /// Of a name, in letters.
+    pub const LONGEST_NAME: usize = 64;
+
+    /// Whether a state may have this name, which is a part of its address.
+    #[must_use]
+    pub fn is_name(name: &str) -> bool {
+        let fits = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
+        let letters = name.chars().count();
+        (1..=Self::LONGEST_NAME).contains(&letters)
+            && name.chars().all(fits)
+            && !matches!(name, "." | "..")
+    }
+}
+
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutState {
     /// Of the message, counted up with each change that another version cannot read.

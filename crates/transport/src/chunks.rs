@@ -12,6 +12,8 @@ use tokio::time::{Instant, sleep};
 
 use crate::{Api, Backoff, Dial, LinkError};
 
+const MISSING: &str = "/v1/chunks/missing";
+
 /// Names in one question.
 const MISSING_BATCH: usize = 8192;
 
@@ -24,7 +26,7 @@ const PATIENCE: Duration = Duration::from_mins(10);
 /// Of one notebook: the broker gives chunks to those only whose they are.
 #[derive(Debug, Clone)]
 pub struct ChunkClient {
-    pub(crate) api: Api,
+    api: Api,
     /// Whose chunks: a part of every request.
     party: Vec<(&'static str, String)>,
     patience: Duration,
@@ -60,7 +62,7 @@ impl ChunkClient {
         self
     }
 
-    pub(crate) fn patience(&self) -> Patience {
+    fn patience(&self) -> Patience {
         Patience {
             backoff: Backoff::default(),
             began: Instant::now(),
@@ -68,7 +70,7 @@ impl ChunkClient {
         }
     }
 
-    pub(crate) fn request(&self, method: Method, path: &str) -> RequestBuilder {
+    fn request(&self, method: Method, path: &str) -> RequestBuilder {
         self.api.request(method, path).query(&self.party)
     }
 
@@ -76,14 +78,9 @@ impl ChunkClient {
     pub async fn missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
         let mut missing = Vec::new();
         for batch in hashes.chunks(MISSING_BATCH) {
-            let mut patience = self.patience();
-            let answer = loop {
-                match self.ask_missing(batch).await {
-                    Ok(answer) => break answer,
-                    Err(error) => patience.pause_or_fail(error).await?,
-                }
-            };
-            missing.extend(answer);
+            let batch = Bytes::from(encode(&batch));
+            let answer = self.repeat(Method::POST, MISSING, batch).await?;
+            missing.extend(decode::<Vec<ChunkHash>>(&answer)?);
         }
         Ok(missing)
     }
@@ -115,12 +112,28 @@ impl ChunkClient {
         Ok(())
     }
 
-    async fn ask_missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
-        const PATH: &str = "/v1/chunks/missing";
-        let request = self.request(Method::POST, PATH).body(encode(&hashes));
-        let response = self.api.send(request, PATH).await?;
-        let body = response.bytes().await;
-        Ok(decode(&body.map_err(|error| self.api.broke(error))?)?)
+    /// Sends a request, again and again while the broker cannot be reached, and returns the whole answer.
+    pub(crate) async fn repeat(
+        &self,
+        method: Method,
+        path: &str,
+        body: Bytes,
+    ) -> Result<Bytes, LinkError> {
+        let mut patience = self.patience();
+        loop {
+            let request = self.request(method.clone(), path).body(body.clone());
+            let answer = async {
+                let response = self.api.send(request, path).await?;
+                response
+                    .bytes()
+                    .await
+                    .map_err(|error| self.api.broke(error))
+            };
+            match answer.await {
+                Ok(answer) => return Ok(answer),
+                Err(error) => patience.pause_or_fail(error).await?,
+            }
+        }
     }
 
     async fn put_batch(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
@@ -189,14 +202,14 @@ fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
 }
 
 /// Pauses between attempts while the broker cannot be reached, but not for ever.
-pub(crate) struct Patience {
+struct Patience {
     backoff: Backoff,
     began: Instant,
     limit: Duration,
 }
 
 impl Patience {
-    pub(crate) async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
+    async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
         let delay = match &error {
             // Other notebooks of this person ask, too.
             LinkError::TooMuch { after, .. } => *after + Backoff::default().next_delay(),

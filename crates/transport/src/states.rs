@@ -46,30 +46,11 @@ impl ChunkClient {
         name: &str,
         body: Bytes,
     ) -> Result<Bytes, LinkError> {
-        // Anything else is no name, and would be another address.
-        let plain = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
-        if name.is_empty() || matches!(name, "." | "..") || !name.chars().all(plain) {
+        // Anything else would be another address.
+        if !SavedState::is_name(name) {
             return Err(LinkError::Answer("this is no name of a state"));
         }
         self.repeat(method, &format!("{STATES}/{name}"), body).await
-    }
-
-    async fn repeat(&self, method: Method, path: &str, body: Bytes) -> Result<Bytes, LinkError> {
-        let mut patience = self.patience();
-        loop {
-            let request = self.request(method.clone(), path).body(body.clone());
-            let answer = async {
-                let response = self.api.send(request, path).await?;
-                response
-                    .bytes()
-                    .await
-                    .map_err(|error| self.api.broke(error))
-            };
-            match answer.await {
-                Ok(answer) => return Ok(answer),
-                Err(error) => patience.pause_or_fail(error).await?,
-            }
-        }
     }
 }
 

@@ -11,6 +11,18 @@ use super::transfer::TransferError;
 const SAFE: &str = "Your variables are as they were before the cell";
 const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
 
+pub(super) fn no_answer(reason: Option<&str>) -> String {
+    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
+    format!("The GPU service does not answer{reason}")
+}
+
+pub(super) fn cannot_use(obstacle: &Obstacle) -> String {
+    format!(
+        "This notebook cannot use the GPU service: {}",
+        obstacle.reason
+    )
+}
+
 /// How a call ends that brings nothing home.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -33,20 +45,13 @@ impl Failure {
     }
 
     pub(super) fn no_answer(reason: Option<&str>, job: JobId) -> Self {
-        let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
-        Self::service(
-            format!("The GPU service does not answer{reason}. {SAFE}; ordinary cells work"),
-            AGAIN,
-            job,
-        )
+        let what = no_answer(reason);
+        Self::service(format!("{what}. {SAFE}; ordinary cells work"), AGAIN, job)
     }
 
     pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
         Self::service(
-            format!(
-                "This notebook cannot use the GPU service: {}. {SAFE}",
-                obstacle.reason
-            ),
+            format!("{}. {SAFE}", cannot_use(obstacle)),
             obstacle.hint,
             job,
         )

@@ -17,6 +17,7 @@ use baton_transport::{ChunkClient, LinkError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
+use super::failure;
 use super::link::{Status, describe};
 use super::session_state::SessionState;
 use super::transfer::{self, Transfer, TransferError};
@@ -121,10 +122,7 @@ impl RemoteCells {
                     Status::Unable { reason } => Some(reason),
                     Status::Refused(obstacle) => {
                         return Err(Stop::Failed {
-                            value: format!(
-                                "This notebook cannot use the GPU service: {}",
-                                obstacle.reason
-                            ),
+                            value: failure::cannot_use(&obstacle),
                             hint: Some(obstacle.hint.to_owned()),
                         });
                     }
@@ -132,9 +130,8 @@ impl RemoteCells {
                 let left = CONNECT_PATIENCE.saturating_sub(since.elapsed());
                 let changed = tokio::time::timeout(left, self.link.status_changed()).await;
                 if changed.is_err() {
-                    let reason = reason.map_or_else(String::new, |reason| format!(" ({reason})"));
                     return Err(Stop::Failed {
-                        value: format!("The GPU service does not answer{reason}"),
+                        value: failure::no_answer(reason.as_deref()),
                         hint: None,
                     });
                 }
