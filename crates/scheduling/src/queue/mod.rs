@@ -37,6 +37,7 @@ pub use survival::{Seen, Survival};
 pub use times::{Spread, Times};
 
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
+use foldhash::{HashMap, HashMapExt};
 use occupancy::{Occupancy, Taken};
 use std::{collections::HashSet, sync::Arc};
 
@@ -176,33 +177,45 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
     let mut assigned = Vec::new();
     let mut waiting = Vec::new();
     let is_boosted = |job: &Job| job.precedence.boost > 1.0 && job.front.is_none();
-    // The last to arrive of those that are ahead because of a deadline.
-    let mut boosted = jobs
-        .iter()
-        .rposition(|job| job.worker.is_some() && is_boosted(job));
+    // Of those that are ahead because of a deadline the last to arrive: on each worker, and (`None`) in the line.
+    let mut boosted: HashMap<Option<WorkerId>, usize> = HashMap::new();
+    for (arrival, job) in jobs.iter().enumerate() {
+        if job.worker.is_some() && is_boosted(job) {
+            boosted.insert(job.worker, arrival);
+        }
+    }
     let mut moved = false;
     for (arrival, job) in in_order(jobs) {
-        let reason = match occupancy.take(job) {
+        let worker = match occupancy.take(job) {
             Taken::By(worker) => {
                 assigned.push((job, worker));
+                Some(worker)
+            }
+            Taken::Not(Reason::JobsAhead) if job.front.is_none() => {
+                let ahead = boosted
+                    .iter()
+                    .filter(|(on, _)| on.is_none_or(|worker| occupancy.suits(worker, job)))
+                    .map(|(_, other)| *other)
+                    .max();
+                let reason = match ahead {
+                    _ if moved => Reason::BehindMoved,
+                    Some(other) if other > arrival && !is_boosted(job) => {
+                        Reason::BehindDeadline(jobs[other].job)
+                    }
+                    _ => Reason::JobsAhead,
+                };
+                waiting.push((job, reason));
                 None
             }
-            Taken::Not(Reason::JobsAhead) => Some(match boosted {
-                _ if job.front.is_some() => Reason::JobsAhead,
-                _ if moved => Reason::BehindMoved,
-                Some(other) if other > arrival && !is_boosted(job) => {
-                    Reason::BehindDeadline(jobs[other].job)
-                }
-                _ => Reason::JobsAhead,
-            }),
-            Taken::Not(reason) => Some(reason),
+            Taken::Not(reason) => {
+                moved |= job.front.is_some();
+                waiting.push((job, reason));
+                None
+            }
         };
-        moved |= job.front.is_some() && reason.is_some();
         if is_boosted(job) {
-            boosted = boosted.max(Some(arrival));
-        }
-        if let Some(reason) = reason {
-            waiting.push((job, reason));
+            let last = boosted.entry(worker).or_default();
+            *last = arrival.max(*last);
         }
     }
     for (job, reason) in &mut waiting {

@@ -75,6 +75,12 @@ impl<'jobs> Occupancy<'jobs> {
         }
     }
 
+    /// Whether this worker is there and meets the job's needs.
+    pub(super) fn suits(&self, worker: WorkerId, job: &Job) -> bool {
+        let mut workers = self.workers.iter();
+        workers.any(|other| other.worker == worker && fits(job, other))
+    }
+
     fn why_no_worker(&self, job: &Job) -> Reason {
         if self.workers.is_empty() {
             return Reason::NoWorker;

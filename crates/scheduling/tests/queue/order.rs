@@ -306,6 +306,10 @@ proptest! {
                     let ahead = of(&jobs, other);
                     prop_assert!(other > *id && ahead.precedence.boost > 1.0);
                     prop_assert!(ahead.worker.is_some() || ahead.precedence.rank() <= job.precedence.rank());
+                    // It is ahead only where this job could run.
+                    if let Some(on) = of(&after, other).worker {
+                        prop_assert!(workers.iter().any(|worker| worker.worker == on && !lacking(&worker)));
+                    }
                 }
                 Reason::OwnSession(own) => {
                     let own = workers.iter().find(|worker| worker.worker == own).unwrap();
@@ -403,6 +407,29 @@ fn the_least_loaded_worker_is_taken() {
     let jobs = [job(1, Some(1)), job(2, Some(2)), job(3, None)];
     let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)], 1);
     assert_eq!(plan.assignments, [(job_id(3), worker_id(2))]);
+}
+
+#[test]
+fn a_deadline_is_no_reason_on_a_worker_that_the_job_cannot_use() {
+    let urgent = Job {
+        precedence: Precedence {
+            boost: 3.0,
+            ..precedence_of(0.0, 0)
+        },
+        ..job(3, Some(1))
+    };
+    let waits = Job {
+        needs: Arc::from([Requirement::Label { label: "a".into() }]),
+        ..job(2, None)
+    };
+    let mut fitting = worker(2, 1);
+    fitting.offer = Arc::new(labelled(&["a"]));
+    let plan = plan(
+        &[job(1, Some(2)), waits, urgent],
+        &[worker(1, 1), fitting],
+        1,
+    );
+    assert_eq!(plan.positions[0].1.reason, Reason::JobsAhead);
 }
 
 #[test]
