@@ -38,6 +38,8 @@ pub(crate) struct ParentCell {
     pub(crate) kernel_session: String,
     /// The kernel publishes no `execute_input` for it.
     pub(crate) silent: bool,
+    /// It goes on after its `idle`.
+    pub(crate) background: bool,
 }
 
 /// A way to put messages on iopub, for every client that listens.
@@ -64,6 +66,7 @@ struct Stage {
 struct Injection {
     message_id: String,
     silent: bool,
+    background: bool,
     topic: String,
     wire: Bytes,
 }
@@ -107,7 +110,7 @@ impl Relay {
     }
 
     /// Shows a message between the cell's `execute_input` and its `idle`, if this returns before the kernel can say
-    /// `idle`. `content` and `metadata` are JSON text.
+    /// `idle`; that of a background cell also after it. `content` and `metadata` are JSON text.
     pub(crate) fn inject(
         &self,
         cell: &ParentCell,
@@ -129,12 +132,22 @@ impl Relay {
         let injection = Arc::new(Injection {
             message_id: cell.message_id.clone(),
             silent: cell.silent,
+            background: cell.background,
             wire: scribe.write(topic.clone().into(), draft, &cell.kernel_session),
             topic,
         });
         self.stage()
             .viewers
             .retain(|viewer| viewer.send(Arc::clone(&injection)).is_ok());
+    }
+
+    /// From now on, until `end_background`, it is known of this cell that it has begun, however many follow.
+    pub(crate) fn begin_background(&self, cell: &ParentCell) {
+        self.stage().cells.keep(&cell.message_id);
+    }
+
+    pub(crate) fn end_background(&self, cell: &ParentCell) {
+        self.stage().cells.let_go(&cell.message_id);
     }
 
     /// Whether the notebook kernel has shown something below this cell.

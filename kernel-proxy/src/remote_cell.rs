@@ -27,18 +27,15 @@ use std::os::fd::AsFd;
 use std::time::Duration;
 
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::Payload;
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
-use baton_protocol::{
-    CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, RemoteError, State, Submission, Usage,
-};
+use baton_protocol::{CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, State, Submission};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
-use self::cell::{RemoteCell, Stop};
+use self::cell::{Finished, RemoteCell, Stop};
 use self::deferred::{Deferred, DeferredState};
 use self::display::Display;
 use self::failure::Failure;
@@ -96,17 +93,6 @@ pub(crate) enum CellEnd {
     KernelGone,
 }
 
-/// The job's last event.
-struct Finished {
-    outcome: Outcome,
-    error: Option<RemoteError>,
-    state: Option<State>,
-    usage: Usage,
-    files: Option<Payload>,
-    /// Bytes of deferred state.
-    deferred_bytes: u64,
-}
-
 impl RemoteCells {
     /// Also returns the future that drives the connection to the broker. It ends after the `RemoteCells` is dropped.
     pub(crate) fn open(config: RemoteConfig) -> (Self, impl Future<Output = ()>) {
@@ -148,10 +134,13 @@ impl RemoteCells {
         let job = self.first_job.take().unwrap_or_default();
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job.id);
-        match self.run_steps(&mut cell, run).instrument(span).await {
+        self.display.begin(&cell);
+        let end = match self.run_steps(&mut cell, run).instrument(span).await {
             Ok(()) => Ok(CellEnd::Done),
-            Err(stop) => self.on_stop(cell, stop).await,
-        }
+            Err(stop) => self.on_stop(&mut cell, stop).await,
+        };
+        self.display.end(&mut cell).await?;
+        end
     }
 
     async fn run_steps(&mut self, cell: &mut RemoteCell<'_>, run: Run) -> Result<(), Stop> {
@@ -312,7 +301,7 @@ impl RemoteCells {
                             cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
                         }
                         Some(stop) => return Err(stop),
-                        None => {}
+                        None => self.display.replay_wanted(cell).await?,
                     },
                 },
                 sent = names::sent(&mut names) => {
@@ -501,7 +490,7 @@ impl RemoteCells {
     /// A cell ends without a result.
     async fn on_stop(
         &mut self,
-        mut cell: RemoteCell<'_>,
+        cell: &mut RemoteCell<'_>,
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
         self.session = None;
@@ -511,7 +500,7 @@ impl RemoteCells {
         };
         self.link.give_up(cell.job, outcome).await;
         self.deferred.request(&self.link).await;
-        self.display.close_comms(&mut cell);
+        self.display.close_comms(cell);
         let message = match stop {
             Stop::Cancelled | Stop::GivenUp => ToNotebook::Finished {
                 call: cell.call,
@@ -532,8 +521,8 @@ impl RemoteCells {
             Stop::KernelGone => return Ok(CellEnd::KernelGone),
             Stop::Shim(error) => return Err(error),
         };
-        file_changes::warn_if_not_undone(&self.files, &mut self.display, &mut cell).await;
-        self.display.end_status_line(&mut cell);
+        file_changes::warn_if_not_undone(&self.files, &mut self.display, cell).await;
+        self.display.end_status_line(cell);
         cell.writer.send(&message).await?;
         Ok(CellEnd::Done)
     }

@@ -268,6 +268,9 @@ pub struct Run {
     pub allow_stdin: bool,
     /// Output must go through the kernel (`Publish`), not past it.
     pub captured: bool,
+    /// The notebook goes on meanwhile: output may come after the cell's `idle`.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub background: bool,
     /// No waiting line and no summary line.
     pub quiet: bool,
     pub folder: String,

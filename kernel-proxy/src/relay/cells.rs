@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure; it decides when a message of our own may follow, and never waits.
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 
 use baton_jupyter_wire::message::message_id;
 use baton_jupyter_wire::wire::MessageView;
@@ -57,6 +57,8 @@ pub(crate) fn is_visible(kind: &str) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct CellLog {
     cells: VecDeque<Cell>,
+    /// Those that are not forgotten although they are over.
+    kept: HashSet<String>,
     /// How many beginnings were ever noted.
     noted: u64,
 }
@@ -115,6 +117,14 @@ impl CellLog {
         self.find(message_id).is_some_and(|cell| cell.has_output)
     }
 
+    pub(super) fn keep(&mut self, message_id: &str) {
+        self.kept.insert(message_id.to_owned());
+    }
+
+    pub(super) fn let_go(&mut self, message_id: &str) {
+        self.kept.remove(message_id);
+    }
+
     pub(super) fn noted(&self) -> u64 {
         self.noted
     }
@@ -142,7 +152,8 @@ impl CellLog {
         let known = |cell: &Cell| cell.message_id == message_id;
         let index = self.cells.iter().rposition(known).unwrap_or_else(|| {
             if self.cells.len() == REMEMBERED_CELLS {
-                let oldest = self.cells.iter().position(|cell| cell.over);
+                let may_go = |cell: &Cell| cell.over && !self.kept.contains(&cell.message_id);
+                let oldest = self.cells.iter().position(may_go);
                 self.cells.remove(oldest.unwrap_or_default());
             }
             self.cells.push_back(Cell {
@@ -234,5 +245,21 @@ mod tests {
         }
         assert!(log.has_begun("long", false));
         assert_eq!(log.cells.len(), REMEMBERED_CELLS);
+    }
+
+    #[test]
+    fn a_kept_cell_is_not_forgotten_after_its_end() {
+        let mut log = log(&[busy("a"), input("a"), Sign::Idle("a".to_owned())]);
+        let others = |log: &mut CellLog| {
+            for number in 0..100 {
+                log.note(&Sign::Idle(number.to_string()));
+            }
+        };
+        log.keep("a");
+        others(&mut log);
+        assert!(log.is_over("a"));
+        log.let_go("a");
+        others(&mut log);
+        assert!(!log.is_over("a"));
     }
 }

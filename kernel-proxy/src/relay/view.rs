@@ -201,7 +201,7 @@ impl<'a> View<'a> {
     }
 
     fn hold(&mut self, injection: Arc<Injection>) {
-        if self.cells.is_over(&injection.message_id) {
+        if !injection.background && self.cells.is_over(&injection.message_id) {
             return; // the student has left the cell, and its job goes on a little
         }
         let wishes = self.audience.wishes();
@@ -278,6 +278,10 @@ impl<'a> View<'a> {
     fn has_begun(&self, injection: &Injection) -> bool {
         let (message_id, silent) = (&injection.message_id, injection.silent);
         if self.cells.has_begun(message_id, silent) {
+            return true;
+        }
+        // This client may have forgotten the cell.
+        if injection.background && self.relay.stage().cells.is_over(message_id) {
             return true;
         }
         let wishes = self.audience.wishes();

@@ -5,9 +5,9 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::NotebookFolder;
+use baton_protocol::files::{NotebookFolder, Payload};
 use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, JobId, JobKind, Output, State};
+use baton_protocol::{CallId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held};
 use bytes::Bytes;
@@ -47,10 +47,23 @@ pub(super) struct RemoteCell<'a> {
     pub(super) input: Option<u64>,
     /// The last question for names that the cell looked up.
     pub(super) question: Option<u64>,
+    /// Earlier calls whose output the shim wants once more.
+    pub(super) outputs_wanted: Vec<CallId>,
     /// As `held`, for the answer to that question.
     pub(super) names_held: Option<Held>,
     pub(super) reader: &'a mut ShimReader,
     pub(super) writer: &'a mut ShimWriter,
+}
+
+/// The job's last event.
+pub(super) struct Finished {
+    pub(super) outcome: Outcome,
+    pub(super) error: Option<RemoteError>,
+    pub(super) state: Option<State>,
+    pub(super) usage: Usage,
+    pub(super) files: Option<Payload>,
+    /// Bytes of deferred state.
+    pub(super) deferred_bytes: u64,
 }
 
 /// Why a cell ends without a result.
@@ -93,6 +106,7 @@ impl<'a> RemoteCell<'a> {
                 message_id: run.message_id.clone(),
                 kernel_session: run.kernel_session.clone(),
                 silent: run.silent || is_callback,
+                background: run.background,
             },
             captured: run.captured,
             call: run.call,
@@ -106,6 +120,7 @@ impl<'a> RemoteCell<'a> {
             held: None,
             input: None,
             question: None,
+            outputs_wanted: Vec::new(),
             names_held: None,
             reader,
             writer,
@@ -290,6 +305,10 @@ impl<'a> RemoteCell<'a> {
                 Some(Stop::Cancelled)
             }
             Some(FromNotebook::GiveUp { call }) if call == self.call => Some(Stop::GivenUp),
+            Some(FromNotebook::OutputWanted { call }) => {
+                self.outputs_wanted.push(call);
+                None
+            }
             Some(unexpected) => {
                 tracing::debug!(?unexpected, "Ignored an unexpected message");
                 None

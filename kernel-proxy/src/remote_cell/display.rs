@@ -93,6 +93,27 @@ impl Display {
         writer.send(&given).await
     }
 
+    /// Sends the shim what it asked for while a cell runs.
+    pub(super) async fn replay_wanted(&self, cell: &mut RemoteCell<'_>) -> Result<(), FrameError> {
+        for call in std::mem::take(&mut cell.outputs_wanted) {
+            self.replay(call, cell.writer).await?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn begin(&self, cell: &RemoteCell<'_>) {
+        if cell.parent.background {
+            self.relay.begin_background(&cell.parent);
+        }
+    }
+
+    pub(super) async fn end(&self, cell: &mut RemoteCell<'_>) -> Result<(), FrameError> {
+        if cell.parent.background {
+            self.relay.end_background(&cell.parent);
+        }
+        self.replay_wanted(cell).await
+    }
+
     /// Updates the status line if it is due.
     pub(super) fn refresh_status_line(&self, cell: &mut RemoteCell<'_>) {
         let now = cell.now();

@@ -92,6 +92,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         silent: false,
         allow_stdin: true,
         captured: false,
+        background: false,
         quiet: false,
         folder: "/home/ada".to_owned(),
         timeout_ms: Some(300_000),

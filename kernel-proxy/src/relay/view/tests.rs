@@ -78,15 +78,30 @@ fn display(cell: &str, bytes: usize) -> Bytes {
     )
 }
 
-fn inject(relay: &Relay, cell: &str, silent: bool, text: &str) {
-    let parent = ParentCell {
+fn parent(cell: &str) -> ParentCell {
+    ParentCell {
         header: json!({"msg_id": cell}).to_string().into(),
         message_id: cell.to_owned(),
         kernel_session: "s".to_owned(),
-        silent,
-    };
+        silent: false,
+        background: false,
+    }
+}
+
+fn inject(relay: &Relay, cell: &str, silent: bool, text: &str) {
+    inject_below(
+        relay,
+        &ParentCell {
+            silent,
+            ..parent(cell)
+        },
+        text,
+    );
+}
+
+fn inject_below(relay: &Relay, parent: &ParentCell, text: &str) {
     let content = json!({"name": "stdout", "text": text}).to_string();
-    relay.inject(&parent, "stream", content.as_bytes(), b"{}", &[]);
+    relay.inject(parent, "stream", content.as_bytes(), b"{}", &[]);
 }
 
 /// Lets the view do what it can do now.
@@ -171,6 +186,34 @@ async fn output_of_a_silent_cell_follows_its_busy() {
     pair.kernel_sends(&[greeting().into(), status("a", "busy"), status("a", "idle")])
         .await;
     assert_eq!(pair.end().await, ["busy", "1", "idle"]);
+}
+
+#[tokio::test]
+async fn a_background_cell_shows_output_after_its_idle_and_after_many_other_cells() {
+    let relay = relay(Limits::default());
+    let background = ParentCell {
+        background: true,
+        ..parent("a")
+    };
+    let mut pair = start(&relay, &[SUBSCRIBE]);
+    settle().await;
+    relay.begin_background(&background);
+    inject_below(&relay, &background, "1");
+    let a = [status("a", "busy"), input("a"), status("a", "idle")];
+    pair.kernel_sends(&[&[greeting().into()], &a[..]].concat())
+        .await;
+    inject_below(&relay, &background, "2");
+    settle().await;
+    for number in 0..100 {
+        let other = number.to_string();
+        pair.kernel_sends(&[status(&other, "busy"), status(&other, "idle")])
+            .await;
+    }
+    inject_below(&relay, &background, "3");
+    settle().await;
+    let mut shown = pair.end().await;
+    shown.retain(|word| word != "busy" && word != "idle");
+    assert_eq!(shown, ["execute_input", "1", "2", "3"]);
 }
 
 #[tokio::test]
