@@ -132,8 +132,11 @@ def of_result(name: str) -> bool:
 
 def of_cell(source: str, transform: Transform) -> CellNames:
     """Raises SyntaxError for a cell that would not run."""
+    return of_tree(parse(transform(source)), transform)
+
+
+def of_tree(tree: ast.Module, transform: Transform) -> CellNames:
     names = CellNames()
-    tree = parse(transform(source))
     names.empty = not tree.body
     names.certain = add_tree(tree, transform, names).certain
     return names

@@ -49,20 +49,13 @@ class Call:
         """It has to be run anew once everything of earlier cells is here."""
 
     def run(self) -> landing.Landed | None:
-        names = self._names()
+        names = names_of(self.cell)
         if names.empty and self.cell.block is None:
             return None
         warn_of_breakpoints(self.home.shell, self.cell.content.get("code", ""))
         with Interrupts() as interrupts:
             try:
-                with interrupts.raising():
-                    departure = self.departure = depart(self.home, self.cell, names, self.options)
-            except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
-                self.home.void()
-                raise given_up(self.cell.unit) from None
-            self.home.unreleased[self.number] = [departure.table]
-            try:
-                self.home.link.send("run", call=self.number, **self._request(departure))
+                self.leave(names, interrupts)
                 end = self._wait(interrupts)
             except LinkClosed:
                 self.home.void()
@@ -70,17 +63,27 @@ class Call:
             if end is None:
                 self.home.void()
                 raise given_up(self.cell.unit)
-            return self._land(end, interrupts)
+            return self.land(end, interrupts)
 
-    def _names(self) -> analysis.CellNames:
+    def leave(self, names: analysis.CellNames, interrupts: Interrupts) -> None:
+        """From here on messages come, until one that ends the call. Raises `LinkClosed`, or why the cell stays here."""
         try:
-            return self.cell.names()
-        except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-            raise self.cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
+            with interrupts.raising():
+                departure = self.departure = depart(self.home, self.cell, names, self.options)
+        except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
+            self.home.void()
+            raise given_up(self.cell.unit) from None
+        self.home.unreleased[self.number] = [departure.table]
+        self.home.link.send("run", call=self.number, **self._request(departure))
 
     def _request(self, departure: Departure) -> dict[str, Any]:
+        background = self.options.background is not None
+        # Nobody captures its output, nor answers its questions: its cell has ended.
+        alone = {"captured": False, "allow_stdin": False} if background else {}
         return {
             **self.cell.request(),
+            **alone,
+            "background": background,
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,
             "gpu_memory_bytes": self.options.gpu_memory_bytes,
@@ -93,7 +96,7 @@ class Call:
         """The message that ends the call; None when the student does not want to wait for it."""
         while True:
             if interrupts.count and self.give_up_at is None:
-                self._cancel()
+                self.cancel()
             gave_up = self.give_up_at is not None and time.monotonic() > self.give_up_at
             if interrupts.count > 1 or gave_up:
                 self._give_up()
@@ -106,9 +109,9 @@ class Call:
             elif message.name in ("finished", "failed"):
                 return message
             else:
-                self._meanwhile(message, interrupts)
+                self.meanwhile(message, interrupts)
 
-    def _cancel(self) -> None:
+    def cancel(self) -> None:
         self._stop("cancel")
 
     def _stop(self, how: str) -> None:
@@ -138,7 +141,7 @@ class Call:
         else:
             self.home.overdue(message)
 
-    def _meanwhile(self, message: Message, interrupts: Interrupts) -> None:
+    def meanwhile(self, message: Message, interrupts: Interrupts) -> None:
         body = message.body
         if message.name == "released":
             self.home.released(self.number)
@@ -151,7 +154,7 @@ class Call:
         elif message.name == "input_wanted":
             value = outputs.ask(self.home.shell, body["prompt"], body["password"], interrupts)
             if value is None:
-                self._cancel()
+                self.cancel()
             self.home.link.send("input", call=self.number, value=value)
 
     def _state_wanted(self) -> None:
@@ -162,11 +165,11 @@ class Call:
             self._stop("withdraw")
             return
         try:
-            departure = self.departure = depart(self.home, self.cell, self._names(), self.options)
+            departure = self.departure = depart(self.home, self.cell, names_of(self.cell), self.options)
         except GpuServiceError as refusal:
             self.refusal = refusal
             self.home.void()
-            self._cancel()
+            self.cancel()
             return
         self.home.unreleased[self.number].append(departure.table)
         self.home.link.send("state", call=self.number, state=departure.snapshot.as_wire())
@@ -178,18 +181,18 @@ class Call:
             with interrupts.raising_the_second():
                 snapshot = supply(self.home, self.departure, names, self.options)
         except KeyboardInterrupt:  # the wait ends with it; what the table numbered is not known
-            self._cancel()
+            self.cancel()
             return
         except GpuServiceError as refusal:
             self.refusal = refusal
-            self._cancel()
+            self.cancel()
             return
         if interrupts.count and self.give_up_at is None:
-            self._cancel()  # before the cell goes on
+            self.cancel()  # before the cell goes on
         self.home.unreleased[self.number].append(self.departure.table)
         self.home.link.send("names", call=self.number, state=snapshot.as_wire())
 
-    def _land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
+    def land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
         self.home.unreleased.pop(self.number, None)
         if self.wants_rest:
             self.home.overdue(end)
@@ -219,7 +222,10 @@ class Call:
         troubles: list[str] = []
 
         def besides(extra: dict[str, Any], undo: OnUndo) -> None:
-            troubles.extend(self.home.surroundings.apply(extra, undo))
+            around = self.home.surroundings
+            if self.options.background is not None:
+                extra = around.without_changed_here(extra)
+            troubles.extend(around.apply(extra, undo))
 
         try:
             assert end.file_descriptor is not None
@@ -260,6 +266,13 @@ class Call:
         base = StateRefused if outcome == "refused" else GpuServiceError
         kind: type[GpuServiceError] = errors.service_error(error["name"], base)
         return kind(error["value"], error["hint"])
+
+
+def names_of(cell: NotebookCell) -> analysis.CellNames:
+    try:
+        return cell.names()
+    except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
+        raise cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
 
 
 def proxy_gone() -> GpuServiceError:

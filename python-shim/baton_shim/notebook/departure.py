@@ -58,7 +58,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     if cell.block is not None:
         beside += [cell.block.function, cell.block.arguments, *cell.block.keywords.values()]
     # What a block leaves behind is read by the next line of its cell.
-    may_follow = cell.block is None and options.returns and home.rest.may_grow()
+    waits = options.background is None
+    may_follow = cell.block is None and options.returns and waits and home.rest.may_grow()
     needed = analysis.needed(found, namespace, visible, beside)
     names = (needed.names | options.keep) - options.drop
     # What the session has costs nothing to name, and what it deletes itself need not come back.

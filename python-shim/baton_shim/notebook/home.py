@@ -38,7 +38,9 @@ if TYPE_CHECKING:
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
+    from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.job import Job
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
@@ -82,6 +84,8 @@ class Home:
         self.busy = False
         """Whether a `%%gpu` cell runs."""
         self.pages = Pages(self)
+        self.background: Background | None = None
+        """From the first background cell on."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         watch_images()
         FIT.attach(compat.SWITCHING, SWITCH.begin)
@@ -200,6 +204,20 @@ class Home:
         self._shown = landed.result
         return landed.result[0]
 
+    def run_in_background(self, body: str, options: Options) -> Job:
+        from baton_shim.notebook.background import Background
+        from baton_shim.notebook.cell import NotebookCell
+
+        WATCH.cell_leaves()
+        if self.background is None:
+            self.background = Background(self)
+        return self.background.submit(NotebookCell(self.shell, body), options)
+
+    def wait_for_background(self) -> None:
+        """Returns when no cell runs in the background. Raises `NotYetHere` when the student interrupts."""
+        if self.background is not None:
+            self.background.before_all()
+
     def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
         """How it ended, and the value of its `return`."""
         from baton_shim.notebook.cell import BlockCell
@@ -218,6 +236,7 @@ class Home:
         from baton_shim.notebook.cell import cell_number
 
         WATCH.cell_leaves()
+        self.wait_for_background()
         while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
         if self.busy:
@@ -225,7 +244,7 @@ class Home:
             raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
         self.busy = True
         self.comms.cell_begins()
-        self.pages.cell_begins(cell_number(self.shell))
+        self.pages.cell_begins(cell_number(self.shell), self.shell.kernel.get_parent("shell"))
         first, result, raised = self.calls + 1, None, None
         try:
             result = self._run(make, options)
@@ -269,7 +288,9 @@ class Home:
                 return result
 
     def overdue(self, message: Message) -> None:
-        """Something of an earlier call."""
+        """Something of an earlier call, or of a background cell."""
+        if self.background is not None and self.background.takes(message):
+            return
         call = message.body.get("call", 0)
         if message.name in ("deferred_state", "deferred_lost"):
             self.rest.take(message)

@@ -17,7 +17,7 @@ from baton_shim.base import compat, tested
 from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook import both
-from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names
+from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names, variable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -31,6 +31,7 @@ WORDS = {
     "gpu_undo": ("--list",),
     "gpu_save": ("--strict",),
     "gpu_states": ("--delete",),
+    "gpu_jobs": ("--cancel",),
 }
 """What may stand behind the line magics."""
 EXPLANATION = (
@@ -71,6 +72,13 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         "--drop", nargs="+", metavar="NAMES", help="do not send or return these variables"
     )
     @argument(  # type: ignore[untyped-decorator]
+        "--background",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="go on with other cells meanwhile; the variable NAME gets a handle with result() and cancel()",
+    )
+    @argument(  # type: ignore[untyped-decorator]
         "--no-return",
         action="store_true",
         help="return only the output; the next cell starts again from the notebook's variables",
@@ -89,7 +97,13 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
             raise UsageError(why_not)
         if not options.quiet and (untested := tested.news()) is not None:
             sys.stderr.write(f"warning: {untested}\n")
-        return home.run_cell(cell, options)
+        if options.background is None:
+            return home.run_cell(cell, options)
+        job = home.run_in_background(cell, options)
+        if not options.background:
+            return job
+        home.namespace[options.background] = job
+        return None
 
     def parse(line: str) -> Options:
         options = parse_argstring(gpu, line)
@@ -98,6 +112,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
             keep=names(options.keep, "--keep"),
             drop=names(options.drop, "--drop"),
             returns=not options.no_return,
+            background=variable(options.background),
             timeout_ms=milliseconds(options.timeout),
             gpu_memory_bytes=gpu_bytes(options.mem),
             gpu=gpu_model(options.gpu),
@@ -146,9 +161,12 @@ def complete(shell: Any, parser: Any) -> None:
 def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
     """The line magics about the session."""
 
-    def needed() -> Home:
+    def needed(*, alone: bool = False) -> Home:
+        """`alone`: no cell runs in the background."""
         if home is None:
             raise UsageError(why_not)
+        if alone:
+            home.wait_for_background()
         return home
 
     def status(line: str) -> None:
@@ -172,7 +190,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
 
         What is not here yet comes first. `--lose` gives it up: the variables are as before the cells that made it.
         """
-        home = needed()
+        home = needed(alone=True)
         if line.strip() not in ("", "--lose"):
             raise UsageError(f"%gpu_reset {line.strip()}: unknown\nhint: write %gpu_reset or %gpu_reset --lose")
         if line.strip():
@@ -187,7 +205,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         Again, it takes back the cell before that. `--list` shows which cells can be undone. Files, packages and output
         stay.
         """
-        home = needed()
+        home = needed(alone=True)
         if line.strip() not in ("", "--list"):
             raise UsageError(f"%gpu_undo {line.strip()}: unknown\nhint: write %gpu_undo or %gpu_undo --list")
         print(home.undo_log.text() if line.strip() else home.undo_log.run())
@@ -203,7 +221,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         name, *variables = [word for word in words if word != "--strict"] or [""]
         if not name or name.startswith("-") or any(word.startswith("-") for word in variables):
             raise UsageError("hint: write %gpu_save NAME, or %gpu_save NAME variable another --strict")
-        print(needed().saved_states.save(name, variables, strict=strict))
+        print(needed(alone=True).saved_states.save(name, variables, strict=strict))
 
     def load(line: str) -> None:
         """Restore variables that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
@@ -213,14 +231,25 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         name, *variables = line.split() or [""]
         if not name or any(word.startswith("-") for word in (name, *variables)):
             raise UsageError("hint: write %gpu_load NAME; %gpu_states lists the names")
-        print(needed().saved_states.load(name, variables))
+        print(needed(alone=True).saved_states.load(name, variables))
 
     def states(line: str) -> None:
         """List what `%gpu_save` has kept, or delete one: `%gpu_states --delete NAME`."""
         words = line.split()
         if words and (words[0] != "--delete" or len(words) != 2):
             raise UsageError("hint: write %gpu_states or %gpu_states --delete NAME")
-        print(needed().saved_states.delete(words[1]) if words else needed().saved_states.text())
+        kept = needed(alone=True).saved_states
+        print(kept.delete(words[1]) if words else kept.text())
+
+    def jobs(line: str) -> None:
+        """List the cells that `%%gpu --background` has run, or cancel the one of In[N]: `%gpu_jobs --cancel N`."""
+        words, background = line.split(), needed().background
+        if words and (words[0] != "--cancel" or len(words) != 2 or not words[1].isdecimal()):
+            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel the one of In[3]")
+        if background is None:
+            print("No cell has run in the background")
+        else:
+            print(background.cancel_number(int(words[1])) if words else background.text())
 
     def config(line: str) -> None:
         """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
@@ -246,6 +275,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         "gpu_save": save,
         "gpu_load": load,
         "gpu_states": states,
+        "gpu_jobs": jobs,
         "gpu_config": config,
     }
     for name, function in magics.items():

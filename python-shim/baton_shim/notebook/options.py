@@ -32,6 +32,8 @@ class Options(NamedTuple):
     """How much of a GPU's memory the session may have allocated; the cell runs only where there is as much."""
     gpu: str | None = None
     """The GPU that the cell asks for: words of its model, or a label of the worker."""
+    background: str | None = None
+    """The notebook goes on meanwhile; the name of the variable that gets the handle, which may be none at all."""
     priority: str = "normal"
     """`normal`, or `low` for batch work that lets others go first."""
 
@@ -43,6 +45,13 @@ def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
         if not name.isidentifier():
             raise UsageError(f"{option} {name}: that is not the name of a variable\nhint: write {option} model,history")
     return frozenset(found)
+
+
+def variable(text: str | None) -> str | None:
+    """The name that gets the handle of a background cell; an empty one is none."""
+    if text:
+        names([text], "--background")
+    return text
 
 
 def milliseconds(text: str | None) -> int | None:

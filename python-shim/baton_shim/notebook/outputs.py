@@ -45,13 +45,14 @@ def publish(shell: Any, output: dict[str, Any]) -> None:
         publish_past_capture(shell, output)
 
 
-def publish_past_capture(shell: Any, output: dict[str, Any]) -> None:
+def publish_past_capture(shell: Any, output: dict[str, Any], parent: dict[str, Any] | None = None) -> None:
+    """Below the cell of this request; None: below the one that runs."""
     kernel = shell.kernel
     kernel.session.send(
         kernel.iopub_socket,
         output["kind"],
         json.loads(output["content"]),
-        parent=kernel.get_parent("shell"),
+        parent=kernel.get_parent("shell") if parent is None else parent,
         metadata=json.loads(output["metadata"] or b"{}"),
         buffers=output["buffers"],
     )

@@ -62,8 +62,7 @@ class Pages:
         manager.register_target(TARGET, self._page_opened)
         manager.register_target(RUNNING_TARGET, self._asked_what_runs)
 
-    def cell_begins(self, number: int) -> None:
-        request = self._home.shell.kernel.get_parent("shell")
+    def cell_begins(self, number: int, request: dict[str, Any]) -> None:
         self._running = request, number
         for page in list(self._pages):
             self._tell_running(page)

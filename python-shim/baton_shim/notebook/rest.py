@@ -18,8 +18,8 @@ import contextlib
 import functools
 import sys
 import time
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import InputRejected
 
@@ -27,6 +27,7 @@ from baton_shim.base.beside import runs_beside
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.base.source import GPU_LINE
+from baton_shim.notebook import analysis
 from baton_shim.notebook.status import listed, size
 from baton_shim.state import errors
 
@@ -40,7 +41,7 @@ SAID_AFTER_SECONDS = 1.0
 MOST_KEPT_BYTES = 64 << 20
 """What is kept to take cells back may take this much; then a cell brings everything home."""
 COMMS = ("comm_open", "comm_msg", "comm_close")
-OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config", "gpu_undo")
+OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config", "gpu_undo", "gpu_jobs")
 
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
@@ -238,6 +239,7 @@ class Rest:
         def user_expressions(expressions: dict[str, str]) -> Any:
             if expressions:
                 self.bring()
+                self._before(lambda: analysis.of_cell("\n".join(expressions.values()), str))
             return evaluate(expressions)
 
         shell.user_expressions = user_expressions
@@ -248,11 +250,28 @@ class Rest:
 
     def _after_rest(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(handle)
-        def handle_later(*arguments: Any) -> Any:
+        def handle_later(stream: Any, identity: Any, message: Any) -> Any:
             self.bring()
-            return handle(*arguments)
+            self._before(analysis.CellNames, self._called_by(message["content"]))
+            return handle(stream, identity, message)
 
         return handle_later
+
+    def _called_by(self, content: dict[str, Any]) -> list[Any]:
+        """What a message of a comm runs."""
+        manager = self._home.shell.kernel.comm_manager
+        comm = manager.comms.get(content.get("comm_id"))
+        found = [getattr(comm, name, None) for name in ("_msg_callback", "_close_callback")]
+        return [*found, manager.targets.get(content.get("target_name"))]
+
+    def before_cell(self, tree: ast.AST) -> None:
+        """Code of the notebook begins. Raises `NotYetHere`."""
+        self.bring()
+        self._before(lambda: analysis.of_tree(cast(ast.Module, tree), self._home.shell.transform_cell))
+
+    def _before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
+        if self._home.background is not None:
+            self._home.background.before(names, beside)
 
 
 class Barrier(ast.NodeTransformer):
@@ -263,7 +282,7 @@ class Barrier(ast.NodeTransformer):
 
     def visit(self, node: ast.AST) -> ast.AST:
         if not needs_nothing(node):
-            self._rest.bring()
+            self._rest.before_cell(node)
         return node
 
 

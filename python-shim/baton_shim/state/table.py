@@ -26,6 +26,7 @@ from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
+from baton_shim.state.footprint import Footprint, footprint
 from baton_shim.state.kinds import ATOMS, Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
@@ -235,14 +236,8 @@ class Table:
             segments = self.away.views(in_reach, fresh_segments)
             header = replace(header, away=self.away.sizes())
         stream = join(header, body, buffers)
-        self._pins = [
-            stream,
-            segments,
-            reach.unknown,
-            list(roots.values()),
-            extra,
-            [numbering.objects[number] for number in dying],
-        ]
+        alive = [numbering.objects[number] for number in dying]
+        self._pins = [stream, segments, reach.unknown, list(roots.values()), extra, alive]
         self._drop(number for number in dying if number not in numbering.dropped)
         self._views.drop_unused()
         self._bindings.note(rebound)
@@ -269,6 +264,10 @@ class Table:
     def path(self, obj: object, name: str) -> str | None:
         """The way to an object from a name that reaches it."""
         return path_to(obj, [(name, self.namespace[name])], self._kinds)
+
+    def footprint(self, values: Iterable[Any], closed: type) -> Footprint:
+        """What these values reach that can change; what is `closed` is not looked into."""
+        return footprint(values, self._walker, closed)
 
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""

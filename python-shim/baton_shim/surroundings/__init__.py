@@ -74,6 +74,17 @@ class Surroundings:
         found = {"settings": self.settings.whole(), "figures": open_figures()}
         return {name: one for name, one in found.items() if one}
 
+    def without_changed_here(self, said: Mapping[str, Any]) -> dict[str, Any]:
+        """What the other end said, without what was changed here as well since this end last said something."""
+        here, kept = self.look().parts, dict(said)
+        for name, changed in here.items():
+            if name == self.settings.name:
+                kinds = said.get(name) or {}
+                kept[name] = {kind: one for kind, one in kinds.items() if kind not in changed}
+            else:
+                kept.pop(name, None)
+        return kept
+
     def commit(self, difference: Difference) -> None:
         """It is on its way, in a message of the object table."""
         self.modules.commit()

@@ -139,6 +139,9 @@ class Fixed(Kind):
             return obj  # type: ignore[no-any-return]
         if kind is types.MethodType:
             return obj.__self__, obj.__func__
+        if kind is types.BuiltinFunctionType or kind is types.MethodWrapperType:  # `values.append` holds `values`
+            owner = obj.__self__
+            return () if owner is None or isinstance(owner, (types.ModuleType, type)) else (owner,)
         if kind is slice:
             return obj.start, obj.stop, obj.step
         if isinstance(obj, (tuple, frozenset)):

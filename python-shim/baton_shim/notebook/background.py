@@ -1,0 +1,367 @@
+"""`%%gpu --background`: cells that run in the session while the notebook goes on.
+
+What a background cell was given is lent to it: names, the objects that these reach, and their memory. Code of the
+notebook that touches any of it waits until the cell has ended; all other code runs. So the result is that of running
+the cells one after another, each at its place. The cells of a notebook have one session, so they run in the order in
+which they were submitted, and what a waiting one will be given is lent as well.
+
+A cell's changes land between two cells of the notebook, all or none, as those of a cell in the foreground.
+
+**Invariant:** code of the notebook never sees what a background cell may still change, nor a part of its changes.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import json
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+from IPython.core.error import UsageError
+
+from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.link import LinkClosed, Message
+from baton_shim.notebook import analysis, outputs
+from baton_shim.notebook.again import Cell, described
+from baton_shim.notebook.call import Call, given_up, names_of, proxy_gone
+from baton_shim.notebook.job import Job
+from baton_shim.notebook.lent import Lent, Uses, uses_of
+from baton_shim.notebook.rest import SAID_AFTER_SECONDS, TICK_SECONDS, NotYetHere
+from baton_shim.state import errors
+
+if TYPE_CHECKING:
+    from contextvars import ContextVar
+
+    from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.home import Home
+    from baton_shim.notebook.options import Options
+
+_MISSING = object()
+
+
+class BackgroundCell:
+    """One that has not landed yet."""
+
+    def __init__(self, cell: NotebookCell, options: Options, lent: Lent) -> None:
+        self.cell, self.options, self.lent = cell, options, lent
+        self.job = Job(cell.number)
+        self.call: Call | None = None
+        """None as long as it waits for those before it."""
+        self.sent = False
+        """The proxy has read its variables. Until then nothing of the notebook may change."""
+        self.end: Message | None = None
+        self.questions: list[Message] = []
+        """For names that it looks up; answered when no code of the notebook runs."""
+
+
+class Background:
+    def __init__(self, home: Home) -> None:
+        self._home = home
+        self._cells: deque[BackgroundCell] = deque()
+        self.jobs: deque[Job] = deque(maxlen=100)
+        """Of all cells, the last one last."""
+        self._code_runs = False
+        self._carried: list[tuple[ContextVar[Any], Any, Any]] = []
+        """Context variables that a landing has set in a callback of the event loop, which has a context of its own."""
+        home.shell.events.register("post_execute", self._code_ended)
+
+    def text(self) -> str:
+        """For `%gpu_jobs`."""
+        return "\n".join(f"In[{job.number}]: {job.status}" for job in self.jobs) or "No cell has run in the background"
+
+    def cancel_number(self, number: int) -> str:
+        """Returns what was done. Raises UsageError."""
+        job = next((job for job in reversed(self.jobs) if job.number == number), None)
+        if job is None or job.done():
+            raise UsageError(f"In[{number}] does not run in the background\nhint: %gpu_jobs lists those that do")
+        job.cancel()
+        return f"In[{number}] is being cancelled" if not job.done() else f"In[{number}] is cancelled"
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._cells
+
+    # ---- a new cell ----
+
+    def submit(self, cell: NotebookCell, options: Options) -> Job:
+        """Raises what keeps the cell in the notebook."""
+        home = self._home
+        names = names_of(cell)
+        home.rest.bring()
+        one = BackgroundCell(cell, options, self._lent_to(names, options))
+        if self.is_empty:
+            with Interrupts() as interrupts:
+                self._depart(one, names, interrupts)
+        self._cells.append(one)
+        self.jobs.append(one.job)
+        one.job.attach(self)
+        home.rest.listen()
+        return one.job
+
+    def _lent_to(self, names: analysis.CellNames, options: Options) -> Lent:
+        uses = self._uses(names)
+        uses = uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
+        return Lent(uses, self._footprint(uses.reads))
+
+    def _uses(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
+        shell = self._home.shell
+        visible = analysis.visible_names(self._home.namespace, shell.user_ns_hidden)
+        return uses_of(names, self._home.namespace, visible, beside)
+
+    def _footprint(self, names: Iterable[str], beside: Iterable[object] = ()) -> Any:
+        namespace = self._home.namespace
+        return self._home.table.footprint([*(namespace[name] for name in names if name in namespace), *beside], Job)
+
+    def _depart(self, one: BackgroundCell, names: analysis.CellNames, interrupts: Interrupts) -> None:
+        home = self._home
+        if home.modules.packages.came_here():
+            home.void()
+        one.call = Call(home, one.cell, one.options)
+        one.sent = False
+        try:
+            one.call.leave(names, interrupts)
+        except LinkClosed:
+            home.void()
+            raise proxy_gone() from None
+        self._lend(one)
+        one.job.status = "running"
+        home.comms.cell_begins()
+        home.pages.cell_begins(one.cell.number, one.cell.parent)
+
+    def _lend(self, one: BackgroundCell) -> None:
+        """What it was given so far."""
+        assert one.call is not None
+        assert one.call.departure is not None
+        given = one.call.departure.names
+        one.lent.add(given, self._footprint(given))
+
+    # ---- what the proxy says ----
+
+    def takes(self, message: Message) -> bool:
+        """Whether it was of a background cell."""
+        one = self._cells[0] if self._cells else None
+        if one is None or one.call is None or message.body.get("call") != one.call.number:
+            return False
+        if message.name in ("finished", "failed"):
+            one.end, one.sent = message, True
+        elif message.name == "released":
+            one.sent = True
+            self._home.released(one.call.number)
+        elif message.name == "names_wanted":
+            one.questions.append(message)
+        elif message.name == "state_wanted":
+            one.sent = False
+            with Interrupts() as interrupts:
+                one.call.meanwhile(message, interrupts)
+            self._lend(one)
+        elif message.name == "input_wanted":
+            self._home.link.send("input", call=one.call.number, value=None)
+        if not self._code_runs:
+            self.advance()
+        return True
+
+    def advance(self) -> None:
+        """Does what may be done only while no code of the notebook runs."""
+        while self._cells and (one := self._cells[0]).call is not None:
+            while one.questions:
+                with Interrupts() as interrupts:
+                    one.call.meanwhile(one.questions.pop(0), interrupts)
+                self._lend(one)
+            if one.end is None:
+                return
+            self._cells.popleft()
+            self._land(one, one.end)
+            self._next()
+
+    def _next(self) -> None:
+        """The next one leaves, with the variables as they are now."""
+        while self._cells and self._cells[0].call is None:
+            one = self._cells[0]
+            try:
+                with Interrupts() as interrupts:
+                    self._depart(one, names_of(one.cell), interrupts)
+            except BaseException as error:  # it cannot leave: only this cell suffers
+                self._cells.popleft()
+                self._show_end(one, None, error)
+                one.job.ends(None, error)
+
+    # ---- its end ----
+
+    def _land(self, one: BackgroundCell, end: Message) -> None:
+        home, before = self._home, dict(contextvars.copy_context())
+        assert one.call is not None
+        summary = end.body.pop("summary", None)
+        landed, error = None, None
+        after, home.displays_after = home.displays_after, []
+        try:
+            with Interrupts() as interrupts:
+                landed = one.call.land(end, interrupts)
+        except BaseException as raised:
+            error = raised
+        shown, home.displays_after = home.displays_after, after
+        if not self._code_runs:
+            self._carry(before)
+        value = landed.result[1:] if landed is not None and landed.result is not None else None
+        self._show_end(one, value, error, shown, summary)
+        one.job.ends(landed.result[0] if landed is not None and landed.result is not None else None, error)
+        calls = range(one.call.number, one.call.number + 1)
+        summaries = [summary] if summary else []
+        home.again.note(Cell(one.cell.number, calls, one.cell.parent, value, described(error), list(shown), summaries))
+        home.pages.cell_ends()
+        home.comms.cell_ends()
+
+    def _show_end(
+        self,
+        one: BackgroundCell,
+        value: tuple[dict[str, Any], dict[str, Any]] | None,
+        error: BaseException | None,
+        after: Iterable[tuple[str, str]] = (),
+        summary: dict[str, Any] | None = None,
+    ) -> None:
+        """Below its own cell."""
+
+        def show(kind: str, content: str, **others: Any) -> None:
+            output = {"kind": kind, "content": content, "metadata": b"", "buffers": [], **others}
+            outputs.publish_past_capture(self._home.shell, output, one.cell.parent)
+
+        if value is not None:
+            data, metadata = value
+            show("display_data", json.dumps({"data": data, "metadata": metadata, "transient": {}}))
+        if (told := described(error)) is not None:
+            show("error", json.dumps(told))
+        for kind, content in after:
+            show(kind, content)
+        if summary is not None:
+            show(summary["kind"], summary["content"])
+
+    def _carry(self, before: dict[ContextVar[Any], Any]) -> None:
+        for variable, value in contextvars.copy_context().items():
+            if before.get(variable, _MISSING) is not value:
+                self._carried.append((variable, before.get(variable, _MISSING), value))
+
+    def _code_ended(self) -> None:
+        self._code_runs = False
+        if not self.is_empty:
+            self._hear()
+
+    def _hear(self) -> None:
+        """What is here already."""
+        try:
+            self._home.rest.poll()
+            self.advance()
+        except LinkClosed:
+            self._lose()
+
+    def _lose(self) -> None:
+        """The proxy has ended, and everything with it."""
+        cells, self._cells = self._cells, deque()
+        self._home.void()
+        for one in cells:
+            error = proxy_gone()
+            self._show_end(one, None, error)
+            one.job.ends(None, error)
+
+    # ---- code of the notebook that begins ----
+
+    def before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
+        """Returns when the code with these names, and what is `beside` them, may run. Raises `NotYetHere`."""
+        self._settle_context()
+        if not self.is_empty:
+            self._hear()
+            if not self.is_empty:
+                self._wait(lambda: self._conflict(names(), beside))
+        self._code_runs = True
+
+    def before_all(self) -> None:
+        """Returns when every background cell has landed. Raises `NotYetHere`."""
+        self._settle_context()
+        if not self.is_empty:
+            self._wait(lambda: (self._cells[-1], "") if self._cells else None)
+
+    def wait_for(self, job: Job, timeout: float | None) -> None:
+        """Raises `NotYetHere`; returns when the job has ended or the time is over."""
+        mine = next((one for one in self._cells if one.job is job), None)
+        if mine is not None:
+            self._wait(lambda: (mine, "") if mine in self._cells else None, timeout)
+
+    def cancel(self, job: Job) -> None:
+        mine = next((one for one in self._cells if one.job is job), None)
+        if mine is None:
+            return
+        if mine.call is not None:
+            self._home.link.send("cancel", call=mine.call.number)
+            return
+        self._cells.remove(mine)
+        error = given_up(mine.cell.unit)
+        self._show_end(mine, None, error)
+        job.ends(None, error)
+
+    def _settle_context(self) -> None:
+        carried, self._carried = self._carried, []
+        for variable, before, value in carried:
+            if variable.get(_MISSING) is before:  # else the notebook has set it since
+                variable.set(value)
+
+    def _conflict(self, names: analysis.CellNames, beside: Iterable[object]) -> tuple[BackgroundCell, str] | None:
+        """The cell to wait for, and what it has that this code touches."""
+        for one in self._cells:
+            if one.call is not None and not one.sent:
+                return one, ""
+        uses = self._uses(names, beside)
+        reached = self._footprint(uses.reads, beside)
+        for one in reversed(self._cells):
+            if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
+                return one, what
+        return None
+
+    def _wait(self, conflict: Callable[[], tuple[BackgroundCell, str] | None], timeout: float | None = None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError("A background cell can be waited for in a cell of the notebook only, not in a thread")
+        ran, self._code_runs = self._code_runs, False
+        began, said = time.monotonic(), False
+        try:
+            with Interrupts() as interrupts:
+                found = conflict()
+                while found is not None:
+                    one, what = found
+                    passed = time.monotonic() - began
+                    if timeout is not None and passed >= timeout:
+                        return
+                    if not said and passed > SAID_AFTER_SECONDS:
+                        said = True
+                        sys.stderr.write(f"Waiting for {title(one)}{what}\n")
+                        sys.stderr.flush()
+                    tick = TICK_SECONDS if timeout is None else min(TICK_SECONDS, timeout - passed)
+                    if self._receive(interrupts, tick):
+                        found = conflict()
+                    if interrupts.count and found is not None:
+                        raise not_yet(one, what)
+        finally:
+            self._code_runs = ran
+
+    def _receive(self, interrupts: Interrupts, seconds: float) -> bool:
+        """Whether something came."""
+        try:
+            message = self._home.link.receive(interrupts, seconds)
+            if message is not None:
+                self._home.overdue(message)
+        except LinkClosed:
+            self._lose()
+            return True
+        return message is not None
+
+
+def title(one: BackgroundCell) -> str:
+    return f"In[{one.cell.number}], which runs in the background"
+
+
+def not_yet(one: BackgroundCell, what: str) -> BaseException:
+    lines = [
+        f"KeyboardInterrupt: {title(one)}{what}, has not ended yet",
+        f"This cell did not go on; In[{one.cell.number}] does. '%gpu_jobs --cancel {one.cell.number}' ends it",
+    ]
+    return errors.with_lines(NotYetHere(), lines)

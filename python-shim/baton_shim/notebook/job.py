@@ -1,0 +1,79 @@
+"""The handle of a background cell."""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from baton_shim.notebook.background import Background
+
+# Not attributes: code that uses a handle does not use what keeps the cell.
+_KEEPERS: weakref.WeakKeyDictionary[Job, Background] = weakref.WeakKeyDictionary()
+
+
+class Job:
+    """A background cell: `%%gpu --background job`.
+
+    `result()` waits for it and returns the value of its last line, or raises its error.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        """Of its `In[number]`."""
+        self.status = "waiting"
+        """`waiting` for the background cells before it, `running`, which includes the queue for a GPU, `done`,
+        `failed` or `cancelled`.
+        """
+        self._ended = threading.Event()
+        self._value: Any = None
+        self._error: BaseException | None = None
+
+    def __repr__(self) -> str:
+        return f"<background cell In[{self.number}]: {self.status}>"
+
+    def __reduce__(self) -> Any:
+        raise TypeError("the handle of a background cell stays in the notebook; use job.result() in an ordinary cell")
+
+    def done(self) -> bool:
+        """Whether it has ended, and its changes are in the notebook."""
+        return self._ended.is_set()
+
+    def result(self, timeout: float | None = None) -> Any:
+        """The value of the cell's last line, once its changes are in the notebook. Raises its error.
+
+        Raises TimeoutError after `timeout` seconds, and KeyboardInterrupt when it is interrupted; the background cell
+        goes on then.
+        """
+        self._wait(timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def exception(self, timeout: float | None = None) -> BaseException | None:
+        """Its error, or None; waits as `result` does."""
+        self._wait(timeout)
+        return self._error
+
+    def cancel(self) -> None:
+        """Interrupts it. What it has changed until then comes home, as with a cell in the foreground."""
+        if (keeper := _KEEPERS.get(self)) is not None:
+            keeper.cancel(self)
+
+    def attach(self, background: Background) -> None:
+        _KEEPERS[self] = background
+
+    def ends(self, value: Any, error: BaseException | None) -> None:
+        self._value, self._error = value, error
+        self.status = "done" if error is None else "cancelled" if isinstance(error, KeyboardInterrupt) else "failed"
+        _KEEPERS.pop(self, None)
+        self._ended.set()
+
+    def _wait(self, timeout: float | None) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            self._ended.wait(timeout)
+        elif (keeper := _KEEPERS.get(self)) is not None:
+            keeper.wait_for(self, timeout)
+        if not self.done():
+            raise TimeoutError(f"In[{self.number}] has not ended within {timeout:g} seconds; it goes on")

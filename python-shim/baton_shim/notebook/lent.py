@@ -1,0 +1,69 @@
+"""What a background cell has of the notebook, and whether other code touches it.
+
+**Invariant:** where it cannot be told, it counts as touched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton_shim.base.closure import reach
+from baton_shim.notebook.analysis import LOOK_UP, CellNames
+
+if TYPE_CHECKING:
+    from baton_shim.state.footprint import Footprint
+
+
+class Uses(NamedTuple):
+    """Names that some code may use, also in the functions that it can call."""
+
+    reads: Set[str]
+    writes: Set[str]
+    """That it may bind or delete."""
+    anything: bool
+    """Its text does not tell."""
+
+
+def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], beside: Iterable[object] = ()) -> Uses:
+    direct = names.loads | (names.hinted & visible)
+    reached = reach(direct & namespace.keys(), namespace, beside)
+    return Uses(
+        reads=direct | reached.names,
+        writes=names.stores | names.deletes | reached.binds,
+        anything=names.everything
+        or names.dynamic
+        or reached.everything
+        or reached.dynamic
+        or not LOOK_UP.isdisjoint(names.loads),
+    )
+
+
+class Lent:
+    def __init__(self, uses: Uses, held: Footprint) -> None:
+        self.uses, self.held = uses, held
+
+    def add(self, names: Set[str], held: Footprint) -> None:
+        """It was given these, too."""
+        self.uses = self.uses._replace(reads=self.uses.reads | names)
+        self.held.update(held)
+
+    def touched_by(self, uses: Uses, reached: Footprint, namespace: Mapping[str, Any]) -> str | None:
+        """Why code with these uses has to wait, to stand behind the title of the cell; None: it need not."""
+        if uses.anything:
+            return ": this cell may use any variable"
+        if self.uses.anything:
+            return ": it may use any variable"
+        common = (uses.reads & self.uses.writes) | (uses.writes & (self.uses.reads | self.uses.writes))
+        # Cells import again what others have imported.
+        common = {name for name in common if not isinstance(namespace.get(name), ModuleType)}
+        if common:
+            return f" and has '{min(common)}'"
+        found = reached.common(self.held)
+        if found is not None:
+            name = next((name for name in sorted(self.uses.reads) if namespace.get(name) is found), None)
+            return f" and has {repr(name) if name else 'an object that this cell can reach'}"
+        if reached.opaque is not None:
+            return f": what a {type(reached.opaque).__qualname__} of this cell refers to cannot be told"
+        return None

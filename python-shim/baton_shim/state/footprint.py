@@ -1,0 +1,130 @@
+"""What some values reach that can change: objects, and memory. Two uses of the notebook that have none of it in common
+do not see each other.
+
+Functions, and classes without data, count as code: they reach what they refer to, and are nothing of their own.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from baton_shim.base.storages import storage_of
+from baton_shim.state.kinds.arrays import bounds, owner_of
+from baton_shim.state.kinds.tensors import bare
+
+if TYPE_CHECKING:
+    from baton_shim.state.kinds import Kinds
+    from baton_shim.state.walk import Walker
+
+_CODE = (
+    type,
+    types.FunctionType,
+    staticmethod,
+    classmethod,
+    property,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+)
+
+
+@dataclass
+class Footprint:
+    objects: dict[int, Any] = field(default_factory=dict)
+    """By id, and kept alive so that these stay theirs."""
+    memory: list[tuple[int, int]] = field(default_factory=list)
+    """First address and the one behind the last."""
+    opaque: Any = None
+    """Something that does not show what it reaches."""
+
+    def common(self, other: Footprint) -> Any:
+        """Something that both reach, or None."""
+        few, many = sorted((self.objects, other.objects), key=len)
+        for number, found in few.items():
+            if number in many:
+                return found
+        theirs = sorted(other.memory)
+        for begin, end in self.memory:
+            if any(begin < their_end and their_begin < end for their_begin, their_end in theirs):
+                return "memory"
+        return None
+
+    def update(self, other: Footprint) -> None:
+        self.objects |= other.objects
+        self.memory += other.memory
+
+
+def footprint(values: Iterable[Any], walker: Walker, closed: type) -> Footprint:
+    """What is `closed` is not looked into."""
+    made, kinds, numbering = Footprint(), walker.kinds, walker.numbering
+    reach = walker.reach(values)
+    for number in reach.marked:
+        if number >= numbering.anchors and number not in numbering.dropped:
+            _add(numbering.objects[number], made, kinds)
+    for obj in reach.unknown.values():
+        if isinstance(obj, closed):
+            continue
+        _add(obj, made, kinds)
+        if made.opaque is None and is_opaque(obj, kinds):
+            made.opaque = obj
+    return made
+
+
+def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
+    kind = kinds.of(obj)
+    if isinstance(obj, type):
+        changes = obj.__module__ == "__main__" and has_data(obj)
+    elif isinstance(obj, types.FunctionType):
+        changes = bool(vars(obj))
+    elif isinstance(obj, types.CellType):
+        changes = not any(isinstance(content, _CODE) for content in kinds.cell.read(obj))
+    else:
+        changes = kind.changes
+    if changes:
+        made.objects[id(obj)] = obj
+    if kind is kinds.array and obj.size:
+        made.memory.append(bounds(owner_of(obj)))
+    elif kind is kinds.tensor:
+        made.memory += _memory_of(obj)
+
+
+@bare
+def _memory_of(tensor: Any) -> list[tuple[int, int]]:
+    try:
+        storage = storage_of(tensor)
+        begin, size = storage.data_ptr(), storage.nbytes()
+    except (RuntimeError, NotImplementedError):  # a layout without one
+        return []
+    return [(begin, begin + size)] if size else []
+
+
+def is_opaque(obj: Any, kinds: Kinds) -> bool:
+    kind = kinds.of(obj)
+    if isinstance(obj, (types.FunctionType, type, types.ModuleType)):
+        return False
+    if kinds.why_not(obj) is not None:
+        return True
+    if kind is kinds.tensor and _graph(obj) is not None:  # whose leaves only the library knows
+        return True
+    try:
+        kind.parts(obj, kind.read(obj))
+    except Exception:  # whatever the class's own code raises
+        return True
+    return False
+
+
+@bare
+def _graph(tensor: Any) -> Any:
+    return tensor.grad_fn
+
+
+def has_data(kind: type) -> bool:
+    """Whether the class itself, or a class that it is made of, holds more than what Python and its methods are."""
+    attributes = tuple(vars(kind).items())
+    return any(not (_of_python(name) or isinstance(value, _CODE)) for name, value in attributes)
+
+
+def _of_python(name: str) -> bool:
+    return name == "_abc_impl" or (name.startswith("__") and name.endswith("__"))
