@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import random
 import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end import Cell, Kernel
+from end_to_end import Cell, Kernel, Service
 
 
 class Gate:
@@ -362,3 +363,29 @@ def code(dice: random.Random) -> str:
         "rows = list(rows); same = rows; nested = {'rows': rows, 'n': nested['n']}; pair = (rows, 2); box = Box(rows)",
     ]
     return "; ".join(dice.sample(statements, dice.randrange(1, 4)))
+
+
+def test_the_broker_is_killed_again_and_again(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker()
+    kernel = service.kernel(new_kernel)
+    kernel.run("values, other = [], []").ok()
+    work = "for _ in range(30): time.sleep(0.1)\n"  # the worker's sandbox sees no gate
+    cell = background(kernel, f"import time\nvalues.append(1)\nprint('begun')\n{work}values.append(2)\nprint('end')")
+    background(kernel, "values.append(3)", "second")
+    cell.wait_for_text("begun")
+    for number in range(3):
+        service.kill("broker")
+        kernel.run(f"other.append({number})").ok()
+        service.start_broker()
+    kernel.run("second.result()").ok()
+    assert kernel.evaluate("(values, other)") == ([1, 2, 3], [0, 1, 2])
+    cell.wait_for_text("end")
+
+
+def test_a_restart_of_the_kernel_ends_it(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
+    kernel = new_kernel()
+    cell = background(kernel, f"print('begun')\n{gate.closed()}")
+    cell.wait_for_text("begun")
+    kernel.restart()
+    assert kernel.gpu("5").ok().value == "5"

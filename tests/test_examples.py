@@ -28,6 +28,7 @@ NAMES = [
     "10-your-first-hour",
     "11-with-gpu",
     "12-save-and-load",
+    "13-background-cells",
 ]
 
 
@@ -66,6 +67,7 @@ def test_no_other_examples() -> None:
 def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
     for result in results_of(name, place.work):
         ran_there = GPU_CODE.search(result.code) is not None and "is a generator" not in str(result.error)
+        ran_there &= "--background" not in result.code  # nbclient no longer listens when the line comes
         assert [line[1:5] for line in result.notices] == (["PU: "] if ran_there else [])
 
 
@@ -146,6 +148,14 @@ def test_save_and_load(place: Place) -> None:
     assert loaded[1].startswith("Loaded first_layer, history, losses, weights of monday")
     assert kept == ("execute_result", "(True, [0.9, 0.5, 0.4, 0.3], 7.0)")
     assert deleted[1].startswith("Deleted monday.")
+
+
+def test_background_cells(place: Place) -> None:
+    _, _, noted, listed, waited, ended = results_of("13-background-cells", place.work)
+    matched(r"\(\['learning rate 0.1'\], '(running|done)'\)", str(noted.value))
+    matched(r"In\[2\]: (running|done)\n", listed.stdout)
+    assert waited.value == "(50, True)"
+    assert ended.value == "(True, True)"
 
 
 def test_pytorch_mnist(place: Place) -> None:

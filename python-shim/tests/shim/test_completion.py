@@ -6,7 +6,7 @@ import pytest
 from baton_shim.notebook import magic
 from IPython.core.interactiveshell import InteractiveShell
 
-ALL = ["--drop", "--gpu", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
+ALL = ["--background", "--drop", "--gpu", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
 
 
 @pytest.fixture(scope="module")
@@ -36,8 +36,9 @@ def shell() -> InteractiveShell:
         ("# training\n%%gpu --q", ["--quiet"]),
         (
             "%gpu_",
-            [f"%gpu_{name}" for name in ("config", "load", "output", "reset", "save", "states", "status", "undo")],
+            [f"%gpu_{name}" for name in ("config", "jobs", "load", "output", "reset", "save", "states", "status", "undo")],
         ),
+        ("%gpu_jobs --", ["--cancel"]),
         ("%gpu_save --", ["--strict"]),
         ("%gpu_states --", ["--delete"]),
         ("%gpu_config n", ["notices=normal", "notices=quiet"]),
