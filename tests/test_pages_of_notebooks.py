@@ -72,6 +72,27 @@ def test_a_page_shows_its_own_cells_itself(kernel: Kernel) -> None:
     assert cells_of(kernel, page) == {}
 
 
+def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, tmp_path: Path) -> None:
+    wait = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
+    cell = begin(kernel, "back", f"%%gpu --background job\nprint('begun')\n{wait}print('end')\n[7]")
+    cell.speaks_after_idle = True
+    cell.finish().ok()
+    begin(kernel, "front", "1").finish().ok()
+    page = open_page(kernel, time.time())
+    page.wait_for_idle()
+    assert [running["id"] for running in told(page, "running")] == ["back"]
+    (tmp_path / "go").touch()
+    ended = kernel.begin("job.result()")
+    ended.speaks_after_idle = True
+    ended.wait_for(lambda _: told(ended, "cell"), "the page is told")
+    (shown,) = told(ended, "cell")
+    assert shown["id"] == "back"
+    outputs = shown["outputs"]
+    assert outputs[0] == {"output_type": "stream", "name": "stdout", "text": "begun\nend\n"}
+    assert outputs[1]["data"] == {"text/plain": "[7]"}
+    assert " on cpu-" in outputs[2]["data"]["text/plain"]
+
+
 def test_cells_that_waited_when_the_page_was_closed(kernel: Kernel, tmp_path: Path) -> None:
     """The new page hears of the one that runs at its end, and of the next one, too; once of each."""
     go_on = tmp_path / "go-on"

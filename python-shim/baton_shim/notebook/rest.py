@@ -258,11 +258,12 @@ class Rest:
         return handle_later
 
     def _called_by(self, content: dict[str, Any]) -> list[Any]:
-        """What a message of a comm runs."""
+        """What a message of a comm runs, apart from Baton's own, which uses no variables."""
         manager = self._home.shell.kernel.comm_manager
         comm = manager.comms.get(content.get("comm_id"))
         found = [getattr(comm, name, None) for name in ("_msg_callback", "_close_callback")]
-        return [*found, manager.targets.get(content.get("target_name"))]
+        found.append(manager.targets.get(content.get("target_name")))
+        return [callback for callback in found if not is_own_callback(callback)]
 
     def before_cell(self, tree: ast.AST) -> None:
         """Code of the notebook begins. Raises `NotYetHere`."""
@@ -284,6 +285,11 @@ class Barrier(ast.NodeTransformer):
         if not needs_nothing(node):
             self._rest.before_cell(node)
         return node
+
+
+def is_own_callback(callback: Any) -> bool:
+    function = callback.func if isinstance(callback, functools.partial) else callback
+    return str(getattr(function, "__module__", "")).startswith(f"{__package__.partition('.')[0]}.")
 
 
 def needs_nothing(cell: ast.AST) -> bool:

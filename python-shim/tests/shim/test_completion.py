@@ -36,7 +36,10 @@ def shell() -> InteractiveShell:
         ("# training\n%%gpu --q", ["--quiet"]),
         (
             "%gpu_",
-            [f"%gpu_{name}" for name in ("config", "jobs", "load", "output", "reset", "save", "states", "status", "undo")],
+            [
+                f"%gpu_{name}"
+                for name in ("config", "jobs", "load", "output", "reset", "save", "states", "status", "undo")
+            ],
         ),
         ("%gpu_jobs --", ["--cancel"]),
         ("%gpu_save --", ["--strict"]),
