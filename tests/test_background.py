@@ -39,7 +39,12 @@ def gate(tmp_path: Path) -> Gate:
 
 def background(kernel: Kernel, body: str, options: str = "job") -> Cell:
     """Returns when its cell has ended in the notebook."""
-    cell = kernel.begin(f"%%gpu --background {options}\n{body}")
+    return speaking(kernel, f"%%gpu --background {options}\n{body}")
+
+
+def speaking(kernel: Kernel, code: str) -> Cell:
+    """A cell that shows something after its end."""
+    cell = kernel.begin(code)
     cell.speaks_after_idle = True
     cell.finish().ok()
     return cell
@@ -292,6 +297,51 @@ def test_what_is_wrong_is_said_at_once(kernel: Kernel) -> None:
     assert "SyntaxError" in kernel.run("%%gpu --background job\nwrong = = 1").plain_traceback
     assert "not the name of a variable" in kernel.run("%%gpu --background 5\n1").stderr
     assert "hint: write %gpu_jobs" in kernel.run("%gpu_jobs --cancel x").stderr
+
+
+DECORATED = """
+from baton import gpu
+values, other = [], []
+@gpu
+def fit(n, into):
+    into.append(n)
+    return n * 2
+@gpu(timeout="1m")
+def fails(): raise ValueError("no")
+"""
+
+
+def test_calls_run_when_their_cell_has_ended_and_in_their_order(kernel: Kernel) -> None:
+    kernel.run(DECORATED).ok()
+    speaking(kernel, "one, two = fit.background(1, values), fit.background(2, into=values)\nvalues.append('first')")
+    assert kernel.run("other.append(1); other").ok().value == "[1]"
+    assert kernel.evaluate("(one.result(), two.result(), values)") == (2, 4, ["first", 1, 2])
+    assert kernel.run("fit.background(3, values).result(), values").ok().value == "(6, ['first', 1, 2, 3])"
+    assert "ValueError: no" in kernel.run("job = fails.background()\njob.result()").plain_traceback
+    assert kernel.gpu("fit.background(4, values).result()").ok().value == "8"
+    refused = kernel.run("with gpu(background='job'): pass")
+    assert "hint: call an @gpu function with f.background(...)" in refused.plain_traceback
+    assert "a call of In" in kernel.run("%gpu_jobs").ok().stdout
+
+
+SLOW = """
+@gpu
+def slow(into):
+    import os, time
+    while not os.path.exists(path): time.sleep(0.01)
+    into.append(1)
+"""
+
+
+def test_what_a_call_was_given_is_lent(kernel: Kernel, gate: Gate) -> None:
+    kernel.run(f"{DECORATED}{SLOW}").ok()
+    gate.closed()
+    speaking(kernel, f"path = {str(gate.path)!r}; hidden = [values]\njob = slow.background(hidden[0])")
+    assert kernel.run("other.append(1); other").ok().value == "[1]"
+    waits = kernel.begin("values")
+    waits.wait_for(lambda result: "Waiting for a call of In" in result.stderr, "it waits")
+    gate.open()
+    assert waits.finish().ok().value == "[1]"
 
 
 def test_any_order_of_cells_is_as_if_they_ran_one_after_another(kernel: Kernel) -> None:

@@ -19,6 +19,8 @@ from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
+from baton_shim.base.job import Job
+
 DONE, BREAK, CONTINUE, RETURN, RAISE = range(5)
 """How a block ended."""
 EXIT = "__baton_exit__"
@@ -74,6 +76,9 @@ class Kernel(Protocol):
     def run(self, work: Work, options: Any) -> tuple[int, Any]:
         """How it ended, and the value of its `return`. Raises what it raised."""
 
+    def run_in_background(self, work: Work, options: Any) -> Job:
+        """The handle of a call that runs in the background."""
+
 
 class OnGpuMachine:
     """A program that is there already: `with gpu:` and `@gpu` change nothing."""
@@ -85,6 +90,9 @@ class OnGpuMachine:
 
     def run(self, work: Work, options: Any) -> tuple[int, Any]:
         raise NotImplementedError  # nothing runs remotely
+
+    def run_in_background(self, work: Work, options: Any) -> Job:
+        raise NotImplementedError
 
 
 class Runtime:
@@ -165,7 +173,26 @@ def decorated(function: Any, manager: Gpu) -> Any:
                 return function(*arguments, **keywords)
             return call(function, arguments, keywords, manager)
 
+        def background(*arguments: Any, **keywords: Any) -> Job:
+            """The call runs when the cell that makes it has ended, while the notebook goes on."""
+            if is_here():
+                return ended_job(function, arguments, keywords)
+            assert RUNTIME.kernel is not None
+            return RUNTIME.kernel.run_in_background(work_of(function, arguments, keywords), manager.options)
+
+        run_on_gpu.background = background  # type: ignore[attr-defined]
+
     return run_on_gpu
+
+
+def ended_job(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Job:
+    """The handle of a call on the GPU machine itself, where it runs at once."""
+    job = Job(0, "call")
+    try:
+        job.ends(function(*arguments, **keywords), None)
+    except Exception as error:
+        job.ends(None, error)
+    return job
 
 
 def is_here() -> bool:
@@ -177,9 +204,12 @@ def is_here() -> bool:
 
 def call(function: types.FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any], manager: Gpu) -> Any:
     assert RUNTIME.kernel is not None
+    return RUNTIME.kernel.run(work_of(function, arguments, keywords), manager.options)[1]
+
+
+def work_of(function: types.FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
     name = function.__name__ if function.__name__.isidentifier() else "function"
-    work = Work(f"{name}(...)", None, function, arguments, keywords, "call")
-    return RUNTIME.kernel.run(work, manager.options)[1]
+    return Work(f"{name}(...)", None, function, arguments, keywords, "call")
 
 
 # ---- what transformed code calls

@@ -24,11 +24,11 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.job import Job
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, outputs
 from baton_shim.notebook.again import Cell, described
 from baton_shim.notebook.call import Call, given_up, names_of, proxy_gone
-from baton_shim.notebook.job import Job
 from baton_shim.notebook.lent import Lent, Uses, uses_of
 from baton_shim.notebook.rest import SAID_AFTER_SECONDS, TICK_SECONDS, NotYetHere
 from baton_shim.state import errors
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
     from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.home import Home
+    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
 
 _MISSING = object()
@@ -48,7 +49,7 @@ class BackgroundCell:
 
     def __init__(self, cell: NotebookCell, options: Options, lent: Lent) -> None:
         self.cell, self.options, self.lent = cell, options, lent
-        self.job = Job(cell.number)
+        self.job = Job(cell.number, cell.unit)
         self.call: Call | None = None
         """None as long as it waits for those before it."""
         self.sent = False
@@ -71,15 +72,16 @@ class Background:
 
     def text(self) -> str:
         """For `%gpu_jobs`."""
-        return "\n".join(f"In[{job.number}]: {job.status}" for job in self.jobs) or "No cell has run in the background"
+        return "\n".join(f"{place(job)}: {job.status}" for job in self.jobs) or "No cell has run in the background"
 
     def cancel_number(self, number: int) -> str:
         """Returns what was done. Raises UsageError."""
-        job = next((job for job in reversed(self.jobs) if job.number == number), None)
-        if job is None or job.done():
+        jobs = [job for job in self.jobs if job.number == number and not job.done()]
+        if not jobs:
             raise UsageError(f"In[{number}] does not run in the background\nhint: %gpu_jobs lists those that do")
-        job.cancel()
-        return f"In[{number}] is being cancelled" if not job.done() else f"In[{number}] is cancelled"
+        for job in jobs:
+            job.cancel()
+        return f"In[{number}] is {'cancelled' if all(job.done() for job in jobs) else 'being cancelled'}"
 
     @property
     def is_empty(self) -> bool:
@@ -88,12 +90,12 @@ class Background:
     # ---- a new cell ----
 
     def submit(self, cell: NotebookCell, options: Options) -> Job:
-        """Raises what keeps the cell in the notebook."""
+        """Raises what keeps the cell in the notebook. A call leaves when the cell that makes it has ended."""
         home = self._home
         names = names_of(cell)
         home.rest.bring()
-        one = BackgroundCell(cell, options, self._lent_to(names, options))
-        if self.is_empty:
+        one = BackgroundCell(cell, options, self._lent_to(cell, names, options))
+        if self.is_empty and cell.block is None:
             with Interrupts() as interrupts:
                 self._depart(one, names, interrupts)
         self._cells.append(one)
@@ -102,10 +104,11 @@ class Background:
         home.rest.listen()
         return one.job
 
-    def _lent_to(self, names: analysis.CellNames, options: Options) -> Lent:
-        uses = self._uses(names)
+    def _lent_to(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Lent:
+        beside = given_to(cell)
+        uses = self._uses(names, beside)
         uses = uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
-        return Lent(uses, self._footprint(uses.reads))
+        return Lent(uses, self._footprint(uses.reads, beside))
 
     def _uses(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
         shell = self._home.shell
@@ -137,7 +140,7 @@ class Background:
         assert one.call is not None
         assert one.call.departure is not None
         given = one.call.departure.names
-        one.lent.add(given, self._footprint(given))
+        one.lent.add(given, self._footprint(given, given_to(one.cell)))
 
     # ---- what the proxy says ----
 
@@ -195,6 +198,8 @@ class Background:
         home, before = self._home, dict(contextvars.copy_context())
         assert one.call is not None
         summary = end.body.pop("summary", None)
+        if any(other.cell.number == one.cell.number for other in self._cells):
+            summary = None  # a cell shows the line of its last call
         landed, error = None, None
         after, home.displays_after = home.displays_after, []
         try:
@@ -207,7 +212,7 @@ class Background:
             self._carry(before)
         value = landed.result[1:] if landed is not None and landed.result is not None else None
         self._show_end(one, value, error, shown, summary)
-        one.job.ends(landed.result[0] if landed is not None and landed.result is not None else None, error)
+        one.job.ends(value_of(landed), error)
         calls = range(one.call.number, one.call.number + 1)
         summaries = [summary] if summary else []
         home.again.note(Cell(one.cell.number, calls, one.cell.parent, value, described(error), list(shown), summaries))
@@ -247,12 +252,16 @@ class Background:
         self._code_runs = False
         if not self.is_empty:
             self._hear()
+            for one in self._cells:
+                if one.call is None and one.cell.block is not None:  # the cell has gone on after it made the call
+                    one.lent = self._lent_to(one.cell, names_of(one.cell), one.options)
 
     def _hear(self) -> None:
         """What is here already."""
         try:
             self._home.rest.poll()
             self.advance()
+            self._next()
         except LinkClosed:
             self._lose()
 
@@ -324,6 +333,7 @@ class Background:
         ran, self._code_runs = self._code_runs, False
         began, said = time.monotonic(), False
         try:
+            self._next()
             with Interrupts() as interrupts:
                 found = conflict()
                 while found is not None:
@@ -355,13 +365,32 @@ class Background:
         return message is not None
 
 
+def given_to(cell: NotebookCell) -> list[Any]:
+    """What a call has besides names."""
+    block = cell.block
+    return [] if block is None else [block.function, block.arguments, *block.keywords.values()]
+
+
+def value_of(landed: Landed | None) -> Any:
+    """Of the cell's last line, or what the call returned."""
+    if landed is None:
+        return None
+    if landed.ended is not None:
+        return landed.ended[1]
+    return landed.result[0] if landed.result is not None else None
+
+
 def title(one: BackgroundCell) -> str:
-    return f"In[{one.cell.number}], which runs in the background"
+    return f"{place(one.job)}, which runs in the background"
+
+
+def place(job: Job) -> str:
+    return f"In[{job.number}]" if job.unit == "cell" else f"a {job.unit} of In[{job.number}]"
 
 
 def not_yet(one: BackgroundCell, what: str) -> BaseException:
     lines = [
         f"KeyboardInterrupt: {title(one)}{what}, has not ended yet",
-        f"This cell did not go on; In[{one.cell.number}] does. '%gpu_jobs --cancel {one.cell.number}' ends it",
+        f"This cell did not go on; {place(one.job)} does. '%gpu_jobs --cancel {one.cell.number}' ends it",
     ]
     return errors.with_lines(NotYetHere(), lines)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton_shim.base.blocks import Work
+    from baton_shim.base.job import Job
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
@@ -33,19 +34,21 @@ class NotebookBlocks:
         cell_blocks.begin(self, home.shell)
 
     def options(self, given: dict[str, Any]) -> Options:
+        if "background" in given:
+            raise ValueError("background is no option here\nhint: call an @gpu function with f.background(...)")
         try:
             return self._parse(line_of(given))
         except UsageError as error:
             raise ValueError(str(error)) from None
 
+    def run_in_background(self, work: Work, given: dict[str, Any]) -> Job:
+        check_thread()
+        return self._home.run_in_background(work, self.options(given)._replace(background=""))
+
     def run(self, work: Work, given: dict[str, Any]) -> tuple[int, Any]:
         from baton_shim.state.errors import GpuServiceError, safe
 
-        if not runs_cells(threading.current_thread()):
-            raise RuntimeError(
-                "'with gpu:' and '@gpu' do not work in threads\n"
-                "hint: use them in the cell itself, and start the threads inside of the block"
-            )
+        check_thread()
         sys.stdout.flush()  # else the block's output would come first
         sys.stderr.flush()
         try:
@@ -54,6 +57,14 @@ class NotebookBlocks:
             error.unit = work.unit
             error.message = error.message.replace(safe("cell"), safe(work.unit))
             raise
+
+
+def check_thread() -> None:
+    if not runs_cells(threading.current_thread()):
+        raise RuntimeError(
+            "'with gpu:' and '@gpu' do not work in threads\n"
+            "hint: use them in the cell itself, and start the threads inside of the block"
+        )
 
 
 def runs_cells(thread: threading.Thread) -> bool:

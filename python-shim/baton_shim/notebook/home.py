@@ -35,12 +35,12 @@ if TYPE_CHECKING:
 
     from baton_shim.base.blocks import Work
     from baton_shim.base.comms import HomeComms
+    from baton_shim.base.job import Job
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
-    from baton_shim.notebook.job import Job
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
@@ -204,14 +204,16 @@ class Home:
         self._shown = landed.result
         return landed.result[0]
 
-    def run_in_background(self, body: str, options: Options) -> Job:
+    def run_in_background(self, what: str | Work, options: Options) -> Job:
+        """A cell, or the call of a function."""
         from baton_shim.notebook.background import Background
-        from baton_shim.notebook.cell import NotebookCell
+        from baton_shim.notebook.cell import BlockCell, NotebookCell
 
         WATCH.cell_leaves()
         if self.background is None:
             self.background = Background(self)
-        return self.background.submit(NotebookCell(self.shell, body), options)
+        cell = NotebookCell(self.shell, what) if isinstance(what, str) else BlockCell(self.shell, what)
+        return self.background.submit(cell, options)
 
     def wait_for_background(self) -> None:
         """Returns when no cell runs in the background. Raises `NotYetHere` when the student interrupts."""

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from baton_shim.state.kinds import Kinds
     from baton_shim.state.walk import Walker
 
+# Attributes of functions: what they wrap, and how an `@gpu` function runs in the background.
+_OF_WRAPPERS = {"__wrapped__", "background"}
 _CODE = (
     type,
     types.FunctionType,
@@ -77,7 +79,7 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
     if isinstance(obj, type):
         changes = obj.__module__ == "__main__" and has_data(obj)
     elif isinstance(obj, types.FunctionType):
-        changes = bool(vars(obj))
+        changes = not vars(obj).keys() <= _OF_WRAPPERS
     elif isinstance(obj, types.CellType):
         changes = not any(isinstance(content, _CODE) for content in kinds.cell.read(obj))
     else:

@@ -1,27 +1,38 @@
-"""The handle of a background cell."""
+"""The handle of a cell, or of a call of an `@gpu` function, that runs in the background.
+
+**Invariant:** imports only the standard library, because student code imports it through the package `baton`.
+"""
 
 from __future__ import annotations
 
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
-if TYPE_CHECKING:
-    from baton_shim.notebook.background import Background
+
+class Keeper(Protocol):
+    """Who runs it."""
+
+    def wait_for(self, job: Job, timeout: float | None) -> None:
+        """Returns when it has ended or the time, in seconds, is over."""
+
+    def cancel(self, job: Job) -> None: ...
+
 
 # Not attributes: code that uses a handle does not use what keeps the cell.
-_KEEPERS: weakref.WeakKeyDictionary[Job, Background] = weakref.WeakKeyDictionary()
+_KEEPERS: weakref.WeakKeyDictionary[Job, Keeper] = weakref.WeakKeyDictionary()
 
 
 class Job:
-    """A background cell: `%%gpu --background job`.
+    """What runs in the background: a cell under `%%gpu --background job`, or a call `f.background(...)` of an `@gpu`
+    function.
 
-    `result()` waits for it and returns the value of its last line, or raises its error.
+    `result()` waits for it and returns the value of the cell's last line or of the call, or raises its error.
     """
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        """Of its `In[number]`."""
+    def __init__(self, number: int, unit: str = "cell") -> None:
+        self.number, self.unit = number, unit
+        """Of its `In[number]`, and whether it is that cell or a call in it."""
         self.status = "waiting"
         """`waiting` for the background cells before it, `running`, which includes the queue for a GPU, `done`,
         `failed` or `cancelled`.
@@ -31,7 +42,8 @@ class Job:
         self._error: BaseException | None = None
 
     def __repr__(self) -> str:
-        return f"<background cell In[{self.number}]: {self.status}>"
+        place = "" if self.unit == "cell" else "of "
+        return f"<background {self.unit} {place}In[{self.number}]: {self.status}>"
 
     def __reduce__(self) -> Any:
         raise TypeError("the handle of a background cell stays in the notebook; use job.result() in an ordinary cell")
@@ -41,7 +53,7 @@ class Job:
         return self._ended.is_set()
 
     def result(self, timeout: float | None = None) -> Any:
-        """The value of the cell's last line, once its changes are in the notebook. Raises its error.
+        """The value of the cell's last line or of the call, once its changes are in the notebook. Raises its error.
 
         Raises TimeoutError after `timeout` seconds, and KeyboardInterrupt when it is interrupted; the background cell
         goes on then.
@@ -61,8 +73,8 @@ class Job:
         if (keeper := _KEEPERS.get(self)) is not None:
             keeper.cancel(self)
 
-    def attach(self, background: Background) -> None:
-        _KEEPERS[self] = background
+    def attach(self, keeper: Keeper) -> None:
+        _KEEPERS[self] = keeper
 
     def ends(self, value: Any, error: BaseException | None) -> None:
         self._value, self._error = value, error
