@@ -84,6 +84,9 @@ def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -
         pytest.param("eval('val' + 'ues')", id="text"),
         pytest.param("globals()['values']", id="the namespace"),
         pytest.param("parameter.sum()", id="a tensor"),
+        pytest.param("%whos", id="a magic that shows all variables"),
+        pytest.param("%time len(values)", id="a magic that runs code"),
+        pytest.param("return values", id="code that does not compile"),
         pytest.param("loss", id="a graph"),
     ],
 )
@@ -123,6 +126,9 @@ def test_code_that_touches_what_is_lent_waits(kernel: Kernel, gate: Gate, code: 
         pytest.param("%gpu_status", id="the status"),
         pytest.param("def new_function(): return other\nnew_function()", id="a new function"),
         pytest.param("for n in range(3): print(n)", id="a loop"),
+        pytest.param("%time other.append(1)", id="a magic that runs code"),
+        pytest.param("%matplotlib inline", id="a magic that sets something"),
+        pytest.param("!echo hello", id="a command"),
     ],
 )
 def test_all_other_code_runs(kernel: Kernel, gate: Gate, code: str) -> None:
@@ -274,6 +280,13 @@ def test_its_worker_is_killed(kernel: Kernel, gate: Gate) -> None:
     assert "Your variables are as they were before the cell" in str(error)
     assert kernel.evaluate("values, job.status") == ([], "failed")
     assert kernel.gpu("values.append(5); values").ok().value == "[5]"
+
+
+def test_it_lands_after_expressions_of_a_front_end(kernel: Kernel, gate: Gate) -> None:
+    cell = background(kernel, f"{gate.closed()}[7]")
+    assert kernel.evaluate("job.status") == "running"
+    gate.open()
+    cell.wait_for(lambda result: "[7]" in str(result.outputs), "it lands while the kernel is idle")
 
 
 def test_an_undo_takes_it_back(kernel: Kernel) -> None:

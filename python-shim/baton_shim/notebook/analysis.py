@@ -44,6 +44,15 @@ CALL = re.compile(r"\A\s*[^\W\d][\w.]*\s*\(")
 # The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
 INPUT = re.compile(r"_i{1,3}|_i\d+")
 OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
+# Magics that use and bind no variables but those in their line and, as Python, in their body.
+PLAIN_MAGICS = (
+    CODE_MAGICS
+    | FOREIGN_MAGICS
+    | frozenset(
+        "capture matplotlib load_ext reload_ext autoreload pip conda uv cd pwd ls env set_env precision config both "
+        "gpu gpu_config gpu_jobs gpu_load gpu_output gpu_reset gpu_save gpu_states gpu_status gpu_undo".split()
+    )
+)
 NAME = re.compile(r"(?<![\w.'\"])[^\W\d]\w*")
 EXPANSION = re.compile(r"\{([^{}]+)\}|\$\$?([^\W\d][\w.]*)")
 
@@ -67,6 +76,7 @@ class CellNames:
     """The code may look up names that only text shows."""
     last_error: bool = False
     """The code looks at the error of the last cell that had one."""
+    magics: set[str] = field(default_factory=set)
     empty: bool = True
 
 
@@ -226,6 +236,7 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
     if method in ("run_line_magic", "run_cell_magic", "magic") and texts:
         name, line, *body = [*texts, ""] if len(texts) == 1 else texts
         name = name.strip("%")
+        names.magics.add(name)
         names.hinted |= set(NAME.findall(line))
         names.dynamic |= name == "run" and "-i" in line.split()
         names.last_error |= name == "tb"

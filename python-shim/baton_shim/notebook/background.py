@@ -281,8 +281,11 @@ class Background:
         self._settle_context()
         if not self.is_empty:
             self._hear()
-            if not self.is_empty:
-                self._wait(lambda: self._conflict(names(), beside))
+        if not self.is_empty:
+            self._wait(lambda: self._conflict(names, beside))
+
+    def cell_begins(self) -> None:
+        """Nothing lands before it has ended."""
         self._code_runs = True
 
     def before_all(self) -> None:
@@ -302,7 +305,10 @@ class Background:
         if mine is None:
             return
         if mine.call is not None:
-            self._home.link.send("cancel", call=mine.call.number)
+            try:
+                self._home.link.send("cancel", call=mine.call.number)
+            except LinkClosed:
+                self._lose()
             return
         self._cells.remove(mine)
         error = given_up(mine.cell.unit)
@@ -315,13 +321,20 @@ class Background:
             if variable.get(_MISSING) is before:  # else the notebook has set it since
                 variable.set(value)
 
-    def _conflict(self, names: analysis.CellNames, beside: Iterable[object]) -> tuple[BackgroundCell, str] | None:
+    def _conflict(
+        self, names: Callable[[], analysis.CellNames], beside: Iterable[object]
+    ) -> tuple[BackgroundCell, str] | None:
         """The cell to wait for, and what it has that this code touches."""
+        if self.is_empty:
+            return None
         for one in self._cells:
             if one.call is not None and not one.sent:
                 return one, ""
-        uses = self._uses(names, beside)
-        reached = self._footprint(uses.reads, beside)
+        try:
+            uses = self._uses(names(), beside)
+            reached = self._footprint(uses.reads, beside)
+        except Exception:  # code that does not compile, or whatever the student's classes raise
+            return self._cells[-1], ": what this cell uses cannot be told"
         for one in reversed(self._cells):
             if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
                 return one, what

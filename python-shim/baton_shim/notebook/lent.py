@@ -10,7 +10,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from baton_shim.base.closure import reach
-from baton_shim.notebook.analysis import LOOK_UP, CellNames
+from baton_shim.notebook.analysis import LOOK_UP, PLAIN_MAGICS, CellNames
 
 if TYPE_CHECKING:
     from baton_shim.state.footprint import Footprint
@@ -28,14 +28,16 @@ class Uses(NamedTuple):
 
 def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], beside: Iterable[object] = ()) -> Uses:
     direct = names.loads | (names.hinted & visible)
+    bound = names.hinted if names.magics else set()  # `%%capture output`
     reached = reach(direct & namespace.keys(), namespace, beside)
     return Uses(
         reads=direct | reached.names,
-        writes=names.stores | names.deletes | reached.binds,
+        writes=names.stores | names.deletes | reached.binds | bound,
         anything=names.everything
         or names.dynamic
         or reached.everything
         or reached.dynamic
+        or not names.magics <= PLAIN_MAGICS
         or not LOOK_UP.isdisjoint(names.loads),
     )
 

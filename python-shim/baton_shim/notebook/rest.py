@@ -269,6 +269,8 @@ class Rest:
         """Code of the notebook begins. Raises `NotYetHere`."""
         self.bring()
         self._before(lambda: analysis.of_tree(cast(ast.Module, tree), self._home.shell.transform_cell))
+        if self._home.background is not None:
+            self._home.background.cell_begins()
 
     def _before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
         if self._home.background is not None:
@@ -282,8 +284,16 @@ class Barrier(ast.NodeTransformer):
         self._rest = rest
 
     def visit(self, node: ast.AST) -> ast.AST:
-        if not needs_nothing(node):
+        if needs_nothing(node):
+            return node
+        try:
             self._rest.before_cell(node)
+        except InputRejected:
+            raise
+        except Exception as error:  # IPython drops a transformer that raises anything else
+            text = f"{type(error).__name__}: {errors.short(error)}"
+            lines = [f"KeyboardInterrupt: Baton could not tell whether this cell may run now ({text})"]
+            raise errors.with_lines(NotYetHere(), [*lines, "It did not run. Run it again"]) from error
         return node
 
 

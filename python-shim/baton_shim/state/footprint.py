@@ -90,6 +90,8 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
         made.memory.append(bounds(owner_of(obj)))
     elif kind is kinds.tensor:
         made.memory += _memory_of(obj)
+        if _graph(obj) is not None:  # whose leaves only the library knows
+            made.opaque = obj
 
 
 @bare
@@ -107,8 +109,6 @@ def is_opaque(obj: Any, kinds: Kinds) -> bool:
     if isinstance(obj, (types.FunctionType, type, types.ModuleType)):
         return False
     if kinds.why_not(obj) is not None:
-        return True
-    if kind is kinds.tensor and _graph(obj) is not None:  # whose leaves only the library knows
         return True
     try:
         kind.parts(obj, kind.read(obj))
