@@ -180,6 +180,39 @@ def test_a_tab_that_was_closed_while_gpu_cells_ran(
     check_closed_cells(third)
 
 
+def test_a_background_cell_shows_its_output_below_itself(
+    address: str, page: Page, place: Place, artefacts: Path
+) -> None:
+    """While other cells run, and on a page that was opened again meanwhile."""
+    more, end = place.work / "more", place.work / "end"
+    wait = "while not os.path.exists({!r}):\n    time.sleep(0.05)\n"
+    cells = [
+        "%%gpu --background job\nimport os, time\nprint('begun', flush=True)\n"
+        f"{wait.format(str(more))}print('more', flush=True)\n{wait.format(str(end))}made = 42\nprint('ended')",
+        "'meanwhile'",
+        "made + 1",
+    ]
+    write_notebook(place, "background.ipynb", cells)
+    page.goto(f"{address}lab/tree/background.ipynb?reset")
+    expect_kernel(page, "Idle")
+    run_cell(page, 0)
+    expect(output_of(page, 0)).to_contain_text("begun")
+    run_cell(page, 1)
+    expect(output_of(page, 1)).to_contain_text("meanwhile")
+    more.touch()
+    expect(output_of(page, 0)).to_contain_text("more")
+    page.screenshot(path=artefacts / "background.png", full_page=True)
+    page.keyboard.press("Control+s")
+    expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    page.reload()
+    expect(output_of(page, 0)).to_contain_text("more")
+    end.touch()
+    run_cell(page, 2)
+    expect(output_of(page, 2)).to_contain_text("43")
+    expect(output_of(page, 0)).to_contain_text("ended")
+    page.screenshot(path=artefacts / "background-again.png", full_page=True)
+
+
 def check_closed_cells(page: Page) -> None:
     expect(prompt(page, 1)).to_have_text("[2]:")
     expect(prompt(page, 0)).to_have_text("[1]:")
