@@ -309,6 +309,7 @@ def test_its_output_is_shown_again(kernel: Kernel, gate: Gate) -> None:
 def test_what_is_wrong_is_said_at_once(kernel: Kernel) -> None:
     assert "SyntaxError" in kernel.run("%%gpu --background job\nwrong = = 1").plain_traceback
     assert "not the name of a variable" in kernel.run("%%gpu --background 5\n1").stderr
+    assert "choose another name" in kernel.run("%%gpu --background x\nx = 1").stderr
     assert "hint: write %gpu_jobs" in kernel.run("%gpu_jobs --cancel x").stderr
 
 

@@ -94,23 +94,26 @@ class Background:
         home = self._home
         names = names_of(cell)
         home.rest.bring()
-        one = BackgroundCell(cell, options, self._lent_to(cell, names, options))
+        one = BackgroundCell(cell, options, Lent(self._uses(cell, names, options)))
+        if any(options.background in other.lent.names() for other in (one, *self._cells)):
+            name = options.background
+            raise UsageError(f"--background {name}: a background cell uses this variable\nhint: choose another name")
         if self.is_empty and cell.block is None:
             with Interrupts() as interrupts:
                 self._depart(one, names, interrupts)
+        else:
+            one.lent.add(set(), self._footprint(one.lent.uses.reads, given_to(cell)))
         self._cells.append(one)
         self.jobs.append(one.job)
         one.job.attach(self)
         home.rest.listen()
         return one.job
 
-    def _lent_to(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Lent:
-        beside = given_to(cell)
-        uses = self._uses(names, beside)
-        uses = uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
-        return Lent(uses, self._footprint(uses.reads, beside))
+    def _uses(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Uses:
+        uses = self._uses_of(names, given_to(cell))
+        return uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
 
-    def _uses(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
+    def _uses_of(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
         shell = self._home.shell
         visible = analysis.visible_names(self._home.namespace, shell.user_ns_hidden)
         return uses_of(names, self._home.namespace, visible, beside)
@@ -254,7 +257,7 @@ class Background:
             self._hear()
             for one in self._cells:
                 if one.call is None and one.cell.block is not None:  # the cell has gone on after it made the call
-                    one.lent = self._lent_to(one.cell, names_of(one.cell), one.options)
+                    one.lent.add(set(), self._footprint(one.lent.uses.reads, given_to(one.cell)))
 
     def _hear(self) -> None:
         """What is here already."""
@@ -331,7 +334,7 @@ class Background:
             if one.call is not None and not one.sent:
                 return one, ""
         try:
-            uses = self._uses(names(), beside)
+            uses = self._uses_of(names(), beside)
             reached = self._footprint(uses.reads, beside)
         except Exception:  # code that does not compile, or whatever the student's classes raise
             return self._cells[-1], ": what this cell uses cannot be told"

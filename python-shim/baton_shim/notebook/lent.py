@@ -7,13 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Set
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from baton_shim.base.closure import reach
 from baton_shim.notebook.analysis import LOOK_UP, PLAIN_MAGICS, CellNames
-
-if TYPE_CHECKING:
-    from baton_shim.state.footprint import Footprint
+from baton_shim.state.footprint import Footprint
 
 
 class Uses(NamedTuple):
@@ -43,13 +41,16 @@ def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], b
 
 
 class Lent:
-    def __init__(self, uses: Uses, held: Footprint) -> None:
-        self.uses, self.held = uses, held
+    def __init__(self, uses: Uses) -> None:
+        self.uses, self.held = uses, Footprint()
 
     def add(self, names: Set[str], held: Footprint) -> None:
         """It was given these, too."""
         self.uses = self.uses._replace(reads=self.uses.reads | names)
         self.held.update(held)
+
+    def names(self) -> Set[str]:
+        return self.uses.reads | self.uses.writes
 
     def touched_by(self, uses: Uses, reached: Footprint, namespace: Mapping[str, Any]) -> str | None:
         """Why code with these uses has to wait, to stand behind the title of the cell; None: it need not."""
@@ -57,7 +58,7 @@ class Lent:
             return ": this cell may use any variable"
         if self.uses.anything:
             return ": it may use any variable"
-        common = (uses.reads & self.uses.writes) | (uses.writes & (self.uses.reads | self.uses.writes))
+        common = (uses.reads & self.uses.writes) | (uses.writes & self.names())
         # Cells import again what others have imported.
         common = {name for name in common if not isinstance(namespace.get(name), ModuleType)}
         if common:
