@@ -9,10 +9,12 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from end_to_end import Kernel
 from end_to_end.cluster import Batch, Cluster, free_port
 from end_to_end.service import TOKEN, run_binary
+from end_to_end.waiting import wait_until
 
 
 @pytest.fixture
@@ -138,6 +140,29 @@ def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Batch, new_k
     assert done.value == "[1, 2, 3]"
     assert len(cluster.submitted) == 2
     assert not cluster.pool["last_failure"]
+
+
+def test_a_worker_that_came_while_the_batch_system_did_not_answer_has_come(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker(max=1, command_limit="600s")
+    cluster.set("hold")
+    cluster.set("stall")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)")
+    wait_until((cluster.folder / "stalled").exists, "the broker asks for the state of the job")
+    # From here on the broker looks at no worker until the batch system answers.
+    [first] = [worker["name"] for worker in cluster.pool["workers"]]
+    [job] = [psutil.Process(int(file.read_text())) for file in cluster.folder.glob("*.pid")]
+    cluster.unset("hold")
+    cell.finish().ok()
+    job.terminate()
+    wait_until(lambda: job not in cluster.service.place.processes(), "the job has ended")
+    cluster.unset("stall")
+    left = cluster.wait_for(lambda pool: first not in json.dumps(pool["workers"]), "the worker has left")
+    assert (left["failures"], left["last_failure"]) == (0, None)
+    assert left["start"]["middle_ms"] > 0
 
 
 def test_a_minimum_stays_without_cells(cluster: Batch) -> None:

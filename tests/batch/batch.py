@@ -1,7 +1,8 @@
 """A small batch system for tests: it starts jobs on this machine, and lets them be queried and cancelled.
 
 Files in its folder say how it behaves: `refuse` (it takes no job), `hold` (jobs wait until it is gone), `broken` (jobs
-end at once). `environment.json` is the environment of jobs. Each submission is a line of `submitted`.
+end at once), `stall` (it answers no question about jobs until it is gone; `stalled` says that it was asked).
+`environment.json` is the environment of jobs. Each submission is a line of `submitted`.
 """
 
 from __future__ import annotations
@@ -49,6 +50,9 @@ def run(folder: Path, number: str, command: str) -> None:
 
 
 def status(folder: Path, number: str) -> None:
+    while (folder / "stall").exists():
+        (folder / "stalled").touch()
+        time.sleep(POLL_SECONDS)
     if not (folder / f"{number}.pid").exists():
         sys.exit("Invalid job id specified")
     if is_alive(int((folder / f"{number}.pid").read_text())):

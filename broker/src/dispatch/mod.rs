@@ -163,6 +163,8 @@ struct Worker {
     /// As it said last.
     gpus: Vec<GpuLoad>,
     connection: Option<ConnectionId>,
+    /// When it connected last; `None` when that was before this broker.
+    connected_ms: Option<i64>,
     /// When its jobs are taken from it; `None` while it is connected.
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
@@ -234,6 +236,7 @@ impl Dispatch {
                     memory: None,
                     gpus: Vec::new(),
                     connection: None,
+                    connected_ms: None,
                     deadline,
                     disconnected_since_ms: None,
                 });

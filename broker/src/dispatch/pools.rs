@@ -13,16 +13,17 @@ impl Dispatch {
     pub(crate) fn on_pools(&mut self, look: PoolLook, now: Now) -> PoolsPresent {
         self.disordered |= self.pools != look.pools;
         self.pools = look.pools;
-        let connected = self.workers.values();
-        let connected = connected.filter(|worker| worker.connection.is_some());
-        let seen = connected.map(|worker| {
+        // One that left within its grace has come, too.
+        let seen = self.workers.values().filter_map(|worker| {
             let seen = SeenWorker {
+                connected_ms: worker.connected_ms?,
+                is_connected: worker.connection.is_some(),
                 offer: Arc::clone(&worker.offer),
                 slots: worker.slots,
                 draining: worker.draining,
                 failing: worker.failing.clone(),
             };
-            (worker.name.clone(), seen)
+            Some((worker.name.clone(), seen))
         });
         PoolsPresent {
             workers: seen.collect(),

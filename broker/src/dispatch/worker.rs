@@ -78,6 +78,7 @@ impl Dispatch {
             memory: None,
             gpus: Vec::new(),
             connection: Some(connection),
+            connected_ms: Some(now.unix_ms),
             deadline: None,
             disconnected_since_ms: None,
         };

@@ -1,7 +1,10 @@
 //! What the runner knows of each pool and of each worker that was asked for.
 
 use super::{PoolSettings, command::JobState};
-use crate::store::{PoolRow, PoolWorkerRow};
+use crate::{
+    store::{PoolRow, PoolWorkerRow},
+    words,
+};
 use baton_protocol::{
     api::{Pool, PoolWorker, PoolWorkerState},
     proxy::Estimate,
@@ -52,6 +55,22 @@ impl Life {
             connected: false,
             expected_ms: None,
         }
+    }
+
+    /// Its worker connected then. Returns how long its start took, the first time.
+    pub(super) fn comes(&mut self, settings: &PoolSettings, at_ms: i64) -> Option<u64> {
+        if self.row.connected_ms.is_some() {
+            return None;
+        }
+        self.row.connected_ms = Some(at_ms);
+        let took_ms = (at_ms - self.row.submitted_ms).max(0).unsigned_abs();
+        tracing::info!(
+            "{} of pool {} has come after {}",
+            self.row.name,
+            settings.name,
+            words::span(took_ms)
+        );
+        Some(took_ms)
     }
 
     /// Whether nothing of it has been seen for that long.

@@ -32,7 +32,7 @@ pub(crate) struct PoolLook {
 /// The answer.
 #[derive(Debug)]
 pub(crate) struct PoolsPresent {
-    /// Workers that are connected, by name.
+    /// Workers that are connected, and those that were not long ago, by name.
     pub(crate) workers: HashMap<String, SeenWorker>,
     /// Jobs that the workers of each pool run.
     pub(crate) running: Vec<u32>,
@@ -41,6 +41,9 @@ pub(crate) struct PoolsPresent {
 
 #[derive(Debug, Clone)]
 pub(crate) struct SeenWorker {
+    /// Since when, or since when it was.
+    pub(crate) connected_ms: i64,
+    pub(crate) is_connected: bool,
     pub(crate) offer: Arc<Offer>,
     pub(crate) slots: u32,
     pub(crate) draining: bool,

@@ -10,6 +10,7 @@
 
 mod command;
 mod known;
+mod lives;
 mod look;
 mod orders;
 mod runner;

@@ -221,6 +221,7 @@ pub(crate) enum Write {
     Remove {
         job: JobId,
     },
+    /// Also for the pool that asked for it.
     SeeWorker {
         worker: WorkerId,
         name: String,

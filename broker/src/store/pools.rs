@@ -3,7 +3,7 @@
 use super::{
     Store, StoreError,
     read::small,
-    statement::{Row, sql},
+    statement::{Row, Statement, sql},
 };
 use baton_protocol::{Machine, decode, encode, worker::Device};
 use baton_scheduling::queue::Offer;
@@ -36,6 +36,13 @@ pub(crate) struct PoolWorkerRow {
     pub(crate) submitted_ms: i64,
     pub(crate) connected_ms: Option<i64>,
     pub(crate) ended_ms: Option<i64>,
+}
+
+/// A worker has connected, which may be one of a pool.
+pub(super) fn connected(name: &str, at_ms: i64) -> Statement {
+    sql("UPDATE pool_workers SET connected_ms = ? WHERE name = ? AND connected_ms IS NULL")
+        .bind(at_ms)
+        .bind(name)
 }
 
 impl Store {
@@ -75,13 +82,24 @@ impl Store {
         self.writer().await?.apply(vec![insert]).await
     }
 
-    /// Also forgets old lives of its pool.
+    /// When a worker of a pool first connected. The broker notes it before it welcomes the worker.
+    pub(crate) async fn pool_worker_connected_ms(
+        &self,
+        name: &str,
+    ) -> Result<Option<i64>, StoreError> {
+        let worker = sql("SELECT connected_ms FROM pool_workers WHERE name = ?").bind(name);
+        let rows = self.fetch(worker).await?;
+        let connected_ms = rows.first().map(|row| row.get("connected_ms"));
+        Ok(connected_ms.transpose()?.flatten())
+    }
+
+    /// Also forgets old lives of its pool. When a worker connected, [`Write::SeeWorker`](super::Write::SeeWorker)
+    /// notes alone.
     pub(crate) async fn keep_pool_worker(&self, row: &PoolWorkerRow) -> Result<(), StoreError> {
         let insert = sql(
             "INSERT INTO pool_workers (name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms)
              VALUES (?, ?, ?, ?, ?, ?, ?, ?)
-             ON CONFLICT (name) DO UPDATE SET job = excluded.job, connected_ms = excluded.connected_ms,
-             ended_ms = excluded.ended_ms",
+             ON CONFLICT (name) DO UPDATE SET job = excluded.job, ended_ms = excluded.ended_ms",
         )
         .bind(&row.name)
         .bind(&row.pool)

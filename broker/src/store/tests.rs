@@ -95,6 +95,17 @@ impl Story {
 
     async fn changes(&self, store: &Store) {
         let (first, second) = (self.first.job, self.second.job);
+        let mut asked = PoolWorkerRow {
+            name: "gpu-2".to_owned(),
+            pool: "slurm".to_owned(),
+            token_hash: "hash".to_owned(),
+            kept: false,
+            job: None,
+            submitted_ms: 4,
+            connected_ms: None,
+            ended_ms: None,
+        };
+        store.keep_pool_worker(&asked).await.unwrap();
         let worker = Write::SeeWorker {
             worker: self.worker,
             name: "gpu-2".to_owned(),
@@ -112,6 +123,11 @@ impl Story {
             at_ms: 11,
         };
         store.apply(&[worker, seen_again]).await.unwrap();
+        // The pool did not see it come.
+        asked.job = Some("101".to_owned());
+        store.keep_pool_worker(&asked).await.unwrap();
+        let connected_ms = store.pool_worker_connected_ms(&asked.name).await;
+        assert_eq!(connected_ms.unwrap(), Some(10));
         let submit = |sequence, submission: &Arc<Submission>| Write::Submit {
             sequence,
             account: self.ada.clone(),
@@ -300,6 +316,7 @@ impl Story {
         note(&mut seen, store.finished_jobs(everybody, 9).await);
         note(&mut seen, store.waits(everybody, Some("ml"), 0).await);
         note(&mut seen, store.last_day(3_700_000).await);
+        note(&mut seen, store.pools().await);
         note(
             &mut seen,
             store.audit(everybody, Some("ml"), Some(9), 5).await,

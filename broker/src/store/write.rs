@@ -1,7 +1,7 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
 use super::{
-    Store, StoreError, Write, actions,
+    Store, StoreError, Write, actions, pools,
     statement::{Statement, sql},
 };
 use crate::{people::Account, usage::Spent};
@@ -198,6 +198,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             slots,
             at_ms,
         } => {
+            statements.push(pools::connected(name, *at_ms));
             sql(
                 "INSERT INTO workers (worker, name, devices, slots, seen_ms) VALUES (?, ?, ?, ?, ?)
                  ON CONFLICT (worker) DO UPDATE SET name = excluded.name, devices = excluded.devices,

@@ -1,0 +1,262 @@
+//! The lives of workers: asked for, come, seen no more, ended.
+
+use super::{
+    PoolSettings, Runner, SeenWorker,
+    command::{self, JobState, job_state},
+    known::{Known, Life, without_end},
+    orders::{self, answer_of, expected, job_id},
+    tokens,
+};
+use crate::{
+    engine::unix_ms,
+    store::{PoolWorkerRow, StoreError},
+    words,
+};
+use std::{collections::HashMap, time::Duration};
+use tokio::time::Instant;
+
+/// How long sessions may fail to start on a worker of a pool before it is ended.
+const FAILING_LIMIT: Duration = Duration::from_secs(60);
+
+impl Runner {
+    /// Notes which workers have come.
+    pub(super) async fn see(
+        &self,
+        pools: &mut [Known],
+        seen: &HashMap<String, SeenWorker>,
+    ) -> Result<(), StoreError> {
+        for (settings, pool) in self.settings.iter().zip(&mut *pools) {
+            let mut failed = Vec::new();
+            for life in &mut pool.lives {
+                let worker = seen.get(&life.row.name);
+                life.connected = worker.is_some_and(|worker| worker.is_connected);
+                let Some(worker) = worker else { continue };
+                // A job that was requeued starts another process.
+                life.draining = worker.draining;
+                if life.connected {
+                    life.missing_since = None;
+                }
+                if let Some(took_ms) = life.comes(settings, worker.connected_ms) {
+                    pool.starts_ms.push(took_ms);
+                }
+                let since = life
+                    .failing
+                    .as_ref()
+                    .map_or(Instant::now(), |(since, _)| *since);
+                life.failing = worker.failing.clone().map(|why| (since, why));
+                let offers = pool.row.offer.as_ref() != Some(&without_end(&worker.offer))
+                    || pool.row.slots != worker.slots;
+                let recovered =
+                    life.failing.is_none() && pool.row.failures > 0 && !pool.row.is_paused();
+                if offers || recovered {
+                    pool.row.offer = Some(without_end(&worker.offer));
+                    pool.row.slots = worker.slots;
+                    if recovered {
+                        pool.row.failures = 0;
+                        pool.row.words = None;
+                    }
+                    self.store.keep_pool(&pool.row).await?;
+                }
+                if let Some((since, why)) = &life.failing
+                    && since.elapsed() >= FAILING_LIMIT
+                    && life.connected
+                    && !life.draining
+                {
+                    failed.push((
+                        life.row.name.clone(),
+                        format!("Sessions do not start there: {why}"),
+                    ));
+                }
+            }
+            for (name, why) in failed {
+                orders::cancel(settings, pool, &name).await;
+                self.end(settings, pool, &name, Some(why)).await?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Asks the batch systems for the jobs whose workers are not connected.
+    pub(super) async fn check_jobs(&self, pools: &mut [Known]) -> Result<(), StoreError> {
+        for (settings, pool) in self.settings.iter().zip(&mut *pools) {
+            let names: Vec<String> = pool
+                .lives
+                .iter()
+                .map(|life| life.row.name.clone())
+                .collect();
+            for name in names {
+                let Some(life) = pool.lives.iter_mut().find(|life| life.row.name == name) else {
+                    continue;
+                };
+                let due = life.checked.is_none_or(|at| at.elapsed() >= settings.check);
+                if life.connected || !due {
+                    continue;
+                }
+                life.checked = Some(Instant::now());
+                let Some(job) = life.row.job.clone() else {
+                    // The broker ended while it asked for this worker: nobody knows whether its job exists.
+                    if life.is_late(settings.start_limit) {
+                        self.end(settings, pool, &name, None).await?;
+                    }
+                    continue;
+                };
+                let values = [("id", job.as_str()), ("name", name.as_str())];
+                let said = command::run(
+                    &settings.status.arguments(&values, &[]),
+                    settings.command_limit,
+                )
+                .await;
+                let state = job_state(&said);
+                if state == JobState::Unknown {
+                    tracing::warn!(
+                        "The state of job {job} of pool {} is unknown: {}",
+                        settings.name,
+                        answer_of(&said)
+                    );
+                    // It is likely to answer for no other job, either.
+                    break;
+                }
+                life.state = state;
+                // Between two looks it may have come and left. The batch system knows how its job ended, so a worker
+                // that came before that end has been noted.
+                if life.row.connected_ms.is_none()
+                    && let Some(at_ms) = self.store.pool_worker_connected_ms(&name).await?
+                    && let Some(took_ms) = life.comes(settings, at_ms)
+                {
+                    pool.starts_ms.push(took_ms);
+                }
+                let never_came = life.row.connected_ms.is_none();
+                match state {
+                    JobState::Gone => {
+                        let failed = life.failing.as_ref().map(|(_, why)| why.clone());
+                        let failed = match never_came {
+                            true => Some(format!(
+                                "Job {job} ended before its worker had connected ({})",
+                                answer_of(&said)
+                            )),
+                            false => failed,
+                        };
+                        self.end(settings, pool, &name, failed).await?;
+                    }
+                    JobState::Pending => {
+                        life.missing_since = None;
+                        life.expected_ms = expected(settings, &values).await;
+                    }
+                    _ => {
+                        life.expected_ms = None;
+                        if life.is_late(settings.start_limit) && never_came {
+                            let limit = words::span(
+                                u64::try_from(settings.start_limit.as_millis()).unwrap_or(u64::MAX),
+                            );
+                            let why = format!(
+                                "Job {job} ran for {limit}, and its worker did not connect"
+                            );
+                            orders::cancel(settings, pool, &name).await;
+                            self.end(settings, pool, &name, Some(why)).await?;
+                        }
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) async fn submit(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+    ) -> Result<(), StoreError> {
+        let number = uuid::Uuid::new_v4().simple().to_string();
+        let name = format!("{}-{}", settings.name, &number[..8]);
+        let (token_file, token_hash) = match tokens::create(self.folder(settings), &name) {
+            Ok(created) => created,
+            Err(error) => {
+                let folder = self.folder(settings).display();
+                let why = format!("Failed to write a token into {folder}: {error}");
+                return self.failed(settings, pool, why).await;
+            }
+        };
+        let kept = pool.lives.iter().filter(|life| life.row.kept).count();
+        let row = PoolWorkerRow {
+            name: name.clone(),
+            pool: settings.name.clone(),
+            token_hash,
+            kept: kept < settings.terms.min as usize,
+            job: None,
+            submitted_ms: unix_ms(),
+            connected_ms: None,
+            ended_ms: None,
+        };
+        self.store.keep_pool_worker(&row).await?;
+        pool.lives.push(Life::new(row));
+        let arguments = orders::submit_arguments(&self.address, settings, pool, &name, &token_file);
+        let said = command::run(&arguments, settings.command_limit).await;
+        let job = match &said {
+            Ok(said) if said.succeeded => job_id(&said.output),
+            _ => None,
+        };
+        match job {
+            Some(job) => {
+                tracing::info!("Asked for {name} of pool {}: job {job}", settings.name);
+                if let Some(life) = pool.lives.iter_mut().find(|life| life.row.name == name) {
+                    life.row.job = Some(job);
+                    self.store.keep_pool_worker(&life.row).await?;
+                }
+                Ok(())
+            }
+            None => {
+                let why = match &said {
+                    Ok(said) if said.succeeded => "The submit command printed no job id".to_owned(),
+                    said => answer_of(said),
+                };
+                self.end(settings, pool, &name, Some(why)).await
+            }
+        }
+    }
+
+    /// Its token opens nothing any more. `failed`: why it never came, or came and could not work.
+    async fn end(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+        name: &str,
+        failed: Option<String>,
+    ) -> Result<(), StoreError> {
+        let Some(number) = pool.lives.iter().position(|life| life.row.name == name) else {
+            return Ok(());
+        };
+        let mut row = pool.lives[number].row.clone();
+        row.ended_ms = Some(unix_ms());
+        self.store.keep_pool_worker(&row).await?;
+        pool.lives.remove(number);
+        tokens::remove(self.folder(settings), name);
+        match failed {
+            Some(why) => self.failed(settings, pool, why).await,
+            None => {
+                tracing::info!("{name} of pool {} has left", settings.name);
+                Ok(())
+            }
+        }
+    }
+
+    async fn failed(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+        why: String,
+    ) -> Result<(), StoreError> {
+        let was_paused = pool.row.is_paused();
+        pool.row.failures = pool.row.failures.saturating_add(1);
+        tracing::warn!("A worker of pool {} failed: {why}", settings.name);
+        pool.row.words = Some(why);
+        if pool.row.is_paused() && !was_paused {
+            tracing::error!(
+                "Pool {} is paused after {} failures in a row. `baton pools resume {}` starts it again",
+                settings.name,
+                pool.row.failures,
+                settings.name
+            );
+        }
+        self.store.keep_pool(&pool.row).await
+    }
+}
