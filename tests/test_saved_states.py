@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.network import Network
+from end_to_end.waiting import wait_until
 
 MAKE = """
 import collections, random
@@ -94,6 +96,122 @@ def test_what_cannot_be_saved_is_named(new_kernel: Callable[..., Kernel], later:
         assert f"Not in it, because it could not be saved: {name}" in said.stdout
     assert second.run("number, 'holder' in globals()").ok().value == "(5, False)"
     second.run("%gpu_states --delete partly").ok()
+
+
+def test_what_cannot_be_saved_is_named_at_any_depth(kernel: Kernel) -> None:
+    kernel.run(
+        "import threading\nlock = threading.Lock(); lock.acquire()\n"
+        "large = [[n] for n in range(60_000)] + [lock]; number = 5; del lock, threading"
+    ).ok()
+    refused = kernel.run("%gpu_save partly --strict")
+    assert "Nothing was saved" in refused.plain_traceback
+    assert "large holds something that is a lock" in refused.plain_traceback
+    said = kernel.run("%gpu_save partly").ok()
+    assert "warning: large is not saved: " in said.stderr
+    assert "Saved number as partly" in said.stdout
+    kernel.run("%gpu_states --delete partly").ok()
+
+
+def test_computation_graphs_are_named(kernel: Kernel) -> None:
+    kernel.run(
+        "import torch\nweight = torch.ones(3, requires_grad=True)\nlosses = [(weight * 2).sum()]; plain = torch.ones(2)"
+    ).ok()
+    refused = kernel.run("%gpu_save graphs --strict")
+    assert "the computation graph of losses" in refused.plain_traceback
+    said = kernel.run("%gpu_save graphs").ok()
+    assert "saved without the computation graph of losses." in said.stderr
+    kernel.run("del losses\n%gpu_load graphs losses").ok()
+    assert "compute it again" in kernel.run("losses[0].backward()").plain_traceback
+    assert kernel.run("float(losses[0])").ok().value == "6.0"
+    assert "graph" not in kernel.run("%gpu_save graphs weight plain --strict").ok().stderr
+    kernel.run("%gpu_states --delete graphs").ok()
+
+
+def test_a_function_brings_what_it_uses(new_kernel: Callable[..., Kernel], later: Callable[[Kernel], Kernel]) -> None:
+    first = new_kernel()
+    first.run(
+        "import math\noffset = 1; scale = 10; unused = 2\n"
+        "def inner(n): return math.floor(n) * scale\n"
+        "def outer(n): return inner(n) + offset + len([n])\n%gpu_save functions"
+    ).ok()
+    said = first.run("%gpu_save alone outer").ok()
+    assert "Not in alone: inner, math, offset, scale, which outer uses" in said.stderr
+    second = later(first)
+    said = second.run("offset = 5\n%gpu_load functions outer").ok()
+    assert "Also loaded, because these use it: inner, math, scale" in said.stdout
+    assert "Not in" not in said.stderr
+    assert second.run("outer(2.5), 'unused' in globals()").ok().value == "(26, False)"
+    second.run("%gpu_undo").ok()
+    assert (
+        second.run("offset, [n for n in ('outer', 'inner', 'math', 'scale') if n in globals()]").ok().value == "(5, [])"
+    )
+    said = second.run("%gpu_load alone").ok()
+    assert "Not in alone or the notebook: inner, which outer uses" in said.stderr
+    second.run("%gpu_states --delete functions").ok()
+    second.run("%gpu_states --delete alone").ok()
+
+
+def test_a_figure_is_there_in_the_next_kernel(
+    new_kernel: Callable[..., Kernel], later: Callable[[Kernel], Kernel]
+) -> None:
+    first = new_kernel()
+    first.run(
+        "import matplotlib\nmatplotlib.use('agg')\nimport matplotlib.pyplot as plt\n"
+        "figure, axes = plt.subplots(); [line] = axes.plot([1, 2, 4])\n%gpu_save figures"
+    ).ok()
+    second = later(first)
+    second.run("%gpu_load figures").ok()
+    look = "figure.axes[0] is axes, axes.lines[0] is line, line.get_ydata().tolist(), plt.gcf() is figure"
+    assert second.run(look).ok().value == "(True, True, [1, 2, 4], True)"
+    drawn = "import io; file = io.BytesIO(); figure.savefig(file); len(file.getvalue()) > 1000"
+    assert second.run(drawn).ok().value == "True"
+    second.run("%gpu_states --delete figures").ok()
+
+
+def test_an_interrupt_says_whether_something_was_done(
+    service: Service, new_kernel: Callable[..., Kernel], network: Network
+) -> None:
+    service.start_broker()
+    relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
+    kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address)
+    kernel.run("x = 1\n%gpu_save one x").ok()
+
+    # The broker does it, and its answer is lost.
+    relay.swallow("back")
+    deleting = kernel.begin("%gpu_states --delete one")
+    wait_until(lambda: relay.has_swallowed("back"), "the broker has answered")
+    kernel.interrupt()
+    stopped = deleting.finish()
+    assert stopped.error is not None
+    assert stopped.error[0] == "KeyboardInterrupt"
+    assert "has not answered: %gpu_states shows whether it was done" in stopped.plain_traceback
+    relay.mend()
+    wait_until(lambda: "no saved states" in kernel.run("%gpu_states").ok().stdout, "it was done")
+
+    # The broker is away, so it was not asked.
+    relay.cut()
+    saving = kernel.begin("%gpu_save two x")
+    saving.wait_for(lambda result: "Saving x ..." in result.stderr, "it waits for the broker")
+    kernel.interrupt()
+    stopped = saving.finish()
+    assert stopped.error is not None
+    assert stopped.error[0] == "KeyboardInterrupt"
+    assert "Your variables and saved states are as they were" in stopped.plain_traceback
+
+
+def test_a_full_disk_of_the_broker_leaves_the_older_state(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker(small_disk=True)
+    kernel = service.kernel(new_kernel)
+    kernel.run("import numpy as np\nx = np.arange(1000.0)\n%gpu_save mine").ok()
+    kernel.run("x = np.random.rand(2_000_000)").ok()
+    with service.full_disk():
+        refused = kernel.run("%gpu_save mine")
+        assert refused.error is not None
+        assert "disk is full" in refused.plain_traceback
+        assert "%gpu_states --delete NAME" in refused.plain_traceback
+    assert kernel.run("%gpu_load mine\nfloat(x.sum())").ok().value == "499500.0"
+    kernel.run("x = np.arange(2_000.0)\n%gpu_save mine\ndel x\n%gpu_load mine").ok()
+    assert kernel.run("float(x.sum())").ok().value == "1999000.0"
 
 
 def test_some_variables_and_undo(new_kernel: Callable[..., Kernel], later: Callable[[Kernel], Kernel]) -> None:

@@ -124,6 +124,12 @@ impl ChunkError {
 
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
+        if let Self::Store(error) = &self
+            && let Some(shortage) = error.shortage()
+        {
+            tracing::error!("A request for chunks failed: {self}");
+            return (StatusCode::INSUFFICIENT_STORAGE, shortage).into_response();
+        }
         let status = match &self {
             Self::TooOften => return ApiError::TooOften.into_response(),
             Self::List(_)

@@ -7,6 +7,7 @@
 
 use std::future::Future;
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 use baton_chunks::{BlobError, Ledger};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
@@ -33,9 +34,17 @@ pub(crate) enum Asked {
     Delete(String),
 }
 
-/// Why nothing was done.
+/// How long a change that the broker was asked for is waited for after an interrupt.
+const LAST_ANSWER: Duration = Duration::from_secs(2);
+/// The name of the error that says that an interrupted change may have been made.
+const INTERRUPTED: &str = "KeyboardInterrupt";
+
+/// Why there is no answer.
 enum Stop {
+    /// Nothing was done.
     Cancelled,
+    /// The broker was asked for a change, and did not answer before or soon after the interrupt.
+    Uncertain,
     Failed {
         value: String,
         hint: Option<String>,
@@ -56,6 +65,7 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<Option<FromNotebook>, FrameError> {
         let reads_memory = matches!(asked, Asked::Save(..));
+        let changes = reads_memory || matches!(asked, Asked::Delete(_));
         self.link.wake().await;
         let transfer = self.transfer.clone();
         let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
@@ -63,19 +73,23 @@ impl RemoteCells {
         let done = {
             let connected = self.connected();
             let work = async {
-                let chunks = connected.await?;
+                let chunks = unless_cancelled(&cancel, connected).await??;
                 act(call, asked, notebook, &transfer, &chunks, &cancel).await
             };
             tokio::pin!(work);
             tokio::select! {
                 done = &mut work => done,
                 stop = stopped(call, reader) => {
-                    // What reads the kernel's memory ends by itself.
+                    // What reads the kernel's memory, or changes something, ends by itself.
                     cancel.cancel();
-                    if reads_memory {
-                        let _ = work.await;
+                    let ended = match changes {
+                        true => Some(work.await),
+                        false => None,
+                    };
+                    match (stop, ended) {
+                        (Stop::Cancelled, Some(ended)) => ended,
+                        (stop, _) => Err(stop),
                     }
-                    Err(stop)
                 }
             }
         };
@@ -94,6 +108,15 @@ impl RemoteCells {
             Stop::KernelGone => return Ok(None),
             Stop::Shim(error) => return Err(error),
             Stop::Cancelled => (None, None),
+            Stop::Uncertain => {
+                let error = RemoteError {
+                    name: INTERRUPTED.to_owned(),
+                    value: "The broker was asked for the change and did not answer".to_owned(),
+                    traceback: Vec::new(),
+                    hint: None,
+                };
+                (Some(error), None)
+            }
             Stop::Next(message) => (None, Some(*message)),
             Stop::Failed { value, hint } => {
                 tracing::warn!(error = %value, "A saved state was not saved or loaded");
@@ -157,10 +180,7 @@ async fn act(
             about.notebook = notebook;
             let manifest = transfer.store(outgoing, chunks, cancel).await?;
             let state = SavedState { about, manifest };
-            let saved = tokio::select! {
-                saved = chunks.save_state(&name, &state) => saved?,
-                () = cancel.cancelled() => return Err(Stop::Cancelled),
-            };
+            let saved = answered(cancel, chunks.save_state(&name, &state)).await?;
             ToNotebook::StateSaved { call, saved }
         }
         Asked::Load(name) => {
@@ -175,12 +195,37 @@ async fn act(
             states: chunks.states().await?,
         },
         Asked::Delete(name) => {
-            chunks.delete_state(&name).await?;
-            let states = chunks.states().await?;
+            answered(cancel, chunks.delete_state(&name)).await?;
+            let states = unless_cancelled(cancel, chunks.states()).await;
+            let states = states.map_err(|_| Stop::Uncertain)??;
             ToNotebook::States { call, states }
         }
     };
     Ok((message, None))
+}
+
+async fn unless_cancelled<Answer>(
+    cancel: &CancellationToken,
+    work: impl Future<Output = Answer>,
+) -> Result<Answer, Stop> {
+    let answer = cancel.run_until_cancelled(work).await;
+    answer.ok_or(Stop::Cancelled)
+}
+
+/// A change at the broker, which may be made from here on although it is not waited for.
+async fn answered<Answer>(
+    cancel: &CancellationToken,
+    change: impl Future<Output = Result<Answer, LinkError>>,
+) -> Result<Answer, Stop> {
+    if cancel.is_cancelled() {
+        return Err(Stop::Cancelled);
+    }
+    tokio::pin!(change);
+    if let Some(answer) = cancel.run_until_cancelled(&mut change).await {
+        return Ok(answer?);
+    }
+    let last = tokio::time::timeout(LAST_ANSWER, change).await;
+    Ok(last.map_err(|_| Stop::Uncertain)??)
 }
 
 /// Waits until the shim ends this.
@@ -215,7 +260,7 @@ impl From<TransferError> for Stop {
             }
             TransferError::Link(LinkError::StoreFull { text }) => (
                 format!("The broker cannot store more: {text}"),
-                Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; what it held is free some minutes later".to_owned()),
+                Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; what it held is free some minutes later. If you have none, tell the operator of the broker".to_owned()),
             ),
             TransferError::Blob(BlobError::MemoryFull) => (
                 format!("{error}"),

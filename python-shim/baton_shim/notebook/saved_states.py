@@ -9,6 +9,7 @@ and said. Only states of this notebook's own person are ever read.
 
 from __future__ import annotations
 
+import builtins
 import datetime
 import linecache
 import re
@@ -33,7 +34,7 @@ from baton_shim.state.errors import GpuServiceError
 from baton_shim.surroundings import warn
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from baton_shim.base.undoing import OnUndo
     from baton_shim.notebook.home import Home
@@ -46,6 +47,12 @@ TICK_SECONDS = 1.0
 GIVE_UP_SECONDS = 10.0
 """For a proxy that does not answer an interrupt."""
 SAID_AFTER_SECONDS = 2.0
+CHANGING = ("save_state", "delete_state")
+AS_THEY_WERE = "Your variables and saved states are as they were"
+UNCERTAIN = (
+    "Your variables are as they were. The broker was asked already and has not answered: "
+    "%gpu_states shows whether it was done"
+)
 
 
 @dataclass
@@ -68,11 +75,14 @@ class SavedStates:
             raise UsageError(f"%gpu_save: the notebook has no variable {', '.join(missing)}")
         names = set(wanted) or analysis.of_student(visible)
         table, snapshot, left = self._snapshot(names)
-        if left and strict:
+        graphs = self._graphs(table, names - left.keys())
+        lost = f"the computation graph of {listed(graphs)}" if graphs else ""
+        if strict and (left or graphs):
             lines = [f"{one} {reason}" for one, reason in sorted(left.items())]
+            lines += [f"{lost} stays in its kernel"] if graphs else []
             raise GpuServiceError(
                 "Nothing was saved, because not all can be: " + "; ".join(lines),
-                "without --strict the other variables are saved",
+                "without --strict all else is saved",
             )
         kept = sorted(names - left.keys())
         if not kept:
@@ -90,6 +100,12 @@ class SavedStates:
         message = self._ask(what, table, "save_state", name=name, about=about, state=snapshot.as_wire())
         for one, reason in sorted(left.items()):
             sys.stderr.write(f"warning: {one} is not saved: {reason}\n")
+        if graphs:
+            warn(f"The values are saved without {lost}. Compute them again where you need gradients")
+        if wanted:
+            others = analysis.of_student(visible) - names
+            for line in self._missing(kept, name, others.__contains__):
+                warn(line)
         saved = message.body["saved"]
         return f"Saved {listed(kept)} as {name} ({size(saved['bytes'])}). Restore them with %gpu_load {name}"
 
@@ -110,12 +126,17 @@ class SavedStates:
                 warn(line)
             names = set(wanted) or variables
             replaced = sorted(names & home.namespace.keys())
-            self._apply(name, message, names if wanted else None)
+            used = self._apply(name, message, names if wanted else None)
         finally:
             message.close()
         lines = [f"Loaded {listed(sorted(names))} of {name}. %gpu_undo takes it back"]
         if replaced:
             lines.append(f"Replaced: {listed(replaced)}")
+        if used:
+            lines.append(f"Also loaded, because these use it: {listed(sorted(used))}")
+        present = {*home.namespace, *vars(builtins)}
+        for line in self._missing(names | used, f"{name} or the notebook", lambda one: one not in present):
+            warn(line)
         if not wanted:
             lines += [f"Not in it, because it could not be saved: {one}" for one in sorted(about["left_out"])]
         return "\n".join(lines)
@@ -159,6 +180,9 @@ class SavedStates:
                         for name in names:
                             if (way := table.path(obj, name)) is not None:
                                 reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
+                    if table.stayed and not reasons:
+                        # The search for words ends after so many objects, and knows not every way.
+                        reasons = self._culprits(names)
                     if not reasons:
                         for _, reason in table.stayed:
                             warn(f"A part of the notebook is not saved: {reason}")
@@ -167,24 +191,60 @@ class SavedStates:
                 names -= reasons.keys()
 
     def _culprits(self, names: Iterable[str]) -> dict[str, str]:
-        """Those that cannot be packed by themselves."""
-        reasons = {}
-        for name in sorted(names):
-            try:
-                Table(self._home.namespace).snapshot([name])
-            except Exception as error:  # as above
-                reasons[name] = f"cannot be packed ({type(error).__name__}: {errors.short(error)})"
-        return reasons
+        """Those that cannot be packed whole by themselves."""
+        names = sorted(names)
+        table = Table(self._home.namespace)
+        try:
+            table.snapshot(names)
+        except Refused as refused:
+            reason = refused.reason
+        except Exception as error:  # as above
+            reason = f"cannot be packed ({type(error).__name__}: {errors.short(error)})"
+        else:
+            if not table.stayed:
+                return {}
+            reason = f"holds something that {table.stayed[0][1]}"
+        half = len(names) // 2
+        return self._culprits(names[:half]) | self._culprits(names[half:]) if half else {names[0]: reason}
 
-    def _apply(self, name: str, message: Message, only: set[str] | None) -> None:
+    def _graphs(self, table: Table, names: set[str]) -> list[str]:
+        """The names that lead to tensors whose computation graph is not saved."""
+        found = set[str]()
+        for tensor in table.with_graphs():
+            holders = {name for name in names - found if table.path(tensor, name) is not None}
+            found |= holders
+            if not holders and not found:
+                found.add("a tensor")
+        return sorted(found)
+
+    def _missing(self, names: Iterable[str], where: str, is_missing: Callable[[str], bool]) -> Iterator[str]:
+        """What the functions and classes among them use that is not there."""
+        for name in sorted(names):
+            used = reach([name], self._home.namespace).names
+            if missing := sorted(filter(is_missing, used)):
+                yield f"Not in {where}: {listed(missing)}, which {name} uses"
+
+    def _apply(self, name: str, message: Message, wanted: set[str] | None) -> set[str]:
+        """Returns what is bound besides the wanted names (None: all are), because they use it and it was not here."""
         home = self._home
         troubles: list[str] = []
+        used = set[str]()
+
+        def only(values: Mapping[str, object]) -> set[str]:
+            assert wanted is not None
+            while True:
+                chosen = wanted | used
+                reached = reach([], home.namespace, [values[one] for one in chosen if one in values])
+                new = {one for one in reached.names if one in values and one not in home.namespace} - chosen
+                if not new:
+                    return chosen
+                used.update(new)
 
         def besides(extra: dict[str, Any], undo: OnUndo) -> None:
-            if only is None:
+            if wanted is None:
                 troubles.extend(home.surroundings.apply(extra, undo))
 
-        table = Table(home.namespace, home=True, only=only)
+        table = Table(home.namespace, home=True, only=None if wanted is None else only)
         with home.turn, Interrupts():
             try:
                 assert message.file_descriptor is not None
@@ -204,11 +264,12 @@ class SavedStates:
             linecache.cache.setdefault(file, (len(text), None, lines, file))
         for line in troubles:
             warn(line)
+        return used
 
     # ---- the proxy ----
 
     def _ask(self, what: str, table: Table | None, request: str, **body: Any) -> Message:
-        """Returns the answer. Raises KeyboardInterrupt or GpuServiceError where nothing was done."""
+        """Returns the answer. KeyboardInterrupt says whether something was done; GpuServiceError: nothing was."""
         home = self._home
         with home.between_cells() as free:
             if not free:
@@ -223,11 +284,17 @@ class SavedStates:
                     message = self._answer(call, what, interrupts)
             except LinkClosed:
                 raise proxy_gone() from None
-        if message is None or (message.name == "state_failed" and message.body["error"] is None):
-            raise KeyboardInterrupt(f"{what}: interrupted; your variables and saved states are as they were")
+        if message is None:
+            raise KeyboardInterrupt(f"{what}: interrupted. {UNCERTAIN if request in CHANGING else AS_THEY_WERE}")
         if message.name == "state_failed":
             error = message.body["error"]
+            if error is None:
+                raise KeyboardInterrupt(f"{what}: interrupted. {AS_THEY_WERE}")
+            if error["name"] == "KeyboardInterrupt":
+                raise KeyboardInterrupt(f"{what}: interrupted. {UNCERTAIN}")
             raise GpuServiceError(error["value"], error["hint"])
+        if interrupts.count and request in CHANGING:
+            raise KeyboardInterrupt(f"{what}: interrupted, but it was done before")
         return message
 
     def _answer(self, call: int, what: str, interrupts: Interrupts) -> Message | None:

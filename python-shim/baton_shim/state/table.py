@@ -26,9 +26,11 @@ from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.delta import Undo, read_segments
+from baton_shim.state.failures import failure_of
 from baton_shim.state.footprint import Footprint, footprint
-from baton_shim.state.kinds import ATOMS, Here, Kinds
+from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
+from baton_shim.state.kinds.tensors import with_graphs
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
@@ -37,7 +39,6 @@ from baton_shim.state.refusal import (
     Refused,
     Stayed,
     TableBroken,
-    describe_failure,
     end,
     hold,
     is_of_spent,
@@ -51,7 +52,6 @@ from baton_shim.state.stays import Stays
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
-_PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
 _MOST_FAILURES = 100  # objects that fail to be pickled, in one message
 
 
@@ -63,12 +63,12 @@ class Table:
         missing: Mapping[str, str] | None = None,
         *,
         home: bool | None = None,
-        only: Set[str] | None = None,
+        only: Callable[[Mapping[str, Any]], Set[str]] | None = None,
     ) -> None:
         """`missing`: modules that the other end lacks, each with its package; it may change between messages.
 
-        `home` where this is the notebook's end although it receives first: a saved state, of which `only` these names
-        are bound.
+        `home` where this is the notebook's end although it receives first: a saved state. `only` says which of its
+        names are bound.
         """
         self.namespace = namespace
         self._load_modules = load_modules or (lambda modules, undo: None)
@@ -269,6 +269,10 @@ class Table:
         """What these values reach that can change; what is `closed` is not looked into."""
         return footprint(values, self._walker, closed)
 
+    def with_graphs(self) -> list[Any]:
+        """The tensors among its objects whose computation graph does not travel with them."""
+        return with_graphs(self._numbering.objects)
+
     def knows(self, obj: object) -> bool:
         """Whether the other end has this very object."""
         return self._numbering.number(obj) is not None
@@ -410,7 +414,7 @@ class Table:
                     file = with_deep_stack(dump)
                 break
             except Exception as error:
-                failure = self._failure(pickler.last, error, named, failed)
+                failure = failure_of(pickler.last, error, named, failed, self._kinds)
                 if len(failed) >= _MOST_FAILURES:
                     raise Refused(path_to(failure[0], named, self._kinds) or "?", *failure[1:]) from None
                 failed[id(failure[0])] = failure
@@ -423,25 +427,6 @@ class Table:
                 elif name in certain:
                     raise Refused(name, reason, hint)
         return file.getvalue(), pickler, left  # no copy; a view on the file would forbid it to close
-
-    def _failure(
-        self, last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure]
-    ) -> Failure:
-        """What can stay here so that the message does not fail once more, and why. `last` is where it failed.
-
-        Raises Refused where there is no such object.
-        """
-        reason = describe_failure(last, error)
-        holders = ((name, root) for name, root in named if path_to(last, [(name, root)], self._kinds))
-        name, whole = next(holders, (named[0][0] if named else "?", last))
-        culprits = [last]
-        if isinstance(error, RecursionError):
-            reason = "holds objects that are nested too deeply", "keep them in a flat list"
-            culprits = [whole, last]
-        for culprit in culprits:
-            if id(culprit) not in failed and type(culprit) not in _PICKLED_UNASKED:
-                return culprit, *reason
-        raise Refused(path_to(last, named, self._kinds) or name, *reason) from None
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
@@ -570,9 +555,9 @@ class Table:
             self._compact()
 
     def _bind(self, names: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
+        if self._only is not None:
+            names = {name: names[name] for name in self._only(names) if name in names}
         for name, value in names.items():
-            if self._only is not None and name not in self._only:
-                continue
             undo.bound[name] = value
             if not (bound_stays and name in self.namespace):
                 undo.keep_name(self.namespace, name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from baton_shim.base.storages import storage_of
@@ -42,6 +42,14 @@ def bare(method: Callable[..., Any]) -> Callable[..., Any]:
 
 def on_gpu(obj: Any) -> bool:
     return obj.device.type == "cuda" or LABEL in obj.__dict__
+
+
+def with_graphs(objects: Iterable[Any]) -> list[Any]:
+    """The tensors among them that belong to a computation graph, here or in the other kernel."""
+    if torch() is None:
+        return []
+    with torch()._C.DisableTorchFunction():
+        return [obj for obj in objects if is_tensor_type(type(obj)) and obj.grad_fn is not None]
 
 
 @functools.cache

@@ -1,0 +1,33 @@
+"""What stays where it is because packing it failed, so that the rest of the message can go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from baton_shim.state.kinds import ATOMS, Kinds
+from baton_shim.state.paths import path_to
+from baton_shim.state.pickler import Failure
+from baton_shim.state.refusal import Refused, describe_failure
+
+_PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
+
+
+def failure_of(
+    last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure], kinds: Kinds
+) -> Failure:
+    """What can stay here so that the message does not fail once more, and why. `last` is where it failed.
+
+    Raises Refused where there is no such object.
+    """
+    reason = describe_failure(last, error)
+    holders = ((name, root) for name, root in named if path_to(last, [(name, root)], kinds))
+    name, whole = next(holders, (named[0][0] if named else "?", last))
+    culprits = [last]
+    if isinstance(error, RecursionError):
+        reason = "holds objects that are nested too deeply", "keep them in a flat list"
+        culprits = [whole, last]
+    for culprit in culprits:
+        if id(culprit) not in failed and type(culprit) not in _PICKLED_UNASKED:
+            return culprit, *reason
+    raise Refused(path_to(last, named, kinds) or name, *reason) from None
