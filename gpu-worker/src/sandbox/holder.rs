@@ -14,10 +14,10 @@ use nix::libc;
 use nix::sys::socket::{setsockopt, sockopt::PassCred};
 use nix::unistd::Pid;
 use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
+use tokio::process::Command;
 
 use super::sys::process_descriptor;
-use super::{Bubblewrap, NetworkChoice, SandboxError};
+use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError};
 use crate::processes;
 
 /// A message on a socket says whose it is, in this process's numbers.
@@ -51,17 +51,16 @@ impl Holder {
             .env_clear()
             .args(["--chdir", "/", "--", "/bin/sh", "-c", PROGRAM])
             .stdin(OwnedFd::from(its))
-            .stdout(Stdio::null())
-            .kill_on_drop(true);
+            .stdout(Stdio::null());
         let greeting = UnixStream::from_std(own)?;
         Ok(Self { greeting })
     }
 
-    /// Call it after the command was dropped. `child` is bubblewrap.
+    /// Call it after the command was dropped.
     pub(crate) async fn entrance(
         self,
         bubblewrap: &Bubblewrap,
-        child: &Child,
+        outermost: &Outermost,
     ) -> Result<Entrance, SandboxError> {
         let fails = |said: &str| SandboxError::Fails {
             said: said.to_owned(),
@@ -72,8 +71,10 @@ impl Holder {
             .ok_or_else(|| fails("it ended at once"))?;
         let process = process_descriptor(holder)?;
         // The number may belong to another process by now; the descriptor cannot.
-        let outermost = child.id().map(|id| Pid::from_raw(id.cast_signed()));
-        if !outermost.is_some_and(|outermost| processes::below(outermost).contains(&holder)) {
+        if !outermost
+            .process()
+            .is_some_and(|outermost| processes::below(outermost).contains(&holder))
+        {
             return Err(fails("it ended at once"));
         }
         Ok(Entrance {
@@ -89,7 +90,7 @@ impl Holder {
 #[derive(Debug)]
 pub(crate) struct ReadOnly {
     holder: Pid,
-    _child: Child,
+    _outermost: Outermost,
 }
 
 impl ReadOnly {
@@ -99,12 +100,12 @@ impl ReadOnly {
         let view = bubblewrap.view(python).await?;
         bubblewrap.enter(&mut command, &view)?;
         let holder = Holder::start(&mut command)?;
-        let child = command.stderr(Stdio::null()).spawn()?;
+        let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
         drop(command);
-        let entrance = holder.entrance(bubblewrap, &child).await?;
+        let entrance = holder.entrance(bubblewrap, &outermost).await?;
         Ok(Self {
             holder: entrance.holder,
-            _child: child,
+            _outermost: outermost,
         })
     }
 

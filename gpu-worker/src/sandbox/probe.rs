@@ -12,7 +12,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{Bubblewrap, NetworkChoice, SandboxError, Variable};
+use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError, Variable};
 
 const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"];
 
@@ -135,16 +135,18 @@ pub(super) async fn run(
 ) -> Result<(), SandboxError> {
     let probe = Probe::create(bubblewrap, runtime_folder)?;
     let mut command = Probe::command(bubblewrap, python).await?;
-    let output = command
+    command
         .args(["--chdir", "/", "--"])
         .arg(python)
         .args(["-I", "-c", PROGRAM])
         .args(&probe.arguments)
         .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output()
-        .await?;
-    probe.judge(&output.stdout, &output.stderr)
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut outermost = Outermost::spawn(&mut command)?;
+    drop(command);
+    let (printed, said) = outermost.output().await?;
+    probe.judge(&printed, &said)
 }
 
 /// Of this process, as `/proc` names them.

@@ -24,7 +24,7 @@ use super::life::Life;
 use super::start::{StartError, Starting};
 use super::zygote::{Order, Zygote, bytes};
 use crate::mirror::Watching;
-use crate::sandbox::{Bubblewrap, Holder, Wrapped, inherit};
+use crate::sandbox::{Bubblewrap, Holder, Outermost, Wrapped, inherit};
 
 /// Names the connection on which the supervisor of a session reports.
 const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
@@ -82,20 +82,18 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     let connection = launch.connection;
     command.env(SHIM_DESCRIPTOR, connection.as_raw_fd().to_string());
     inherit(&mut command, vec![connection]);
-    let mut child = command
+    command
         .args(["-m", "baton_shim.session.start"])
         .args(launch.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .process_group(0)
-        .kill_on_drop(true)
-        .spawn()
-        .map_err(|source| StartError::Spawn {
-            python: python.to_owned(),
-            source,
-        })?;
+        .stderr(Stdio::piped());
+    let mut outermost = Outermost::spawn(&mut command).map_err(|source| StartError::Spawn {
+        python: python.to_owned(),
+        source,
+    })?;
     drop(command);
+    let child = outermost.child();
     // A child that nobody waited for has its number.
     let process = child.id().unwrap_or_default();
     let starting = Starting::new(Pid::from_raw(process.cast_signed()), launch.mark);
@@ -108,13 +106,13 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     }
     let life = match (walls, report) {
         (Some((sandbox, wrapped)), Some(report)) => {
-            let mut life = Life::inside(child, report, wrapped.group);
+            let mut life = Life::inside(outermost, report, wrapped.group);
             if let Some(gate) = wrapped.gate {
                 life.has_network(sandbox.connect(gate).await?);
             }
             life
         }
-        _ => Life::bare(child),
+        _ => Life::bare(outermost),
     };
     Ok(Launched {
         life,
@@ -149,13 +147,10 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     let mut starting = None;
     if let Some((sandbox, wrapped)) = launch.walls {
         let holder = Holder::start(&mut command).map_err(StartError::Fork)?;
-        let child = command
-            .stderr(Stdio::null())
-            .process_group(0)
-            .spawn()
-            .map_err(StartError::Fork)?;
+        let outermost =
+            Outermost::spawn(command.stderr(Stdio::null())).map_err(StartError::Fork)?;
         drop(command);
-        let process = Pid::from_raw(child.id().unwrap_or_default().cast_signed());
+        let process = outermost.process().unwrap_or(Pid::from_raw(0));
         starting = Some(Starting::new(process, launch.mark.clone()));
         // As bubblewrap sets it for its command.
         let folder = order.folder.clone();
@@ -163,7 +158,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         if let Some(gate) = wrapped.gate {
             network = sandbox.connect(gate).await?;
         }
-        let entrance = holder.entrance(sandbox, &child).await?;
+        let entrance = holder.entrance(sandbox, &outermost).await?;
         if let Some(group) = &wrapped.group {
             let doors = group.doors().map_err(StartError::Fork)?;
             order.doors = doors.len();
@@ -173,7 +168,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         order.filter = ByteBuf::from(entrance.filter);
         files.push(entrance.process);
         group = wrapped.group;
-        around = Some((child, entrance.holder));
+        around = Some((outermost, entrance.holder));
     }
     if let Some(watching) = launch.watching {
         let (program, place) = watching.into_parts();
@@ -191,7 +186,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     log.follow(number, output);
     log.follow(number, errors);
     let mut life = match around {
-        Some((child, holder)) => Life::entered(child, holder, report, group),
+        Some((outermost, holder)) => Life::entered(outermost, holder, report, group),
         None => Life::forked(report),
     };
     life.has_network(network);

@@ -11,14 +11,13 @@ use std::sync::{Arc, OnceLock};
 use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
 use nix::unistd::Pid;
 use tokio::net::UnixStream;
-use tokio::process::Child;
 
 use crate::processes;
-use crate::sandbox::{Carrier, Group};
+use crate::sandbox::{Carrier, Group, Outermost};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
-    Bare(Child),
+    Bare(Outermost),
     /// The kernel is the child of a supervisor: in a sandbox, or forked of a zygote, or both.
     Supervised {
         walls: Arc<Walls>,
@@ -48,7 +47,7 @@ struct Sandbox {
     /// Holds the sandbox for a fork that has entered it.
     holder: Option<Pid>,
     /// Killed when dropped.
-    _child: Child,
+    _outermost: Outermost,
 }
 
 impl Walls {
@@ -123,34 +122,33 @@ impl Walls {
 }
 
 impl Sandbox {
-    fn new(child: Child, holder: Option<Pid>) -> Self {
+    fn new(outermost: Outermost, holder: Option<Pid>) -> Self {
         Self {
-            // A child that was not waited for has its number.
-            bubblewrap: Pid::from_raw(child.id().unwrap_or_default().cast_signed()),
+            bubblewrap: outermost.process().unwrap_or(Pid::from_raw(0)),
             holder,
-            _child: child,
+            _outermost: outermost,
         }
     }
 }
 
 impl Life {
-    pub(super) fn bare(child: Child) -> Self {
-        Self::Bare(child)
+    pub(super) fn bare(kernel: Outermost) -> Self {
+        Self::Bare(kernel)
     }
 
-    /// `child` is bubblewrap, and the supervisor its command.
-    pub(super) fn inside(child: Child, report: UnixStream, group: Option<Group>) -> Self {
-        Self::supervised(Some(Sandbox::new(child, None)), report, group)
+    /// The supervisor is bubblewrap's command.
+    pub(super) fn inside(outermost: Outermost, report: UnixStream, group: Option<Group>) -> Self {
+        Self::supervised(Some(Sandbox::new(outermost, None)), report, group)
     }
 
-    /// `child` is bubblewrap, `holder` its command, and the supervisor has entered.
+    /// The `holder` is bubblewrap's command, and the supervisor has entered.
     pub(super) fn entered(
-        child: Child,
+        outermost: Outermost,
         holder: Pid,
         report: UnixStream,
         group: Option<Group>,
     ) -> Self {
-        Self::supervised(Some(Sandbox::new(child, Some(holder))), report, group)
+        Self::supervised(Some(Sandbox::new(outermost, Some(holder))), report, group)
     }
 
     /// There is no sandbox.
@@ -183,7 +181,7 @@ impl Life {
     /// How the kernel ended; `None` when nothing says so. Cancel safe, and may be asked again.
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
         match self {
-            Self::Bare(child) => child.wait().await.ok(),
+            Self::Bare(kernel) => kernel.child().wait().await.ok(),
             Self::Supervised { walls, status, .. } => match status {
                 Some(status) => *status,
                 None => *status.insert(walls.kernel_ended().await),

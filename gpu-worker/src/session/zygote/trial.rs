@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use super::Ground;
 use super::process::{Order, Zygote, ZygoteError, bytes};
 use crate::processes;
-use crate::sandbox::{Entrance, Holder, PROBE, Probe};
+use crate::sandbox::{Entrance, Holder, Outermost, PROBE, Probe};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIED: &str = "print('tried', flush=True)";
@@ -35,9 +35,9 @@ pub(super) async fn run(
     let probe = Probe::create(sandbox, &ground.config.runtime_folder)?;
     let mut command = Probe::command(sandbox, python).await?;
     let holder = Holder::start(&mut command)?;
-    let child = command.stderr(Stdio::null()).spawn()?;
+    let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
     drop(command);
-    let entrance = holder.entrance(sandbox, &child).await?;
+    let entrance = holder.entrance(sandbox, &outermost).await?;
     let arguments = probe.arguments.iter().map(bytes).collect();
     let (printed, said) = fork(zygote, Some(&entrance), PROBE, arguments).await?;
     Ok(probe.judge(printed.as_bytes(), said.as_bytes())?)

@@ -1,0 +1,105 @@
+//! Bubblewrap itself, from outside the sandbox that it builds; or a session's kernel, where there is no sandbox.
+
+use std::io;
+
+use nix::sys::signal::{Signal, killpg};
+use nix::unistd::Pid;
+use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::process::{Child, Command};
+
+/// Ends when it is dropped, with its process group and, where there is one, the sandbox and everything in it.
+///
+/// Bubblewrap's first child waits for a word of its parent before it binds its life to that of the parent. If only the
+/// parent were killed before, the child would wait for ever. Until the sandbox stands, both are in one process group,
+/// and a signal to the group reaches both, because the system starts no child during it.
+#[derive(Debug)]
+pub(crate) struct Outermost(Child);
+
+impl Outermost {
+    pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        let child = command.process_group(0).kill_on_drop(true).spawn()?;
+        Ok(Self(child))
+    }
+
+    /// As this process calls it.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        // A child that was not waited for has its number.
+        self.0.id().map(|id| Pid::from_raw(id.cast_signed()))
+    }
+
+    /// What it says on both of its pipes, until it has ended.
+    pub(super) async fn output(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
+        let (printed, said) = (self.0.stdout.take(), self.0.stderr.take());
+        let (printed, said) = tokio::try_join!(all_of(printed), all_of(said))?;
+        self.0.wait().await?;
+        Ok((printed, said))
+    }
+
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.0
+    }
+}
+
+async fn all_of(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
+    let mut all = Vec::new();
+    if let Some(mut pipe) = pipe {
+        pipe.read_to_end(&mut all).await?;
+    }
+    Ok(all)
+}
+
+impl Drop for Outermost {
+    fn drop(&mut self) {
+        if let Some(group) = self.process() {
+            // It may have ended.
+            let _ = killpg(group, Signal::SIGKILL);
+        }
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::path::Path;
+    use std::process::Stdio;
+    use std::time::{Duration, Instant};
+
+    use super::*;
+    use crate::processes;
+
+    /// What bubblewrap does until its sandbox stands, at the moment in which it is most vulnerable.
+    const STARTS: &str = "mkfifo gate; (read line < gate) & echo started; wait";
+
+    #[tokio::test]
+    async fn what_waits_for_it_ends_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut command = Command::new("/bin/sh");
+        command
+            .args(["-c", STARTS])
+            .current_dir(folder.path())
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped());
+        let mut outermost = Outermost::spawn(&mut command).unwrap();
+        let mut said = outermost.child().stdout.take().unwrap();
+        let mut line = [0; 8];
+        said.read_exact(&mut line).await.unwrap();
+        let process = outermost.process().unwrap();
+        let all = processes::below(process);
+        let [waiting] = *all else {
+            panic!("{all:?}");
+        };
+        drop(outermost);
+        let until = Instant::now() + Duration::from_secs(30);
+        while lives(waiting) {
+            assert!(Instant::now() < until, "{waiting} is left");
+            tokio::task::yield_now().await;
+        }
+    }
+
+    /// A zombie has ended.
+    fn lives(process: Pid) -> bool {
+        let status =
+            std::fs::read_to_string(Path::new("/proc").join(process.to_string()).join("stat"));
+        status.is_ok_and(|status| !status.contains(") Z"))
+    }
+}
