@@ -8,13 +8,23 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Kernel, Place, Service
+from end_to_end.leftovers import Leftovers
 from end_to_end.network import Network
 
 ROOT = Path(__file__).parent.parent
 
 
+@pytest.fixture(scope="session", autouse=True)
+def leftovers() -> Iterator[Leftovers]:
+    """The last word of a run: nothing that it started is left."""
+    leftovers = Leftovers()
+    yield leftovers
+    left = leftovers.close()
+    assert not left, f"Processes left behind: {left}"
+
+
 @pytest.fixture(scope="session")
-def place() -> Iterator[Place]:
+def place(leftovers: Leftovers) -> Iterator[Place]:
     """The home of a user who configured nothing: the first `%%gpu` cell starts a service."""
     place = Place.create()
     yield place

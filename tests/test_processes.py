@@ -16,6 +16,7 @@ import psutil
 import pytest
 import zmq
 from end_to_end import Kernel, Place, wait_until
+from end_to_end.leftovers import Leftovers
 from end_to_end.service import BINARY
 from jupyter_client.connect import write_connection_file
 from jupyter_client.session import Session
@@ -222,3 +223,14 @@ def test_a_restart_keeps_the_connection_file(new_kernel: Callable[..., Kernel]) 
     kernel.restart()
     assert kernel.manager.shell_port == port
     assert kernel.evaluate("'x' in dir()") is False
+
+
+def test_the_end_of_a_run_sees_what_has_no_environment(leftovers: Leftovers) -> None:
+    """As what holds a sandbox open."""
+    said = subprocess.run(
+        ["sh", "-c", "env -i sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True, check=True
+    )
+    left = psutil.Process(int(said.stdout))
+    assert left in leftovers.processes()
+    left.kill()
+    wait_until(lambda: left not in leftovers.processes(), "it has ended")

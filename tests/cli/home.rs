@@ -15,9 +15,36 @@ use nix::{
 use tempfile::TempDir;
 
 const DEADLINE: Duration = Duration::from_secs(30);
+const POLL: Duration = Duration::from_millis(10);
 
 pub(crate) struct Home {
     folder: TempDir,
+}
+
+/// A test fails that leaves a process behind.
+impl Drop for Home {
+    fn drop(&mut self) {
+        let end = Instant::now() + DEADLINE;
+        while !self.processes().is_empty() && Instant::now() < end && !std::thread::panicking() {
+            std::thread::sleep(POLL);
+        }
+        let left = self.processes();
+        let named = left.iter().map(|process| {
+            let line = fs::read(format!("/proc/{process}/cmdline")).unwrap_or_default();
+            format!(
+                "{process}: {}",
+                String::from_utf8_lossy(&line).replace('\0', " ")
+            )
+        });
+        let named: Vec<String> = named.collect();
+        for process in left {
+            let _ = kill(process, Signal::SIGKILL);
+        }
+        assert!(
+            named.is_empty() || std::thread::panicking(),
+            "processes left behind: {named:?}"
+        );
+    }
 }
 
 /// What a command that ended said.
@@ -60,6 +87,20 @@ impl Home {
             .env("XDG_STATE_HOME", self.path("state"))
             .current_dir(self.folder.path());
         command
+    }
+
+    /// Every process that was started in this home, directly or not, and lives.
+    pub(crate) fn processes(&self) -> Vec<Pid> {
+        let mark = format!("HOME={}", self.folder.path().display());
+        let carries = |process: &Path| {
+            let environment = fs::read(process.join("environ")).unwrap_or_default();
+            let mut entries = environment.split(|byte| *byte == 0);
+            entries.any(|entry| entry == mark.as_bytes())
+        };
+        let all = fs::read_dir("/proc").unwrap().flatten();
+        let ours = all.filter(|entry| carries(&entry.path()));
+        let number = |entry: fs::DirEntry| entry.file_name().to_str()?.parse().ok();
+        ours.filter_map(number).map(Pid::from_raw).collect()
     }
 
     pub(crate) fn run(&self, arguments: &[&str]) -> Said {
@@ -145,7 +186,7 @@ pub(crate) fn wait_until<Value>(what: &str, mut condition: impl FnMut() -> Optio
             return value;
         }
         assert!(Instant::now() < end, "not within {DEADLINE:?}: {what}");
-        std::thread::sleep(Duration::from_millis(10));
+        std::thread::sleep(POLL);
     }
 }
 

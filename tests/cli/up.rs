@@ -154,6 +154,8 @@ fn a_detached_one_returns_and_says_how_to_stop_it() {
     let (same, said) = Detached::start(&home);
     assert_eq!(same.0, up.0);
     assert!(said.starts_with("Already running: unix:"), "{said}");
+    // One that starts late would take its place once it has ended.
+    assert_eq!(home.processes(), [up.0]);
 
     up.signal(Signal::SIGTERM);
     wait_until("it ended", || (!socket.exists()).then_some(()));

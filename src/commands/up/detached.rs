@@ -24,20 +24,25 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     let mut service = in_background()?;
     let deadline = Instant::now() + START_TIMEOUT;
     let process = loop {
-        if let Some(process) = folder.holder() {
-            break process;
+        let ended = service.try_wait().context("Failed to watch the service")?;
+        // One that finds another ends by itself. Until it has, it would take the other's place if that ended.
+        match (folder.holder(), ended) {
+            (Some(process), _) if process == service.id() => break process,
+            (Some(process), Some(_)) => break process,
+            (None, Some(status)) => {
+                anyhow::bail!("The service could not start ({status})\nhint: its log is {log}")
+            }
+            (_, None) => {}
         }
-        if let Some(status) = service.try_wait().context("Failed to watch the service")? {
-            anyhow::bail!("The service could not start ({status})\nhint: its log is {log}");
+        if Instant::now() >= deadline {
+            end(&mut service);
+            anyhow::bail!(
+                "The service did not answer within {} s, and was ended\nhint: its log is {log}",
+                START_TIMEOUT.as_secs()
+            );
         }
-        anyhow::ensure!(
-            Instant::now() < deadline,
-            "The service did not answer within {} s\nhint: its log is {log}",
-            START_TIMEOUT.as_secs()
-        );
         std::thread::sleep(POLL);
     };
-    // One that finds another ends by itself.
     let said = match process == service.id() {
         true => "Running in the background",
         false => "Already running",
@@ -49,6 +54,13 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     println!("Log: {log}");
     println!("Stop it with: kill {process}");
     Ok(ExitCode::SUCCESS)
+}
+
+/// A command that failed leaves nothing behind.
+fn end(service: &mut Child) {
+    // It may have ended.
+    let _ = service.kill();
+    let _ = service.wait();
 }
 
 /// This program with the same arguments, so that it reads the same settings.
