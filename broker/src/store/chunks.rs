@@ -117,20 +117,27 @@ impl Store {
         self.hold_chunks(&Account::default(), files, now_ms).await
     }
 
-    /// Chunks with the holders who have not touched them since a time and whose jobs do not name them.
+    /// Chunks with the holders who have not touched them since a time and whose jobs and states do not name them.
     pub(crate) async fn stale_chunks(
         &self,
         touched_before_ms: i64,
         live: &Live,
     ) -> Result<Vec<(ChunkHash, Vec<Account>)>, StoreError> {
-        let old = sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? ORDER BY hash, owner, course")
-            .bind(touched_before_ms);
+        // Sorted here: in the order of hashes SQLite would read every row.
+        let old =
+            sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? AND of_states = 0")
+                .bind(touched_before_ms);
+        let mut old: Vec<(ChunkHash, Account)> = self
+            .fetch(old)
+            .await?
+            .iter()
+            .map(|row| Ok((hash(row)?, account(row)?)))
+            .collect::<Result<_, StoreError>>()?;
+        old.retain(|(hash, holder)| !live.get(holder).is_some_and(|live| live.contains(hash)));
+        old.sort_unstable();
         let mut stale: Vec<(ChunkHash, Vec<Account>)> = Vec::new();
-        for row in self.fetch(old).await? {
-            let (hash, holder) = (hash(&row)?, account(&row)?);
-            let lives = live.get(&holder).is_some_and(|live| live.contains(&hash));
+        for (hash, holder) in old {
             match stale.last_mut() {
-                _ if lives => {}
                 Some((last, holders)) if *last == hash => holders.push(holder),
                 _ => stale.push((hash, vec![holder])),
             }
@@ -151,13 +158,15 @@ impl Store {
             let mut writer = self.writer().await?;
             let mut forgotten = Vec::new();
             for (hash, holders) in batch {
-                let rows = sql("SELECT owner, course, touched_ms FROM chunks WHERE hash = ?")
-                    .bind(hash.0.as_slice());
+                let rows =
+                    sql("SELECT owner, course, touched_ms, of_states FROM chunks WHERE hash = ?")
+                        .bind(hash.0.as_slice());
                 let rows = writer.fetch(rows).await?;
                 let mut going = Vec::new();
                 for row in &rows {
                     let holder = account(row)?;
                     if row.get::<i64>("touched_ms")? < touched_before_ms
+                        && row.get::<i64>("of_states")? == 0
                         && holders.contains(&holder)
                     {
                         going.push(holder);

@@ -136,7 +136,6 @@ impl Store {
                 live.entry(account(&row)?).or_default().extend(chunks);
             }
         }
-        self.add_chunks_of_states(&mut live).await?;
         for file in self.all_public_files().await? {
             let holder = PublicFile::holder(&file.course);
             live.entry(holder).or_default().extend(file.chunks);

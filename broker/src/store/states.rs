@@ -1,17 +1,19 @@
 //! Saved states: what a person keeps of a notebook's variables under a name, as the chunks that it names.
 //!
 //! **Invariant:** a state is stored only after its person holds its chunks and has touched them, so the sweep, which
-//! leaves the chunks of states, cannot have taken one of them.
+//! leaves the chunks of states, cannot have taken one of them. Each chunk's row counts the states of its holder that
+//! name it, in the same transaction as they change, so the sweep need not read them.
 
 use super::{
-    Store, StoreError,
-    chunks::{Live, list, listed},
-    read::{account, count},
-    statement::{Row, sql},
+    Store, StoreError, Writer,
+    chunks::{NAMED, list, listed, names},
+    read::count,
+    statement::{Row, Statement, sql},
     write::number,
 };
 use crate::people::Account;
 use baton_protocol::{ChunkHash, api::SavedState as Entry};
+use std::collections::BTreeSet;
 
 /// One state, with all that is stored of it.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -70,7 +72,12 @@ impl Store {
         .bind(number(entry.variables))
         .bind(state.body.as_slice())
         .bind(list(&state.chunks));
-        self.writer().await?.apply(vec![insert]).await
+        let mut writer = self.writer().await?;
+        let before = chunks_of(&mut writer, account, &entry.name).await?;
+        let mut changes = vec![insert];
+        changes.extend(counted(account, before.unwrap_or_default(), -1));
+        changes.extend(counted(account, state.chunks.iter().copied().collect(), 1));
+        writer.apply(changes).await
     }
 
     /// Whether there was one. The sweep deletes its chunks after their term.
@@ -79,29 +86,53 @@ impl Store {
         account: &Account,
         name: &str,
     ) -> Result<bool, StoreError> {
-        if self.state(account, name).await?.is_none() {
+        let mut writer = self.writer().await?;
+        let Some(chunks) = chunks_of(&mut writer, account, name).await? else {
             return Ok(false);
-        }
+        };
         let delete = sql("DELETE FROM states WHERE owner = ? AND course = ? AND name = ?")
             .bind(&account.owner)
             .bind(&account.course)
             .bind(name);
-        self.writer().await?.apply(vec![delete]).await?;
+        let mut changes = vec![delete];
+        changes.extend(counted(account, chunks, -1));
+        writer.apply(changes).await?;
         Ok(true)
     }
+}
 
-    /// What states name, of all people.
-    pub(super) async fn add_chunks_of_states(&self, live: &mut Live) -> Result<(), StoreError> {
-        let states = sql("SELECT owner, course, chunks FROM states");
-        for row in self.fetch(states).await? {
-            let chunks = listed(
-                &row.get::<Vec<u8>>("chunks")?,
-                "the chunks of a saved state",
-            )?;
-            live.entry(account(&row)?).or_default().extend(chunks);
-        }
-        Ok(())
-    }
+/// Those that the state of this name has, each once; `None`: there is no such state.
+async fn chunks_of(
+    writer: &mut Writer,
+    account: &Account,
+    name: &str,
+) -> Result<Option<BTreeSet<ChunkHash>>, StoreError> {
+    let state = sql("SELECT chunks FROM states WHERE owner = ? AND course = ? AND name = ?")
+        .bind(&account.owner)
+        .bind(&account.course)
+        .bind(name);
+    let rows = writer.fetch(state).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let chunks = row.get::<Vec<u8>>("chunks")?;
+    let chunks = listed(&chunks, "the chunks of a saved state")?;
+    Ok(Some(chunks.into_iter().collect()))
+}
+
+/// So many more states of the account name these.
+fn counted(account: &Account, chunks: BTreeSet<ChunkHash>, more: i64) -> Vec<Statement> {
+    let chunks: Vec<ChunkHash> = chunks.into_iter().collect();
+    let counted = chunks.chunks(NAMED).map(|batch| {
+        let mut count =
+            sql("UPDATE chunks SET of_states = of_states + ? WHERE owner = ? AND course = ?")
+                .bind(more)
+                .bind(&account.owner)
+                .bind(&account.course);
+        count.push(" AND hash IN ").push_list(names(batch));
+        count
+    });
+    counted.collect()
 }
 
 fn entry(row: &Row) -> Result<Entry, StoreError> {

@@ -4,10 +4,13 @@ use super::*;
 use crate::{
     people::Account,
     samples::{finish, naming, submit},
-    store::{AuditEntry, Live, PublicFile, Write},
+    store::{AuditEntry, Live, PublicFile, StateRow, Write},
 };
 use baton_postgres_tests::{Disk, Server};
-use baton_protocol::{JobEvent, JobId, NumberedEvent, Outcome, Usage, api::Action};
+use baton_protocol::{
+    JobEvent, JobId, NumberedEvent, Outcome, Usage,
+    api::{Action, SavedState},
+};
 use tempfile::TempDir;
 
 const MINUTE: i64 = 60_000;
@@ -159,6 +162,47 @@ async fn what_is_public_stays_until_it_is_withdrawn() {
     assert!(!place.chunks.contains(alone) && place.chunks.contains(shared));
     withdraw("two", 7000 * MINUTE).await;
     assert_eq!(place.sweep(7011 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(shared));
+}
+
+#[tokio::test]
+async fn what_a_saved_state_names_stays_until_no_state_names_it() {
+    let place = place().await;
+    let [alone, shared] = [place.put("alone", 0).await, place.put("shared", 0).await];
+    let person = Account {
+        owner: "ada".to_owned(),
+        course: "ml".to_owned(),
+    };
+    let held = [(alone, 5), (shared, 6)];
+    place.store.hold_chunks(&person, &held, 0).await.unwrap();
+    let save = async |name: &str, chunks: &[ChunkHash]| {
+        let state = StateRow {
+            entry: SavedState {
+                name: name.to_owned(),
+                notebook: None,
+                saved_ms: 0,
+                bytes: 11,
+                variables: 1,
+            },
+            body: Vec::new(),
+            chunks: chunks.to_vec(),
+        };
+        place.store.save_state(&person, &state).await.unwrap();
+    };
+    let delete = async |name| place.store.delete_state(&person, name).await.unwrap();
+    save("one", &[alone, shared]).await;
+    save("one", &[shared, alone]).await;
+    save("two", &[shared]).await;
+    // What somebody else held goes, and the files stay.
+    assert_eq!(place.sweep(6000 * MINUTE).await, 0);
+    assert!(place.chunks.contains(alone) && place.chunks.contains(shared));
+    assert!(delete("one").await);
+    assert!(!delete("one").await);
+    assert_eq!(place.sweep(6001 * MINUTE).await, 1);
+    assert!(!place.chunks.contains(alone) && place.chunks.contains(shared));
+    // Replaced by one that has nothing.
+    save("two", &[]).await;
+    assert_eq!(place.sweep(6002 * MINUTE).await, 1);
     assert!(!place.chunks.contains(shared));
 }
 
