@@ -88,6 +88,7 @@ pub(crate) fn command() -> Command {
         .subcommand(actions::publish())
         .subcommands([run::run(), run::logs(), run::fetch()])
         .subcommand(pools())
+        .subcommand(states())
         .subcommand(plan::plan())
         .subcommand(plan::bench())
 }
@@ -182,6 +183,25 @@ fn pools() -> Command {
                 .args([pool(), json()]),
         );
     with_flags(pools)
+}
+
+fn states() -> Command {
+    let states = Command::new("states")
+        .about("List your saved states of notebooks (%gpu_save)")
+        .arg(
+            Arg::new("course")
+                .long("course")
+                .value_name("COURSE")
+                .help("The course; a person in only one does not need it"),
+        )
+        .arg(
+            Arg::new("delete")
+                .long("delete")
+                .value_name("NAME")
+                .help("Delete this one"),
+        )
+        .arg(switch("json", "Print JSON"));
+    with_flags(states)
 }
 
 fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg {

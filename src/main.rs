@@ -83,6 +83,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "logs" => commands::run::logs(&settings()?, matches),
         "fetch" => commands::run::fetch(&settings()?, matches),
         "pools" => commands::pools::main(&settings()?, matches),
+        "states" => commands::states::main(&settings()?, matches),
         "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {

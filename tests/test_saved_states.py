@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import signal
 from collections.abc import Callable, Iterator
 
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.network import Network
+from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
 
 MAKE = """
@@ -265,6 +267,23 @@ def test_a_broker_that_is_killed_keeps_what_was_saved(service: Service, new_kern
     second = service.kernel(new_kernel)
     second.run("%gpu_load big").ok()
     assert second.run("float(x.sum())").ok().value == "4499998500000.0"
+
+
+def test_the_command_lists_and_deletes(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    kernel = service.kernel(new_kernel)
+    kernel.run("x = 1; y = 2\n%gpu_save one x\n%gpu_save two").ok()
+
+    def says(*arguments: str) -> str:
+        said = run_binary(service.place, "states", *arguments, **service.access)
+        assert said.returncode == 0, said.stderr
+        return said.stdout
+
+    listed = json.loads(says("--json"))
+    assert [(state["name"], state["variables"]) for state in listed] == [("one", 1), ("two", 2)]
+    assert says().splitlines()[1].startswith("one ")
+    assert "one" not in says("--delete", "one")
+    assert kernel.run("%gpu_states").ok().stdout.startswith("two: ")
 
 
 def test_a_full_quota_says_what_to_do(service: Service, new_kernel: Callable[..., Kernel]) -> None:

@@ -15,6 +15,7 @@ pub(crate) mod plan;
 pub(crate) mod pools;
 pub(crate) mod publish;
 pub(crate) mod run;
+pub(crate) mod states;
 pub(crate) mod status;
 pub(crate) mod up;
 pub(crate) mod worker;

@@ -44,6 +44,8 @@ fn what_a_broker_says_to_a_person() {
         (&["workers"], "No worker is connected\n"),
         (&["usage"], "No one has used a GPU in 7 days\n"),
         (&["usage", "--json", "--person", "ada lovelace"], "[]\n"),
+        (&["states"], "No saved states\n"),
+        (&["states", "--json", "--course", "ml101"], "[]\n"),
         (
             &["courses"],
             "COURSE  WEIGHT  LIMIT  LONGEST  LEFT                 RUNNING  WAITING  NOTE\n\
@@ -65,6 +67,10 @@ fn what_a_broker_says_to_a_person() {
     fails(
         ask(&["explain", "train"]),
         "`ends_with` must be the last hexadecimal digits of a job\nhint: ",
+    );
+    fails(
+        ask(&["states", "--delete", "friday"]),
+        "You have no saved state friday",
     );
     fails(
         home.run(&["jobs", "--broker", &address]),

@@ -7,7 +7,7 @@ use baton_protocol::{
     Outcome, Period,
     api::{
         Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, PublicFile,
-        QueueDetails, Usage, Waiting, Worker, WorkerState,
+        QueueDetails, SavedState, Usage, Waiting, Worker, WorkerState,
     },
     proxy::Estimate,
 };
@@ -124,6 +124,20 @@ pub(in crate::commands) fn public_files(files: &[PublicFile]) -> String {
     });
     let titles = ["FILE", "SIZE", "WHO", "WHEN (UTC)"];
     table(titles, rows, "There are no public files")
+}
+
+pub(in crate::commands) fn saved_states(states: &[SavedState]) -> String {
+    let rows = states.iter().map(|state| {
+        [
+            state.name.clone(),
+            state.variables.to_string(),
+            bytes(state.bytes),
+            time(state.saved_ms),
+            state.notebook.clone().unwrap_or_default(),
+        ]
+    });
+    let titles = ["STATE", "VARIABLES", "SIZE", "SAVED (UTC)", "NOTEBOOK"];
+    table(titles, rows, "No saved states")
 }
 
 /// The sums of each person in each course, the largest first.

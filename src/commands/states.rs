@@ -1,0 +1,32 @@
+//! `baton states`: what a person keeps of notebooks' variables at the broker, without a notebook.
+
+use std::process::ExitCode;
+
+use baton_transport::ChunkClient;
+use clap::ArgMatches;
+use nix::unistd::{Uid, User};
+
+use super::ask::{client, run, shown, text};
+use crate::{service, settings::Settings};
+
+pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    // It says what to do where there is no broker yet.
+    client(settings)?;
+    let course = matches.get_one::<String>("course").cloned();
+    // As the notebooks of this user call themselves where the broker knows no people.
+    let user = User::from_uid(Uid::current())?;
+    let owner = user.map_or_else(|| Uid::current().to_string(), |user| user.name);
+    let states = ChunkClient::new(&service::dial(settings)?)?
+        .of_owner(owner, course.or_else(|| settings.course.clone()));
+    run(async {
+        if let Some(name) = matches.get_one::<String>("delete") {
+            states.delete_state(name).await?;
+        }
+        let left = states.states().await?;
+        shown(
+            left.as_slice(),
+            matches.get_flag("json"),
+            text::saved_states,
+        )
+    })
+}
