@@ -1,7 +1,8 @@
 //! What programs ask: jobs, workers, courses and use, as JSON below `/v1`.
 //!
 //! In: questions with filters. Out: pages of [`baton_protocol::api`] types, no more than the caller may see, and
-//! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind.
+//! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind; those of
+//! saved states, which notebooks use as well, are served by [`states`].
 
 mod actions;
 mod audit;
@@ -21,7 +22,10 @@ pub(crate) use history::past;
 pub(crate) use problem::ApiError;
 pub(crate) use usage::day_of;
 
-use crate::{engine::Event, http::Shared};
+use crate::{
+    engine::Event,
+    http::{Shared, states},
+};
 use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, FromRequestParts, Query},
@@ -64,7 +68,7 @@ struct Document;
     content_type = "application/problem+json"
 )]
 #[expect(dead_code, reason = "a description is never made")]
-struct Refusal(Problem);
+pub(crate) struct Refusal(Problem);
 
 struct Token;
 
@@ -80,7 +84,9 @@ impl Modify for Token {
 }
 
 pub(crate) fn routes() -> Router<Shared> {
-    let (router, document) = OpenApiRouter::with_openapi(Document::openapi())
+    let mut document = Document::openapi();
+    document.merge(states::Description::openapi());
+    let (router, document) = OpenApiRouter::with_openapi(document)
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::one))
         .routes(routes!(jobs::explanation))

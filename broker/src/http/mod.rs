@@ -12,7 +12,7 @@ mod meter;
 mod serve;
 mod sign_in;
 mod sockets;
-mod states;
+pub(crate) mod states;
 
 use crate::pools::Pools;
 use crate::{

@@ -10,7 +10,12 @@ use super::{
     Shared,
     chunks::{self, ChunkError, OnAccount, Party},
 };
-use crate::{api::ApiError, engine::unix_ms, people::Account, store::StateRow};
+use crate::{
+    api::{ApiError, Refusal},
+    engine::unix_ms,
+    people::Account,
+    store::StateRow,
+};
 use axum::{
     Json, Router,
     body::Bytes,
@@ -21,6 +26,7 @@ use axum::{
 };
 use baton_protocol::{ChunkHash, SavedState, api, decode};
 use std::collections::BTreeMap;
+use utoipa::OpenApi;
 
 /// The list of a state's chunks; some 100 GB of them.
 const LARGEST_STATE: usize = 8 << 20;
@@ -33,6 +39,11 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/v1/states/{name}", get(load).put(save).delete(delete))
         .layer(DefaultBodyLimit::max(LARGEST_STATE))
 }
+
+/// What people may do with them beside a notebook, for the API's document.
+#[derive(OpenApi)]
+#[openapi(paths(list, delete))]
+pub(crate) struct Description;
 
 #[derive(Debug, thiserror::Error)]
 enum StateError {
@@ -70,6 +81,12 @@ impl FromRequestParts<Shared> for OfPerson {
     }
 }
 
+/// Your saved states in a course, by name
+///
+/// `%gpu_save` in a notebook makes them. A person in several courses names one.
+#[utoipa::path(get, path = "/v1/states", operation_id = "states",
+    params(("course" = Option<String>, Query)),
+    responses((status = 200, body = [api::SavedState], description = "The answer"), Refusal))]
 async fn list(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
@@ -86,6 +103,12 @@ async fn load(
     Ok(state.ok_or(ApiError::UnknownState { name })?)
 }
 
+/// Delete a saved state of yours
+///
+/// What it held is free some minutes later.
+#[utoipa::path(delete, path = "/v1/states/{name}", operation_id = "delete_state",
+    params(("name" = String, Path), ("course" = Option<String>, Query)),
+    responses((status = 204, description = "It is deleted"), Refusal))]
 async fn delete(
     State(shared): State<Shared>,
     OfPerson(account): OfPerson,
