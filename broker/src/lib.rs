@@ -4,11 +4,12 @@
 //! with the help of [`baton_scheduling::queue`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
 //! loop through [`http`], and [`page`] shows people what goes on.
 //!
-//! **Invariant:** all state is in the database and the chunk folder: the process may be killed at any instant.
+//! **Invariant:** all state is in the database and the chunk folder or object store: the process may be killed at any instant.
 //! No chunk is ever decoded.
 
 mod api;
 mod bounds;
+mod chunk_store;
 mod config;
 mod connection;
 mod courses;
@@ -22,6 +23,7 @@ mod leader_election;
 mod listen;
 mod metrics;
 mod minutes;
+mod objects;
 mod pace;
 mod page;
 mod people;
@@ -39,9 +41,13 @@ mod usage;
 mod watched;
 mod words;
 
-pub use config::{Activity, Config, Database, DatabaseError, Listen, PostgresUrl, TlsFiles};
+pub use config::{
+    Activity, ChunkPlace, ChunkPlaceError, Config, Database, DatabaseError, Listen, ObjectAddress,
+    ObjectOptions, PostgresUrl, TlsFiles,
+};
 pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
+pub use objects::check_objects;
 pub use people::{People, Person, Role};
 pub use pools::PoolSettings;
 
@@ -49,6 +55,7 @@ use anyhow::Context;
 use axum::serve::ListenerExt;
 use baton_chunks::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
+use chunk_store::ChunkStore;
 use courses::Courses;
 use dispatch::Graces;
 use engine::{Engine, INBOX};
@@ -58,6 +65,7 @@ use hub::Hub;
 use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
+use objects::Objects;
 use pools::Pools;
 use quota::Quotas;
 use sign_ins::SignIns;
@@ -96,12 +104,7 @@ pub async fn run(
             Database::Sqlite(path) => format!("Failed to open the database {}", path.display()),
             Database::Postgres(_) => "Failed to open the database".to_owned(),
         })?;
-    let blobs = config.blobs.clone();
-    let limit = config.blob_limit_bytes;
-    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
-        .await?
-        .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
-    let chunks = Arc::new(chunks);
+    let chunks = open_chunks(&config).await?;
 
     let people = match &config.people {
         Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
@@ -206,7 +209,7 @@ pub async fn run(
     let shared = Shared {
         access: Arc::new(for_all),
         store: store.clone(),
-        chunks: Arc::clone(&chunks),
+        chunks: chunks.clone(),
         quotas: Arc::new(Quotas::new(config.person_limit_bytes, store.clone())),
         inbox,
         courses: engine.courses.clone(),
@@ -237,7 +240,7 @@ pub async fn run(
         ended = serve_dashboard(config.dashboard, on_dashboard, &leadership, stop.clone()) => ended.context("The dashboard has stopped"),
         () = keep(people.as_deref()) => Ok(()),
         () = keep(courses.as_ref()) => Ok(()),
-        () = count_chunks(Arc::clone(&chunks), leadership.subscribe()) => Ok(()),
+        () = count_chunks(chunks.clone(), leadership.subscribe()) => Ok(()),
         () = sweep::run(store.clone(), chunks, terms) => Ok(()),
         () = store.maintain() => Ok(()),
         () = looks => Ok(()),
@@ -258,8 +261,42 @@ pub async fn run(
     ended
 }
 
+async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
+    let limit = config.blob_limit_bytes;
+    match &config.chunk_place {
+        ChunkPlace::Objects(address) => {
+            let objects = Objects::open(
+                address,
+                &config.object_options,
+                config.ca_file.clone(),
+                limit,
+            )
+            .with_context(|| format!("Failed to open the chunks in {address}"))?;
+            // It may be away for a while. Whoever needs it then waits.
+            match objects.check().await {
+                Ok(()) => tracing::info!("Chunks are in {address}"),
+                Err(error) => tracing::error!("Chunks cannot be kept in {address}: {error}"),
+            }
+            Ok(ChunkStore::Objects(Arc::new(objects)))
+        }
+        ChunkPlace::Folder => {
+            let blobs = config.blobs.clone();
+            let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
+                .await?
+                .with_context(|| {
+                    format!("Failed to open the chunks in {}", config.blobs.display())
+                })?;
+            Ok(ChunkStore::Folder(Arc::new(chunks)))
+        }
+    }
+}
+
 /// Counts the chunks again that another broker stored while it led.
-async fn count_chunks(chunks: Arc<ChunkDirectory>, mut leadership: watch::Receiver<Leadership>) {
+async fn count_chunks(chunks: ChunkStore, mut leadership: watch::Receiver<Leadership>) {
+    // Those of an object store are counted with each sweep.
+    let ChunkStore::Folder(chunks) = chunks else {
+        return std::future::pending().await;
+    };
     let is_follower = |leadership: &Leadership| matches!(leadership, Leadership::Follower { .. });
     loop {
         // It ends with the broker.

@@ -4,6 +4,7 @@
 //! In: a message of a proxy. Out: the event for the loop, which says what is wrong with the message if something is.
 
 use crate::{
+    chunk_store::ChunkStore,
     dispatch::ConnectionId,
     engine::Event,
     pace::Verdict,
@@ -60,14 +61,21 @@ impl Unwelcome {
 pub(crate) struct Screen {
     account: Arc<Account>,
     store: Store,
+    chunks: ChunkStore,
     quotas: Arc<Quotas>,
 }
 
 impl Screen {
-    pub(crate) fn new(account: Account, store: Store, quotas: Arc<Quotas>) -> Self {
+    pub(crate) fn new(
+        account: Account,
+        store: Store,
+        chunks: ChunkStore,
+        quotas: Arc<Quotas>,
+    ) -> Self {
         Self {
             account: Arc::new(account),
             store,
+            chunks,
             quotas,
         }
     }
@@ -127,7 +135,10 @@ impl Screen {
             return Ok(true);
         }
         let hashes: Vec<ChunkHash> = named.iter().map(|(hash, _)| *hash).collect();
-        let held = self.store.held_chunks(&self.account, &hashes).await?;
+        let held = self
+            .chunks
+            .held(&self.store, &self.account, &hashes)
+            .await?;
         let is_held = |(hash, bytes): &(ChunkHash, u64)| {
             *bytes <= CHUNK_BYTES as u64 && held.get(hash) == Some(bytes)
         };

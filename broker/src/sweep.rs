@@ -6,13 +6,25 @@
 //! `docs/concepts/chunks.md` says why nothing is deleted that is needed.
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
-use crate::{engine::unix_ms, store::Store, store::StoreError};
-use baton_chunks::ChunkDirectory;
+use crate::{
+    chunk_store::ChunkStore,
+    engine::unix_ms,
+    objects::Objects,
+    store::{Store, StoreError},
+};
 use baton_protocol::ChunkHash;
+use futures_util::{StreamExt, TryStreamExt};
 use std::{sync::Arc, time::Duration};
-use tokio::time::{MissedTickBehavior, interval};
+use tokio::time::{MissedTickBehavior, interval, sleep};
 
 const EVERY: Duration = Duration::from_secs(60);
+/// How often all of an object store is looked through.
+const LOOK_EVERY: Duration = Duration::from_secs(3600);
+/// Objects that are looked at together, and the pause before the next ones, so that the store is not kept busy.
+const PAGE: usize = 1000;
+const PAGE_PAUSE: Duration = Duration::from_millis(200);
+/// No upload takes so long, and no clocks differ so much.
+const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
 /// How long the last of what a job printed is kept after its end.
 const OUTPUTS: Duration = Duration::from_secs(24 * 3600);
 
@@ -23,20 +35,74 @@ pub(crate) struct Terms {
 }
 
 /// Runs until it is dropped.
-pub(crate) async fn run(store: Store, chunks: Arc<ChunkDirectory>, terms: Terms) {
+pub(crate) async fn run(store: Store, chunks: ChunkStore, terms: Terms) {
+    tokio::join!(
+        sweep_regularly(&store, &chunks, terms),
+        look_regularly(&store, &chunks)
+    );
+}
+
+async fn sweep_regularly(store: &Store, chunks: &ChunkStore, terms: Terms) {
     let mut adopted = false;
     let mut ticks = interval(EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
         ticks.tick().await;
-        round(&store, &chunks, terms, &mut adopted, unix_ms()).await;
+        round(store, chunks, terms, &mut adopted, unix_ms()).await;
     }
+}
+
+async fn look_regularly(store: &Store, chunks: &ChunkStore) {
+    let ChunkStore::Objects(objects) = chunks else {
+        return;
+    };
+    let mut ticks = interval(LOOK_EVERY);
+    ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    loop {
+        ticks.tick().await;
+        match look_through(store, objects, unix_ms()).await {
+            Ok(0) => {}
+            Ok(deleted) => tracing::info!("Deleted {deleted} objects that nobody holds"),
+            Err(error) => tracing::error!("Failed to look through the object store: {error:#}"),
+        }
+    }
+}
+
+/// Deletes objects that no row knows: the broker was killed after it had deleted the row, or its database was restored
+/// from an older copy. Returns how many.
+pub(crate) async fn look_through(
+    store: &Store,
+    objects: &Objects,
+    now_ms: i64,
+) -> anyhow::Result<usize> {
+    let mut deleted = 0;
+    let mut pages = objects.list().try_chunks(PAGE);
+    while let Some(page) = pages.next().await {
+        // Before anything is deleted: another broker may have rows that this one does not see.
+        if store.check_leadership().await.is_err() {
+            return Ok(deleted);
+        }
+        let page = page.map_err(|error| error.1)?;
+        let rows = page.iter().filter_map(|listed| listed.row.as_ref());
+        let hashes: Vec<ChunkHash> = rows.map(|row| row.hash).collect();
+        let known = store.objects_of(&hashes).await?;
+        let is_lost = |listed: &crate::objects::Listed| {
+            let is_known = |row| known.contains(row);
+            let is_old = listed.modified_ms < before(now_ms, FORGOTTEN_AFTER);
+            is_old && listed.row.as_ref().is_some_and(|row| !is_known(row))
+        };
+        let lost = page.into_iter().filter(is_lost);
+        let lost: Vec<_> = lost.map(|listed| listed.path).collect();
+        deleted += lost.len() - objects.delete_paths(lost.clone()).await;
+        sleep(PAGE_PAUSE).await;
+    }
+    Ok(deleted)
 }
 
 /// Nothing is swept before all files are adopted, which only the leader can do.
 pub(crate) async fn round(
     store: &Store,
-    chunks: &Arc<ChunkDirectory>,
+    chunks: &ChunkStore,
     terms: Terms,
     adopted: &mut bool,
     now_ms: i64,
@@ -60,11 +126,11 @@ pub(crate) async fn round(
 
 /// Gives each file a row, and everything another term. A database that was restored from a copy knows nothing of the
 /// files that came later, and without a row they would stay for ever.
-pub(crate) async fn adopt(
-    store: &Store,
-    chunks: &Arc<ChunkDirectory>,
-    now_ms: i64,
-) -> anyhow::Result<()> {
+pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> anyhow::Result<()> {
+    let ChunkStore::Folder(chunks) = chunks else {
+        // What has no row is deleted when the bucket is looked through.
+        return Ok(store.adopt_chunks(&[], now_ms).await?);
+    };
     let chunks = Arc::clone(chunks);
     let stored = tokio::task::spawn_blocking(move || chunks.list()).await??;
     let files: Vec<(ChunkHash, u64)> = stored
@@ -77,7 +143,7 @@ pub(crate) async fn adopt(
 /// The number of chunks that were deleted.
 pub(crate) async fn sweep(
     store: &Store,
-    chunks: &Arc<ChunkDirectory>,
+    chunks: &ChunkStore,
     terms: Terms,
     now_ms: i64,
 ) -> Result<usize, StoreError> {
@@ -88,6 +154,16 @@ pub(crate) async fn sweep(
     let live = store.live_chunks().await?;
     let touched_before = before(now_ms, terms.chunks);
     let stale = store.stale_chunks(touched_before, &live).await?;
+    let chunks = match chunks {
+        ChunkStore::Folder(chunks) => chunks,
+        ChunkStore::Objects(objects) => {
+            let unheld = store.forget_objects(&stale, touched_before).await?;
+            let count = unheld.len();
+            let failed = objects.delete(unheld).await;
+            objects.count(store).await?;
+            return Ok(count - failed);
+        }
+    };
     store
         .delete_chunks(&stale, touched_before, &|hash| match chunks.remove(hash) {
             Ok(()) => true,
@@ -103,5 +179,7 @@ fn before(now_ms: i64, term: Duration) -> i64 {
     now_ms.saturating_sub(i64::try_from(term.as_millis()).unwrap_or(i64::MAX))
 }
 
+#[cfg(test)]
+mod object_tests;
 #[cfg(test)]
 mod tests;

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_broker::{Config, HubConfig, Listen, PoolSettings, TlsFiles};
+use baton_broker::{Config, HubConfig, Listen, ObjectOptions, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
@@ -30,6 +30,8 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         database.unwrap_or_else(|| in_state_folder("broker.db").into()),
         chunks.unwrap_or_else(|| in_state_folder("chunks")),
     );
+    config.chunk_place = settings.broker_chunk_store.clone();
+    config.object_options = ObjectOptions::of(std::env::vars());
     config.tls = tls_files(settings)?;
     config.behind_tls_proxy = settings.broker_behind_tls_proxy;
     config.ca_file = settings.ca_file.clone();

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context;
-use baton_broker::ChunkListener;
+use baton_broker::{ChunkListener, ChunkPlace};
 use baton_protocol::address::BrokerAddress;
 use tokio::runtime::Builder;
 
@@ -11,6 +11,12 @@ use super::broker::tls_files;
 use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
+    if settings.broker_chunk_store != ChunkPlace::Folder {
+        anyhow::bail!(
+            "The chunks are in {}, which notebooks and workers use directly\nhint: end this service; `baton chunks` serves a folder only",
+            settings.broker_chunk_store
+        );
+    }
     let Some(BrokerAddress::Http(broker)) = settings.broker_address.clone() else {
         anyhow::bail!("No broker is configured\nhint: give --broker https://HOST:PORT");
     };

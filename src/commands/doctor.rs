@@ -79,6 +79,7 @@ fn findings(
             findings.extend(machine::disks(&settings));
             findings.extend(worker::check(&settings, &python));
             findings.push(reach::broker(&settings));
+            findings.extend(reach::object_store(&settings));
         }
         Err(error) => findings.push(Finding::wrong(
             error.to_string(),

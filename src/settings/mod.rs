@@ -13,7 +13,7 @@ mod value;
 
 use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
 
-use baton_broker::Database;
+use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::TransportChoice;
@@ -205,6 +205,11 @@ settings! {
     broker_advertise: Option<String> = "broker.advertise",
     flag: Some(("advertise", &["broker"])),
     default: Nothing { described: "the address on which it listens" };
+
+    #[doc = "Where the broker keeps chunks of state: `folder` for the folder `broker.chunks`, or `s3://BUCKET/PREFIX` for a bucket that notebooks and workers use directly. Region, endpoint and credentials of the bucket are in the broker's environment, as for AWS's own programs."]
+    broker_chunk_store: ChunkPlace = "broker.chunk_store",
+    flag: Some(("chunk-store", &["broker", "chunks"])),
+    default: Text("folder");
 
     #[doc = "The folder in which the broker keeps chunks of state."]
     broker_chunks: Option<PathBuf> = "broker.chunks",

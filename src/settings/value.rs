@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
-use baton_broker::Database;
+use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::TransportChoice;
@@ -152,6 +152,14 @@ impl Value for Database {
     }
 }
 
+impl Value for ChunkPlace {
+    const EXPECTED: &'static str = "folder or s3://BUCKET/PREFIX";
+
+    fn parse(text: &str) -> Option<Self> {
+        text.parse().ok()
+    }
+}
+
 impl Value for BrokerAddress {
     const EXPECTED: &'static str = "https://HOST:PORT, http://HOST:PORT or unix:/PATH";
 
@@ -293,6 +301,19 @@ mod tests {
         let server = "postgres://ada@db.example/baton";
         check(server, Database::named(server));
         refuse::<Database>("mysql://db.example/baton");
+        check("folder", ChunkPlace::Folder);
+        let shown = ChunkPlace::parse("s3://class/baton/").map(|place| place.to_string());
+        assert_eq!(shown.as_deref(), Some("s3://class/baton"));
+        for wrong in [
+            "s3://",
+            "s3:///a",
+            "s3://a/../b",
+            "s3://a//b",
+            "s3://a b",
+            "https://a",
+        ] {
+            refuse::<ChunkPlace>(wrong);
+        }
         check("", None::<PathBuf>);
         check("/a", Some(Some(PathBuf::from("/a"))));
     }

@@ -5,8 +5,8 @@ use crate::{
     courses::{Wrong, check_text},
     dispatch::NotDone,
     engine::unix_ms,
-    http::{Caller, Shared, are_here},
-    people::Identity,
+    http::{Caller, Shared, hold_public},
+    people::{Account, Identity},
     store::{AuditEntry, PublicFile},
 };
 use axum::{
@@ -64,7 +64,7 @@ pub(super) async fn publish(
         .map_err(|_| NotDone::UnknownCourse(course.clone()))?;
 
     // Naming a chunk is not owning it, for staff neither.
-    let held = shared.store.held_chunks(&of, &chunks).await?;
+    let held = shared.chunks.held(&shared.store, &of, &chunks).await?;
     let bytes = held.values().sum();
     check_room(&shared, &course, &name, bytes).await?;
     let file = PublicFile {
@@ -76,13 +76,15 @@ pub(super) async fn publish(
         chunks,
     };
     let held: Vec<(ChunkHash, u64)> = held.into_iter().collect();
-    hold(&shared, &file, &held).await?;
+    hold(&shared, &of, &file, &held).await?;
     let entry = entry(
         &file,
         api::Action::Publish,
         Some(baton_humanize::bytes(bytes)),
     );
     shared.store.publish(&file, &held, &entry).await?;
+    // Another file with some of these chunks may have been withdrawn before this one was known.
+    hold(&shared, &of, &file, &held).await?;
     Ok(Json(shown(file)))
 }
 
@@ -153,16 +155,14 @@ async fn check_room(shared: &Shared, course: &str, name: &str, bytes: u64) -> Re
 /// The course holds all of its chunks from here on, so that no sweep takes one before the file is known.
 async fn hold(
     shared: &Shared,
+    from: &Account,
     file: &PublicFile,
     held: &[(ChunkHash, u64)],
 ) -> Result<(), ApiError> {
     let all = file.chunks.len();
     let mut here = held.len();
     if here == all {
-        let holder = PublicFile::holder(&file.course);
-        let holds = shared.store.hold_chunks(&holder, held, file.at_ms);
-        holds.await?;
-        here = are_here(shared, file.chunks.clone()).await?;
+        here = hold_public(shared, from, &file.course, held, file.at_ms).await?;
     }
     match all - here {
         0 => Ok(()),

@@ -298,6 +298,7 @@ async fn enter(
     State(shared): State<Shared>,
     For { identity, .. }: For,
 ) -> Result<Vec<u8>, ChunkError> {
+    chunks::in_folder(&shared)?;
     chunks::admit(&shared, &identity)?;
     Ok(encode(&()))
 }
@@ -311,6 +312,7 @@ async fn held(
     chunks::admit(&shared, &identity)?;
     let hashes: Vec<ChunkHash> = decode(&body)?;
     chunks::charge(&shared, &identity, hashes.len());
+    chunks::in_folder(&shared)?;
     let held = shared.store.held_chunks(&account, &hashes).await?;
     let held: Vec<ChunkHash> = held.into_keys().collect();
     Ok(encode(&held))
@@ -321,6 +323,7 @@ async fn hold(
     For { account, identity }: For,
     body: Bytes,
 ) -> Result<Vec<u8>, ChunkError> {
+    chunks::in_folder(&shared)?;
     let named: Vec<Named> = decode(&body)?;
     chunks::charge(&shared, &identity, named.len());
     chunks::hold(&shared, &account, &named).await?;

@@ -11,11 +11,13 @@
 use super::{Caller, Shared};
 use crate::{
     api::ApiError,
+    chunk_store::ChunkStore,
     engine::unix_ms,
     leader_election::Leadership,
+    objects::ObjectsError,
     people::{Account, Identity, worker_id},
     quota::Exceeded,
-    store::StoreError,
+    store::{PublicFile, StoreError},
 };
 use axum::{
     Extension, Router,
@@ -68,6 +70,18 @@ pub(super) enum ChunkError {
     TooLarge { bytes: usize },
     #[error("A request has at most {MOST_CHUNKS} chunks")]
     TooMany,
+    #[error("A request has at most {most} names of chunks")]
+    TooManyNames { most: usize },
+    #[error(
+        "This broker keeps state in an object store, which this version of Baton cannot use\nhint: install the broker's version"
+    )]
+    InObjects,
+    #[error("This broker keeps state in its own folder")]
+    InFolder,
+    #[error("The object store has no room for more chunks: its limit is {limit_bytes} bytes")]
+    StoreLimit { limit_bytes: u64 },
+    #[error("The broker cannot use its object store at the moment")]
+    Objects(#[from] ObjectsError),
     #[error("The request ended inside a chunk")]
     Cut,
     #[error("Missing `owner` or `notebook` parameter")]
@@ -135,14 +149,19 @@ impl IntoResponse for ChunkError {
             Self::List(_)
             | Self::TooLarge { .. }
             | Self::TooMany
+            | Self::TooManyNames { .. }
             | Self::Cut
             | Self::Request(_)
             | Self::Nobody => StatusCode::BAD_REQUEST,
             Self::Unknown { .. } => StatusCode::NOT_FOUND,
             Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
-            Self::NoJob { .. } => StatusCode::CONFLICT,
+            Self::NoJob { .. } | Self::InObjects | Self::InFolder => StatusCode::CONFLICT,
             Self::Quota { .. } => StatusCode::INSUFFICIENT_STORAGE,
-            Self::Blob(BlobError::Full { .. }) => {
+            Self::Objects(error) => {
+                tracing::error!("{error}");
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Blob(BlobError::Full { .. }) | Self::StoreLimit { .. } => {
                 tracing::error!("{self}");
                 StatusCode::INSUFFICIENT_STORAGE
             }
@@ -166,7 +185,7 @@ impl IntoResponse for ChunkError {
 /// Whose chunks a request is about. It was counted as one of whoever sent it.
 pub(super) struct OnAccount {
     pub(super) account: Account,
-    identity: Identity,
+    pub(super) identity: Identity,
 }
 
 impl OnAccount {
@@ -282,14 +301,19 @@ pub(super) async fn keep(
     account: &Account,
     hashes: &[ChunkHash],
 ) -> Result<HashMap<ChunkHash, u64>, ChunkError> {
+    let ChunkStore::Folder(chunks) = &shared.chunks else {
+        let kept = ChunkStore::keep_objects(&shared.store, account, hashes, unix_ms()).await?;
+        shared.quotas.add(&account.owner, kept.values().sum());
+        return Ok(kept);
+    };
     let mut held = shared.store.held_chunks(account, hashes).await?;
-    let here = present(&shared.chunks, held.keys().copied().collect()).await?;
+    let here = present(chunks, held.keys().copied().collect()).await?;
     held.retain(|hash, _| here.contains(hash));
     shared.quotas.add(&account.owner, held.values().sum());
     let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
     shared.store.hold_chunks(account, &named, unix_ms()).await?;
     // Once more, because a sweep may have come between; from the touch on it leaves them.
-    let here = present(&shared.chunks, here.into_iter().collect()).await?;
+    let here = present(chunks, here.into_iter().collect()).await?;
     held.retain(|hash, _| here.contains(hash));
     Ok(held)
 }
@@ -299,13 +323,14 @@ async fn put_chunks(
     OnAccount { account, identity }: OnAccount,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
+    let folder = in_folder(&shared)?;
     let mut reader = ChunkReader::of(body);
     // Rows first, then files: no sweep can come between, and no file is without a row.
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = named(batch).await?;
         charge(&shared, &identity, named.len());
         hold(&shared, &account, &named).await?;
-        write(&shared.chunks, batch).await?;
+        write(folder, batch).await?;
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -425,8 +450,9 @@ async fn get(
 ) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
     charge(&shared, &identity, hashes.len());
+    let folder = in_folder(&shared)?;
     let held = shared.store.held_chunks(&account, &hashes).await?;
-    read(&shared.chunks, hashes, held.into_keys().collect()).await
+    read(folder, hashes, held.into_keys().collect()).await
 }
 
 /// All of these chunks, of which the asker holds some.
@@ -458,10 +484,40 @@ pub(super) async fn read(
     Ok(Body::from_stream(frames).into_response())
 }
 
-/// How many of these files are there.
-pub(crate) async fn are_here(shared: &Shared, hashes: Vec<ChunkHash>) -> Result<usize, ApiError> {
-    let here = present(&shared.chunks, hashes).await;
-    here.map(|here| here.len()).map_err(|_| ApiError::Ending)
+/// A course holds these chunks of an account from now on. Returns how many of them are there.
+pub(crate) async fn hold_public(
+    shared: &Shared,
+    from: &Account,
+    course: &str,
+    chunks: &[Named],
+    now_ms: i64,
+) -> Result<usize, ApiError> {
+    let holder = PublicFile::holder(course);
+    let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+    match &shared.chunks {
+        ChunkStore::Folder(folder) => {
+            shared.store.hold_chunks(&holder, chunks, now_ms).await?;
+            let here = present(folder, hashes).await;
+            here.map(|here| here.len()).map_err(|_| ApiError::Ending)
+        }
+        ChunkStore::Objects(_) => {
+            let store = &shared.store;
+            store.share_objects(from, &holder, &hashes, now_ms).await?;
+            // What it had before, and the publisher only through it, stays for another term.
+            store
+                .share_objects(&holder, &holder, &hashes, now_ms)
+                .await?;
+            Ok(store.held_objects(&holder, &hashes).await?.len())
+        }
+    }
+}
+
+/// The broker's folder, where it takes and gives the bytes itself.
+pub(super) fn in_folder(shared: &Shared) -> Result<&Arc<ChunkDirectory>, ChunkError> {
+    match &shared.chunks {
+        ChunkStore::Folder(folder) => Ok(folder),
+        ChunkStore::Objects(_) => Err(ChunkError::InObjects),
+    }
 }
 
 async fn present(

@@ -4,6 +4,7 @@ mod access;
 mod attempts;
 mod chunk_listener;
 mod chunks;
+mod grants;
 mod guests;
 mod headers;
 mod health;
@@ -17,6 +18,7 @@ pub(crate) mod states;
 use crate::pools::Pools;
 use crate::{
     api,
+    chunk_store::ChunkStore,
     courses::Courses,
     engine::Event,
     leader_election::Leadership,
@@ -33,14 +35,13 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
-use baton_chunks::ChunkDirectory;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub(crate) use access::{Access, Caller, is_from_here};
 pub use chunk_listener::{ChunkListener, serve_chunks};
-pub(crate) use chunks::are_here;
+pub(crate) use chunks::hold_public;
 pub(crate) use limits::{Connections, Limits};
 pub(crate) use meter::{InFlight, Meter, Watch};
 pub(crate) use serve::serve;
@@ -51,7 +52,7 @@ pub(crate) use sign_in::sign_out;
 pub(crate) struct Shared {
     pub(crate) access: Arc<Access>,
     pub(crate) store: Store,
-    pub(crate) chunks: Arc<ChunkDirectory>,
+    pub(crate) chunks: ChunkStore,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) inbox: mpsc::Sender<Event>,
     /// What the file says.
@@ -91,6 +92,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .layer(no_workers.clone())
         .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
         .merge(chunks::routes())
+        .merge(grants::routes())
         .merge(chunk_listener::questions())
         .layer(middleware::from_fn_with_state(
             Arc::clone(&shared.access),

@@ -47,7 +47,7 @@ async fn proxy(
         let stop = end.clone();
         let serve = async move {
             let _counted = counted;
-            let screen = |account| Screen::new(account, shared.store, shared.quotas);
+            let screen = |account| Screen::new(account, shared.store, shared.chunks, shared.quotas);
             let opened = Opened {
                 socket,
                 meter,

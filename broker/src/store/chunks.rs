@@ -35,7 +35,8 @@ impl Store {
         let mut held = HashMap::with_capacity(hashes.len());
         for batch in hashes.chunks(NAMED) {
             let mut own = sql("SELECT hash, bytes FROM chunks
-                 WHERE course = ? AND (owner = ? AND owner <> '' OR owner = '' AND course <> '')")
+                 WHERE stored = 1 AND course = ?
+                 AND (owner = ? AND owner <> '' OR owner = '' AND course <> '')")
             .bind(&account.course)
             .bind(&account.owner);
             own.push(" AND hash IN ").push_list(names(batch.iter()));
@@ -48,7 +49,7 @@ impl Store {
                 continue;
             }
             let mut common = sql(
-                "SELECT hash, MAX(bytes) AS bytes FROM chunks WHERE owner <> '' AND course = ?",
+                "SELECT hash, MAX(bytes) AS bytes FROM chunks WHERE stored = 1 AND owner <> '' AND course = ?",
             )
             .bind(&account.course);
             common.push(" AND hash IN ").push_list(names(others));
@@ -235,7 +236,7 @@ impl Store {
 pub(super) fn hold(account: &Account, (hash, bytes): (ChunkHash, u64), now_ms: i64) -> Statement {
     sql(
         "INSERT INTO chunks (hash, owner, course, bytes, touched_ms) VALUES (?, ?, ?, ?, ?)
-         ON CONFLICT (hash, owner, course) DO UPDATE SET touched_ms = excluded.touched_ms",
+         ON CONFLICT (hash, owner, course) DO UPDATE SET touched_ms = excluded.touched_ms, stored = 1",
     )
     .bind(hash.0.as_slice())
     .bind(&account.owner)

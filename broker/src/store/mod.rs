@@ -10,6 +10,7 @@
 mod actions;
 mod chunks;
 mod listing;
+mod objects;
 mod past;
 mod pools;
 mod postgres;
@@ -26,6 +27,7 @@ mod write;
 pub(crate) use actions::{AuditEntry, AuditRow};
 pub(crate) use chunks::Live;
 pub(crate) use listing::{HistoryFilter, HistoryRow, JobFilter, JobRow, UsageFilter, UsageRow};
+pub(crate) use objects::ObjectRow;
 pub(crate) use past::{JobDetail, Look, Span};
 pub(crate) use pools::{PoolRow, PoolWorkerRow};
 pub(crate) use public::PublicFile;

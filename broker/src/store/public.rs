@@ -115,12 +115,18 @@ impl Store {
                 continue;
             }
             let mut held =
-                sql("SELECT hash, bytes FROM chunks WHERE owner = '' AND course = ?").bind(course);
+                sql("SELECT hash, bytes, object FROM chunks WHERE owner = '' AND course = ?")
+                    .bind(course);
             held.push(" AND hash IN ").push_list(names(gone));
             let mut statements = Vec::new();
             for row in writer.fetch(held).await? {
                 let (hash, bytes) = (hash(&row)?, count(row.get("bytes")?)?);
                 statements.push(hold(&Account::default(), (hash, bytes), now_ms));
+                statements.push(
+                    sql("UPDATE chunks SET object = ? WHERE hash = ? AND owner = '' AND course = '' AND object IS NULL")
+                        .bind(row.get::<Option<String>>("object")?)
+                        .bind(hash.0.as_slice()),
+                );
                 statements.push(
                     sql("DELETE FROM chunks WHERE hash = ? AND owner = '' AND course = ?")
                         .bind(hash.0.as_slice())

@@ -6,6 +6,7 @@ use crate::{
     samples::{finish, naming, submit},
     store::{AuditEntry, Live, PublicFile, StateRow, Write},
 };
+use baton_chunks::ChunkDirectory;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     JobEvent, JobId, NumberedEvent, Outcome, Usage,
@@ -55,9 +56,14 @@ impl Place {
     }
 
     async fn sweep(&self, now_ms: i64) -> usize {
-        sweep(&self.store, &self.chunks, TERMS, now_ms)
-            .await
-            .unwrap()
+        sweep(
+            &self.store,
+            &ChunkStore::Folder(Arc::clone(&self.chunks)),
+            TERMS,
+            now_ms,
+        )
+        .await
+        .unwrap()
     }
 }
 
@@ -260,9 +266,13 @@ async fn files_that_a_restored_database_does_not_know_go_as_well() {
     let known = place.put("known", 0).await;
     let unknown = place.chunks.put(b"unknown").unwrap();
     assert_eq!(place.sweep(11 * MINUTE).await, 1);
-    adopt(&place.store, &place.chunks, 12 * MINUTE)
-        .await
-        .unwrap();
+    adopt(
+        &place.store,
+        &ChunkStore::Folder(Arc::clone(&place.chunks)),
+        12 * MINUTE,
+    )
+    .await
+    .unwrap();
     assert_eq!(place.sweep(13 * MINUTE).await, 0);
     assert!(!place.chunks.contains(known) && place.chunks.contains(unknown));
     assert_eq!(place.sweep(23 * MINUTE).await, 1);
@@ -283,7 +293,14 @@ async fn who_takes_the_lead_counts_the_files_in_before_anything_is_swept() {
     let (mut adopted, mut now_ms) = (false, 0);
     let mut round = async |minutes: i64| {
         now_ms += minutes * MINUTE;
-        round(&other, &place.chunks, TERMS, &mut adopted, now_ms).await;
+        round(
+            &other,
+            &ChunkStore::Folder(Arc::clone(&place.chunks)),
+            TERMS,
+            &mut adopted,
+            now_ms,
+        )
+        .await;
         (adopted, place.chunks.contains(unknown))
     };
     assert_eq!(round(1).await, (false, true));

@@ -20,6 +20,7 @@ mod killed;
 mod limits;
 mod metrics;
 mod needs;
+mod objects;
 mod pages;
 mod people;
 mod postgres;

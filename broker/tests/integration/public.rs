@@ -6,7 +6,7 @@ use crate::{
     chunks::{chunk, fetched, naming, submit},
     harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started},
 };
-use baton_broker::{Person, Role};
+use baton_broker::{ObjectOptions, Person, Role};
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, Outcome,
@@ -45,6 +45,20 @@ async fn what_staff_publish_their_course_has_and_nobody_else() {
     let server = Server::start(Disk::NoSync);
     for database in [None, Some(server.url())] {
         from_published_to_withdrawn(rules(database)).await;
+    }
+}
+
+#[tokio::test]
+async fn what_staff_publish_from_an_object_store_their_course_has_and_nobody_else() {
+    let server = Server::start(Disk::NoSync);
+    let objects = baton_object_store_tests::Server::start();
+    for database in [None, Some(server.url())] {
+        let objects = (objects.address(), ObjectOptions::of(objects.variables()));
+        from_published_to_withdrawn(Rules {
+            objects: Some(objects),
+            ..rules(database)
+        })
+        .await;
     }
 }
 

@@ -13,6 +13,7 @@ pub mod api;
 mod chunk;
 mod codec;
 pub mod files;
+mod grant;
 mod ids;
 mod job;
 mod machine;
@@ -29,6 +30,7 @@ pub mod worker;
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
 pub use files::Payload;
+pub use grant::{Grant, Grants};
 pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, GpuUsage, JobKind, Outcome, Period, Priority, RemoteError,

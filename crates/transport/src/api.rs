@@ -194,7 +194,7 @@ fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
 }
 
 /// What the system says. The layers above it add addresses and their own names, which tell a student nothing.
-fn cause_of(error: reqwest::Error) -> String {
+pub(crate) fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn Error = &error;
     while let Some(source) = cause.source() {

@@ -1,16 +1,22 @@
-//! The *http* transport: asks which chunks are missing, and sends and fetches chunks, many with one request.
+//! The *http* and *object_store* transports: asks which chunks are missing, and sends and fetches chunks, many with one request.
 //!
 //! Everything here may be repeated without harm, so a broker that restarts meanwhile is waited for.
 
-use std::time::Duration;
+use std::{
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
 
-use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant, Grants, NotebookId, decode, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
 use reqwest::{Body, Method, RequestBuilder};
 use tokio::time::{Instant, sleep};
 
-use crate::{Api, Backoff, Dial, LinkError};
+use crate::{Api, Backoff, Dial, LinkError, objects::ObjectClient};
 
 const MISSING: &str = "/v1/chunks/missing";
 
@@ -30,6 +36,9 @@ pub struct ChunkClient {
     /// Whose chunks: a part of every request.
     party: Vec<(&'static str, String)>,
     patience: Duration,
+    objects: ObjectClient,
+    /// The broker said last that it takes and gives the bytes itself. Known to all clients of this process.
+    by_broker: Arc<AtomicBool>,
 }
 
 impl ChunkClient {
@@ -38,6 +47,8 @@ impl ChunkClient {
             api: Api::new(dial)?,
             party: Vec::new(),
             patience: PATIENCE,
+            objects: ObjectClient::new(dial)?,
+            by_broker: Arc::default(),
         })
     }
 
@@ -67,6 +78,7 @@ impl ChunkClient {
             backoff: Backoff::default(),
             began: Instant::now(),
             limit: self.patience,
+            refusals: 0,
         }
     }
 
@@ -85,18 +97,18 @@ impl ChunkClient {
         Ok(missing)
     }
 
-    /// Stores all of these at the broker.
+    /// Stores all of these where the broker says: with itself, or in its object store.
     pub async fn put(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
         for batch in chunks.chunks(CHUNK_BATCH) {
             let mut patience = self.patience();
-            while let Err(error) = self.put_batch(batch).await {
+            while let Err(error) = self.put_some(batch).await {
                 patience.pause_or_fail(error).await?;
             }
         }
         Ok(())
     }
 
-    /// Fetches all of these; `each` gets every one once, in order. What arrives is not verified here.
+    /// Fetches all of these; `each` gets every one once, in order. What arrives is not always verified here.
     pub async fn get(
         &self,
         hashes: &[ChunkHash],
@@ -105,7 +117,7 @@ impl ChunkClient {
         for batch in hashes.chunks(CHUNK_BATCH) {
             let mut left = batch;
             let mut patience = self.patience();
-            while let Err(error) = self.get_some(&mut left, &mut each).await {
+            while let Err(error) = self.get_left(&mut left, &mut each).await {
                 patience.pause_or_fail(error).await?;
             }
         }
@@ -134,6 +146,102 @@ impl ChunkClient {
                 Err(error) => patience.pause_or_fail(error).await?,
             }
         }
+    }
+
+    async fn put_some(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
+        let wanted = || {
+            let named = |(hash, bytes): &(ChunkHash, Bytes)| (*hash, bytes.len() as u64);
+            encode(&chunks.iter().map(named).collect::<Vec<(ChunkHash, u64)>>())
+        };
+        let Some(grants) = self.grants("/v1/chunks/grants/upload", wanted).await? else {
+            let put = self.put_batch(chunks).await;
+            return put.map_err(|error| self.ask_again_after(error));
+        };
+        self.objects.put(grants, chunks).await?;
+        let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+        let answer = self.once("/v1/chunks/uploaded", encode(&hashes)).await?;
+        let lost: Vec<ChunkHash> = decode(&answer)?;
+        match lost.is_empty() {
+            true => Ok(()),
+            false => Err(LinkError::ObjectStore {
+                host: "the broker's address of it".to_owned(),
+                reason: "it does not have what was uploaded".to_owned(),
+            }),
+        }
+    }
+
+    async fn get_left(
+        &self,
+        left: &mut &[ChunkHash],
+        each: &mut impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        let grants = self
+            .grants("/v1/chunks/grants/download", || encode(left))
+            .await;
+        let Some(grants) = grants? else {
+            let got = self.get_some(left, each).await;
+            return got.map_err(|error| self.ask_again_after(error));
+        };
+        let are_granted = grants
+            .iter()
+            .map(|grant| grant.chunk)
+            .eq(left.iter().copied());
+        if !are_granted {
+            return Err(LinkError::UnknownChunk);
+        }
+        let mut take = |hash, chunk| {
+            each(hash, chunk)?;
+            *left = left.get(1..).unwrap_or_default();
+            Ok(())
+        };
+        let got = self.objects.get(grants, &mut take).await;
+        if let Err(LinkError::DamagedChunk { hash }) = got {
+            // The broker looks for itself. If it agrees, the chunk is unknown from then on and can be sent again.
+            self.once("/v1/chunks/damaged", encode(&[hash])).await?;
+        }
+        got
+    }
+
+    /// `None`: the broker takes and gives the bytes itself.
+    async fn grants(
+        &self,
+        path: &str,
+        wanted: impl FnOnce() -> Vec<u8>,
+    ) -> Result<Option<Vec<Grant>>, LinkError> {
+        if self.by_broker.load(Ordering::Relaxed) {
+            return Ok(None);
+        }
+        let answer = match self.once(path, wanted()).await {
+            // A process beside the broker, or an older one.
+            Err(LinkError::NotFound { .. }) => encode(&Grants::Broker {}).into(),
+            answer => answer?,
+        };
+        match decode(&answer)? {
+            Grants::Store { grants } => Ok(Some(grants)),
+            Grants::Broker {} => {
+                self.by_broker.store(true, Ordering::Relaxed);
+                Ok(None)
+            }
+        }
+    }
+
+    /// A broker that was started again with an object store does not take bytes any more.
+    fn ask_again_after(&self, error: LinkError) -> LinkError {
+        match error {
+            LinkError::Status { status: 409, text }
+                if self.by_broker.swap(false, Ordering::Relaxed) =>
+            {
+                LinkError::Changed { text }
+            }
+            error => error,
+        }
+    }
+
+    async fn once(&self, path: &str, body: Vec<u8>) -> Result<Bytes, LinkError> {
+        let request = self.request(Method::POST, path).body(body);
+        let response = self.api.send(request, path).await?;
+        let body = response.bytes().await;
+        body.map_err(|error| self.api.broke(error))
     }
 
     async fn put_batch(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
@@ -206,13 +314,26 @@ struct Patience {
     backoff: Backoff,
     began: Instant,
     limit: Duration,
+    /// How often the object store was asked in vain with a new grant.
+    refusals: u32,
 }
+
+/// A grant may have expired on the way, or its chunk may arrive intact with another. More often is no chance.
+const MOST_REFUSALS: u32 = 3;
 
 impl Patience {
     async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
         let delay = match &error {
             // Other notebooks of this person ask, too.
             LinkError::TooMuch { after, .. } => *after + Backoff::default().next_delay(),
+            LinkError::ObjectRefused { .. }
+            | LinkError::DamagedChunk { .. }
+            | LinkError::Changed { .. }
+                if self.refusals < MOST_REFUSALS =>
+            {
+                self.refusals += 1;
+                self.backoff.next_delay()
+            }
             error if error.is_transient() => self.backoff.next_delay(),
             _ => return Err(error),
         };

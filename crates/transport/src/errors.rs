@@ -2,7 +2,7 @@
 
 use std::{error::Error, path::PathBuf, time::Duration};
 
-use baton_protocol::{DecodeError, address::BrokerAddress, api::Problem};
+use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
 
 use crate::tls::TlsProblem;
 
@@ -42,6 +42,22 @@ pub enum LinkError {
     /// The broker does not have a chunk that was asked for.
     #[error("The broker does not have a required chunk")]
     UnknownChunk,
+    /// The object store, which notebook and worker use directly, cannot be reached or is too busy.
+    #[error("The object store at {host} cannot be used: {reason}")]
+    ObjectStore { host: String, reason: String },
+    /// It does not accept what the broker has signed; the grant may have expired.
+    #[error("The object store at {host} refused the broker's grant ({status} {code})")]
+    ObjectRefused {
+        host: String,
+        status: u16,
+        code: String,
+    },
+    /// It has no chunk, or other bytes, where the broker says that this one is.
+    #[error("Chunk {hash} in the object store is damaged or gone")]
+    DamagedChunk { hash: ChunkHash },
+    /// The broker does not work as it did; asking anew shows how.
+    #[error("The broker answered: {text}")]
+    Changed { text: String },
     /// The question was wrong, or nothing fits it.
     #[error("{}{}", problem.detail, hint(problem))]
     Refused { problem: Problem },
@@ -84,6 +100,7 @@ impl LinkError {
             | Self::NoAnswer { .. }
             | Self::Forgotten { .. }
             | Self::TooMuch { .. }
+            | Self::ObjectStore { .. }
             | Self::Unable { .. } => true,
             Self::Status { status, .. } => *status == 503,
             _ => false,
@@ -95,7 +112,7 @@ impl LinkError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::StoreFull { .. } | Self::Certificate { .. } => true,
+            Self::StoreFull { .. } | Self::Certificate { .. } | Self::ObjectRefused { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
         }

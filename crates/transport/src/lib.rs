@@ -17,6 +17,7 @@ mod errors;
 mod exchange;
 pub mod frames;
 mod holder;
+mod objects;
 mod states;
 pub mod tls;
 

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use baton_broker::{ChunkPlace, ObjectOptions, check_objects};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
@@ -9,7 +10,7 @@ use baton_protocol::{
 };
 use baton_transport::{Dial, LinkError, connect};
 
-use super::Finding;
+use super::{Finding, worker::on_a_runtime};
 use crate::{service, settings::Settings};
 
 /// How long the broker may take to welcome.
@@ -39,6 +40,23 @@ pub(super) fn broker(settings: &Settings) -> Finding {
         Ok(Err((what, fix))) => Finding::wrong(what, fix),
         Err(error) => Finding::wrong(format!("Failed to dial the broker: {error}"), "try again"),
     }
+}
+
+/// Where this machine's settings name one: whether a broker here could use it.
+pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
+    let ChunkPlace::Objects(address) = &settings.broker_chunk_store else {
+        return None;
+    };
+    let options = ObjectOptions::of(std::env::vars());
+    let ca_file = settings.ca_file.clone();
+    let checked = on_a_runtime(check_objects(address, &options, ca_file));
+    Some(match checked {
+        Ok(()) => Finding::Good(format!("The broker can use {address}")),
+        Err(error) => Finding::wrong(
+            format!("The broker cannot use {address}: {error:#}"),
+            "set AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as in docs/guides/object-store.md",
+        ),
+    })
 }
 
 /// As what the broker lets this program in.

@@ -179,6 +179,6 @@ fn config(settings: &Settings) -> anyhow::Result<Config> {
     Ok(worker::config(settings, WorkerId::random(), dial, &folder))
 }
 
-fn on_a_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
+pub(super) fn on_a_runtime<T>(work: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     tokio::runtime::Runtime::new()?.block_on(work)
 }

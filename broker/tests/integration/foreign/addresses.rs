@@ -47,6 +47,7 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         body,
     };
     let names = encode(&vec![*chunk]);
+    let sized = encode(&vec![(*chunk, 5_u64)]);
     let reason = Some(r#"{"reason": "mine now"}"#);
     let forms = ["cancel", "hold", "release", "move_to_front"].map(|action| {
         let form = format!("action={action}&job={job}&reason=x&key=KEY");
@@ -108,7 +109,23 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         ),
         (
             "/v1/chunks/missing",
-            vec![post("/v1/chunks/missing".to_owned(), names)],
+            vec![post("/v1/chunks/missing".to_owned(), names.clone())],
+        ),
+        (
+            "/v1/chunks/grants/upload",
+            vec![post("/v1/chunks/grants/upload".to_owned(), sized)],
+        ),
+        (
+            "/v1/chunks/grants/download",
+            vec![post("/v1/chunks/grants/download".to_owned(), names.clone())],
+        ),
+        (
+            "/v1/chunks/uploaded",
+            vec![post("/v1/chunks/uploaded".to_owned(), names.clone())],
+        ),
+        (
+            "/v1/chunks/damaged",
+            vec![post("/v1/chunks/damaged".to_owned(), names)],
         ),
         plain("/v1/courses"),
         (

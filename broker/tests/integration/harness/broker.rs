@@ -1,7 +1,7 @@
 //! A broker in this process, and one in a process of its own that can be killed.
 
 use super::within;
-use baton_broker::{Activity, Config, Database, Listen, TlsFiles};
+use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Api, Dial, Token};
 use std::{
@@ -42,6 +42,8 @@ pub(crate) struct Rules {
     pub(crate) courses: Option<String>,
     /// The address of a PostgreSQL.
     pub(crate) database: Option<String>,
+    /// The address of a bucket, and what else must be known of it.
+    pub(crate) objects: Option<(String, ObjectOptions)>,
 }
 
 impl Default for Rules {
@@ -63,6 +65,7 @@ impl Default for Rules {
             people: None,
             courses: None,
             database: None,
+            objects: None,
         }
     }
 }
@@ -94,6 +97,10 @@ impl Broker {
         }
         if let Some(url) = &rules.database {
             config.database = Database::named(url);
+        }
+        if let Some((address, options)) = &rules.objects {
+            config.chunk_place = address.parse().unwrap();
+            config.object_options = options.clone();
         }
         config.requests_a_second = rules.requests_a_second;
         config.chunk_requests_a_second = rules.chunk_requests_a_second;

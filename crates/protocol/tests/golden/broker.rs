@@ -2,8 +2,8 @@
 
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
-    ComputeCapability, HeldState, JobEvent, Machine, NumberedEvent, Outcome, PROTOCOL_VERSION,
-    Refusal, Requirement, SavedState, State, Submission,
+    ChunkHash, ComputeCapability, Grant, Grants, HeldState, JobEvent, Machine, NumberedEvent,
+    Outcome, PROTOCOL_VERSION, Refusal, Requirement, SavedState, State, Submission,
     api::{AheadBecause, MovedBack},
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
@@ -140,6 +140,19 @@ golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "subm
 golden!(saved_states_are_read, "saved_state", SavedState, [
     SavedState { about: about_state(), manifest: manifest() },
 ], { _ => "saved_state" });
+
+golden!(grants_are_read, "grants", Grants, [
+    Grants::Broker {},
+    Grants::Store { grants: vec![Grant {
+        chunk: ChunkHash([0xab; 32]),
+        bytes: 5,
+        url: "https://store.example/class/ab?signature=x".to_owned(),
+        headers: vec![("if-none-match".to_owned(), "*".to_owned())],
+    }] },
+], {
+    Grants::Broker {} => "broker",
+    Grants::Store { .. } => "store",
+});
 
 golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned(), course: Some("ml101".to_owned()) },

@@ -1,0 +1,63 @@
+//! Where the broker keeps chunks: in a folder of its own, or in an object store that notebooks and workers use directly.
+//!
+//! In both cases the database says who holds which chunk. In a folder equal chunks are one file. In an object store
+//! everybody has an object of their own, because the broker has not seen its bytes: what one person uploaded under a
+//! chunk's name is never given to another. Only what a course has in public is shared.
+
+use crate::{
+    objects::Objects,
+    people::Account,
+    store::{ObjectRow, PublicFile, Store, StoreError},
+};
+use baton_chunks::ChunkDirectory;
+use baton_protocol::ChunkHash;
+use std::{collections::HashMap, sync::Arc};
+
+#[derive(Clone)]
+pub(crate) enum ChunkStore {
+    Folder(Arc<ChunkDirectory>),
+    Objects(Arc<Objects>),
+}
+
+impl ChunkStore {
+    /// Those of the chunks that this account may name and read, with their bytes. In a folder some may be missing.
+    pub(crate) async fn held(
+        &self,
+        store: &Store,
+        account: &Account,
+        hashes: &[ChunkHash],
+    ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
+        match self {
+            Self::Folder(_) => store.held_chunks(account, hashes).await,
+            Self::Objects(_) => {
+                let held = store.held_objects(account, hashes).await?;
+                let sized = |(hash, row): (ChunkHash, ObjectRow)| (hash, row.bytes);
+                Ok(held.into_iter().map(sized).collect())
+            }
+        }
+    }
+
+    /// What the course has in public is the account's, too, from now on, and all of these stay for another term.
+    pub(crate) async fn keep_objects(
+        store: &Store,
+        account: &Account,
+        hashes: &[ChunkHash],
+        now_ms: i64,
+    ) -> Result<HashMap<ChunkHash, u64>, StoreError> {
+        let held = store.held_objects(account, hashes).await?;
+        let own = store.own_objects(account, hashes).await?;
+        let is_own = |hash: &ChunkHash| own.get(hash).is_some_and(|(_, is_stored)| *is_stored);
+        let (own, public): (Vec<ChunkHash>, Vec<ChunkHash>) = held.into_keys().partition(is_own);
+        store.share_objects(account, account, &own, now_ms).await?;
+        let course = PublicFile::holder(&account.course);
+        store
+            .share_objects(&course, account, &public, now_ms)
+            .await?;
+        // Once more, because a sweep may have come between; from the touch on it leaves them.
+        let kept = store.own_objects(account, hashes).await?;
+        let sized = |(hash, (row, is_stored)): (ChunkHash, (ObjectRow, bool))| {
+            is_stored.then_some((hash, row.bytes))
+        };
+        Ok(kept.into_iter().filter_map(sized).collect())
+    }
+}

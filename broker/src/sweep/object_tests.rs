@@ -1,0 +1,145 @@
+//! The sweep of an object store, with a real one and both databases.
+#![allow(clippy::unwrap_used)]
+
+use super::*;
+use crate::{
+    config::{ChunkPlace, Database, ObjectOptions},
+    people::Account,
+    store::ObjectRow,
+};
+use baton_object_store_tests::Server;
+use baton_postgres_tests::Disk;
+use baton_protocol::Grant;
+use bytes::Bytes;
+
+const MINUTE: i64 = 60_000;
+const TERMS: Terms = Terms {
+    chunks: Duration::from_secs(600),
+    jobs: Duration::from_secs(7 * 24 * 3600),
+};
+
+struct Place {
+    store: Store,
+    objects: Arc<Objects>,
+}
+
+impl Place {
+    /// A person who uploaded a chunk and has it from a time on.
+    async fn has(&self, person: &str, text: &'static str, at_ms: i64) -> ObjectRow {
+        let account = account(person);
+        let row = row(text);
+        let rows = std::slice::from_ref(&row);
+        self.store
+            .expect_objects(&account, rows, at_ms)
+            .await
+            .unwrap();
+        let grant = self.objects.upload_grant(&row).await.unwrap();
+        upload(&grant, Bytes::from_static(text.as_bytes())).await;
+        self.store
+            .confirm_objects(&account, rows, at_ms)
+            .await
+            .unwrap();
+        row
+    }
+
+    async fn sweep(&self, now_ms: i64) -> usize {
+        let chunks = ChunkStore::Objects(Arc::clone(&self.objects));
+        sweep(&self.store, &chunks, TERMS, now_ms).await.unwrap()
+    }
+
+    async fn is_there(&self, row: &ObjectRow) -> bool {
+        let sizes = self.objects.sizes(vec![row.clone()]).await.unwrap();
+        sizes.iter().any(|(_, bytes)| bytes.is_some())
+    }
+}
+
+fn account(person: &str) -> Account {
+    Account {
+        owner: person.to_owned(),
+        course: "ml".to_owned(),
+    }
+}
+
+fn row(text: &str) -> ObjectRow {
+    ObjectRow {
+        hash: baton_chunks::hash(text.as_bytes()),
+        object: uuid::Uuid::new_v4().simple().to_string(),
+        bytes: text.len() as u64,
+    }
+}
+
+async fn upload(grant: &Grant, bytes: Bytes) {
+    let client = reqwest::Client::builder().no_proxy().build().unwrap();
+    let mut request = client.put(&grant.url).body(bytes);
+    for (name, value) in &grant.headers {
+        request = request.header(name, value);
+    }
+    let answer = request.send().await.unwrap();
+    assert!(answer.status().is_success(), "{}", answer.status());
+}
+
+#[tokio::test]
+async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server::start();
+    let postgres = baton_postgres_tests::Server::start(Disk::NoSync);
+    let folder = tempfile::tempdir().unwrap();
+    let sqlite = Database::Sqlite(folder.path().join("broker.db"));
+    let postgres = Database::named(&postgres.url());
+    for (database, prefix) in [(sqlite, "one"), (postgres, "two")] {
+        let store = Store::open(&database).await.unwrap();
+        store.acquire_leadership().await.unwrap();
+        let address = format!("{}/{prefix}", server.address()).parse().unwrap();
+        let ChunkPlace::Objects(address) = address else {
+            panic!("{address} is no bucket");
+        };
+        let options = ObjectOptions::of(server.variables());
+        let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
+        objects.check().await.unwrap();
+        let objects = Arc::new(objects);
+        check(&Place { store, objects }).await;
+    }
+}
+
+async fn check(place: &Place) {
+    let of_ada = place.has("ada", "old", 0).await;
+    let of_bob = place.has("bob", "old", 8 * MINUTE).await;
+    // Two hold one object: that of a course, which one of them has asked for.
+    let public = place.has("", "public", 0).await;
+    let hashes = [public.hash];
+    let (course, ada) = (account(""), account("ada"));
+    let sharing = place
+        .store
+        .share_objects(&course, &ada, &hashes, 8 * MINUTE);
+    sharing.await.unwrap();
+    // It may be uploaded, and never is.
+    let never = row("never");
+    let expecting = place
+        .store
+        .expect_objects(&ada, std::slice::from_ref(&never), 0);
+    expecting.await.unwrap();
+    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 3 + 6 + 5);
+
+    // Those of Ada, and the one that is not there, which is no failure.
+    assert_eq!(place.sweep(11 * MINUTE).await, 2);
+    assert!(!place.is_there(&of_ada).await && place.is_there(&of_bob).await);
+    assert!(place.is_there(&public).await);
+    let held = place.store.held_objects(&ada, &hashes).await.unwrap();
+    assert_eq!(held[&public.hash], public);
+    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 6);
+
+    // What was uploaded after its row was swept is found, unless it may still be on its way.
+    let grant = place.objects.upload_grant(&never).await.unwrap();
+    upload(&grant, Bytes::from_static(b"never")).await;
+    let look = |now_ms| look_through(&place.store, &place.objects, now_ms);
+    let now_ms = unix_ms();
+    assert_eq!(look(now_ms).await.unwrap(), 0);
+    assert!(place.is_there(&never).await);
+    assert_eq!(look(now_ms + 120 * MINUTE).await.unwrap(), 1);
+    assert!(!place.is_there(&never).await);
+    assert!(place.is_there(&of_bob).await && place.is_there(&public).await);
+
+    assert_eq!(place.sweep(30 * MINUTE).await, 2);
+    assert!(!place.is_there(&of_bob).await && !place.is_there(&public).await);
+    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 0);
+}

@@ -1,0 +1,193 @@
+//! The *object_store* transport: moves chunks to and from a store outside of the broker, each with a grant of the broker.
+//!
+//! **Invariant:** nothing is sent anywhere but to the address of a grant, which is good for one chunk and a few minutes;
+//! no redirect is followed, and the broker's token stays here.
+
+use std::time::Duration;
+
+use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant};
+use bytes::{Bytes, BytesMut};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url, redirect::Policy};
+
+use crate::{Dial, LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
+
+/// How long the store may send no byte of an answer.
+const READ_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// Chunks under way at a time, which are in memory.
+const PARALLEL: usize = 8;
+
+/// How much of a refusal is read.
+const LONGEST_REFUSAL: usize = 16 << 10;
+
+#[derive(Debug, Clone)]
+pub(crate) struct ObjectClient {
+    client: Client,
+}
+
+impl ObjectClient {
+    /// The store's certificate is checked as the broker's.
+    pub(crate) fn new(dial: &Dial) -> Result<Self, LinkError> {
+        let client = Client::builder()
+            .no_proxy()
+            .redirect(Policy::none())
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(READ_TIMEOUT)
+            .tls_backend_preconfigured(tls::client(dial.ca_file.as_deref())?)
+            .build();
+        match client {
+            Ok(client) => Ok(Self { client }),
+            Err(_) => Err(LinkError::Answer(
+                "the object store's address cannot be used",
+            )),
+        }
+    }
+
+    /// Uploads the chunks that have a grant.
+    pub(crate) async fn put(
+        &self,
+        grants: Vec<Grant>,
+        chunks: &[(ChunkHash, Bytes)],
+    ) -> Result<(), LinkError> {
+        let put = async |grant: Grant| {
+            let named = chunks.iter().find(|(hash, _)| *hash == grant.chunk);
+            match named {
+                Some((_, bytes)) if bytes.len() as u64 == grant.bytes => {
+                    self.put_one(&grant, bytes.clone()).await
+                }
+                _ => Err(LinkError::Answer("a grant is for another chunk")),
+            }
+        };
+        let uploads = stream::iter(grants).map(put).buffer_unordered(PARALLEL);
+        uploads.try_collect().await
+    }
+
+    async fn put_one(&self, grant: &Grant, bytes: Bytes) -> Result<(), LinkError> {
+        let request = self.request(Method::PUT, grant)?.body(Body::from(bytes));
+        match self.send(request, grant).await {
+            // An earlier attempt arrived, whose answer did not.
+            Err(LinkError::ObjectRefused { status: 412, .. }) => Ok(()),
+            answer => answer.map(drop),
+        }
+    }
+
+    /// Fetches and verifies all of these chunks; `each` gets every one once, in order, also when the rest does not
+    /// arrive.
+    pub(crate) async fn get(
+        &self,
+        grants: Vec<Grant>,
+        mut each: impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
+    ) -> Result<(), LinkError> {
+        let get = async |grant: Grant| {
+            let chunk = self.get_one(&grant).await?;
+            Ok::<_, LinkError>((grant.chunk, chunk))
+        };
+        let mut chunks = stream::iter(grants).map(get).buffered(PARALLEL);
+        while let Some((hash, chunk)) = chunks.try_next().await? {
+            each(hash, chunk)?;
+        }
+        Ok(())
+    }
+
+    async fn get_one(&self, grant: &Grant) -> Result<Bytes, LinkError> {
+        let hash = grant.chunk;
+        let answer = self.send(self.request(Method::GET, grant)?, grant).await;
+        let mut answer = match answer {
+            Err(LinkError::ObjectRefused { status: 404, .. }) => {
+                return Err(LinkError::DamagedChunk { hash });
+            }
+            answer => answer?,
+        };
+        let mut bytes = BytesMut::new();
+        while let Some(part) = answer.chunk().await.map_err(|error| broke(grant, error))? {
+            bytes.extend_from_slice(&part);
+            if bytes.len() > CHUNK_BYTES {
+                return Err(LinkError::DamagedChunk { hash });
+            }
+        }
+        match baton_chunks::hash(&bytes) == hash {
+            true => Ok(bytes.freeze()),
+            false => Err(LinkError::DamagedChunk { hash }),
+        }
+    }
+
+    fn request(&self, method: Method, grant: &Grant) -> Result<RequestBuilder, LinkError> {
+        let url: Result<Url, _> = grant.url.parse();
+        let Ok(url) = url else {
+            return Err(LinkError::Answer("a grant has no valid address"));
+        };
+        let mut request = self.client.request(method, url);
+        for (name, value) in &grant.headers {
+            request = request.header(name, value);
+        }
+        Ok(request)
+    }
+
+    async fn send(&self, request: RequestBuilder, grant: &Grant) -> Result<Response, LinkError> {
+        let answer = request.send().await.map_err(|error| broke(grant, error))?;
+        let status = answer.status();
+        if status.is_success() {
+            return Ok(answer);
+        }
+        let code = code_of(answer).await;
+        let host = host(grant);
+        let is_full = status == StatusCode::INSUFFICIENT_STORAGE
+            || code.contains("Quota")
+            || code.contains("StorageFull");
+        if is_full {
+            return Err(LinkError::StoreFull {
+                text: format!("the object store at {host} answered {code}"),
+            });
+        }
+        let status = status.as_u16();
+        match status {
+            // Of a conflict with another upload of the same object, S3 says the same.
+            408 | 409 | 425 | 429 | 500.. => Err(LinkError::ObjectStore {
+                host,
+                reason: format!("it answered {status} {code}"),
+            }),
+            _ => Err(LinkError::ObjectRefused { host, status, code }),
+        }
+    }
+}
+
+fn host(grant: &Grant) -> String {
+    let url: Option<Url> = grant.url.parse().ok();
+    let host = url
+        .as_ref()
+        .and_then(|url| Some((url.host_str()?, url.port())));
+    match host {
+        Some((host, Some(port))) => format!("{host}:{port}"),
+        Some((host, None)) => host.to_owned(),
+        None => String::new(),
+    }
+}
+
+fn broke(grant: &Grant, error: reqwest::Error) -> LinkError {
+    let reason = match tls::problem(&error) {
+        Some(problem) => format!("the connection is not safe: {problem}"),
+        None if error.is_timeout() => "it does not answer".to_owned(),
+        None => cause_of(error),
+    };
+    let host = host(grant);
+    LinkError::ObjectStore { host, reason }
+}
+
+/// The error's name in S3's answers, such as `SlowDown`.
+async fn code_of(mut answer: Response) -> String {
+    let mut body = Vec::new();
+    while let Ok(Some(part)) = answer.chunk().await {
+        body.extend_from_slice(&part);
+        if body.len() > LONGEST_REFUSAL {
+            break;
+        }
+    }
+    let body = String::from_utf8_lossy(&body);
+    let code = body
+        .split_once("<Code>")
+        .and_then(|(_, rest)| rest.split_once("</Code>"));
+    let code = code.map_or("", |(code, _)| code);
+    let is_letter = |letter: &char| letter.is_ascii_alphanumeric();
+    code.chars().take(80).filter(is_letter).collect()
+}
