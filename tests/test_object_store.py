@@ -1,0 +1,106 @@
+"""State that goes through an object store and not through the broker."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from end_to_end import Kernel, Service
+from end_to_end.object_store import SECRET, ObjectStore
+
+MAKE = """
+import numpy as np
+x = np.random.default_rng(7).integers(0, 256, 64 << 20, dtype="uint8")
+"""
+SUM = "int(x.sum(dtype='int64'))"
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Iterator[ObjectStore]:
+    store = ObjectStore(tmp_path / "store")
+    yield store
+    store.kill()
+
+
+@pytest.fixture
+def running(service: Service, store: ObjectStore) -> Service:
+    service.start_broker(**store.settings)
+    service.start_worker(BATON_WORKER_SANDBOX="none")  # cells look at a file of the test
+    return service
+
+
+def objects(service: Service, stored: bool = True) -> int:
+    """How many the broker has seen in the store, or has given grants for."""
+    with closing(sqlite3.connect(service.data / "broker.db")) as database:
+        count = "SELECT COUNT(*) FROM chunks WHERE object IS NOT NULL AND stored = ?"
+        return int(database.execute(count, [stored]).fetchone()[0])
+
+
+def files(service: Service) -> list[Path]:
+    """What went through the broker."""
+    return [path for path in service.data.rglob("chunks/**/*") if path.is_file()]
+
+
+def test_a_cells_state_goes_through_the_store_once(running: Service, new_kernel: Callable[..., Kernel]) -> None:
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
+    kernel.run(MAKE).ok()
+    total = kernel.evaluate(SUM)
+    cell = kernel.gpu(f"seen = {SUM}\nx[5] = 7\ny = x[::-1].copy()\nseen").ok()
+    assert cell.value == str(total)
+    assert kernel.evaluate("int(x[5]), bool((y == x[::-1]).all())") == (7, True)
+    sent = objects(running)
+    assert sent >= 128
+    # What the store has already is not sent again.
+    kernel.run("again = x.copy()").ok()
+    assert kernel.gpu("int(again[5])").ok().value == "7"
+    assert objects(running) - sent < 8
+    assert files(running) == []
+    assert SECRET not in running.log("broker")
+    assert "Signature" not in running.log("broker")
+
+
+def test_on_one_machine_nothing_goes_through_the_store(running: Service, new_kernel: Callable[..., Kernel]) -> None:
+    kernel = running.kernel(new_kernel)
+    kernel.run(MAKE).ok()
+    assert kernel.gpu(SUM).ok().value == str(kernel.evaluate(SUM))
+    assert objects(running) == 0
+
+
+def test_a_result_waits_for_a_store_that_is_killed(
+    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel], tmp_path: Path
+) -> None:
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
+    kernel.run(MAKE).ok()
+    total = kernel.evaluate(SUM)
+    go = tmp_path / "go"
+    cell = kernel.begin(
+        "%%gpu\nimport os, time\nprint('inside', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+        "y = x ^ 255"
+    )
+    cell.wait_for_text("inside", seconds=60)
+    store.kill()
+    go.touch()
+    store.start()
+    cell.finish(seconds=120).ok()
+    assert kernel.evaluate("int(y.sum(dtype='int64'))") == 255 * (64 << 20) - total
+
+
+def test_a_cell_that_waits_for_the_store_can_be_interrupted(
+    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel]
+) -> None:
+    kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
+    kernel.run(MAKE).ok()
+    total = kernel.evaluate(SUM)
+    store.kill()
+    cell = kernel.begin("%%gpu\nx[:] = 0")
+    cell.wait_for(lambda _: objects(running, stored=False), "the notebook has grants")
+    kernel.interrupt()
+    assert cell.finish().error is not None
+    assert kernel.evaluate(SUM) == total
+    store.start()
+    kernel.gpu("x[:] = 0").ok()
+    assert kernel.evaluate(SUM) == 0
