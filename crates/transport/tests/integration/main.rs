@@ -3,5 +3,6 @@
 mod chunks;
 mod connection;
 mod memory;
+mod objects;
 mod server;
 mod token;
