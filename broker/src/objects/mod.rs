@@ -6,6 +6,8 @@
 //! **Invariant:** nothing here decides who may have a chunk; keys name no person.
 
 mod presign;
+#[cfg(test)]
+mod tests;
 
 use crate::{
     config::{ObjectAddress, ObjectOptions},

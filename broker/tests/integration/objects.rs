@@ -22,11 +22,10 @@ struct Class {
 
 impl Class {
     async fn start() -> Self {
-        Self::with(|_| {}).await
+        Self::with(Server::start(), |_| {}).await
     }
 
-    async fn with(change: impl FnOnce(&mut Rules)) -> Self {
-        let server = Server::start();
+    async fn with(server: Server, change: impl FnOnce(&mut Rules)) -> Self {
         let mut rules = Rules {
             token: Some("sesame"),
             tcp: true,
@@ -200,7 +199,7 @@ async fn whoever_uploads_other_bytes_harms_only_themselves() {
 
 #[tokio::test]
 async fn what_may_be_uploaded_counts_as_if_it_were_there() {
-    let class = Class::with(|rules| {
+    let class = Class::with(Server::start(), |rules| {
         rules.person_limit_bytes = Some(2 << 20);
         rules.blob_limit_bytes = 3 << 20;
     })
@@ -271,6 +270,26 @@ async fn a_store_that_is_killed_and_comes_back_is_waited_for() {
     putting.await.unwrap().unwrap();
     assert_eq!(getting.await.unwrap().unwrap(), chunks[..20]);
     assert_eq!(fetched(&ada, &hashes).await.unwrap(), chunks);
+}
+
+#[tokio::test]
+async fn a_store_that_is_full_still_gives_what_it_has() {
+    let class = Class::with(Server::start_small(), |_| {}).await;
+    let ada = class.client("ada").with_patience(std::time::Duration::ZERO);
+    let chunks: Vec<_> = (0..100).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
+    let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+    let error = ada.put(&chunks).await.unwrap_err();
+    // This one has no other words for it.
+    let text = error.to_string();
+    assert!(text.ends_with("it answered 500 InternalError"), "{text}");
+    let missing = ada.missing(&hashes).await.unwrap();
+    let stored = chunks.len() - missing.len();
+    assert!(stored > 0 && !missing.is_empty());
+    assert_eq!(missing, hashes[stored..]);
+    assert_eq!(
+        fetched(&ada, &hashes[..stored]).await.unwrap(),
+        chunks[..stored]
+    );
 }
 
 #[tokio::test]

@@ -28,6 +28,8 @@ const DEADLINE: Duration = Duration::from_secs(120);
 pub struct Server {
     folder: TempDir,
     ports: Ports,
+    /// How many, and megabytes of each.
+    volumes: (u32, u32),
     running: Option<Child>,
 }
 
@@ -42,9 +44,20 @@ struct Ports {
 impl Server {
     #[must_use]
     pub fn start() -> Self {
+        Self::with_volumes(40, 64)
+    }
+
+    /// With room for some 64 MB.
+    #[must_use]
+    pub fn start_small() -> Self {
+        Self::with_volumes(8, 8)
+    }
+
+    fn with_volumes(count: u32, megabytes: u32) -> Self {
         let mut server = Self {
             folder: tempfile::tempdir().unwrap(),
             ports: Ports::free(),
+            volumes: (count, megabytes),
             running: None,
         };
         server.start_again();
@@ -63,12 +76,9 @@ impl Server {
             .arg("server")
             .arg(format!("-dir={}", data.display()))
             .args(["-ip=127.0.0.1", "-filer", "-s3", "-master.telemetry=false"])
-            // One collection for each bucket, and a few small volumes in it.
-            .args([
-                "-master.volumeSizeLimitMB=64",
-                "-volume.max=40",
-                "-volume.minFreeSpace=1",
-            ])
+            .arg("-volume.minFreeSpace=1")
+            .arg(format!("-volume.max={}", self.volumes.0))
+            .arg(format!("-master.volumeSizeLimitMB={}", self.volumes.1))
             .args(["-s3.port.iceberg=0", "-s3.port.lance=0"])
             .args([
                 port("master.port", ports.master[0]),
