@@ -69,6 +69,19 @@ def test_on_one_machine_nothing_goes_through_the_store(running: Service, new_ker
     assert objects(running) == 0
 
 
+def test_a_saved_state_is_in_the_store(running: Service, new_kernel: Callable[..., Kernel]) -> None:
+    first = running.kernel(new_kernel)
+    first.run(MAKE).ok()
+    total = first.evaluate(SUM)
+    first.run("%gpu_save all").ok()
+    first.shutdown()
+    assert objects(running) >= 64
+    assert files(running) == []
+    second = running.kernel(new_kernel)
+    second.run("%gpu_load all").ok()
+    assert second.evaluate(SUM) == total
+
+
 def test_a_result_waits_for_a_store_that_is_killed(
     running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:

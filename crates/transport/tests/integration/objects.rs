@@ -38,6 +38,8 @@ struct World {
     asked: HashMap<&'static str, usize>,
     confirmed: Vec<ChunkHash>,
     address: String,
+    /// What is left of the time in which the broker takes bytes itself.
+    by_broker: bool,
     /// Grants so far: each is another one.
     grants: usize,
 }
@@ -66,6 +68,9 @@ fn grant(world: &mut World, chunk: ChunkHash, bytes: u64) -> Grant {
 async fn uploads(State(world): State<Shared>, body: Bytes) -> Vec<u8> {
     let mut world = lock(&world);
     *world.asked.entry("uploads").or_default() += 1;
+    if world.by_broker {
+        return encode(&Grants::Broker {});
+    }
     let wanted: Vec<(ChunkHash, u64)> = decode(&body).unwrap();
     let grants = wanted
         .into_iter()
@@ -109,6 +114,16 @@ async fn damaged(State(world): State<Shared>, body: Bytes) -> Vec<u8> {
         }
     }
     encode(&())
+}
+
+/// Of a broker that was started again in the meantime, unless it still takes bytes.
+async fn bytes(State(world): State<Shared>) -> StatusCode {
+    let mut world = lock(&world);
+    *world.asked.entry("bytes").or_default() += 1;
+    match std::mem::take(&mut world.by_broker) {
+        true => StatusCode::NO_CONTENT,
+        false => StatusCode::CONFLICT,
+    }
 }
 
 async fn object(
@@ -164,6 +179,8 @@ async fn start() -> (Server, ChunkClient, Shared) {
         .route("/v1/chunks/grants/download", post(downloads))
         .route("/v1/chunks/uploaded", post(uploaded))
         .route("/v1/chunks/damaged", post(damaged))
+        .route("/v1/chunks", put(bytes))
+        .route("/v1/chunks/get", post(bytes))
         .route("/store/{name}", put(object).get(object))
         .with_state(Arc::clone(&world));
     let server = Server::tcp(router).await;
@@ -288,4 +305,19 @@ async fn a_silent_store_is_given_up_in_time() {
         LinkError::ObjectStore { reason, .. } => assert_eq!(reason, "it does not answer"),
         other => panic!("{other:?}"),
     }
+}
+
+#[tokio::test]
+async fn a_broker_that_gets_an_object_store_is_followed() {
+    let (_server, client, world) = start().await;
+    let chunks = [chunk(1, 100), chunk(2, 100)];
+    lock(&world).by_broker = true;
+    client.put(&chunks[..1]).await.unwrap();
+    assert_eq!(lock(&world).asked["uploads"], 1);
+    // From here on there is a store.
+    client.put(&chunks[1..]).await.unwrap();
+    assert_eq!(lock(&world).asked["bytes"], 2);
+    assert_eq!(lock(&world).confirmed, [chunks[1].0]);
+    let right = chunks[1].1.clone();
+    assert_eq!(fetched(&client, &[chunks[1].0]).await.unwrap(), [right]);
 }
