@@ -17,6 +17,7 @@ NAMES = (
     "cold_start",
     "large_array",
     "moving_state",
+    "transports",
     "peers",
     "virtual_cuda",
     "gpu_gate",

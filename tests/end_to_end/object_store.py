@@ -20,8 +20,10 @@ PROGRAMS = ("master", "volume", "filer", "s3")
 
 
 class ObjectStore:
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, volumes: int = 40) -> None:
+        """Each volume has 64 MB."""
         self.folder = folder
+        self._volumes = volumes
         ports = free_ports(2 * len(PROGRAMS))
         self._ports = {name: (ports[2 * place], ports[2 * place + 1]) for place, name in enumerate(PROGRAMS)}
         self._process: subprocess.Popen[bytes] | None = None
@@ -33,7 +35,7 @@ class ObjectStore:
         data.mkdir(parents=True, exist_ok=True)
         command = [str(Path(sys.executable).with_name("weed")), "server", f"-dir={data}", "-ip=127.0.0.1"]
         command += ["-filer", "-s3", "-master.telemetry=false", "-s3.port.iceberg=0", "-s3.port.lance=0"]
-        command += ["-master.volumeSizeLimitMB=64", "-volume.max=40", "-volume.minFreeSpace=1"]
+        command += ["-master.volumeSizeLimitMB=64", f"-volume.max={self._volumes}", "-volume.minFreeSpace=1"]
         for name, (port, grpc) in self._ports.items():
             command += [f"-{name}.port={port}", f"-{name}.port.grpc={grpc}"]
         environment = os.environ | {"AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET}
