@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from end_to_end import Kernel, Service
 from end_to_end.object_store import SECRET, ObjectStore
+from end_to_end.service import run_binary
 
 MAKE = """
 import numpy as np
@@ -60,6 +61,18 @@ def test_a_cells_state_goes_through_the_store_once(running: Service, new_kernel:
     assert files(running) == []
     assert SECRET not in running.log("broker")
     assert "Signature" not in running.log("broker")
+
+
+def test_doctor_tries_the_store(service: Service, store: ObjectStore) -> None:
+    def said(**changed: str) -> str:
+        return run_binary(service.place, "doctor", **(store.settings | changed)).stdout
+
+    assert "ok     The broker can use s3://class/baton" in said()
+    refused = said(AWS_SECRET_ACCESS_KEY="another")
+    assert "wrong  The broker cannot use s3://class/baton" in refused
+    assert "SignatureDoesNotMatch" in refused
+    store.kill()
+    assert "Connection refused" in said()
 
 
 def test_on_one_machine_nothing_goes_through_the_store(running: Service, new_kernel: Callable[..., Kernel]) -> None:

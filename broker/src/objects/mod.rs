@@ -39,19 +39,36 @@ const GRANT_LIFETIME: Duration = Duration::from_secs(300);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// How long the store may take for one request of the broker. Whoever waits for it asks again.
 const PATIENCE: Duration = Duration::from_secs(20);
+/// How much of an error is shown; the store's answer is part of it.
+const LONGEST_CAUSE: usize = 400;
 /// Requests to the store at a time, for one request to the broker.
 const PARALLEL: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ObjectsError {
     #[error("The object store's settings are not complete: {0}")]
-    Settings(#[source] object_store::Error),
-    #[error("The object store does not work: {0}")]
-    Store(#[from] object_store::Error),
+    Settings(object_store::Error),
+    /// Shown without the layers above its cause, which repeat it.
+    #[error("The object store does not work: {}", cause_of(.0))]
+    Store(object_store::Error),
     #[error("The object store's credentials cannot be used to sign requests")]
     Sign,
     #[error("The object store returned other bytes than were written")]
     Changed,
+}
+
+impl From<object_store::Error> for ObjectsError {
+    fn from(error: object_store::Error) -> Self {
+        Self::Store(error)
+    }
+}
+
+fn cause_of(error: &object_store::Error) -> String {
+    let mut cause: &dyn std::error::Error = error;
+    while let Some(source) = cause.source() {
+        cause = source;
+    }
+    cause.to_string().chars().take(LONGEST_CAUSE).collect()
 }
 
 pub(crate) struct Objects {

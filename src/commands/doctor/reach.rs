@@ -54,7 +54,7 @@ pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
         Ok(()) => Finding::Good(format!("The broker can use {address}")),
         Err(error) => Finding::wrong(
             format!("The broker cannot use {address}: {error:#}"),
-            "set AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY as in docs/guides/object-store.md",
+            "check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; an address without encryption needs AWS_ALLOW_HTTP=true (docs/guides/object-store.md)",
         ),
     })
 }
