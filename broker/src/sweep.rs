@@ -160,7 +160,7 @@ pub(crate) async fn sweep(
             let unheld = store.forget_objects(&stale, touched_before).await?;
             let count = unheld.len();
             let failed = objects.delete(unheld).await;
-            objects.count(store).await?;
+            objects.room.count(store).await?;
             return Ok(count - failed);
         }
     };

@@ -88,10 +88,11 @@ async fn expect(
     if let Some(exceeded) = shared.quotas.take(&account.owner, new_bytes).await? {
         return Err(ChunkError::of_quota(account, exceeded));
     }
-    if !objects.has_room(store, new_bytes).await? {
+    // Until the rows are written.
+    let Some(_reservation) = objects.room.reserve(store, new_bytes).await? else {
         let limit_bytes = objects.limit_bytes;
         return Err(ChunkError::StoreLimit { limit_bytes });
-    }
+    };
     let expected: Vec<ObjectRow> = wanted
         .iter()
         .filter(|(hash, _)| !own.get(hash).is_some_and(|(_, is_stored)| *is_stored))

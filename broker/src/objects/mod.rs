@@ -6,12 +6,13 @@
 //! **Invariant:** nothing here decides who may have a chunk; keys name no person.
 
 mod presign;
+mod room;
 #[cfg(test)]
 mod tests;
 
 use crate::{
     config::{ObjectAddress, ObjectOptions},
-    store::{ObjectRow, Store, StoreError},
+    store::ObjectRow,
 };
 use baton_protocol::{ChunkHash, Grant};
 use baton_transport::tls;
@@ -28,11 +29,8 @@ use reqwest::{
     Method,
     header::{HeaderValue, IF_NONE_MATCH},
 };
-use std::{
-    path::PathBuf,
-    sync::atomic::{AtomicU64, Ordering},
-    time::Duration,
-};
+use room::Room;
+use std::{path::PathBuf, time::Duration};
 
 /// How long a grant is good for. Shorter than the shortest time after which a sweep may delete what it is for.
 const GRANT_LIFETIME: Duration = Duration::from_secs(300);
@@ -75,8 +73,7 @@ pub(crate) struct Objects {
     store: AmazonS3,
     prefix: Path,
     pub(crate) limit_bytes: u64,
-    /// At least what somebody holds or may upload.
-    used_bytes: AtomicU64,
+    pub(crate) room: Room,
 }
 
 /// Writes, reads and deletes an object at this address, and signs a request.
@@ -130,29 +127,8 @@ impl Objects {
             store,
             prefix: Path::from(address.prefix.as_str()),
             limit_bytes,
-            used_bytes: AtomicU64::new(0),
+            room: Room::new(limit_bytes),
         })
-    }
-
-    /// What lies there is what the rows say.
-    pub(crate) async fn count(&self, store: &Store) -> Result<(), StoreError> {
-        let used_bytes = store.bytes_of_objects().await?;
-        self.used_bytes.store(used_bytes, Ordering::Relaxed);
-        Ok(())
-    }
-
-    /// Whether so much more may be uploaded, which is counted then.
-    pub(crate) async fn has_room(&self, store: &Store, bytes: u64) -> Result<bool, StoreError> {
-        let fits = || {
-            let before = self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
-            before.saturating_add(bytes) <= self.limit_bytes
-        };
-        if fits() {
-            return Ok(true);
-        }
-        // Some of it may have been deleted, or never have been uploaded.
-        self.count(store).await?;
-        Ok(fits())
     }
 
     /// Writes, reads and deletes an object.
