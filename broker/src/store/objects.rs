@@ -159,12 +159,17 @@ impl Store {
         Ok(())
     }
 
-    /// Nobody holds this object any more: it is not there, or holds something else.
+    /// Nobody holds this object any more: it is not there, or holds something else. What saved states name of it is
+    /// known, so that it is kept when it is uploaded again.
     pub(crate) async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
-        let rows = sql("DELETE FROM chunks WHERE hash = ? AND object = ?")
-            .bind(gone.hash.0.as_slice())
-            .bind(&gone.object);
-        self.writer().await?.apply(vec![rows]).await
+        let of = |statement: &'static str| {
+            sql(statement)
+                .bind(gone.hash.0.as_slice())
+                .bind(&gone.object)
+        };
+        let forgotten = of("DELETE FROM chunks WHERE hash = ? AND object = ? AND of_states = 0");
+        let lost = of("UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ?");
+        self.writer().await?.apply(vec![forgotten, lost]).await
     }
 
     /// Forgets those of the holders who have not touched their chunk in the meantime. Returns the objects that nobody
@@ -181,14 +186,15 @@ impl Store {
             let mut left_over = Vec::new();
             for (hash, holders) in batch {
                 let rows =
-                    sql("SELECT hash, bytes, object, owner, course, touched_ms FROM chunks WHERE hash = ?")
+                    sql("SELECT hash, bytes, object, owner, course, touched_ms, of_states FROM chunks WHERE hash = ?")
                         .bind(hash.0.as_slice());
                 let (mut going, mut staying) = (HashSet::new(), HashSet::new());
                 for row in writer.fetch(rows).await? {
                     let holder = account(&row)?;
                     let is_object = row.get::<Option<String>>("object")?.is_some();
                     let object = is_object.then(|| object(&row)).transpose()?;
-                    let is_stale = row.get::<i64>("touched_ms")? < touched_before_ms;
+                    let is_stale = row.get::<i64>("touched_ms")? < touched_before_ms
+                        && row.get::<i64>("of_states")? == 0;
                     if !(is_stale && holders.contains(&holder)) {
                         staying.extend(object);
                         continue;

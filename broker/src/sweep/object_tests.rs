@@ -5,11 +5,11 @@ use super::*;
 use crate::{
     config::{ChunkPlace, Database, ObjectOptions},
     people::Account,
-    store::ObjectRow,
+    store::{ObjectRow, StateRow},
 };
 use baton_object_store_tests::Server;
 use baton_postgres_tests::Disk;
-use baton_protocol::Grant;
+use baton_protocol::{Grant, api::SavedState};
 use bytes::Bytes;
 
 const MINUTE: i64 = 60_000;
@@ -97,8 +97,46 @@ async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
         let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
         objects.check().await.unwrap();
         let objects = Arc::new(objects);
-        check(&Place { store, objects }).await;
+        let place = Place { store, objects };
+        check(&place).await;
+        check_states(&place).await;
     }
+}
+
+/// Also when the object was found to be damaged, and was uploaded again.
+async fn check_states(place: &Place) {
+    let eve = account("eve");
+    let kept = place.has("eve", "kept", 0).await;
+    let save = async |name: &str| {
+        let entry = SavedState {
+            name: name.to_owned(),
+            notebook: None,
+            saved_ms: 0,
+            bytes: 4,
+            variables: 1,
+        };
+        let state = StateRow {
+            entry,
+            body: Vec::new(),
+            chunks: vec![kept.hash],
+        };
+        place.store.save_state(&eve, &state).await.unwrap();
+    };
+    save("one").await;
+    assert_eq!(place.sweep(60 * MINUTE).await, 0);
+    assert!(place.is_there(&kept).await);
+    place.store.drop_object(&kept).await.unwrap();
+    let hashes = [kept.hash];
+    let held = place.store.held_objects(&eve, &hashes).await;
+    assert!(held.unwrap().is_empty());
+    let again = place.has("eve", "kept", 60 * MINUTE).await;
+    save("two").await;
+    assert!(place.store.delete_state(&eve, "one").await.unwrap());
+    assert_eq!(place.sweep(120 * MINUTE).await, 0);
+    assert!(place.is_there(&again).await);
+    assert!(place.store.delete_state(&eve, "two").await.unwrap());
+    assert_eq!(place.sweep(180 * MINUTE).await, 1);
+    assert!(!place.is_there(&again).await);
 }
 
 async fn check(place: &Place) {
