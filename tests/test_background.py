@@ -81,7 +81,7 @@ def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -
         pytest.param("bound()", id="a method of Python's"),
         pytest.param("add(3)", id="a built-in method"),
         pytest.param("next(generator)", id="a generator"),
-        pytest.param("eval('val' + 'ues')", id="text"),
+        pytest.param("eval('value' + 's')", id="text"),
         pytest.param("globals()['values']", id="the namespace"),
         pytest.param("parameter.sum()", id="a tensor"),
         pytest.param("%whos", id="a magic that shows all variables"),
