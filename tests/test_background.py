@@ -269,6 +269,22 @@ def test_nothing_lands_in_the_middle_of_a_cell_that_awaits(kernel: Kernel, gate:
     assert kernel.evaluate("made") == 1
 
 
+def test_a_subshell_waits_for_all_background_cells(kernel: Kernel, gate: Gate) -> None:
+    kernel.run("values = []").ok()
+    subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
+    background(kernel, f"{gate.closed()}values.append(1)")
+    refused = kernel.on_subshell(subshell, "%%gpu --background other\n1").finish()
+    assert "hint: run it in the notebook itself" in refused.stderr
+    waits = [kernel.on_subshell(subshell, code) for code in ("values.append(2)", "%%gpu\nvalues.append(3)")]
+    assert kernel.run("5").ok().value == "5"
+    assert not any(cell.done for cell in waits)
+    gate.open()
+    for cell in waits:
+        cell.finish().ok()
+    assert kernel.evaluate("values") == [1, 2, 3]
+    kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})
+
+
 def test_its_worker_is_killed(kernel: Kernel, gate: Gate) -> None:
     kernel.run("values = []").ok()
     session = kernel.session_pid

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import zmq
-from end_to_end import Cell, Kernel, wait_until
+from end_to_end import Kernel, wait_until
 from end_to_end.results import Result
 from jupyter_client.manager import KernelManager
 from jupyter_client.session import Session
@@ -136,18 +136,12 @@ def test_a_subshell_works_while_a_cell_runs(kernel: Kernel, front: str) -> None:
     cell.wait_for_text("begun")
     subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
     assert kernel.ask_control("list_subshell_request")["subshell_id"] == [subshell]
-    assert on_subshell(kernel, subshell, "print('beside')").finish().ok().stdout == "beside\n"
-    behind = on_subshell(kernel, subshell, "%%gpu\nprint('behind')")
+    assert kernel.on_subshell(subshell, "print('beside')").finish().ok().stdout == "beside\n"
+    behind = kernel.on_subshell(subshell, "%%gpu\nprint('behind')")
     flag.touch()
     cell.finish().ok()
     assert behind.finish().ok().stdout == "behind\n"
     kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})
-
-
-def on_subshell(kernel: Kernel, subshell: str, code: str) -> Cell:
-    request = kernel.client.session.msg("execute_request", {"code": code, "silent": False, "store_history": False})
-    request["header"]["subshell_id"] = subshell
-    return kernel.send(request)
 
 
 # ---- several clients

@@ -96,6 +96,11 @@ class Kernel:
         self.client.shell_channel.send(request)
         return cell
 
+    def on_subshell(self, subshell: str, code: str) -> Cell:
+        request = self.client.session.msg("execute_request", {"code": code, "silent": False, "store_history": False})
+        request["header"]["subshell_id"] = subshell
+        return self.send(request)
+
     def pump(self, seconds: float) -> None:
         """Take in what has come, waiting at most this long for something."""
         ready = dict(self._poller.poll(max(0, int(seconds * 1000))))

@@ -82,9 +82,13 @@ class Job:
         _KEEPERS.pop(self, None)
         self._ended.set()
 
+    def wait_in_thread(self, timeout: float | None = None) -> None:
+        """Returns when it has ended, which the main thread finds out, or the time is over."""
+        self._ended.wait(timeout)
+
     def _wait(self, timeout: float | None) -> None:
         if threading.current_thread() is not threading.main_thread():
-            self._ended.wait(timeout)
+            self.wait_in_thread(timeout)
         elif (keeper := _KEEPERS.get(self)) is not None:
             keeper.wait_for(self, timeout)
         if not self.done():

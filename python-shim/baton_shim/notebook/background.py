@@ -92,6 +92,8 @@ class Background:
     def submit(self, cell: NotebookCell, options: Options) -> Job:
         """Raises what keeps the cell in the notebook. A call leaves when the cell that makes it has ended."""
         home = self._home
+        if not on_main_thread():
+            raise UsageError("A subshell runs nothing in the background\nhint: run it in the notebook itself")
         names = names_of(cell)
         home.rest.bring()
         one = BackgroundCell(cell, options, Lent(self._uses(cell, names, options)))
@@ -252,6 +254,8 @@ class Background:
                 self._carried.append((variable, before.get(variable, _MISSING), value))
 
     def _code_ended(self) -> None:
+        if not on_main_thread():
+            return
         self._code_runs = False
         if not self.is_empty:
             self._hear()
@@ -281,6 +285,9 @@ class Background:
 
     def before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
         """Returns when the code with these names, and what is `beside` them, may run. Raises `NotYetHere`."""
+        if not on_main_thread():
+            self._wait_in_thread()
+            return
         self._settle_context()
         if not self.is_empty:
             self._hear()
@@ -289,10 +296,14 @@ class Background:
 
     def cell_begins(self) -> None:
         """Nothing lands before it has ended."""
-        self._code_runs = True
+        if on_main_thread():
+            self._code_runs = True
 
     def before_all(self) -> None:
         """Returns when every background cell has landed. Raises `NotYetHere`."""
+        if not on_main_thread():
+            self._wait_in_thread()
+            return
         self._settle_context()
         if not self.is_empty:
             self._wait(lambda: (self._cells[-1], "") if self._cells else None)
@@ -344,8 +355,6 @@ class Background:
         return None
 
     def _wait(self, conflict: Callable[[], tuple[BackgroundCell, str] | None], timeout: float | None = None) -> None:
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError("A background cell can be waited for in a cell of the notebook only, not in a thread")
         ran, self._code_runs = self._code_runs, False
         began, said = time.monotonic(), False
         try:
@@ -369,6 +378,11 @@ class Background:
         finally:
             self._code_runs = ran
 
+    def _wait_in_thread(self) -> None:
+        """Of a subshell. The main thread alone receives, and lands."""
+        for one in tuple(self._cells):
+            one.job.wait_in_thread()
+
     def _receive(self, interrupts: Interrupts, seconds: float) -> bool:
         """Whether something came."""
         try:
@@ -379,6 +393,10 @@ class Background:
             self._lose()
             return True
         return message is not None
+
+
+def on_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
 
 
 def given_to(cell: NotebookCell) -> list[Any]:

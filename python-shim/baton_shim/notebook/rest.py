@@ -252,7 +252,8 @@ class Rest:
         @functools.wraps(handle)
         def handle_later(stream: Any, identity: Any, message: Any) -> Any:
             self.bring()
-            self._before(analysis.CellNames, self._called_by(message["content"]))
+            if called := self._called_by(message["content"]):
+                self._before(analysis.CellNames, called)
             return handle(stream, identity, message)
 
         return handle_later
@@ -263,7 +264,7 @@ class Rest:
         comm = manager.comms.get(content.get("comm_id"))
         found = [getattr(comm, name, None) for name in ("_msg_callback", "_close_callback")]
         found.append(manager.targets.get(content.get("target_name")))
-        return [callback for callback in found if not is_own_callback(callback)]
+        return [callback for callback in found if callback is not None and not is_own_callback(callback)]
 
     def before_cell(self, tree: ast.AST) -> None:
         """Code of the notebook begins. Raises `NotYetHere`."""
