@@ -139,6 +139,8 @@ def test_marks_of_gpu_cells_mean_nothing_in_a_job(run: Runs, tmp_path: Path) -> 
         "# first\n\n%%cpu\nprint(x.sum().item())",
         "%gpu_status",
         "from baton import gpu\n@gpu\ndef double(y):\n    return 2 * y\nwith gpu:\n    print(double(4))",
+        "# trains\n%%gpu --background job\ny = 5\ny * 2",
+        "print(job.result(), job)\n%gpu_jobs",
         "%%gpu\n1 / 0",
     )
     said = run("marked.ipynb")
@@ -148,7 +150,8 @@ def test_marks_of_gpu_cells_mean_nothing_in_a_job(run: Runs, tmp_path: Path) -> 
     assert printed(ran.cells[2]) == "4.0\n"
     assert printed(ran.cells[3]).startswith("This notebook runs as a job")
     assert printed(ran.cells[4]) == "8\n"
-    assert "----> 2 1 / 0" in strip_colours("\n".join(ran.cells[5].outputs[0].traceback))
+    assert printed(ran.cells[6]).startswith("10 <background cell In[6]: done>\nThis notebook runs as a job")
+    assert "----> 2 1 / 0" in strip_colours("\n".join(ran.cells[7].outputs[0].traceback))
 
 
 def strip_colours(text: str) -> str:

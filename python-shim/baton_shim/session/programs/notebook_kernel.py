@@ -5,6 +5,8 @@ relatives change nothing here, and without a GPU `cuda` is virtual, as in a sess
 
 from __future__ import annotations
 
+import re
+
 from baton_shim.base.launch import end_with_parent, leave_notebook_folder, run_kernel
 
 TYPE_CHECKING = False
@@ -13,7 +15,11 @@ if TYPE_CHECKING:
 
 MARKS = frozenset(("%%gpu", "%%cpu", "%%both"))
 """First lines that say where a cell runs. All cells of a job run here."""
-ABOUT_THE_SESSION = ("gpu", "gpu_config", "gpu_output", "gpu_reset", "gpu_status")
+ABOUT_THE_SESSION = tuple(
+    "gpu gpu_config gpu_jobs gpu_load gpu_output gpu_reset gpu_save gpu_states gpu_status gpu_undo".split()
+)
+HANDLE = re.compile(r"(?:\s*#[^\n]*\n)*\s*%%gpu\s[^\n]*?--background[ =]([^\W\d]\w*)")
+"""The variable that the notebook expects the handle of a background cell in."""
 
 
 def main() -> None:
@@ -29,6 +35,7 @@ def shell_ready(shell: Any) -> None:
     RUNTIME.kernel = OnGpuMachine()
     SWITCH.begin(session=True)
     shell.input_transformers_cleanup.append(without_mark)
+    shell.events.register("post_run_cell", lambda result: bind_handle(shell.user_ns, result))
     for name in ABOUT_THE_SESSION:
         shell.register_magic_function(no_session, "line", name)
 
@@ -41,6 +48,16 @@ def without_mark(lines: list[str]) -> list[str]:
         if line.strip() and not line.lstrip().startswith("#"):
             break
     return lines
+
+
+def bind_handle(namespace: dict[str, Any], result: Any) -> None:
+    """A background cell has ended here when the next one begins."""
+    from baton_shim.base.job import Job
+
+    if (found := HANDLE.match(result.info.raw_cell or "")) is not None:
+        job = Job(result.execution_count or 0)
+        job.ends(result.result, result.error_in_exec)
+        namespace[found[1]] = job
 
 
 def no_session(line: str) -> None:
