@@ -84,6 +84,7 @@ def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -
         pytest.param("eval('value' + 's')", id="text"),
         pytest.param("globals()['values']", id="the namespace"),
         pytest.param("parameter.sum()", id="a tensor"),
+        pytest.param("held.result().append(3)", id="the result of an earlier cell"),
         pytest.param("%whos", id="a magic that shows all variables"),
         pytest.param("%time len(values)", id="a magic that runs code"),
         pytest.param("return values", id="code that does not compile"),
@@ -101,6 +102,8 @@ def test_code_that_touches_what_is_lent_waits(kernel: Kernel, gate: Gate, code: 
         "parameter = torch.zeros(3, requires_grad=True); weights = parameter.data\n"
         "loss = (parameter * 2).sum()"
     ).ok()
+    background(kernel, "values", "held")
+    kernel.run("held.result()").ok()
     body = f"{gate.closed()}values.append(2); array[1] = 7; weights[0] = 1; new = 1"
     background(kernel, body)
     cell = kernel.begin(code)

@@ -93,3 +93,8 @@ class Job:
             keeper.wait_for(self, timeout)
         if not self.done():
             raise TimeoutError(f"In[{self.number}] has not ended within {timeout:g} seconds; it goes on")
+
+
+def held_by(obj: object) -> tuple[object, ...] | None:
+    """What a handle holds; None: it is none."""
+    return (obj._value, obj._error) if isinstance(obj, Job) else None

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 from IPython.core.error import UsageError
 
 from baton_shim.base.interrupts import Interrupts
-from baton_shim.base.job import Job
+from baton_shim.base.job import Job, held_by
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, outputs
 from baton_shim.notebook.again import Cell, described
@@ -122,7 +122,8 @@ class Background:
 
     def _footprint(self, names: Iterable[str], beside: Iterable[object] = ()) -> Any:
         namespace = self._home.namespace
-        return self._home.table.footprint([*(namespace[name] for name in names if name in namespace), *beside], Job)
+        values = [namespace[name] for name in names if name in namespace]
+        return self._home.table.footprint([*values, *beside], held_by)
 
     def _depart(self, one: BackgroundCell, names: analysis.CellNames, interrupts: Interrupts) -> None:
         home = self._home

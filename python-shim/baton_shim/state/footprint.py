@@ -7,7 +7,7 @@ Functions, and classes without data, count as code: they reach what they refer t
 from __future__ import annotations
 
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -47,30 +47,56 @@ class Footprint:
         for number, found in few.items():
             if number in many:
                 return found
-        theirs = sorted(other.memory)
-        for begin, end in self.memory:
-            if any(begin < their_end and their_begin < end for their_begin, their_end in theirs):
-                return "memory"
-        return None
+        return "memory" if overlap(merged(self.memory), merged(other.memory)) else None
 
     def update(self, other: Footprint) -> None:
         self.objects |= other.objects
         self.memory += other.memory
 
 
-def footprint(values: Iterable[Any], walker: Walker, closed: type) -> Footprint:
-    """What is `closed` is not looked into."""
+def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same addresses as ranges in order that neither touch nor overlap."""
+    found: list[tuple[int, int]] = []
+    for begin, end in sorted(ranges):
+        if found and begin <= found[-1][1]:
+            found[-1] = found[-1][0], max(end, found[-1][1])
+        else:
+            found.append((begin, end))
+    return found
+
+
+def overlap(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
+    """Whether two lists of `merged` ranges have an address in common."""
+    ones, others = iter(one), iter(other)
+    first, second = next(ones, None), next(others, None)
+    while first is not None and second is not None:
+        if first[0] < second[1] and second[0] < first[1]:
+            return True
+        if first[1] <= second[1]:
+            first = next(ones, None)
+        else:
+            second = next(others, None)
+    return False
+
+
+def footprint(values: Iterable[Any], walker: Walker, held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
+    """`held_by` says what an object holds that does not travel; None: it says nothing of this object."""
     made, kinds, numbering = Footprint(), walker.kinds, walker.numbering
-    reach = walker.reach(values)
-    for number in reach.marked:
-        if number >= numbering.anchors and number not in numbering.dropped:
-            _add(numbering.objects[number], made, kinds)
-    for obj in reach.unknown.values():
-        if isinstance(obj, closed):
-            continue
-        _add(obj, made, kinds)
-        if made.opaque is None and is_opaque(obj, kinds):
-            made.opaque = obj
+    waiting, told = list(values), set[int]()
+    while waiting:
+        reach, waiting = walker.reach(waiting), []
+        for number in reach.marked:
+            if number >= numbering.anchors and number not in numbering.dropped:
+                _add(numbering.objects[number], made, kinds)
+        for obj in reach.unknown.values():
+            held = held_by(obj)
+            if held is None:
+                _add(obj, made, kinds)
+                if made.opaque is None and is_opaque(obj, kinds):
+                    made.opaque = obj
+            elif id(obj) not in told:
+                told.add(id(obj))
+                waiting += held
     return made
 
 

@@ -265,9 +265,9 @@ class Table:
         """The way to an object from a name that reaches it."""
         return path_to(obj, [(name, self.namespace[name])], self._kinds)
 
-    def footprint(self, values: Iterable[Any], closed: type) -> Footprint:
-        """What these values reach that can change; what is `closed` is not looked into."""
-        return footprint(values, self._walker, closed)
+    def footprint(self, values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
+        """What these values reach that can change. `held_by` says what an object holds that does not travel."""
+        return footprint(values, self._walker, held_by)
 
     def with_graphs(self) -> list[Any]:
         """The tensors among its objects whose computation graph does not travel with them."""
