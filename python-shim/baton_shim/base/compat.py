@@ -121,6 +121,7 @@ OF_CELLS = (
         (
             "comm.base_comm:BaseComm.__del__",
             "comm.base_comm:BaseComm._msg_callback",
+            "comm.base_comm:BaseComm._close_callback",
             "comm.base_comm:CommManager.unregister_comm",
             "ipywidgets.widgets.widget:_instances",
         ),

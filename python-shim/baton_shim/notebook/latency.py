@@ -38,7 +38,7 @@ def _watched(name, holder, key):
 _call.seen = {}
 _watched("snapshot", _call, "depart")
 _watched("wait", _call.Call, "_wait")
-_watched("apply", _call.Call, "_land")
+_watched("apply", _call.Call, "land")
 del _watched
 """
 FRESH = """
