@@ -31,10 +31,9 @@ impl Runner {
                 let worker = seen.get(&life.row.name);
                 life.connected = worker.is_some_and(|worker| worker.is_connected);
                 let Some(worker) = worker else { continue };
-                // A job that was requeued starts another process.
-                life.draining = worker.draining;
                 if life.connected {
                     life.missing_since = None;
+                    life.draining = worker.draining;
                 }
                 if let Some(took_ms) = life.comes(settings, worker.connected_ms) {
                     pool.starts_ms.push(took_ms);
@@ -140,6 +139,8 @@ impl Runner {
                     }
                     JobState::Pending => {
                         life.missing_since = None;
+                        // A job that was requeued starts another process.
+                        life.draining = false;
                         life.expected_ms = expected(settings, &values).await;
                     }
                     _ => {
