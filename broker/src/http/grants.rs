@@ -20,8 +20,7 @@ use axum::{
     extract::{DefaultBodyLimit, State},
     routing::post,
 };
-use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant, Grants, decode, encode};
-use futures_util::{StreamExt, TryStreamExt, stream};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, decode, encode};
 use std::{
     collections::{BTreeMap, BTreeSet},
     sync::Arc,
@@ -59,11 +58,10 @@ async fn grant_uploads(
         return Err(ChunkError::TooLarge { bytes });
     }
     let rows = expect(&shared, objects, &account, &wanted).await?;
-    let grants = stream::iter(rows)
-        .map(|row| async move { objects.upload_grant(&row).await })
-        .buffered(1)
-        .try_collect();
-    let grants: Vec<Grant> = grants.await?;
+    let mut grants = Vec::with_capacity(rows.len());
+    for row in &rows {
+        grants.push(objects.upload_grant(row).await?);
+    }
     Ok(encode(&Grants::Store { grants }))
 }
 

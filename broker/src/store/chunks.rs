@@ -82,10 +82,19 @@ impl Store {
         chunks: &[(ChunkHash, u64)],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        for batch in chunks.chunks(NAMED) {
-            let holds = batch.iter().map(|chunk| hold(account, *chunk, now_ms));
-            let writer = self.writer().await?;
-            writer.apply(holds.collect()).await?;
+        self.write_each(chunks, |chunk| hold(account, *chunk, now_ms))
+            .await
+    }
+
+    /// A statement for each of them, some at a time, so that others write in between.
+    pub(super) async fn write_each<Item>(
+        &self,
+        items: &[Item],
+        statement: impl Fn(&Item) -> Statement,
+    ) -> Result<(), StoreError> {
+        for batch in items.chunks(NAMED) {
+            let statements = batch.iter().map(&statement).collect();
+            self.writer().await?.apply(statements).await?;
         }
         Ok(())
     }

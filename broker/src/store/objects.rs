@@ -82,8 +82,7 @@ impl Store {
         objects: &[ObjectRow],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        for batch in objects.chunks(NAMED) {
-            let expected = batch.iter().map(|new| {
+        self.write_each(objects, |new| {
                 sql(
                     "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored) VALUES (?, ?, ?, ?, ?, ?, 0)
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
@@ -100,10 +99,8 @@ impl Store {
                 .bind(number(new.bytes))
                 .bind(now_ms)
                 .bind(&new.object)
-            });
-            self.writer().await?.apply(expected.collect()).await?;
-        }
-        Ok(())
+        })
+        .await
     }
 
     /// The broker has seen these.
@@ -113,19 +110,16 @@ impl Store {
         objects: &[ObjectRow],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        for batch in objects.chunks(NAMED) {
-            let confirmed = batch.iter().map(|seen| {
-                sql("UPDATE chunks SET stored = 1, touched_ms = ?
+        self.write_each(objects, |seen| {
+            sql("UPDATE chunks SET stored = 1, touched_ms = ?
                      WHERE hash = ? AND owner = ? AND course = ? AND object = ?")
-                .bind(now_ms)
-                .bind(seen.hash.0.as_slice())
-                .bind(&account.owner)
-                .bind(&account.course)
-                .bind(&seen.object)
-            });
-            self.writer().await?.apply(confirmed.collect()).await?;
-        }
-        Ok(())
+            .bind(now_ms)
+            .bind(seen.hash.0.as_slice())
+            .bind(&account.owner)
+            .bind(&account.course)
+            .bind(&seen.object)
+        })
+        .await
     }
 
     /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term.
@@ -136,8 +130,7 @@ impl Store {
         hashes: &[ChunkHash],
         now_ms: i64,
     ) -> Result<(), StoreError> {
-        for batch in hashes.chunks(NAMED) {
-            let shared = batch.iter().map(|hash| {
+        self.write_each(hashes, |hash| {
                 sql(
                     "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored)
                      SELECT hash, ?, ?, bytes, ?, object, 1 FROM chunks
@@ -153,10 +146,8 @@ impl Store {
                 .bind(hash.0.as_slice())
                 .bind(&from.owner)
                 .bind(&from.course)
-            });
-            self.writer().await?.apply(shared.collect()).await?;
-        }
-        Ok(())
+        })
+        .await
     }
 
     /// Nobody holds this object any more: it is not there, or holds something else. What saved states name of it is
