@@ -12,8 +12,7 @@ from pathlib import Path
 
 import psutil
 
-from end_to_end.place import describe
-from end_to_end.waiting import wait_until
+from end_to_end.place import end_rest
 
 LIMIT = resource.RLIMIT_MSGQUEUE  # type: ignore[attr-defined]
 NAME = "Max msgqueue size"
@@ -35,15 +34,7 @@ class Leftovers:
 
     def close(self) -> list[str]:
         """Says what is left, and ends it."""
-        try:
-            wait_until(lambda: not self.processes(), "all processes ended", seconds=15)
-        except AssertionError:
-            left = self.processes()
-            names = describe(left)
-            for process in left:
-                process.kill()
-            return names
-        return []
+        return end_rest(self.processes)
 
     def _marks(self, process: psutil.Process) -> bool:
         try:

@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,16 +110,9 @@ class Place:
             if is_service(process):
                 process.send_signal(signal.SIGTERM)
         try:
-            wait_until(lambda: not self.processes(), "all processes ended", seconds=15)
-        except AssertionError:
-            left = self.processes()
-            names = describe(left)
-            for process in left:
-                process.kill()
-            return names
+            return end_rest(self.processes)
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
-        return []
 
 
 def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
@@ -143,6 +137,19 @@ def has_words(process: psutil.Process, words: tuple[str, ...]) -> bool:
         return False
     rest = iter(line)
     return all(word in rest for word in words)
+
+
+def end_rest(processes: Callable[[], list[psutil.Process]]) -> list[str]:
+    """Gives them time to end, says which have not, and ends these."""
+    try:
+        wait_until(lambda: not processes(), "all processes ended", seconds=15)
+    except AssertionError:
+        left = processes()
+        names = describe(left)
+        for process in left:
+            process.kill()
+        return names
+    return []
 
 
 def describe(processes: list[psutil.Process]) -> list[str]:
