@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
     from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.home import Home
-    from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
 
 _MISSING = object()
@@ -104,7 +103,7 @@ class Background:
             with Interrupts() as interrupts:
                 self._depart(one, names, interrupts)
         else:
-            one.lent.add(set(), self._footprint(one.lent.uses.reads, given_to(cell)))
+            self._lend(one)
         self._cells.append(one)
         self.jobs.append(one.job)
         one.job.attach(self)
@@ -112,7 +111,7 @@ class Background:
         return one.job
 
     def _uses(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Uses:
-        uses = self._uses_of(names, given_to(cell))
+        uses = self._uses_of(names, cell.given())
         return uses._replace(reads=(uses.reads | options.keep) - options.drop, writes=uses.writes - options.drop)
 
     def _uses_of(self, names: analysis.CellNames, beside: Iterable[object] = ()) -> Uses:
@@ -142,11 +141,10 @@ class Background:
         home.pages.cell_begins(one.cell.number, one.cell.parent)
 
     def _lend(self, one: BackgroundCell) -> None:
-        """What it was given so far."""
-        assert one.call is not None
-        assert one.call.departure is not None
-        given = one.call.departure.names
-        one.lent.add(given, self._footprint(given, given_to(one.cell)))
+        """What it was given so far, or will be."""
+        departure = one.call.departure if one.call is not None else None
+        names = departure.names if departure is not None else one.lent.uses.reads
+        one.lent.add(names, self._footprint(names, one.cell.given()))
 
     # ---- what the proxy says ----
 
@@ -195,8 +193,7 @@ class Background:
                     self._depart(one, names_of(one.cell), interrupts)
             except BaseException as error:  # it cannot leave: only this cell suffers
                 self._cells.popleft()
-                self._show_end(one, None, error)
-                one.job.ends(None, error)
+                self._fail(one, error)
 
     # ---- its end ----
 
@@ -216,9 +213,9 @@ class Background:
         shown, home.displays_after = home.displays_after, after
         if not self._code_runs:
             self._carry(before)
-        value = landed.result[1:] if landed is not None and landed.result is not None else None
+        value = landed.shown if landed is not None else None
         self._show_end(one, value, error, shown, summary)
-        one.job.ends(value_of(landed), error)
+        one.job.ends(landed.value if landed is not None else None, error)
         calls = range(one.call.number, one.call.number + 1)
         summaries = [summary] if summary else []
         home.again.note(Cell(one.cell.number, calls, one.cell.parent, value, described(error), list(shown), summaries))
@@ -235,8 +232,8 @@ class Background:
     ) -> None:
         """Below its own cell."""
 
-        def show(kind: str, content: str, **others: Any) -> None:
-            output = {"kind": kind, "content": content, "metadata": b"", "buffers": [], **others}
+        def show(kind: str, content: str) -> None:
+            output = {"kind": kind, "content": content, "metadata": b"", "buffers": []}
             outputs.publish_past_capture(self._home.shell, output, one.cell.parent)
 
         if value is not None:
@@ -248,6 +245,11 @@ class Background:
             show(kind, content)
         if summary is not None:
             show(summary["kind"], summary["content"])
+
+    def _fail(self, one: BackgroundCell, error: BaseException) -> None:
+        """It ends without having changed anything."""
+        self._show_end(one, None, error)
+        one.job.ends(None, error)
 
     def _carry(self, before: dict[ContextVar[Any], Any]) -> None:
         for variable, value in contextvars.copy_context().items():
@@ -262,7 +264,7 @@ class Background:
             self._hear()
             for one in self._cells:
                 if one.call is None and one.cell.block is not None:  # the cell has gone on after it made the call
-                    one.lent.add(set(), self._footprint(one.lent.uses.reads, given_to(one.cell)))
+                    self._lend(one)
 
     def _hear(self) -> None:
         """What is here already."""
@@ -278,9 +280,7 @@ class Background:
         cells, self._cells = self._cells, deque()
         self._home.void()
         for one in cells:
-            error = proxy_gone()
-            self._show_end(one, None, error)
-            one.job.ends(None, error)
+            self._fail(one, proxy_gone())
 
     # ---- code of the notebook that begins ----
 
@@ -326,9 +326,7 @@ class Background:
                 self._lose()
             return
         self._cells.remove(mine)
-        error = given_up(mine.cell.unit)
-        self._show_end(mine, None, error)
-        job.ends(None, error)
+        self._fail(mine, given_up(mine.cell.unit))
 
     def _settle_context(self) -> None:
         carried, self._carried = self._carried, []
@@ -398,21 +396,6 @@ class Background:
 
 def on_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
-
-
-def given_to(cell: NotebookCell) -> list[Any]:
-    """What a call has besides names."""
-    block = cell.block
-    return [] if block is None else [block.function, block.arguments, *block.keywords.values()]
-
-
-def value_of(landed: Landed | None) -> Any:
-    """Of the cell's last line, or what the call returned."""
-    if landed is None:
-        return None
-    if landed.ended is not None:
-        return landed.ended[1]
-    return landed.result[0] if landed.result is not None else None
 
 
 def title(one: BackgroundCell) -> str:

@@ -50,6 +50,11 @@ class NotebookCell:
         """Files that the session has to know to show tracebacks, besides those of functions."""
         return frozenset()
 
+    def given(self) -> list[Any]:
+        """What a block or a call has besides names."""
+        block = self.block
+        return [] if block is None else [block.function, block.arguments, *block.keywords.values()]
+
     def request(self) -> dict[str, Any]:
         """What the proxy has to know of the cell, apart from its state."""
         header = self.parent["header"]

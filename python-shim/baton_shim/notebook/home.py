@@ -268,7 +268,7 @@ class Home:
         from baton_shim.notebook.again import Cell, described
         from baton_shim.notebook.cell import cell_number
 
-        value = landed.result[1:] if landed is not None and landed.result is not None else None
+        value = landed.shown if landed is not None else None
         request = self.shell.kernel.get_parent("shell")
         number, after = cell_number(self.shell), list(self.displays_after)
         self.again.note(Cell(number, calls, request, value, described(error), after, list(self._summaries)))

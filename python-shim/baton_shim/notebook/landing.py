@@ -27,6 +27,18 @@ class Landed(NamedTuple):
     ended: tuple[int, Any] | None
     """Of a block: how it ended, and the value of its `return`."""
 
+    @property
+    def value(self) -> Any:
+        """Of the cell's last line, or what the call returned."""
+        if self.ended is not None:
+            return self.ended[1]
+        return self.result[0] if self.result is not None else None
+
+    @property
+    def shown(self) -> tuple[dict[str, Any], dict[str, Any]] | None:
+        """The value as the session formatted it."""
+        return self.result[1:] if self.result is not None else None
+
 
 def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     home.displays_after += extra["displays_after"]

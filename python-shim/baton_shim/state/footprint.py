@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from baton_shim.state.kinds import Kinds
     from baton_shim.state.walk import Walker
 
+# What they cannot say does not matter: code changes by nobody's use of it.
+_BY_NAME = (types.FunctionType, type, types.ModuleType)
 # Attributes of functions: what they wrap, and how an `@gpu` function runs in the background.
 _OF_WRAPPERS = {"__wrapped__", "background"}
 _CODE = (
@@ -92,7 +94,7 @@ def footprint(values: Iterable[Any], walker: Walker, held_by: Callable[[Any], It
             held = held_by(obj)
             if held is None:
                 _add(obj, made, kinds)
-                if made.opaque is None and is_opaque(obj, kinds):
+                if not isinstance(obj, _BY_NAME) and (id(obj) in reach.unreadable or kinds.why_not(obj) is not None):
                     made.opaque = obj
             elif id(obj) not in told:
                 told.add(id(obj))
@@ -128,19 +130,6 @@ def _memory_of(tensor: Any) -> list[tuple[int, int]]:
     except (RuntimeError, NotImplementedError):  # a layout without one
         return []
     return [(begin, begin + size)] if size else []
-
-
-def is_opaque(obj: Any, kinds: Kinds) -> bool:
-    kind = kinds.of(obj)
-    if isinstance(obj, (types.FunctionType, type, types.ModuleType)):
-        return False
-    if kinds.why_not(obj) is not None:
-        return True
-    try:
-        kind.parts(obj, kind.read(obj))
-    except Exception:  # whatever the class's own code raises
-        return True
-    return False
 
 
 @bare

@@ -30,6 +30,7 @@ class Reach:
     as_leaves: dict[int, Any] = field(default_factory=dict)  # states of these and of the changed ones of their like
     has_nan: bool = False  # one of the atoms in what is new or changed
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
+    unreadable: set[int] = field(default_factory=set)  # of these, the ids of those that do not say what they hold
 
 
 _UNREADABLE = object()
@@ -131,7 +132,7 @@ class Walker:
                 unknown[id(obj)] = obj
                 state = self.kinds.leaf.read_if_leaf(obj)
                 if state is None:
-                    strangers += self._parts(obj)
+                    strangers += self._parts(obj, reach)
                 else:
                     reach.as_leaves[len(self.numbering) + len(reach.leaves)] = state
                     reach.leaves.append(obj)
@@ -193,11 +194,12 @@ class Walker:
             parts += kind.parts(obj, known[1])  # what it let go of may have changed before that
         return parts
 
-    def _parts(self, obj: Any) -> list[Any]:
+    def _parts(self, obj: Any, reach: Reach) -> list[Any]:
         kind = self.kinds.of(obj)
         try:
             return list(kind.parts(obj, kind.read(obj)))
         except Exception:  # the pickler will meet the same and put a stand-in there
+            reach.unreadable.add(id(obj))
             return []
 
     def children_of(self, number: int) -> tuple[int, ...]:
