@@ -5,8 +5,10 @@ Only libcuda is needed, which comes with the driver; no framework has to be inst
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
-from end_to_end import Kernel
+from end_to_end import Kernel, Service
 
 pytestmark = pytest.mark.gpu
 
@@ -47,3 +49,106 @@ def test_the_notebook_kernel_does_not_open_the_gpu(kernel: Kernel) -> None:
     kernel.gpu(f"{COPY_ON_DEVICE}\nback = there_and_back(b'x')\ndel cuda").ok()
     kernel.run("import os\nopened = [os.readlink(entry.path) for entry in os.scandir('/proc/self/fd')]").ok()
     assert kernel.evaluate("[path for path in opened if 'nvidia' in path]") == []
+
+
+MANY = """
+import ctypes
+import functools
+
+PART = 256 << 20
+LOOKED_AT = 1 << 20
+
+
+@functools.cache
+def cuda():
+    library, context = ctypes.CDLL("libcuda.so.1"), ctypes.c_void_p()
+    assert library.cuInit(0) == 0
+    assert library.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+    assert library.cuCtxSetCurrent(context) == 0
+    return library
+
+
+def call(name, *arguments):
+    code = getattr(cuda(), name)(*arguments)
+    assert code == 0, f"{name} failed with {code}"
+
+
+def card_bytes():
+    free, total = ctypes.c_size_t(), ctypes.c_size_t()
+    call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+    return total.value
+
+
+def allocate(size):
+    address = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(address), ctypes.c_size_t(size))
+    return address.value
+
+
+def fill(address, size, number):
+    \"\"\"Each part with a number of its own.\"\"\"
+    for part in range(size // PART):
+        place = ctypes.c_uint64(address + part * PART)
+        call("cuMemsetD32_v2", place, ctypes.c_uint32(number + part), ctypes.c_size_t(PART // 4))
+    call("cuCtxSynchronize")
+
+
+def read(address, size):
+    found = ctypes.create_string_buffer(size)
+    call("cuMemcpyDtoH_v2", found, ctypes.c_uint64(address), ctypes.c_size_t(size))
+    return found.raw
+
+
+def is_filled(address, size, number):
+    \"\"\"By both ends of each part.\"\"\"
+    for part in range(size // PART):
+        expected = (number + part).to_bytes(4, "little") * (LOOKED_AT // 4)
+        for place in (0, PART - LOOKED_AT):
+            if read(address + part * PART + place, LOOKED_AT) != expected:
+                return False
+    return True
+
+
+def is_left_there(address, size, pattern):
+    return any(pattern in read(place, PART) for place in range(address, address + size, PART))
+"""
+CARD_BYTES = "import card\nsize = card.card_bytes() * {percent} // 100 // card.PART * card.PART"
+
+
+@pytest.fixture
+def notebook(service: Service, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+    """On a worker with the default sandbox."""
+    service.start_broker()
+    service.start_worker(slots=2)
+    assert "Sessions time-share this machine's GPU" in service.log("worker-0")
+    folder = service.place.work / "gpu"
+    folder.mkdir()
+    (folder / "card.py").write_text(MANY)
+    return lambda: service.kernel(new_kernel, folder=folder)
+
+
+@pytest.mark.timeout(300)
+def test_two_notebooks_have_more_than_the_card_and_each_finds_it_as_it_left_it(notebook: Callable[[], Kernel]) -> None:
+    kernels = [notebook(), notebook()]
+    for number, kernel in enumerate(kernels):
+        kernel.gpu(f"{CARD_BYTES.format(percent=55)}\naddress = card.allocate(size)", seconds=60).ok()
+        kernel.gpu(f"card.fill(address, size, {1000 * number})", seconds=120).ok()
+    for number, kernel in enumerate(kernels):
+        kernel.gpu(f"right = card.is_filled(address, size, {1000 * number})", seconds=120).ok()
+        assert kernel.evaluate("right") is True
+
+
+@pytest.mark.timeout(300)
+def test_what_a_session_left_on_the_card_is_not_found_by_the_next(notebook: Callable[[], Kernel]) -> None:
+    secret = 0x5EC12E75
+    pattern = f"({secret}).to_bytes(4, 'little') * 16"
+    first = notebook()
+    first.gpu(f"{CARD_BYTES.format(percent=10)}\naddress = card.allocate(size)", seconds=60).ok()
+    first.gpu(f"card.call('cuMemsetD32_v2', card.ctypes.c_uint64(address), {secret}, card.ctypes.c_size_t(size // 4))")
+    first.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
+    assert first.evaluate("seen") is True
+    first.shutdown()
+    second = notebook()
+    second.gpu(f"{CARD_BYTES.format(percent=40)}\naddress = card.allocate(size)", seconds=60).ok()
+    second.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
+    assert second.evaluate("seen") is False
