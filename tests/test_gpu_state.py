@@ -185,6 +185,28 @@ def test_what_cannot_travel_home_stays_usable_there(kernel: Kernel) -> None:
     assert kernel.gpu("next(numbers)").ok().value == "1"
 
 
+ONLY_THERE = """
+import sys, types
+made_there = types.ModuleType("made_there")
+exec("class Thing:\\n    def __init__(self): self.number = 1", vars(made_there))
+sys.modules["made_there"] = made_there
+"""
+
+
+def test_what_the_notebook_cannot_rebuild_costs_the_cell_nothing_else(kernel: Kernel) -> None:
+    """As of a module that a compiler writes while it runs."""
+    kernel.run("numbers = [1]").ok()
+    result = kernel.gpu(f"{ONLY_THERE}thing = made_there.Thing()\nnumbers.append(2)").ok()
+    what = "'Thing' of the module 'made_there' cannot be imported here"
+    assert f"warning: {what} (ModuleNotFoundError: No module named 'made_there')" in result.stderr
+    assert kernel.evaluate("numbers") == [1, 2]
+    local = kernel.run("thing.number")
+    assert local.error is not None
+    assert what in local.error[1]
+    assert kernel.gpu("thing.number += 1\nnumbers.append(thing.number)").ok().stderr == ""
+    assert kernel.evaluate("numbers") == [1, 2, 2]
+
+
 def test_what_cannot_travel_is_refused_before_the_run(kernel: Kernel) -> None:
     kernel.run("batches = (n for n in range(3))\nkept = 1").ok()
     result = kernel.gpu("kept = 2\nprint(batches)")

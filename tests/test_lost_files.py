@@ -201,7 +201,7 @@ def test_what_a_cell_took_away_is_there_when_its_variables_cannot_come_home(
 REFUSES = (
     "import os\nhome = os.getpid()\n"
     "class Refuses:\n    def __init__(self): self.x = 1\n"
-    "    def __setstate__(self, state):\n        if os.getpid() == home: raise ValueError('not here')\n"
+    "    def __setstate__(self, state):\n        if os.getpid() == home: raise SystemExit('not here')\n"
 )
 REFUSED = "made = Refuses()\n"
 STAY = "warning: Changes to files are not undone: the cell worked in the notebook's folder itself"

@@ -225,7 +225,7 @@ class Call:
             around = self.home.surroundings
             if self.options.background is not None:
                 extra = around.without_changed_here(extra)
-            troubles.extend(around.apply(extra, undo))
+            troubles[:] = around.apply(extra, undo)
 
         try:
             assert end.file_descriptor is not None
@@ -245,7 +245,7 @@ class Call:
             self.home.transfer.returned(end.body["delta"], extra["names"])
         self.home.rest.applied(table, self.number, self.cell.number)
         self.home.undo_log.note(self.cell, table)
-        for line in troubles:
+        for line in [*troubles, *table.not_rebuilt]:
             warn(line)
         landed = landing.land(self.home, self.cell, extra)
         if not self.options.returns:

@@ -10,15 +10,24 @@ import mmap
 import os
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Set
-from typing import Any
+from typing import Any, NamedTuple
 
-from baton_shim.base.undoing import Action, take_back
+from baton_shim.base.undoing import Action, OnUndo, take_back
 from baton_shim.state import memory
 from baton_shim.state.kinds import Kind
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.segments import Segment, Segments
 
 _NOTHING = object()
+
+
+class Received(NamedTuple):
+    """A message and what its reader wants of it, as `Table.apply` takes them."""
+
+    delta: Mapping[str, Any]
+    file_descriptor: int
+    bound_stays: bool
+    besides: Callable[[Any, OnUndo], object]
 
 
 class Undo:

@@ -22,9 +22,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from baton_shim.state.nans import Nans
+from baton_shim.state.rebuilding import StandIns, TolerantUnpickler
 from baton_shim.state.refusal import TableBroken
 
 _UINT = struct.Struct("<I")
+_NUMBERED_DIFFERENTLY = "The two kernels number the objects of a message differently"
 COMPACT_ABOVE = 4096  # so many dropped numbers, and more than half of all, make the next message renumber
 
 
@@ -153,19 +155,30 @@ class Numbering:
         reserved: Sequence[Any],
         count_after: int,
         ahead: Callable[[Any], None],
+        stand_ins: StandIns | None = None,
+        must: Callable[..., Any] = int,
     ) -> tuple[Any, list[Any]]:
         """Read one message's pickle. Returns it and what it numbered (the reserved ones first).
 
-        `ahead` is called with each pickle that stands ahead of the message, before anything else is read.
+        `ahead` is called with each pickle that stands ahead of the message, before anything else is read. With
+        `stand_ins` they come in the place of what cannot be rebuilt, but for errors of the function `must`.
         """
+        if stand_ins is not None:
+            known = [*self.objects, *reserved]
+            unpickler = TolerantUnpickler(body, buffers, known, self._find_class, self.nans, stand_ins, must)
+            message = unpickler.run(ahead)
+            fresh = list(unpickler.memo.values())[len(self.objects) :]
+            if len(self.objects) + len(fresh) != count_after or fresh[-1] is not message:
+                raise TableBroken(_NUMBERED_DIFFERENTLY)
+            return message, fresh
         if self._unpickler is None:
             self._unpickler = _SeededUnpickler(self._find_class, self.nans)
-        unpickler = self._unpickler
+        seeded = self._unpickler
         try:
-            unpickler.seed([*self.objects, *reserved] if reserved else self.objects)
-            unpickler.buffers.waiting = iter(buffers)
-            message = unpickler.run(body, ahead)
-            return message, unpickler.since(len(self.objects), count_after, message)
+            seeded.seed([*self.objects, *reserved] if reserved else self.objects)
+            seeded.buffers.waiting = iter(buffers)
+            message = seeded.run(body, ahead)
+            return message, seeded.since(len(self.objects), count_after, message)
         except BaseException:
             self._unpickler = None
             raise
@@ -252,6 +265,6 @@ class _SeededUnpickler(pickle.Unpickler):
         except pickle.UnpicklingError as error:
             raise TableBroken("The message numbers fewer objects than its sender counted") from error
         if not fresh or fresh[-1] is not message:
-            raise TableBroken("The two kernels number the objects of a message differently")
+            raise TableBroken(_NUMBERED_DIFFERENTLY)
         self.count = count_after
         return fresh

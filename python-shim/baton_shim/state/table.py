@@ -17,6 +17,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from baton_shim.base.undoing import OnUndo
@@ -25,7 +26,7 @@ from baton_shim.state.bindings import Bindings
 from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
-from baton_shim.state.delta import Undo, read_segments
+from baton_shim.state.delta import Received, Undo, read_segments
 from baton_shim.state.failures import failure_of
 from baton_shim.state.footprint import Footprint, footprint
 from baton_shim.state.kinds import Here, Kinds
@@ -35,6 +36,7 @@ from baton_shim.state.message import Header, Snapshot, check_versions, find_clas
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
+from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
     Refused,
     Stayed,
@@ -76,9 +78,11 @@ class Table:
         self.broken = False
         self.rebuilt = False
         """The last message that came made or changed objects, with code of their classes perhaps."""
-        self._home = home  # without it known with the first message
+        self._home, self._saved = home, home is not None  # without it known with the first message
         self._only = only
         self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not take along, and why
+        self.not_rebuilt: list[str] = []  # in the notebook: what came for the first time as a stand-in
+        self._told: set[str] = set()
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here, missing if missing is not None else {})
@@ -472,20 +476,15 @@ class Table:
             self.broken = True
             raise TableBroken(f"Message {delta['messages']} came instead of message {self.messages}")
         self._here.home = self._home
-        undo = self._undo = Undo(self._segments, of_memory=self._home)
-        self._here.used.clear()
+        read = partial(self._read, Received(delta, file_descriptor, bound_stays, besides))
         try:
-            with collector_paused():
-                header, (_, rebound, extra), fresh = self._decode(delta, file_descriptor, undo, bound_stays)
-            besides(extra, undo.add)
+            if self._home and not self._saved:  # a cell has run, and the rest of what it did is worth having
+                (header, (_, rebound, extra), fresh, undo), self.not_rebuilt = read_what_can_be(read, self._told)
+            else:
+                header, (_, rebound, extra), fresh, undo = read(None)
         except BaseException:
             self.broken = True
-            undo.run()
-            self._segments.bring_up(part["number"] for part in delta["segments"])
-            self._kinds.settle()
             raise
-        finally:
-            self._undo = None
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
         with collector_paused():
             self._commit(header, fresh, rebound, undo, bound_stays)
@@ -501,12 +500,28 @@ class Table:
             undo.forget()
         return extra
 
-    def _decode(
-        self, delta: Mapping[str, Any], file_descriptor: int, undo: Undo, bound_stays: bool
-    ) -> tuple[Header, Any, list[Any]]:
+    def _read(self, came: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
+        """As `_decode`, and how to take it back. On an error it is taken back."""
+        undo = self._undo = Undo(self._segments, of_memory=bool(self._home))
+        self._here.used.clear()
+        self._filled = {}
+        try:
+            with collector_paused():
+                found = self._decode(came, undo, stand_ins)
+            came.besides(found[1][2], undo.add)
+        except BaseException:
+            undo.run()
+            self._segments.bring_up(part["number"] for part in came.delta["segments"])
+            self._kinds.settle()
+            raise
+        finally:
+            self._undo = None
+        return *found, undo
+
+    def _decode(self, came: Received, undo: Undo, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any]]:
         """The message's header, its content, and the objects that are new here."""
-        stream = read_segments(delta, file_descriptor, self._segments, undo)
-        self._segments.bring_up(part["number"] for part in delta["segments"] if part["patches"])
+        stream = read_segments(came.delta, came.file_descriptor, self._segments, undo)
+        self._segments.bring_up(part["number"] for part in came.delta["segments"] if part["patches"])
         header, body, buffers = split(stream)
         check_versions(header)
         if header.count_before != len(self._numbering):
@@ -522,9 +537,10 @@ class Table:
         else:
 
             def bind(names: dict[str, Any]) -> None:
-                self._bind(names, undo, bound_stays)
+                self._bind(names, undo, came.bound_stays)
 
-            message, fresh = self._numbering.load(body, buffers, self._reserved, header.count_after, bind)
+            expected = self._reserved, header.count_after
+            message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins, self._patch_anchor)
         self._kinds.settle()
         return header, message, fresh
 

@@ -165,9 +165,11 @@ def change(number):
     os.environ['COURSE'] = str(number)
     tarfile.ENCODING = str(number)
 class Unfit:
+    def __init__(self, error): self.error = error
     def __setstate__(self, state):
-        if os.getpid() == home: raise ValueError('unfit')
-    def __getstate__(self): return {'a': 1}
+        if os.getpid() == home: raise state('unfit')
+        self.error = state
+    def __getstate__(self): return self.error
 """
 EVERYTHING = (
     "(sorted(int(name[5:]) for name in get_ipython().magics_manager.magics['line'] if name.startswith('greet')), "
@@ -240,9 +242,15 @@ def be_given_up(baton: Baton, number: int, model: Model) -> Model:
 
 
 def be_unfit_for_the_notebook(baton: Baton, number: int, model: Model) -> Model:
-    cell = baton.run(f"%%gpu\nchange({number}); unfit = Unfit()")
-    assert "could not be returned (ValueError: unfit)" in cell.error
+    cell = baton.run(f"%%gpu\nchange({number}); unfit = Unfit(SystemExit)")
+    assert "could not be returned (SystemExit: unfit)" in cell.error
     return model
+
+
+def leave_one_object_there(baton: Baton, number: int, model: Model) -> Model:
+    cell = baton.run(f"%%gpu\nchange({number}); unfit = Unfit(ValueError)")
+    assert "warning: a 'Unfit' object cannot be rebuilt here (ValueError: unfit)" in cell.text("stderr")
+    return model.change(number)
 
 
 def be_stopped_while_applying(baton: Baton, number: int, model: Model) -> Model:
@@ -276,6 +284,7 @@ def lose_the_session_after_the_cell(baton: Baton, number: int, model: Model) -> 
 
 STEPS = (
     *(change_here, change_there, change_there_and_be_interrupted, be_refused, be_given_up, be_unfit_for_the_notebook),
+    leave_one_object_there,
     *(be_stopped_while_applying, fail_in_one_part, lose_the_session_in_the_cell, lose_the_session_after_the_cell),
 )
 

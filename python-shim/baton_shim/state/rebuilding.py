@@ -1,0 +1,179 @@
+"""Reading a message again of which something could not be rebuilt here, so that everything else arrives.
+
+In the place of such an object comes a stand-in, as for any object that stayed in the other kernel. Opcodes are read by
+pickle's Python program, because the C program ends with the first error. What fails before an object is there (a module
+that cannot be imported, a constructor) is replaced at once; an object that fails while it is filled may be held by
+others already, so the message is read once more with a stand-in from the start.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, ClassVar, TypeVar
+
+from baton_shim.state.nans import Nans
+from baton_shim.state.refusal import Stayed, TableBroken, stayed_text, where_it_stayed
+
+_Read = TypeVar("_Read")
+_BY_PYTHON: Any = pickle._Unpickler
+MOST_READINGS = 100
+"""Of one message: each but the last finds one object that cannot be filled."""
+
+
+class NotFilled(Exception):
+    """An object with this number was made, and what it consists of did not go into it."""
+
+    def __init__(self, number: int, text: str) -> None:
+        super().__init__(number, text)
+        self.number, self.text = number, text
+
+
+class StandIns:
+    """What could not be rebuilt in one message."""
+
+    def __init__(self) -> None:
+        self.by_number: dict[int, str] = {}
+        self.texts: list[str] = []
+        """Of the last reading."""
+
+    def new(self, text: str) -> Stayed:
+        if text not in self.texts:
+            self.texts.append(text)
+        return Stayed(text, "use it in %%gpu cells")
+
+
+def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -> tuple[_Read, list[str]]:
+    """What `read` returns, and what it could not rebuild, of which not all was `told`. Its error where stand-ins do not
+    help.
+    """
+    try:
+        return read(None), []
+    except TableBroken:
+        raise
+    except Exception as error:
+        stand_ins = StandIns()
+        for _ in range(MOST_READINGS):
+            stand_ins.texts.clear()
+            try:
+                found = read(stand_ins)
+                news = [text for text in stand_ins.texts if text not in told]
+                told.update(news)
+                return found, news
+            except NotFilled as one:
+                stand_ins.by_number[one.number] = one.text
+            except Exception:
+                break
+        raise error
+
+
+def not_rebuilt(what: object, error: BaseException) -> str:
+    """Of an object that `what`, a class or a function, should have made."""
+    module, name = (getattr(what, field, None) for field in ("__module__", "__qualname__"))
+    kind = name if module in ("builtins", "__main__", None) else f"{module}.{name}"
+    return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_stayed(home=False)}"
+
+
+def said(error: BaseException) -> str:
+    return f"{type(error).__name__}: {str(error)[:200]}"
+
+
+class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
+    """`must`: a function whose errors are errors of the whole message."""
+
+    dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_BY_PYTHON.dispatch)
+
+    def __init__(
+        self,
+        program: bytes | memoryview,
+        buffers: Iterable[memoryview],
+        known: Sequence[Any],
+        find_class: Callable[[str, str], Any],
+        nans: Nans,
+        stand_ins: StandIns,
+        must: Callable[..., Any],
+    ) -> None:
+        self._file, self._bytes = io.BytesIO(program), len(program)
+        super().__init__(self._file, buffers=buffers)
+        self.memo = dict(enumerate(known))
+        self._find, self._nans, self._stand_ins, self._must = find_class, nans, stand_ins, must
+
+    def run(self, ahead: Callable[[Any], None]) -> Any:
+        found = self.load()
+        while self._file.tell() < self._bytes:
+            ahead(found)
+            found = self.load()
+        return found
+
+    def find_class(self, module: str, name: str) -> Any:
+        try:
+            return self._find(module, name)
+        except (ImportError, AttributeError) as error:
+            what = f"{name!r} of the module {module!r} cannot be imported here ({said(error)})"
+            return self._stand_ins.new(f"{what} and {where_it_stayed(home=False)}")
+
+    def persistent_load(self, number: int) -> Any:
+        return self._nans.find(-1 - number)
+
+    def load_memoize(self) -> None:
+        number = len(self.memo)
+        if number in self._stand_ins.by_number:
+            self.stack[-1] = self._stand_ins.new(self._stand_ins.by_number[number])
+        self.memo[number] = self.stack[-1]
+
+    dispatch[pickle.MEMOIZE[0]] = load_memoize
+
+    def _make(self, load: Callable[[Any], None], arguments: int) -> None:
+        """An opcode that puts an object into the place of what makes it."""
+        depth = len(self.stack) - 1 - arguments
+        what, given = self.stack[depth : depth + 2]
+        try:
+            load(self)
+        except Exception as error:
+            if what is self._must or isinstance(error, TableBroken):
+                raise
+            del self.stack[depth:]
+            if depth and given and given[0] is self.stack[-1]:  # `what` fills the object before it
+                if type(given[0]) is not Stayed:
+                    self._say_not_filled(given[0], error)
+                self.stack.append(None)
+                return
+            told = next((one for one in (what, *given[:1]) if isinstance(one, (type, Stayed))), what)
+            self.stack.append(self._stand_ins.new(stayed_text(told) or not_rebuilt(told, error)))
+
+    def _fill(self, load: Callable[[Any], None], values: int | None) -> None:
+        """An opcode that gives an object so many values, or all above the mark."""
+        target = self.metastack[-1][-1] if values is None else self.stack[-1 - values]
+        if type(target) is Stayed:
+            if values is None:
+                self.pop_mark()
+            else:
+                del self.stack[-values:]
+            return
+        try:
+            load(self)
+        except Exception as error:
+            if isinstance(error, TableBroken):
+                raise
+            self._say_not_filled(target, error)
+
+    def _say_not_filled(self, target: Any, error: Exception) -> None:
+        number = next((number for number, one in self.memo.items() if one is target), None)
+        if number is None:
+            raise error
+        raise NotFilled(number, not_rebuilt(type(target), error)) from error
+
+
+def _replace(opcode: bytes, how: Callable[..., None], number: int | None) -> None:
+    load = TolerantUnpickler.dispatch[opcode[0]]
+    TolerantUnpickler.dispatch[opcode[0]] = lambda unpickler: how(unpickler, load, number)
+
+
+for _opcode, _arguments in ((pickle.REDUCE, 1), (pickle.NEWOBJ, 1), (pickle.NEWOBJ_EX, 2)):
+    _replace(_opcode, TolerantUnpickler._make, _arguments)
+for _opcode, _values in (
+    *((pickle.BUILD, 1), (pickle.APPEND, 1), (pickle.SETITEM, 2)),
+    *((pickle.APPENDS, None), (pickle.SETITEMS, None), (pickle.ADDITEMS, None)),
+):
+    _replace(_opcode, TolerantUnpickler._fill, _values)
