@@ -41,7 +41,6 @@ def plain(value: Any) -> int | str:
     return value if isinstance(value, (int, str)) else str(value)
 
 
-GPUS: tuple[Kind, ...] = (
-    *rows("Virtual CUDA", "baton_shim.virtual", ("on", lambda _: SWITCH.on, lambda _, on: SWITCH.turn(on), True)),
-    *rows("The description of the GPU", "baton_shim.virtual", ("gpu", gpu_model, give_gpu_model, None)),
-)
+(ON,) = rows("Virtual CUDA", "baton_shim.virtual", ("on", lambda _: SWITCH.on, lambda _, on: SWITCH.turn(on), True))
+(MODEL,) = rows("The description of the GPU", "baton_shim.virtual", ("gpu", gpu_model, give_gpu_model, None))
+GPUS: tuple[Kind, ...] = (ON, MODEL._replace(found=True))

@@ -34,6 +34,8 @@ class Kind(NamedTuple):
     difference: Callable[[Any, Any], Any] = lambda before, now: now
     whole: bool = True
     """Whether a difference says everything, so that earlier ones do not matter."""
+    found: bool = False
+    """Whether a session finds it out: what it knows when the notebook's settings have arrived is news to the notebook."""
 
     def is_here(self) -> bool:
         return sys.modules.get(self.module) is not None

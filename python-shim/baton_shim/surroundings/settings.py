@@ -93,6 +93,9 @@ class Settings:
         """
         if rebuilt or len(sys.modules) != self._modules:
             self.look()
+            for kind in kinds():
+                if kind.found:
+                    self._next.pop(kind.name, None)
             self.commit()
 
     def apply(self, changes: Changes, undo: OnUndo) -> list[str]:

@@ -13,10 +13,12 @@ import torch
 from baton_shim.base.gpu_facts import ASKING
 from baton_shim.state import StayedError
 from baton_shim.surroundings.gpus import give_gpu_model, gpu_model
+from baton_shim.surroundings.settings import Settings
 from baton_shim.virtual import hint
 from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
 from baton_shim.virtual.hint import WATCH, word_about, word_for
 
+GPU_SETTING = "baton_shim.virtual.gpu"
 H100 = Gpu("NVIDIA H100 80GB HBM3", 85_045_739_520, (9, 0), 132)
 
 
@@ -64,9 +66,15 @@ def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     subprocess.run(["gcc", *driver], input=DRIVER, text=True, check=True)
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     monkeypatch.setattr(KNOWN, "gpu", UNKNOWN)
+    settings = Settings()
     ASKING.begin()
     assert ASKING._process is not None
     assert ASKING._process.wait(10) == (1 if code else 0)
+    settings.settle(rebuilt=True)  # the notebook's settings have arrived
+    changes = settings.look() or {}
+    assert (GPU_SETTING in changes) is (code == 0), "the notebook hears of it"
+    settings.commit()
+    assert GPU_SETTING not in (settings.look() or {})
     seen = gpu_model(None)
     if code:
         assert seen is None
