@@ -166,8 +166,8 @@ def check_pytorch_mnist(results: list[Result]) -> None:
     data, before, mistake, trained, halfway, _, after, plot, saved = results
     assert data.stdout == "1500 images to learn from, 297 to test with, on cuda:0\n"
     matched(r"before training: (\d+)% right\n", before.stdout)
-    types = "Input type (torch.FloatTensor) and weight type (torch.cuda.FloatTensor)"
-    assert mistake.stdout.startswith(f"{types} should be the same")
+    devices = "Expected all tensors to be on the same device, but got weight is on cuda:0, different from other tensors"
+    assert mistake.stdout.startswith(f"{devices} on cpu")
     assert trained.stdout == "trained on cuda:0 in 45 steps\n"
     first = int(matched(r"after 45 steps: (\d+)% right\n", halfway.stdout))
     last = int(matched(r"after 120 steps: (\d+)% right\n", after.stdout))
@@ -254,8 +254,10 @@ DRAWN_THERE = {"08-pytorch-from-data-to-model": (4, 5), "09-pytorch-in-an-hour":
 
 
 def texts(result: Result) -> list[str]:
-    """One behind the other for each kind of output; torch breaks lines by the width of its numbers."""
-    return [" ".join(text.split()) for _, text in sorted(result.outputs, key=lambda output: output[0])]
+    """One behind the other for each kind of output; torch pads numbers, and breaks lines, by their width."""
+    return [
+        " ".join(text.replace("[ ", "[").split()) for _, text in sorted(result.outputs, key=lambda output: output[0])
+    ]
 
 
 def numbers(result: Result) -> list[float]:

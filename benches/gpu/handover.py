@@ -7,6 +7,7 @@ other's comes back, which is held against what the link can with pinned memory.
 
 from __future__ import annotations
 
+import functools
 import statistics
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from programs import Card, Running, against, arguments, card, running, say
 from end_to_end.turns import Turns, turns  # isort: skip
 
 ROUNDS = 20
-LAUNCHES = 20_000
+LAUNCHES, LAUNCH_ROUNDS = 40_000, 10
 FITS_TARGET_MS = 1.0
 LINK_TARGET = 0.8
 LAUNCH_TARGET_NS = 50
@@ -43,8 +44,9 @@ def main() -> None:
     arm("the link", lambda: link(here))
     for name, part in SIZES.items():
         arm(f"hand-over, {name}", lambda part=part: hand_over(here, part))
-    arm("launches, alone", lambda: launches(here, {}))
-    arm("launches, in turns", lambda: launches_in_turns(here))
+    both = functools.cache(lambda: launches(here))
+    for how in ("alone", "in turns"):
+        arm(f"launches, {how}", lambda how=how: both()[how])
     judge(rows, verdict)
     say(rows, verdict)
 
@@ -101,14 +103,16 @@ def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
     return 1e3 * took
 
 
-def launches(here: Card, extra: dict[str, str]) -> dict[str, Any]:
-    with running(here, SMALL, extra) as (program,):
-        return measured(program.does("launches", LAUNCHES))
-
-
-def launches_in_turns(here: Card) -> dict[str, Any]:
-    with turns(1, here.usable_bytes, here.host_bytes) as end:
-        return launches(here, end.environment(1))
+def launches(here: Card) -> dict[str, dict[str, Any]]:
+    """Of two programs that are there all the time, the best of alternating rounds: processors are not alike."""
+    with (
+        turns(1, here.usable_bytes, here.host_bytes) as end,
+        running(here, SMALL, {}, end.environment(1)) as programs,
+    ):
+        count = LAUNCHES // LAUNCH_ROUNDS
+        rounds = [[program.does("launches", count) for program in programs] for _ in range(LAUNCH_ROUNDS)]
+    best = [{key: min(one[key] for one in found) for key in found[0]} for found in zip(*rounds, strict=True)]
+    return dict(zip(("alone", "in turns"), map(measured, best), strict=True))
 
 
 def judge(rows: dict[str, dict[str, Any]], verdict: dict[str, str]) -> None:

@@ -176,6 +176,8 @@ EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_AL
 
 
 class Program:
+    """Its first answer is that it is ready."""
+
     def __init__(self, script: Path, gibibytes: float, number: int, environment: dict[str, str]) -> None:
         command = [sys.executable, script, str(gibibytes), str(number)]
         self.process = subprocess.Popen(
@@ -183,7 +185,6 @@ class Program:
         )
         self._limit = threading.Timer(PATIENCE_SECONDS, self.process.kill)
         self._limit.start()
-        assert self.answer() == "ready"
 
     def go(self) -> str:
         assert self.process.stdin
@@ -215,6 +216,7 @@ def take_turns(folder: Path, name: str, gibibytes: float, environment: dict[str,
         try:
             for session in (1, 2):
                 programs.append(Program(script, gibibytes, session, end.environment(session) | THRIFT | environment))
+            assert [program.answer() for program in programs] == ["ready", "ready"]
             for program in programs * 3:
                 said = program.go()
                 assert said == "True 0", f"memory as it was, and submissions past the gate: {said or 'it ended'}"

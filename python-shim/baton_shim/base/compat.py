@@ -82,6 +82,7 @@ VIRTUAL = {
             "torch:_C.Generator",
             "torch:_C._get_function_stack_at",
             "torch:_C._nn._parse_to",
+            "torch:_C._select_conv_backend",
             "torch:_C._set_sdp_use_math",
             "torch:_pack_padded_sequence",
             "torch:_tensor_str._str",

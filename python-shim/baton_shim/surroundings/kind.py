@@ -35,7 +35,7 @@ class Kind(NamedTuple):
     whole: bool = True
     """Whether a difference says everything, so that earlier ones do not matter."""
     found: bool = False
-    """Whether a session finds it out: what it knows when the notebook's settings have arrived is news to the notebook."""
+    """Whether a session finds it out by itself: that is news to the notebook although nothing was set."""
 
     def is_here(self) -> bool:
         return sys.modules.get(self.module) is not None

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 
+import IPython.core.interactiveshell  # noqa: F401 (as in any kernel)
 import pytest
 import torch
 from baton_shim.base.gpu_facts import ASKING

@@ -11,8 +11,6 @@ from baton_shim.virtual.pytorch.labels import Tensor, on_cuda, put
 from baton_shim.virtual.pytorch.mode import VirtualCuda, mixed
 from baton_shim.virtual.pytorch.rules import Args, Kwargs, present, rule
 
-_NO_NUMBERS = (torch.bool, torch.uint8)
-
 
 @rule(Tensor.__getitem__)
 def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
@@ -28,9 +26,9 @@ def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> An
 
 
 def refuse_from_cuda(index: Any) -> None:
-    """As an index of a tensor on the CPU. Whole numbers may be anywhere: they are read."""
+    """As an index of a tensor on the CPU. Single numbers may be anywhere: they are read."""
     for part in index if isinstance(index, tuple) else (index,):
-        if on_cuda(part) and (part.dim() > 0 or part.dtype in _NO_NUMBERS):
+        if on_cuda(part) and part.dim() > 0:
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
 
 

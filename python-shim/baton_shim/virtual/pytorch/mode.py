@@ -147,7 +147,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
 
     def mix(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if function in CONVOLUTIONS:
-            raise two_devices(self.holds, args, kwargs)
+            raise two_devices(function, self.holds, args, kwargs)
         if function not in MIXES:
             raise mixed(function)
         return put(function(*args, **kwargs), on_cuda(first_tensor(args)))

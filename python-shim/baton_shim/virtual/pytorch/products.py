@@ -35,6 +35,7 @@ _KERNELS = {
     **dict.fromkeys(("mv", "addmv", "addmv_"), "addmv_impl_cuda"),
     **{name: name for name in ("dot", "vdot", "convolution")},
 }
+_PARAMETERS = ("input", "weight", "bias", "stride", "padding", "dilation", "groups")
 _NAMES = {
     torch.int64: "Long",
     torch.int32: "Int",
@@ -68,16 +69,39 @@ def no_kernel(kernel: str, name: str) -> RuntimeError:
     return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {name}")
 
 
-def two_devices(holds: Callable[[Any], bool], args: Any, kwargs: Any) -> RuntimeError:
+def two_devices(function: Any, holds: Callable[[Any], bool], args: Any, kwargs: Any) -> RuntimeError:
     """Of the parts of a convolution."""
-    named = dict(zip(("input", "weight", "bias"), args, strict=False)) | kwargs
+    named = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
     source, weight = named["input"], named["weight"]
     other = "weight" if holds(source) != holds(weight) else "bias"
     types = [type_name(part, holds(part)) for part in (source, named[other])]
     text = f"Input type ({types[0]}) and {other} type ({types[1]}) should be the same"
     if other == "weight" and not holds(source):
+        if is_small(function, named):
+            return RuntimeError(
+                "Expected all tensors to be on the same device, but got weight is on cuda:0, different from other "
+                "tensors on cpu (when checking argument in method wrapper_CUDA___slow_conv2d_forward)"
+            )
         text += " or input should be a MKLDNN tensor and weight is a dense tensor"
     return RuntimeError(text)
+
+
+def is_small(function: Any, named: dict[str, Any]) -> bool:
+    """Whether torch takes its own program for this convolution of an input on the CPU, which looks at no types."""
+    if function not in (_FUNCTIONAL.conv1d, _FUNCTIONAL.conv2d):
+        return False
+    source, weight = (torch.empty(named[name].shape, device="cpu") for name in ("input", "weight"))
+    dimensions = weight.dim() - 2
+
+    def each(name: str, otherwise: int) -> list[int]:
+        value = named.get(name, otherwise)
+        return [value] * dimensions if isinstance(value, int) else [int(one) for one in value]
+
+    padding = [0] * dimensions if isinstance(named.get("padding"), str) else each("padding", 0)
+    arguments = each("stride", 1), padding, each("dilation", 1), False, [0] * dimensions, named.get("groups", 1)
+    batch = source if source.dim() == weight.dim() else source[None]
+    select: Any = torch._C._select_conv_backend
+    return str(select(batch, weight, None, *arguments)).endswith("Slow2d")
 
 
 def type_name(tensor: Any, cuda: bool) -> str:
