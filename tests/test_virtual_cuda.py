@@ -144,6 +144,22 @@ def test_an_unknown_version_is_left_as_it_is(kernel: Kernel) -> None:
     kernel.restart()
 
 
+COMPILED = "[name for name in globals() if name.startswith(('__compiled', '__builtins_dict'))]"
+
+
+def test_what_torch_compiles_stays_in_the_session(kernel: Kernel) -> None:
+    """It puts that into the notebook's namespace, under names with two underscores."""
+    kernel.run("%gpu_config virtual=off\nimport torch; seen = []").ok()
+    cell = "f = torch.compile(lambda a: a.sin() * 2, backend='eager'); seen.append(f(torch.zeros(9)).sum().item()); __mine = len(seen)"
+    for _ in range(2):
+        result = kernel.gpu(f"{cell}\nprint(len({COMPILED}) > 0)", seconds=100).ok()
+        assert result.stdout == "True\n"
+        assert "warning" not in result.stderr
+    assert kernel.evaluate(f"seen, __mine, {COMPILED}") == ([0.0, 0.0], 2, [])
+    assert kernel.run("f(torch.zeros(3)).tolist()").ok().value == "[0.0, 0.0, 0.0]"
+    kernel.restart()
+
+
 @pytest.mark.gpu
 def test_a_session_with_a_gpu_has_real_tensors(kernel: Kernel) -> None:
     kernel.run(MODEL).ok()

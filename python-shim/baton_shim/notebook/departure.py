@@ -20,7 +20,7 @@ from baton_shim.base.compat import FIT
 from baton_shim.notebook import analysis
 from baton_shim.notebook.status import Transfer
 from baton_shim.state.errors import StateRefused, short
-from baton_shim.state.session_names import of_ipython
+from baton_shim.state.session_names import is_hidden
 from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
 
@@ -70,7 +70,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "notebook": "\0".join(sorted(visible - options.drop)),
             "dynamic": needed.dynamic,
             "deleted": sorted(needed.deleted - names - wished - options.drop),
-            "stores": sorted(name for name in needed.stores if of_ipython(name)),
+            "stores": sorted(name for name in needed.stores if is_hidden(name)),
             "sources": sources(home.shell, needed.files | cell.files()),
             "last_error": last_error,
             **around.parts,

@@ -133,7 +133,7 @@ def end(stayed: Stayed, session: str) -> str:
     object.__setattr__(stayed, "_baton_text", f"{what} and ended with {session}")
     object.__setattr__(stayed, "_baton_hint", "run the cell that made it again")
     name, is_a, kind = what.partition("' is ")
-    return f"{name}' ({kind.removesuffix(',')})" if is_a else what
+    return f"{name}' ({kind.removesuffix(',')})" if is_a else what.partition(" cannot be ")[0]
 
 
 def hold(stayed: Stayed, uses: Iterable[str], held: Iterable[Any]) -> None:

@@ -23,6 +23,13 @@ def of_ipython(name: str) -> bool:
     return OF_IPYTHON.fullmatch(name) is not None
 
 
+def is_hidden(name: str) -> bool:
+    """Whether it may come from IPython or a library: `torch.compile` puts what it has compiled beside a function, as
+    `__compiled_fn_1`.
+    """
+    return name.startswith("__") or of_ipython(name)
+
+
 class SessionNames:
     def __init__(self, namespace: dict[str, Any]) -> None:
         self._namespace = namespace
@@ -108,24 +115,21 @@ class SessionNames:
     def changed(self, stored: Iterable[str], dropped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
         """Names to report and names that are gone.
 
-        `stored` are IPython's own names that the cell's code assigns, `dropped` those that stay here in any case.
+        `stored` are hidden names that the cell's code assigns, `dropped` those that stay here in any case.
         """
         namespace, before = self._namespace, self._before
         for name, mark in self._marks.items():
             if namespace.get(name) is mark:
                 del namespace[name], before[name]
-        own = set(stored)
         missing = object()
         bound = {name for name, value in namespace.items() if before.get(name, missing) is not value}
         report = {name for name in bound | self._sent if name in namespace}
         gone = {name for name in before if name not in namespace}
         self._before = {}
-        report -= set(dropped)
-        gone -= set(dropped)
-        return (
-            sorted(name for name in report if is_name(name) and (name in own or not of_ipython(name))),
-            sorted(name for name in gone if is_name(name) and (name in own or not of_ipython(name))),
-        )
+        own = {name for name in self._known if not of_ipython(name)}.union(stored)
+        travel = {name for name in report | gone if is_name(name) and (name in own or not is_hidden(name))}
+        travel.difference_update(dropped)
+        return sorted(report & travel), sorted(gone & travel)
 
     def went_home(self, names: Iterable[str], gone: Iterable[str]) -> None:
         self._known |= set(names)
