@@ -150,7 +150,10 @@ COMPILED = "[name for name in globals() if name.startswith(('__compiled', '__bui
 def test_what_torch_compiles_stays_in_the_session(kernel: Kernel) -> None:
     """It puts that into the notebook's namespace, under names with two underscores."""
     kernel.run("%gpu_config virtual=off\nimport torch; seen = []").ok()
-    cell = "f = torch.compile(lambda a: a.sin() * 2, backend='eager'); seen.append(f(torch.zeros(9)).sum().item()); __mine = len(seen)"
+    cell = (
+        "f = torch.compile(lambda a: a.sin() * 2, backend='eager')\n"
+        "seen.append(f(torch.zeros(9)).sum().item()); __mine = len(seen)"
+    )
     for _ in range(2):
         result = kernel.gpu(f"{cell}\nprint(len({COMPILED}) > 0)", seconds=100).ok()
         assert result.stdout == "True\n"

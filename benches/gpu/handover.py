@@ -8,6 +8,7 @@ other's comes back, which is held against what the link can with pinned memory.
 from __future__ import annotations
 
 import functools
+import os
 import statistics
 import time
 from collections.abc import Callable
@@ -104,11 +105,14 @@ def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
 
 
 def launches(here: Card) -> dict[str, dict[str, Any]]:
-    """Of two programs that are there all the time, the best of alternating rounds: processors are not alike."""
+    """Of two programs on one processor, the best of alternating rounds: some processors are farther from the GPU."""
     with (
         turns(1, here.usable_bytes, here.host_bytes) as end,
         running(here, SMALL, {}, end.environment(1)) as programs,
     ):
+        processor = {min(os.sched_getaffinity(0))}
+        for program in programs:
+            os.sched_setaffinity(program.process.pid, processor)
         count = LAUNCHES // LAUNCH_ROUNDS
         rounds = [[program.does("launches", count) for program in programs] for _ in range(LAUNCH_ROUNDS)]
     best = [{key: min(one[key] for one in found) for key in found[0]} for found in zip(*rounds, strict=True)]

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from end_to_end.place import OUTER_ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
 BUILT = "BATON_TURNS"
@@ -58,11 +59,11 @@ def turns(
     """Together they may have `cap_bytes` of the GPU. Without a quantum each is a cell, as a worker's are. With a seed,
     too, memory moves at every opportunity, needed or not.
     """
-    profile = os.environ.get("PROFILE", "dev")
+    profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
     command += ["-p", "baton-gpu-tests", "--example", "turns", "--"]
-    if BUILT in os.environ:
-        command = [os.environ[BUILT]]
+    if BUILT in OUTER_ENVIRONMENT:
+        command = [OUTER_ENVIRONMENT[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
         numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
         command += [folder, *map(str, numbers)]

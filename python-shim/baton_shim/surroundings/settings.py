@@ -116,7 +116,8 @@ class Settings:
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
         if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
             self._told.add(kind.name)
-            warn(f"{kind.title} could not be sent to the other kernel ({type(error).__name__}: {error})")
+            reason = f"{type(error).__name__}: {first_line(error)}"
+            warn(f"{kind.title} could not be sent to the other kernel ({reason})")
 
     def _before(self, kind: Kind) -> Any:
         if kind.name not in self._known:
@@ -149,6 +150,11 @@ class Settings:
     def _arrived(self, kind: Kind) -> None:
         for line in self._apply(kind, self._waiting.pop(kind.name, [])):
             warn(line)
+
+
+def first_line(error: Exception) -> str:
+    """What CUDA says goes on with advice about debugging."""
+    return str(error).partition("\n")[0]
 
 
 def put_back(kind: Kind, before: Any) -> None:
