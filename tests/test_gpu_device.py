@@ -56,7 +56,9 @@ import ctypes
 import functools
 
 PART = 256 << 20
-LOOKED_AT = 1 << 20
+# What the driver gives and takes at a time.
+PAGE = 2 << 20
+LOOKED_AT = 4 << 10
 
 
 @functools.cache
@@ -110,7 +112,8 @@ def is_filled(address, size, number):
 
 
 def is_left_there(address, size, pattern):
-    return any(pattern in read(place, PART) for place in range(address, address + size, PART))
+    \"\"\"By the beginning of each page.\"\"\"
+    return any(pattern in read(place, LOOKED_AT) for place in range(address, address + size, PAGE))
 """
 CARD_BYTES = "import card\nsize = card.card_bytes() * {percent} // 100 // card.PART * card.PART"
 
