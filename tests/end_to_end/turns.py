@@ -67,7 +67,9 @@ def turns(
     with tempfile.TemporaryDirectory() as folder:
         numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
         command += [folder, *map(str, numbers)]
-        with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        # The tests' own home has no compiler.
+        with subprocess.Popen(command, cwd=ROOT, env=OUTER_ENVIRONMENT, **pipes) as process:
             try:
                 yield Turns(process, folder)
             finally:
