@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _thread
 import array
+import ctypes
 import datetime
 import decimal
 import enum
@@ -66,6 +67,7 @@ from baton_shim.state.kinds.jax import (
     is_source_type,
 )
 from baton_shim.state.kinds.leaves import LeafKind, is_leaf
+from baton_shim.state.kinds.libraries import CFunctionKind, LibraryKind, is_function_type
 from baton_shim.state.kinds.matches import MatchKind
 from baton_shim.state.kinds.reduced import DecimalContextKind, ReducedKind
 from baton_shim.state.kinds.references import (
@@ -133,6 +135,8 @@ class Kinds:
         self.c_data, self.decimal_context = CDataKind(here), DecimalContextKind(here)
         self.iterator, self.stayed, self.archive = IteratorKind(here), StayedKind(here), ArchiveKind(here)
         self.match, self.transform = MatchKind(here), TransformKind(here)
+        self.library, self.c_function = LibraryKind(here), CFunctionKind(here)
+        self.type.functions_of = self.library.anchors[3]
         self.by_name: dict[str, Kind] = {kind.name: kind for kind in vars(self).values() if isinstance(kind, Kind)}
         self._by_type: dict[type, Kind] = {
             list: self.list,
@@ -262,6 +266,10 @@ class Kinds:
             return self.reference
         if is_iterator_type(kind):
             return self.iterator
+        if issubclass(kind, ctypes.CDLL):
+            return self.library
+        if is_function_type(kind):
+            return self.c_function
         if issubclass(kind, C_DATA):
             return self.c_data
         if pickles_ordinarily(kind):

@@ -15,13 +15,14 @@ import gc
 import importlib
 import sys
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import cloudpickle
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
 from baton_shim.state.kinds.classes import bring_enumeration_up, enumeration_state
+from baton_shim.state.kinds.libraries import class_of_functions
 
 _CLASS_INTERNALS = frozenset(
     "__dict__ __weakref__ __doc__ __module__ __qualname__ _abc_impl __abstractmethods__ __static_attributes__ "
@@ -204,6 +205,7 @@ class ClassKind(Kind):
     name = "class"
     blind = True
     changes = True
+    functions_of: Callable[[Any], Any]  # gives the class of a library's functions
 
     def reduce(self, obj: Any) -> Any:
         """Of ctypes, `c_int * 3`, `POINTER(c_int)` and the classes of classes have no names."""
@@ -214,7 +216,7 @@ class ClassKind(Kind):
             return array_type, (obj._type_, obj._length_, obj.__module__)
         if metaclass is type(ctypes._Pointer) and obj.__bases__ == (ctypes._Pointer,):
             return ctypes.POINTER, (obj._type_,)
-        return None
+        return class_of_functions(obj, self.functions_of)
 
     def read(self, obj: Any) -> State:
         if obj.__module__ != "__main__":

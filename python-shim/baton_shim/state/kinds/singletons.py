@@ -18,6 +18,7 @@ from baton_shim.state.kinds.base import Here, Kind, imported
 
 _TYPES = {
     "builtins": ("object",),  # a mark that is compared by identity
+    "ctypes": ("LibraryLoader",),
     "os": ("_Environ",),
     "random": ("Random",),
     "numpy.random.mtrand": ("RandomState",),

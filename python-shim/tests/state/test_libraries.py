@@ -1,0 +1,141 @@
+"""Libraries that a cell opens with ctypes, their functions, callbacks, and what ctypes makes of data."""
+
+from __future__ import annotations
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+from harness import Pair
+
+from baton_shim.state.refusal import Stayed, StayedError
+
+SOURCE = """
+int calls = 0;
+int add(int a, int b) { calls++; return a + b; }
+double half(double x) { return x / 2; }
+int apply(int (*function)(int), int x) { return function(x); }
+"""
+
+
+def compiled(folder: Path, name: str = "own.so") -> Path:
+    (folder / "own.c").write_text(SOURCE)
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(folder / name), str(folder / "own.c")], check=True)
+    return folder / name
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return compiled(tmp_path)
+
+
+def test_a_library_and_its_functions_are_the_same_at_both_ends(pair: Pair, own: Path) -> None:
+    pair.local(f"import ctypes\nlib = ctypes.CDLL({str(own)!r}, use_errno=True)\nadd = lib.add\nhalf = lib['half']")
+    pair.local("half.restype = ctypes.c_double; half.argtypes = [ctypes.c_double]; library = lib; of = lib._FuncPtr")
+    look = (
+        "same = lib.add is add, library is lib, type(add) is lib._FuncPtr is of, half is not lib.half\n"
+        "values = add(2, 3), half(5.0), lib._name, repr(type(lib)), lib._FuncPtr._flags_ & 8, add.__name__\n"
+    )
+    names = ("lib", "add", "half", "library", "of")
+    assert pair.remote(look, *names) == {"error": None}
+    assert pair.namespace["same"] == (True, True, True, True)
+    assert pair.namespace["values"] == (5, 2.5, str(own), "<class 'ctypes.CDLL'>", 8, "add")
+    pair.remote("pass", *names)
+    assert pair.up[0] < 400
+    assert pair.namespace["lib"].add is pair.namespace["add"]
+
+
+def test_a_library_that_a_cell_opened_comes_home(pair: Pair, own: Path) -> None:
+    cell = f"import ctypes\nlib = ctypes.CDLL({str(own)!r})\nlib.half.restype = ctypes.c_double\nhalf = lib.half\nx = 4"
+    assert pair.remote(cell) == {"error": None}
+    home = pair.namespace
+    assert home["x"] == 4 and home["lib"].add(1, 2) == 3
+    assert home["lib"].half is home["half"] and home["half"].restype is ctypes.c_double
+    assert pair.remote("same = lib.half is half", "lib", "half") == {"error": None}
+    assert home["same"] is True
+
+
+def test_changes_of_a_function_are_seen_in_both_directions(pair: Pair, own: Path) -> None:
+    pair.local(f"import ctypes\nlib = ctypes.CDLL({str(own)!r})\nhalf = lib.half")
+    pair.local("def check(result, function, arguments):\n    return result, arguments")
+    home = pair.namespace
+    pair.remote("half.argtypes = (ctypes.c_double,)\nhalf.restype = ctypes.c_double", "lib", "half", "ctypes")
+    assert home["half"](5) == 2.5 and home["half"].argtypes == (ctypes.c_double,)
+    pair.local("half.errcheck = check; half.note = 'own'")
+    assert pair.remote("got = half(3), half.note", "half") == {"error": None}
+    assert home["got"] == ((1.5, (3.0,)), "own") or home["got"] == ((1.5, (3,)), "own")
+    pair.remote("del half.errcheck\nhalf.argtypes = None\nlib.note = 7", "half", "lib")
+    assert home["half"].errcheck is None and home["half"].argtypes is None and home["lib"].note == 7
+    assert home["half"].restype is ctypes.c_double
+
+
+def test_a_prototype_bound_to_a_library(pair: Pair, own: Path) -> None:
+    pair.local(f"import ctypes\nlib = ctypes.CDLL({str(own)!r})")
+    pair.local("kind = ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)\nhalf = kind(('half', lib))")
+    look = "got = half(5), type(half) is kind is ctypes.CFUNCTYPE(ctypes.c_double, ctypes.c_double)"
+    assert pair.remote(look, "half", "kind", "ctypes") == {"error": None}
+    assert pair.namespace["got"] == (2.5, True)
+
+
+def test_functions_of_python_that_c_calls(pair: Pair, own: Path) -> None:
+    pair.local(f"import ctypes\nlib = ctypes.CDLL({str(own)!r})\nseen = []")
+    pair.local("def note(x):\n    seen.append(x)\n    return x * 10")
+    pair.local("back = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(note)\nnothing = type(back)()")
+    assert pair.remote("got = lib.apply(back, 4), back(5), bool(nothing)", *"lib back nothing seen note".split()) == {
+        "error": None
+    }
+    home = pair.namespace
+    assert home["got"] == (40, 50, False) and home["seen"] == [4, 5]
+    assert home["lib"].apply(home["back"], 6) == 60 and home["seen"] == [4, 5, 6]
+    cell = "other = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda x: x + 1)"
+    assert pair.remote(cell, "ctypes") == {"error": None}
+    assert home["lib"].apply(home["other"], 6) == 7
+
+
+def test_an_address_stays(pair: Pair) -> None:
+    cell = "import ctypes\nkind = ctypes.CFUNCTYPE(ctypes.c_int)\nbare = kind(ctypes.cast(kind(int), ctypes.c_void_p).value)\nx = 3"
+    assert pair.remote(cell) == {"error": None}
+    assert pair.namespace["x"] == 3 and type(pair.namespace["bare"]) is Stayed
+
+
+def test_python_itself_and_the_loaders(pair: Pair) -> None:
+    pair.local("import ctypes\nfrom ctypes import cdll, pythonapi\nprogram = ctypes.CDLL(None)\nsize = program.abs")
+    look = "got = cdll is ctypes.cdll, pythonapi is ctypes.pythonapi, program._name, size(-3), cdll['libc.so.6'].abs(-2)"
+    assert pair.remote(look, "cdll", "pythonapi", "program", "size", "ctypes") == {"error": None}
+    assert pair.namespace["got"] == (True, True, None, 3, 2)
+    pair.remote("own = ctypes.LibraryLoader(ctypes.CDLL)\nlibc = own['libc.so.6']", "ctypes")
+    assert pair.namespace["own"]["libc.so.6"] is pair.namespace["libc"]
+
+
+def test_a_class_of_libraries_of_the_notebook(pair: Pair, own: Path) -> None:
+    pair.local("import ctypes\nclass Own(ctypes.CDLL):\n    def __init__(self, path):\n        super().__init__(path)")
+    pair.local(f"lib = Own({str(own)!r})")
+    assert pair.remote("got = type(lib) is Own, lib.add(1, 1)", "lib", "Own") == {"error": None}
+    assert pair.namespace["got"] == (True, 2)
+
+
+def test_a_relative_path_from_another_folder(pair: Pair, own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(own.parent)
+    pair.local("import ctypes\nlib = ctypes.CDLL('./own.so')")
+    assert pair.remote("got = lib.add(1, 1), lib._name", "lib") == {"error": None}
+    assert pair.namespace["got"] == (2, "./own.so")
+
+
+def test_a_library_that_the_notebook_cannot_open_is_a_stand_in(pair: Pair, own: Path) -> None:
+    cell = f"import ctypes, os\nlib = ctypes.CDLL({str(own)!r})\nadd = lib.add\nof = lib._FuncPtr\nx = [1]\nos.remove({str(own)!r})"
+    assert pair.remote(cell) == {"error": None}
+    home = pair.namespace
+    assert home["x"] == [1] and type(home["lib"]) is type(home["add"]) is type(home["of"]) is Stayed
+    with pytest.raises(StayedError, match=r"was opened on the GPU machine, but cannot be opened in your notebook"):
+        home["add"](1, 2)
+    assert pair.remote("lib.add.restype = ctypes.c_long\ngot = add(1, 2), lib.add is add", "lib", "add") == {"error": None}
+    assert home["got"] == (3, True)
+
+
+def test_a_library_that_the_session_cannot_open_is_a_stand_in(pair: Pair, own: Path) -> None:
+    pair.local(f"import ctypes, os\nlib = ctypes.CDLL({str(own)!r})\nadd = lib.add\nos.remove({str(own)!r})")
+    assert pair.remote("x = 1", "lib", "add") == {"error": None}
+    error = pair.remote("y = 1\nadd(1, 2)", "lib", "add")["error"]
+    assert isinstance(error, StayedError) and "was opened in your notebook, but cannot be opened there" in str(error)
+    assert pair.namespace["y"] == 1 and pair.namespace["add"](1, 2) == 3
