@@ -96,6 +96,21 @@ def test_paths_below_the_folder_may_be_absolute(kernel: Kernel, folder: Path) ->
     assert (folder / "made/here.txt").read_text() == "x"
 
 
+def test_a_library_that_the_notebook_compiles_is_opened_on_both_sides(kernel: Kernel, folder: Path) -> None:
+    (folder / "own.c").write_text("int calls;\nint add(int a, int b) { return a + b + 0 * calls++; }\n")
+    kernel.run(
+        "!gcc -shared -fPIC -o own.so own.c\nimport ctypes, os\nlib = ctypes.CDLL('./own.so'); add = lib.add"
+    ).ok()
+    kernel.run("whole = ctypes.CDLL(os.path.abspath('own.so')); here = add(1, 2)").ok()
+    kernel.gpu("there = add(3, 4), whole.add(5, 6), lib.add is add\nadd.restype = ctypes.c_long").ok()
+    assert kernel.evaluate("here, there, add.restype is ctypes.c_long") == (3, (7, 11, True), True)
+    kernel.gpu(
+        "!gcc -shared -fPIC -o made.so own.c\nmade = ctypes.CDLL('./made.so')\n"
+        "also = ctypes.CDLL(os.path.abspath('made.so')).add\nthere = made.add(7, 8), also(9, 10)"
+    ).ok()
+    assert kernel.evaluate("there, made.add(1, 1), also(2, 2)") == ((15, 19), 2, 4)
+
+
 def test_what_a_cell_does_to_files_is_done_here(kernel: Kernel, folder: Path) -> None:
     (folder / "old").mkdir()
     for name in ("changed", "grown", "deleted", "renamed", "old/a", "old/b", "script.sh", "cut"):

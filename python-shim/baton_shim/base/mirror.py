@@ -1,9 +1,9 @@
 """A session that works in a mirror of the notebook's folder: the notebook's paths mean the mirror's files.
 
 Relative paths need nothing, because the working directory is the mirror's. What Python itself is told by an absolute
-path below the notebook's folder is sent to the mirror, and the working directory is called as the notebook calls it.
-C libraries and other programs are not told; for them a path has to be relative. What is opened is called as it was
-asked for, and tracebacks do not show this module.
+path below the notebook's folder is sent to the mirror, and so is what `ctypes` opens. The working directory is called
+as the notebook calls it. Other programs and C libraries are not told; for them a path has to be relative. What is
+opened is called as it was asked for, and tracebacks do not show this module.
 
 In a sandbox the mirror itself lies at the notebook's path, and nothing is replaced.
 
@@ -13,6 +13,7 @@ In a sandbox the mirror itself lies at the notebook's path, and nothing is repla
 from __future__ import annotations
 
 import builtins
+import ctypes
 import functools
 import io
 import os
@@ -84,6 +85,8 @@ def work_in_mirror() -> None:
     for name, parameters in PATHS.items():
         if hasattr(os, name):
             replace(name, translating(getattr(os, name), parameters))
+    dynamic: Any = ctypes
+    dynamic._dlopen = translating(dynamic._dlopen, ("name",))
     builtins.open = io.open = named(translating(io.open, ("file",)))
     os.scandir = scandir(os.scandir)
     os.readlink = answering(os.readlink)

@@ -7,9 +7,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from harness import Pair
-
 from baton_shim.state.refusal import Stayed, StayedError
+from harness import Pair
 
 SOURCE = """
 int calls = 0;
@@ -101,7 +100,9 @@ def test_an_address_stays(pair: Pair) -> None:
 
 def test_python_itself_and_the_loaders(pair: Pair) -> None:
     pair.local("import ctypes\nfrom ctypes import cdll, pythonapi\nprogram = ctypes.CDLL(None)\nsize = program.abs")
-    look = "got = cdll is ctypes.cdll, pythonapi is ctypes.pythonapi, program._name, size(-3), cdll['libc.so.6'].abs(-2)"
+    look = (
+        "got = cdll is ctypes.cdll, pythonapi is ctypes.pythonapi, program._name, size(-3), cdll['libc.so.6'].abs(-2)"
+    )
     assert pair.remote(look, "cdll", "pythonapi", "program", "size", "ctypes") == {"error": None}
     assert pair.namespace["got"] == (True, True, None, 3, 2)
     pair.remote("own = ctypes.LibraryLoader(ctypes.CDLL)\nlibc = own['libc.so.6']", "ctypes")
@@ -129,7 +130,9 @@ def test_a_library_that_the_notebook_cannot_open_is_a_stand_in(pair: Pair, own: 
     assert home["x"] == [1] and type(home["lib"]) is type(home["add"]) is type(home["of"]) is Stayed
     with pytest.raises(StayedError, match=r"was opened on the GPU machine, but cannot be opened in your notebook"):
         home["add"](1, 2)
-    assert pair.remote("lib.add.restype = ctypes.c_long\ngot = add(1, 2), lib.add is add", "lib", "add") == {"error": None}
+    assert pair.remote("lib.add.restype = ctypes.c_long\ngot = add(1, 2), lib.add is add", "lib", "add") == {
+        "error": None
+    }
     assert home["got"] == (3, True)
 
 
@@ -139,3 +142,84 @@ def test_a_library_that_the_session_cannot_open_is_a_stand_in(pair: Pair, own: P
     error = pair.remote("y = 1\nadd(1, 2)", "lib", "add")["error"]
     assert isinstance(error, StayedError) and "was opened in your notebook, but cannot be opened there" in str(error)
     assert pair.namespace["y"] == 1 and pair.namespace["add"](1, 2) == 3
+
+
+VIEWS: dict[str, tuple[str, str, str, object]] = {
+    "an element": ("s = (Inner * 3)()\ne = s[1]", "e.a = 7", "s[1].a", 7),
+    "a field": ("s = Outer()\ne = s.inner", "e.a = 7", "s.inner.a", 7),
+    "a field of an element": ("s = (Outer * 2)()\ne = s[1].inner", "e.a = 7", "s[1].inner.a", 7),
+    "bytes below": ("s = bytearray(8)\ne = Inner.from_buffer(s, 4)", "e.a = 7", "list(s)", [0, 0, 0, 0, 7, 0, 0, 0]),
+    "an array below": (
+        "import numpy\ns = numpy.zeros(4, 'i4')\ne = Inner.from_buffer(s, 8)",
+        "e.a = 7",
+        "s.tolist()",
+        [0, 0, 7, 0],
+    ),
+}
+
+
+@pytest.mark.parametrize("names", [("s", "e"), ("e",)])
+@pytest.mark.parametrize("case", VIEWS)
+def test_data_that_shares_memory_goes_on_sharing_it(pair: Pair, case: str, names: tuple[str, ...]) -> None:
+    make, change, look, expected = VIEWS[case]
+    pair.local("import ctypes\nclass Inner(ctypes.Structure):\n    _fields_ = [('a', ctypes.c_int)]")
+    pair.local("class Outer(ctypes.Structure):\n    _fields_ = [('x', ctypes.c_double), ('inner', Inner)]\n" + make)
+    assert pair.remote(f"{change}\ngot = {look if 's' in names else 'None'}", *names) == {"error": None}
+    if "s" in names:
+        assert pair.namespace["got"] == expected
+    assert eval(look, pair.namespace) == expected
+    assert pair.remote(f"got = {look}", "s") == {"error": None}
+    assert pair.namespace["got"] == expected
+
+
+def test_data_made_there_shares_memory_here(pair: Pair) -> None:
+    cell = "import ctypes\nclass Inner(ctypes.Structure):\n    _fields_ = [('a', ctypes.c_int)]\n"
+    assert pair.remote(cell + "s = (Inner * 3)()\ne = s[1]\nb = bytearray(4)\nf = Inner.from_buffer(b)") == {
+        "error": None
+    }
+    home = pair.namespace
+    home["e"].a, home["f"].a = 5, 6
+    assert home["s"][1].a == 5 and home["b"] == bytearray(b"\6\0\0\0")
+
+
+def test_attributes_of_data_and_the_other_byte_order(pair: Pair) -> None:
+    pair.local("import ctypes\nc = (ctypes.c_int * 2)()\nc.note = [1]")
+    pair.local("class Big(ctypes.BigEndianStructure):\n    _fields_ = [('a', ctypes.c_int), ('b', ctypes.c_short * 2)]")
+    pair.local("big = Big(5)")
+    assert pair.remote("c.note.append(2)\nc.other = 'own'\ngot = big.a, bytes(big)\nbig.b[0] = 1", "c", "big") == {
+        "error": None
+    }
+    home = pair.namespace
+    assert home["c"].note == [1, 2] and home["c"].other == "own"
+    assert home["got"] == (5, b"\0\0\0\5\0\0\0\0") and home["big"].b[0] == 1
+
+
+POINTERS = {
+    "to data": "p = ctypes.pointer(ctypes.c_int(5))",
+    "by reference": "p = ctypes.byref(ctypes.c_int(5))",
+    "a text": "p = ctypes.c_char_p(b'text')",
+    "an address": "p = ctypes.c_void_p(5)",
+    "in a structure": "class Node(ctypes.Structure):\n    pass\nNode._fields_ = [('next', ctypes.POINTER(Node))]\np = Node()",
+    "in an element": "p = (ctypes.c_void_p * 2)(); q = (ctypes.POINTER(ctypes.c_int) * 2)()",
+    "to what numpy has": "import numpy\np = numpy.arange(3.0).ctypes.data_as(ctypes.POINTER(ctypes.c_double))",
+}
+
+
+@pytest.mark.parametrize("case", POINTERS)
+def test_a_pointer_stays_and_costs_no_result(pair: Pair, case: str) -> None:
+    assert pair.remote(f"import ctypes\n{POINTERS[case]}\nx = 1\nkind = ctypes.POINTER(ctypes.c_int)") == {
+        "error": None
+    }
+    home = pair.namespace
+    assert home["x"] == 1 and type(home["p"]) is Stayed and home["kind"] is ctypes.POINTER(ctypes.c_int)
+    assert pair.remote("same = type(p).__name__", "p") == {"error": None}
+    assert home["same"] != "Stayed"
+
+
+def test_cffi_costs_no_result(pair: Pair) -> None:
+    pytest.importorskip("cffi")
+    make = "import cffi\nffi = cffi.FFI()\nffi.cdef('int abs(int);')\nlib = ffi.dlopen(None)\nb = ffi.new('int[3]')\n"
+    assert pair.remote(make + "x = lib.abs(-3)\nf = lib.abs\ny = lib.abs(-4)") == {"error": None}
+    assert pair.namespace["x"] == 3
+    assert pair.remote("x = f(-5), lib.abs(-6), len(b)", "lib", "f", "b") == {"error": None}
+    assert pair.namespace["x"] == (5, 6, 3)

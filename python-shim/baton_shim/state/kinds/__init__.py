@@ -26,10 +26,11 @@ from baton_shim.state.kinds.archives import ArchiveKind, is_archive_type
 from baton_shim.state.kinds.arrays import ArrayKind, RecordKind, TypeKind, has_plain_memory
 from baton_shim.state.kinds.arrow import ArrowBufferKind, ArrowKind, is_arrow_type
 from baton_shim.state.kinds.base import ATOMS, Fixed, Here, Kind, imported
+from baton_shim.state.kinds.c_data import C_DATA, CDataKind
 from baton_shim.state.kinds.caches import CachedFunctionKind
 from baton_shim.state.kinds.classes import MemberKind
 from baton_shim.state.kinds.code import CellKind, ClassKind, FunctionKind
-from baton_shim.state.kinds.containers import C_DATA, BytesKind, CDataKind, DictKind, ListKind, SetKind
+from baton_shim.state.kinds.containers import BytesKind, DictKind, ListKind, SetKind
 from baton_shim.state.kinds.figures import (
     FigureKind,
     RegistryKind,

@@ -65,6 +65,23 @@ def array_type(of: Any, length: int, module: str) -> Any:
     return kind
 
 
+def pointer_type(of: Any, module: str) -> Any:
+    kind = ctypes.POINTER(of)
+    kind.__module__ = module
+    return kind
+
+
+def in_other_byte_order(kind: Any) -> tuple[Any, str] | None:
+    """For a number in the other byte order than this machine's, as in a `BigEndianStructure`: the usual one's class,
+    and its attribute.
+    """
+    for suffix, order, usual in (("_be", "__ctype_be__", "__ctype_le__"), ("_le", "__ctype_le__", "__ctype_be__")):
+        found = vars(kind).get(usual)
+        if kind.__name__.endswith(suffix) and found is not kind and getattr(found, order, None) is kind:
+            return found, order
+    return None
+
+
 class FunctionKind(Kind):
     name = "function"
     blind = True
@@ -215,7 +232,9 @@ class ClassKind(Kind):
         if metaclass is type(ctypes.Array) and obj.__bases__ == (ctypes.Array,):
             return array_type, (obj._type_, obj._length_, obj.__module__)
         if metaclass is type(ctypes._Pointer) and obj.__bases__ == (ctypes._Pointer,):
-            return ctypes.POINTER, (obj._type_,)
+            return pointer_type, (obj._type_, obj.__module__)
+        if metaclass is type(ctypes._SimpleCData) and (place := in_other_byte_order(obj)) is not None:
+            return getattr, place
         return class_of_functions(obj, self.functions_of)
 
     def read(self, obj: Any) -> State:

@@ -1,9 +1,8 @@
-"""Plain lists, dicts and sets, byte arrays, and data of ctypes."""
+"""Plain lists, dicts and sets, and byte arrays."""
 
 from __future__ import annotations
 
 import array
-import ctypes
 from collections.abc import Iterable, Sequence
 from itertools import chain
 from operator import is_
@@ -110,23 +109,3 @@ class BytesKind(Kind):
         if attributes is not None:
             obj.__dict__.clear()
             obj.__dict__.update(attributes)
-
-
-C_DATA: tuple[type, ...] = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes._SimpleCData)
-
-
-class CDataKind(Kind):
-    """Numbers, arrays and structures. What holds a pointer does not pickle, and so stays."""
-
-    name = "ctypes"
-    blind = True
-    changes = True
-
-    def read(self, obj: Any) -> State:
-        return bytes(obj)
-
-    def same(self, obj: Any, state: State) -> bool:
-        return memory.holds(obj, state)
-
-    def apply(self, obj: Any, content: Any) -> None:
-        memory.write(ctypes.addressof(obj), content)
