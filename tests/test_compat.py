@@ -22,7 +22,7 @@ OF_PYTHON = frozenset(
     "_fields_ _fmt _get_dump _getframe _initializing _io _length_ _local _lru_cache_wrapper _name _Pointer _replace "
     "_signal _SimpleCData _slotnames _sre _style _target _thread _tkinter _type_ _walk_tb_with_full_positions "
     "_startTime _Environ _value_ _name_ _sort_order_ _inverted_ _clear_cache "
-    "_FuncPtr _handle _flags_ _restype_ _argtypes_ _objects _b_base_ _dlopen _Unpickler".split()
+    "_FuncPtr _handle _flags_ _restype_ _argtypes_ _objects _b_base_ _dlopen _Unpickler _be _le".split()
 )
 """Names of CPython's own library."""
 OF_IPYTHON = frozenset("_ih _oh _ _repr_latex_ _repr_png_ _repr_svg_ _repr_disabled".split())

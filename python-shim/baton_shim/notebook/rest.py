@@ -129,16 +129,22 @@ class Rest:
 
     def _lose(self, reason: str) -> None:
         assert self._table is not None
-        names = [name for name in self._table.away.names() if not name.startswith("_")]
+        away = self._table.away
+        names = [name for name in away.names() if not name.startswith("_")]
+        may_be_unchanged = bool(names) and away.may_be_unchanged()
         self._table.roll_back()
         self._home.undo_log.rest_lost()
         self._home.void()
         self._home.forget_results(self._cells)
         which = f"Your variables {listed(names)}" if names else "Your variables"
-        self.loss += [
-            f"warning: The results of {self.cells()} are lost: {reason}",
-            f"{which} are as they were before In[{self._cells[0]}]. Run {self.cells()} again",
-        ]
+        cells, before = self.cells(), f"{which} are as they were before In[{self._cells[0]}]"
+        if may_be_unchanged:
+            self.loss += [
+                f"warning: What {cells} may have changed on the GPU is lost: {reason}",
+                f"{before}. If {cells} changed them, run {cells} again",
+            ]
+        else:
+            self.loss += [f"warning: The results of {cells} are lost: {reason}", f"{before}. Run {cells} again"]
         self._settled()
 
     # ---- waiting ----

@@ -5,7 +5,9 @@ identities, on memory of zeros or as it was before the cell; `Table.rest` brings
 its own. Until that is applied, the segment is the session's: the notebook sends nothing of it.
 
 Only memory may stay that nothing reads while the message is decoded. So what is built or brought up to date by code
-of a library or of the student keeps all memory that it reaches in the message.
+of a library or of the student keeps all memory that it reaches in the message. Received memory that nothing has
+written to since is the same at both ends, and does not stay either. Of memory on a GPU that cannot be known: CuPy,
+Triton and `.data` write without torch's counting it.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from baton_shim.state.message import SegmentView, Snapshot, Stream
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.refusal import TableBroken
 from baton_shim.state.segments import Segment, Segments
+from baton_shim.state.untouched import is_untouched
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Walker
 
@@ -123,6 +126,12 @@ class Away:
         self.numbers = set()
         self._kept = []
 
+    def may_be_unchanged(self) -> bool:
+        """Whether the messages show no change of a variable, and left out only memory on a GPU, which always stays."""
+        away = (self._segments.by_number[number] for number in self._living())
+        of_student = [name for name in self.names(self._kept) if not name.startswith("_")]
+        return not of_student and all(map(self._on_gpu, away))
+
     def names(self, undos: Iterable[Undo] | None = None) -> list[str]:
         """What would go back: names that the messages bound or deleted, and those whose objects they changed.
 
@@ -141,6 +150,8 @@ class Away:
             waiting, seen = [number], set()
             while waiting:
                 number = waiting.pop()
+                if number < self._numbering.anchors:  # the same at both ends, and without a state
+                    continue
                 if id(objects[number]) in patched or self._views.segment_of.get(number) in segments:
                     return True
                 if number not in seen and number not in unchanged:
@@ -168,7 +179,8 @@ class Away:
 
     def _chosen(self, in_reach: Set[int], reached: Set[int], budget: Budget) -> set[int]:
         """Which of these segments follow later; `reached` are the objects of the message."""
-        segments = [self._segments.by_number[number] for number in sorted(in_reach)]
+        in_order = map(self._segments.by_number.__getitem__, sorted(in_reach))
+        segments = [segment for segment in in_order if not is_untouched(segment)]
         on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
         chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
         others = [segment for segment in segments if segment.number not in on_gpu]
