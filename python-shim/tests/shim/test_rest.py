@@ -120,3 +120,16 @@ def test_memory_that_a_class_reads_while_it_is_rebuilt_comes_with_the_cell(baton
     )
     baton.run("%%gpu\ns = Summed(np.ones(1000)); x += 1")
     assert baton.run("s.sum, float(x.sum())").result == "(1000.0, 1000.0)"
+
+
+def test_memory_on_the_gpu_that_cells_may_only_have_read(baton_away: Baton) -> None:
+    baton = baton_away
+    baton.run("%%gpu\nimport torch; x = torch.ones(1000, device='cuda')")
+    baton.run("pass")
+    baton.follow.clear()
+    baton.run("%%gpu\nx[0] = 2")
+    baton.lose_session()
+    assert baton.run("pass").text("stderr") == (
+        "warning: What In[3] may have changed on the GPU is lost: The session died\n"
+        "Your variables x are as they were before In[3]. If In[3] changed them, run In[3] again\n"
+    )
