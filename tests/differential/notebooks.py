@@ -107,13 +107,16 @@ class Kernels:
 
 
 def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:
-    shown = []
-    for number, cell in enumerate(notebook.cells):
-        # A line that a traceback shows in the place of the magic's.
-        code = f"%%gpu\n{cell}" if way(notebook, number) else f"{IN_PLACE}\n{cell}"
-        shown += [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
+    cells = enumerate(notebook.cells)
+    shown = [line for number, cell in cells for line in cell_shows(kernel, number, cell, gpu=way(notebook, number))]
     state = describe(kernel) + files(folder)
     return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
+
+
+def cell_shows(kernel: Kernel, number: int, cell: str, *, gpu: bool = False) -> list[str]:
+    # A line that a traceback shows in the place of the magic's.
+    code = f"%%gpu\n{cell}" if gpu else f"{IN_PLACE}\n{cell}"
+    return [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
 
 
 def describe(kernel: Kernel) -> list[str]:
@@ -170,4 +173,4 @@ def differences(expected: list[str], found: list[str]) -> list[str]:
     return [line if len(line) < 300 else f"{line[:300]}..." for line in lines]
 
 
-__all__: list[Any] = ["Kernels", "Notebook", "Run", "differences", "read"]
+__all__: list[Any] = ["Kernels", "Notebook", "Run", "cell_shows", "describe", "differences", "files", "read"]

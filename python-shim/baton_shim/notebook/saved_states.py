@@ -74,7 +74,8 @@ class SavedStates:
         if missing := sorted(set(wanted) - home.namespace.keys()):
             raise UsageError(f"%gpu_save: the notebook has no variable {', '.join(missing)}")
         names = set(wanted) or analysis.of_student(visible)
-        table, snapshot, left = self._snapshot(names)
+        cells = None if wanted else home.shell.history_manager.input_hist_raw
+        table, snapshot, left = self._snapshot(names, cells)
         graphs = self._graphs(table, names - left.keys())
         lost = f"the computation graph of {listed(graphs)}" if graphs else ""
         if strict and (left or graphs):
@@ -151,15 +152,15 @@ class SavedStates:
 
     # ---- what travels ----
 
-    def _snapshot(self, names: set[str]) -> tuple[Table, Snapshot, dict[str, str]]:
-        """Of all of the names that can be saved, and why the others cannot."""
+    def _snapshot(self, names: set[str], cells: list[str] | None) -> tuple[Table, Snapshot, dict[str, str]]:
+        """Of all of the names that can be saved, and why the others cannot. `cells`: of a whole notebook."""
         home, left = self._home, dict[str, str]()
         names = set(names)
         with home.turn:
             while True:
                 table = Table(home.namespace)
                 files = reach(names, home.namespace).files
-                extra = {"sources": sources(home.shell, files), **home.surroundings.whole()}
+                extra = {"sources": sources(home.shell, files), **home.surroundings.whole(cells)}
                 try:
                     snapshot = table.snapshot(sorted(names), extra=extra)
                 except Refused as refused:

@@ -65,13 +65,16 @@ class Surroundings:
         found = ((part.name, part.look()) for part in self._parts)
         return Difference(self.modules.look(), {name: one for name, one in found if one is not None})
 
-    def whole(self) -> dict[str, Any]:
-        """What a kernel lacks that has just begun, in so far as it outlives this one: settings and figures. Nothing
-        has changed for the session.
+    def whole(self, cells: list[str] | None) -> dict[str, Any]:
+        """What a kernel lacks that has just begun, in so far as it outlives this one. Nothing has changed for the
+        session. With the `cells` of a notebook, also what these hung on libraries, which may reach any variable.
         """
         from baton_shim.surroundings.figures import open_figures
 
-        found = {"settings": self.settings.whole(), "figures": open_figures()}
+        found: dict[str, Any] = {"settings": self.settings.whole(), "figures": open_figures()}
+        if cells is not None:
+            self.patches.read_new(cells, self.namespace)
+            found |= {part.name: part.look() for part in self._parts if part.name in ("handlers", "hooks")}
         return {name: one for name, one in found.items() if one}
 
     def without_changed_here(self, said: Mapping[str, Any]) -> dict[str, Any]:

@@ -41,6 +41,7 @@ _TYPES = {
     "sympy.polys.domains.complexfield": ("ComplexField",),
     "sympy.polys.domains.gaussiandomains": ("GaussianIntegerRing", "GaussianRationalField"),
     "sympy.polys.domains.expressiondomain": ("ExpressionDomain",),
+    "sympy.polys.domains.expressionrawdomain": ("ExpressionRawDomain",),
 }
 
 

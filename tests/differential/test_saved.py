@@ -1,0 +1,83 @@
+"""A notebook of the corpus that is saved, whose kernel ends, and that goes on in the next one after a load, leaves what
+it leaves without all that.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from end_to_end import Kernel, Service
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from notebooks import ENVIRONMENT, FOLDER, Notebook, Run, cell_shows, describe, differences, files, read
+
+NUMBER_OF_CELL = re.compile(r"(In|Out)\[\d+\]")
+OF_THE_KERNEL = {
+    "plain_display": "asks for Out of an earlier cell",
+    "plain_hooks": "counts the cells of its kernel",
+    "plain_kept_errors": "asks for the last error of an earlier cell",
+    "plain_loggers": "shows in which order its kernel made loggers",
+    "plain_printers": "has formatters of IPython as variables, which are said not to be saved",
+    "plain_registered": "uses a module that matplotlib had loaded for something else",
+    "sympy_algebra": "asks a cache of sympy's",
+    "torch_bound_anew": "deletes generators, which are said not to be saved",
+    "widgets_values": "has widgets, which are said not to be saved",
+}
+"""Notebooks that ask for what no saved state has."""
+CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py")) if path.stem not in OF_THE_KERNEL]
+if "BATON_TEST_EXAMPLES" not in os.environ:  # those that hang something on libraries, and a third of the others
+    OFTEN = ("plain_", "pandas_registered", "jax_trees", "sympy_star")
+    CORPUS = [one for number, one in enumerate(CORPUS) if one.name.startswith(OFTEN) or number % 3 == 0]
+
+
+@pytest.fixture(scope="module")
+def service() -> Iterator[Service]:
+    service = Service.create()
+    service.start_broker()
+    yield service
+    left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+def run(kernel: Kernel, folder: Path, notebook: Notebook, before: Callable[[int], None]) -> Run:
+    shown = []
+    for number, cell in enumerate(notebook.cells):
+        before(number)
+        shown += cell_shows(kernel, number, cell)
+    kernel.run("%reset -f out")
+    state = describe(kernel) + files(folder)
+    return Run(
+        *([NUMBER_OF_CELL.sub(r"\1[#]", line.replace(str(folder), "")) for line in part] for part in (shown, state))
+    )
+
+
+@pytest.mark.parametrize("notebook", CORPUS, ids=lambda notebook: notebook.name)
+def test_a_notebook_goes_on_in_the_next_kernel(
+    service: Service, new_kernel: Callable[..., Kernel], notebook: Notebook
+) -> None:
+    def start() -> tuple[Kernel, Path]:
+        folder = Path(tempfile.mkdtemp(prefix="saved ", dir=service.place.work))
+        return service.kernel(new_kernel, folder, **ENVIRONMENT), folder
+
+    at = random.Random(notebook.name).randrange(1, len(notebook.cells))
+    said = []
+
+    def move(number: int) -> None:
+        if number == at:
+            said.append(kernel.run("%gpu_save halfway").ok().stderr)
+            kernel.restart()
+            said.append(kernel.run("%gpu_load halfway").ok().stderr)
+
+    plain = run(*start(), notebook, lambda number: None)
+    kernel, folder = start()
+    found = run(kernel, folder, notebook, move)
+    lines = differences(plain.shown, found.shown) + differences(plain.state, found.state)
+    assert not lines, "".join(said) + "\n".join(lines)
