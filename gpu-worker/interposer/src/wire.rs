@@ -16,7 +16,7 @@ pub type Frame = [u8; FRAME_BYTES];
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG4");
+const MARK: u32 = u32::from_le_bytes(*b"BtG5");
 const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -116,6 +116,8 @@ pub enum ToSession {
     },
     /// What has left is to come back.
     SwapIn,
+    /// Others lack room on the host: the places there that memory left when it came back are to go back to the system.
+    Unpin,
     /// Others lack room: what libraries hold without using it should go back to the driver.
     Trim,
     Grow {
@@ -251,6 +253,7 @@ impl ToSession {
                 processes,
             } => frame(8, &[cap_bytes, bytes, processes.into()]),
             Self::ProcessHas { process, bytes } => frame(9, &[process.into(), bytes]),
+            Self::Unpin => frame(10, &[]),
         }
     }
 
@@ -276,6 +279,7 @@ impl ToSession {
                 process: words[0] as u32,
                 bytes: words[1],
             },
+            10 => Self::Unpin,
             _ => return Err(NotAFrame),
         })
     }
@@ -374,6 +378,7 @@ mod tests {
             ToSession::Grow { bytes: 4 },
             ToSession::Refuse { bytes: 5 },
             ToSession::Trim,
+            ToSession::Unpin,
             ToSession::Has {
                 cap_bytes: 7,
                 bytes: 8,

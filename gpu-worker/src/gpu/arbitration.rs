@@ -258,6 +258,7 @@ impl Arbitration {
             Action::Preempt { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
+            Action::Unpin(session) => self.tell(session, ToSession::Unpin),
             Action::Trim(session) => self.tell(session, ToSession::Trim),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}

@@ -10,23 +10,19 @@ use crate::arbiter::{
 
 impl Arbiter {
     /// Refused is what could never be: more than the GPU has beside what stays on it; or, where not all fits on the GPU
-    /// together, more than the host could hold while somebody else computes.
+    /// together, more than the host has room for while somebody returns.
     pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
         let fixed = self.fixed_bytes();
-        let others: u64 = (self.sessions.iter())
-            .filter(|(other, _)| **other != id)
-            .map(|(_, session)| session.bytes + session.growing_bytes)
-            .sum();
-        let memory = self.settings.memory.clone();
+        let all = self.sessions.values();
+        let all: u64 = all.map(|one| one.bytes + one.growing_bytes).sum();
+        let usable = self.settings.memory.usable_bytes;
         let Some(session) = self.sessions.get(&id) else {
             return;
         };
         let own = session.bytes + session.growing_bytes + bytes;
         let refused = session.is_hopeless
-            || fixed + own > memory.usable_bytes
-            || (others > 0
-                && fixed + others + own > memory.usable_bytes
-                && others + own > self.host_bytes());
+            || fixed + own > usable
+            || (fixed + all + bytes > usable && !self.host_allows(id, bytes));
         if refused {
             actions.push(Action::Refuse { session: id, bytes });
         }
@@ -75,6 +71,7 @@ impl Arbiter {
         }
         self.ask_to_trim(actions);
         if !is_leaving && let Some((id, bytes)) = self.next_to_leave() {
+            self.unpin_for(id, bytes, actions);
             let leave = |session: &mut Session| {
                 session.begin_to_leave(bytes, since);
                 session.bytes_leaving()
@@ -123,7 +120,7 @@ impl Arbiter {
             there += session.bytes_there();
             with_pinned += session.bytes_there().min(session.free_pinned_bytes());
         }
-        self.room_with_leaving() + there.min(with_pinned + self.room_on_host())
+        self.room_with_leaving() + self.room_under_pressure(there, with_pinned)
     }
 
     /// What stays on the GPU, whoever computes.
@@ -171,7 +168,9 @@ impl Arbiter {
 
     /// And how many of its bytes: what is needed, or all where nobody waits for them.
     fn next_to_leave(&self) -> Option<(SessionId, u64)> {
-        let is_chosen = |one: &Session| one.release == Release::Chosen && may_leave(one);
+        let is_chosen = |one: &Session| {
+            one.release == Release::Chosen && may_leave(one) && self.host_has_room_for(one)
+        };
         if self.sessions.sums().chosen > 0
             && let Some(id) = self.victim(|_, one| is_chosen(one))
         {
@@ -183,12 +182,14 @@ impl Arbiter {
             if short == 0 || !self.fits_beside_holders(needy) {
                 return None;
             }
+            let room_for = |session: &Session| {
+                self.room_under_pressure(session.bytes_there(), session.free_pinned_bytes())
+            };
             let victim = self.victim(|id, session| {
-                let has_pinned = session.free_pinned_bytes() + self.room_on_host() > 0;
-                has_pinned && self.must_leave(id, session, needy)
+                self.must_leave(id, session, needy) && room_for(session) > 0
             })?;
             let session = &self.sessions[&victim];
-            let can_leave = session.free_pinned_bytes() + self.room_on_host();
+            let can_leave = room_for(session);
             let trims = self.trims_until(session).is_some();
             return (!trims).then_some((victim, short.min(can_leave)));
         }
@@ -201,9 +202,9 @@ impl Arbiter {
         let asleep = self.victim(|_, session| {
             self.sleeps_at(session).is_some_and(|time| time <= self.now)
                 && may_leave(session)
-                && self.host_has_room_for(session)
+                && self.room_unasked(session) > 0
         })?;
-        Some((asleep, u64::MAX))
+        Some((asleep, self.room_unasked(&self.sessions[&asleep])))
     }
 
     /// All who could make room for somebody; who computes does it at the end of its cell.
@@ -240,35 +241,14 @@ impl Arbiter {
             .sessions
             .iter()
             .filter(|(_, one)| may_leave(one) && !one.fresh);
-        let restful: Vec<(SessionId, u64)> =
-            restful.map(|(id, one)| (*id, one.bytes_there())).collect();
+        let restful: Vec<(SessionId, u64)> = restful
+            .map(|(id, one)| (*id, one.bytes_there().min(self.room_unasked(one))))
+            .filter(|(_, bytes)| *bytes > 0)
+            .collect();
         let mut number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         number ^= number >> 29;
         let (id, bytes) = *restful.get(number as usize % restful.len().max(1))?;
         Some((id, (number >> 8) % bytes + 1))
-    }
-
-    /// All that sessions may have on the host.
-    fn host_bytes(&self) -> u64 {
-        self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
-    }
-
-    /// For more than what has its place there.
-    fn room_on_host(&self) -> u64 {
-        self.host_bytes().saturating_sub(self.pinned_bytes())
-    }
-
-    /// What was on the host keeps its place there.
-    pub(crate) fn pinned_bytes(&self) -> u64 {
-        let pinned = |one: &Session| {
-            one.host_bytes
-                .max(one.swapped_out_bytes + one.bytes_leaving())
-        };
-        self.sessions.values().map(pinned).sum()
-    }
-
-    fn host_has_room_for(&self, session: &Session) -> bool {
-        session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
     }
 
     /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.
@@ -357,8 +337,7 @@ impl Arbiter {
 }
 
 fn may_leave(session: &Session) -> bool {
-    let rests = session.is_resident() || session.is_swapped_out();
-    rests && !session.computes() && session.bytes_there() > 0
+    session.rests() && session.bytes_there() > 0
 }
 
 fn bytes_needed(session: &Session) -> u64 {

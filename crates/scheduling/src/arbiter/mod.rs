@@ -13,6 +13,7 @@
 //! **Invariant:** pure; no I/O, no clock, no randomness. All times are since one common start, in [`Duration`]s.
 
 mod accounts;
+mod host;
 mod leases;
 mod machine;
 mod memory;
@@ -118,6 +119,9 @@ pub enum Action {
     },
     /// All that is on the host is to come back.
     SwapIn(SessionId),
+    /// Others lack room on the host: the places there that its memory left when it came back are given up. Nothing
+    /// answers; from now on they count as given up.
+    Unpin(SessionId),
     /// Others lack room: what its libraries hold without using it should be freed, before it would be moved.
     Trim(SessionId),
     /// The allocation is made, on the GPU or, for who is not resident, on paper until the next swap-in.

@@ -30,6 +30,8 @@ pub(crate) struct Session {
     pub(crate) bytes: u64,
     /// Of those, on the host.
     pub(crate) swapped_out_bytes: u64,
+    /// Of those, allocated while the rest was there. Nothing is in it, so it needs no place on the host.
+    pub(crate) on_paper_bytes: u64,
     /// The most that was on the host: memory that has come back keeps its place there.
     pub(crate) host_bytes: u64,
     /// Asked for and neither made nor refused.
@@ -125,6 +127,7 @@ impl Session {
             fixed_bytes,
             bytes: 0,
             swapped_out_bytes: 0,
+            on_paper_bytes: 0,
             host_bytes: 0,
             growing_bytes: 0,
         }
@@ -197,10 +200,24 @@ impl Session {
         self.bytes - self.swapped_out_bytes
     }
 
+    /// Its work is not on the GPU, and its memory does not move.
+    pub(crate) fn rests(&self) -> bool {
+        !self.computes() && self.moves_since().is_none()
+    }
+
+    /// Not on the GPU, or about to leave it.
+    pub(crate) fn bytes_to_return(&self) -> u64 {
+        self.swapped_out_bytes + self.bytes_leaving()
+    }
+
+    /// On the host, or on the way there.
+    pub(crate) fn filled_bytes(&self) -> u64 {
+        self.bytes_to_return() - self.on_paper_bytes
+    }
+
     /// On the host, and empty: for its memory that is on the GPU.
     pub(crate) fn free_pinned_bytes(&self) -> u64 {
-        let filled = self.swapped_out_bytes + self.bytes_leaving();
-        self.host_bytes.saturating_sub(filled)
+        self.host_bytes.saturating_sub(self.filled_bytes())
     }
 
     pub(crate) fn bytes_leaving(&self) -> u64 {
@@ -268,16 +285,18 @@ impl Session {
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.bytes += bytes;
         if self.is_swapped_out() {
-            self.put_away(bytes);
+            self.swapped_out_bytes += bytes;
+            self.on_paper_bytes += bytes;
         }
     }
 
     pub(crate) fn shrink(&mut self, bytes: u64, swapped_out_bytes: u64) {
         // What is not on the GPU was on the host, whatever is said.
         let swapped_out_bytes = swapped_out_bytes.max(bytes.saturating_sub(self.bytes_there()));
-        self.swapped_out_bytes = self
-            .swapped_out_bytes
-            .saturating_sub(swapped_out_bytes.min(bytes));
+        let swapped_out_bytes = swapped_out_bytes.min(bytes);
+        self.swapped_out_bytes = self.swapped_out_bytes.saturating_sub(swapped_out_bytes);
+        // Which of it was freed is not said; so the host may have less of it than is counted, never more.
+        self.on_paper_bytes = self.on_paper_bytes.saturating_sub(swapped_out_bytes);
         self.bytes = self.bytes.saturating_sub(bytes).max(self.swapped_out_bytes);
         self.host_bytes = self.host_bytes.min(self.bytes);
         let there = self.bytes_there();
@@ -312,7 +331,12 @@ impl Session {
 
     fn put_away(&mut self, bytes: u64) {
         self.swapped_out_bytes += bytes;
-        self.host_bytes = self.host_bytes.max(self.swapped_out_bytes);
+        let filled = self.swapped_out_bytes - self.on_paper_bytes;
+        self.host_bytes = self.host_bytes.max(filled);
+    }
+
+    pub(crate) fn unpin(&mut self) {
+        self.host_bytes = self.filled_bytes();
     }
 
     pub(crate) fn stay_away(&mut self, retry_at: Duration) {
@@ -332,6 +356,7 @@ impl Session {
         if let Residency::Coming { since } = self.residency {
             self.residency = Residency::Resident;
             self.swapped_out_bytes = 0;
+            self.on_paper_bytes = 0;
             self.fresh = true;
             self.swap_time = now - since + made_room;
         }

@@ -24,6 +24,8 @@ pub struct Settings {
     pub drain_limit: Duration,
     /// Bytes in a second of the slowest move. Whose takes longer, and `drain_limit` beyond it, does not move.
     pub slowest_move: u64,
+    /// Memory leaves the GPU in parts of at most so many bytes. So up to as many more leave than were to.
+    pub part_bytes: u64,
     /// How long a session without a cell may take to free what its libraries hold, before its memory is moved.
     pub trim_limit: Duration,
     /// A session without a cell sleeps after this.
@@ -61,6 +63,7 @@ impl Settings {
             together: 2,
             drain_limit: Duration::from_secs(30),
             slowest_move: 256 << 20,
+            part_bytes: 64 << 20,
             trim_limit: Duration::from_millis(200),
             sleeps_after: Duration::from_secs(300),
             retry: Duration::from_secs(1),

@@ -116,7 +116,7 @@ impl Arbiter {
         }
         let mut idle: Vec<(Duration, SessionId)> = self
             .others_with_contexts(id)
-            .filter(|(_, one)| one.is_idle())
+            .filter(|(_, one)| one.is_idle() && self.host_has_room_for(one))
             .map(|(other, one)| (one.used_at, other))
             .collect();
         idle.sort_unstable();

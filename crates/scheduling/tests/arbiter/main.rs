@@ -95,9 +95,35 @@ fn more_than_the_gpu_has_is_refused_at_once() {
 fn more_than_the_host_could_hold_is_refused_but_to_who_is_alone() {
     let mut world = World::with_memory(80 * GB, 64 * GB);
     world.add(1, script(1, &[cell(0.0, 1.0, 78 * GB)]));
-    world.add(2, script(2, &[cell(5.0, 1.0, 3 * GB)]));
+    world.add(2, script(2, &[cell(5.0, 1.0, 40 * GB)]));
     world.run();
     assert_eq!(world.told.refused, [2]);
+}
+
+#[test]
+fn the_host_need_not_hold_what_the_gpu_does() {
+    // 20 GB at a time are on the host, and 40 GB while one returns.
+    let mut world = World::with_memory(136 * GB, 64 * GB);
+    for session in 1..=2 {
+        let cells = [cell(0.0, 100.0, 78 * GB), cell(5.0, 100.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    world.run();
+    assert!(world.told.refused.is_empty() && world.told.ended.is_empty());
+    assert_eq!(world.told.responses.len(), 4);
+}
+
+#[test]
+fn many_small_sessions_may_have_more_than_the_host() {
+    // Of 160 GB, 80 GB are on the host, and 20 GB more while one returns.
+    let mut world = World::with_memory(80 * GB, 101 * GB);
+    for session in 1..=9 {
+        let cells = [cell(session as f64, 30.0, 20 * GB), cell(5.0, 30.0, 0)];
+        world.add(session, script(session, &cells));
+    }
+    world.run();
+    assert_eq!(world.told.refused, [9]);
+    assert!(world.told.ended.is_empty());
 }
 
 #[test]
@@ -238,6 +264,9 @@ fn who_does_not_move_its_memory_is_ended() {
     assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
 }
 
+/// Up to so much more leaves than was asked for.
+const PART: u64 = 64 << 20;
+
 fn leaves(session: u64, bytes: u64) -> Action {
     Action::SwapOut { session, bytes }
 }
@@ -246,6 +275,7 @@ fn leaves(session: u64, bytes: u64) -> Action {
 fn no_more_leaves_the_gpu_than_is_needed_and_no_more_comes_back() {
     let mut settings = World::with_memory(80 * GB, 200 * GB).settings;
     settings.memory.reserve_bytes = 0;
+    settings.part_bytes = 1;
     let mut world = World::new(settings);
     for session in 1..=2 {
         let edit = 10.0 * session as f64;
@@ -412,8 +442,20 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
         arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
     }
     let asleep = seconds(300.0);
-    assert_eq!(arbiter.handle(Event::Woke, asleep), [leaves(1, 20 * GB)]);
-    assert_eq!(arbiter.handle(Event::SwappedOut(1), asleep), []);
+    // One session has at most half of the host's, so that it does not limit what others may have.
+    assert_eq!(
+        arbiter.handle(Event::Woke, asleep),
+        [leaves(1, 15 * GB - PART)]
+    );
+    assert_eq!(
+        arbiter.handle(Event::SwappedOut(1), asleep),
+        [leaves(2, 15 * GB - PART)]
+    );
+    assert_eq!(
+        arbiter.handle(Event::SwappedOut(2), asleep),
+        [leaves(3, PART)]
+    );
+    assert_eq!(arbiter.handle(Event::SwappedOut(3), asleep), []);
     // What it left on the host stays there after its way back.
     assert_eq!(
         arbiter.handle(Event::Expected(1), asleep),
@@ -422,7 +464,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
     assert_eq!(arbiter.handle(Event::SwappedIn(1), asleep), []);
     assert_eq!(
         arbiter.handle(Event::CellEnded(1), asleep),
-        [leaves(1, 20 * GB)]
+        [leaves(1, 15 * GB - PART)]
     );
 }
 
@@ -453,6 +495,29 @@ fn any_script() -> impl Strategy<Value = Script> {
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// With far more memory together than the host has: who is allowed to grow is never ended for want of room there.
+    #[test]
+    fn whoever_is_allowed_to_grow_can_return(
+        scripts in proptest::collection::vec(any_script(), 2..9),
+        usable in 20..90u64,
+        host in 4..60u64,
+        in_the_way in proptest::option::weighted(0.2, 2..9u64),
+        together in 1..4usize,
+        torture in proptest::option::weighted(0.3, any::<u64>()),
+    ) {
+        let mut settings = World::with_memory(usable * GB, host * GB).settings;
+        settings.together = together;
+        settings.torture = torture;
+        let mut world = World::new(settings);
+        if let Some(one_in) = in_the_way {
+            world = world.sometimes_in_the_way(one_in);
+        }
+        for (session, script) in scripts.into_iter().enumerate() {
+            world.add(session as u64, script);
+        }
+        world.run();
+    }
 
     /// What `World` checks at each step: leases only to who waits and is resident, never two without leave, memory
     /// within bounds, no hand-over that nobody wants; and at the end nobody waits.

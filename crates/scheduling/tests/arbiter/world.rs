@@ -1,5 +1,7 @@
 //! Sessions and a GPU that do what an arbiter says, after delays, and check that it may say so.
 
+mod checks;
+
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},
@@ -27,6 +29,10 @@ struct Session {
     bytes: u64,
     /// Of those, on the host.
     away: u64,
+    /// Of what is on the host, allocated while the rest was there: nothing has been written to it.
+    on_paper: u64,
+    /// On the host, empty or not.
+    places: u64,
     /// Granted and not found; the arbiter has not heard of that.
     not_found: u64,
     gone: bool,
@@ -68,6 +74,8 @@ pub(crate) struct World {
     moves_in: u64,
     /// What a session's context takes, which nobody tells the arbiter.
     context_bytes: u64,
+    /// The host has as much as at the start, and the GPU no contexts: so everybody who was allowed to grow can return.
+    is_steady: bool,
     pub(crate) told: Told,
 }
 
@@ -88,6 +96,7 @@ impl World {
             in_the_way: None,
             moves_in: 0,
             context_bytes: 0,
+            is_steady: true,
             told: Told::default(),
         }
     }
@@ -107,6 +116,7 @@ impl World {
 
     pub(crate) fn with_contexts_of(mut self, bytes: u64) -> Self {
         self.context_bytes = bytes;
+        self.is_steady &= bytes == 0;
         self
     }
 
@@ -137,6 +147,7 @@ impl World {
 
     /// From this time on the host has so much for more memory of sessions.
     pub(crate) fn host_has(&mut self, time: Duration, bytes: u64) {
+        self.is_steady = false;
         self.enter(time, Happening::HostHas(bytes));
     }
 
@@ -196,6 +207,7 @@ impl World {
                     session.moves = !is_last;
                     let bytes = bytes.min(session.bytes_there());
                     session.away += bytes;
+                    session.places = session.places.max(session.away - session.on_paper);
                     self.told.moved_bytes += bytes;
                     self.tell(Event::PartLeft { session: id, bytes });
                     if is_last {
@@ -302,6 +314,8 @@ impl World {
         session.bytes -= bytes;
         let away_bytes = bytes.min(session.away);
         session.away -= away_bytes;
+        session.on_paper -= away_bytes.min(session.on_paper);
+        session.places = session.places.min(session.bytes);
         self.tell(Event::Shrank {
             session: id,
             bytes,
@@ -346,6 +360,7 @@ impl World {
                 free_bytes,
             });
         } else {
+            session.on_paper = 0;
             self.told.moved_bytes += std::mem::take(&mut session.away);
             self.tell(Event::SwappedIn(id));
         }
@@ -373,7 +388,10 @@ impl World {
         session.has_context = true;
         if !session.is_resident || session.bytes + bytes <= free {
             session.bytes += bytes;
-            session.away += if session.is_resident { 0 } else { bytes };
+            if !session.is_resident {
+                session.away += bytes;
+                session.on_paper += bytes;
+            }
             self.enter(self.now, Happening::Wants(id));
             return;
         }
@@ -449,6 +467,10 @@ impl World {
             Action::SwapOut { session: id, bytes } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 (session.moves, session.is_resident) = (true, false);
+                // Memory leaves in whole parts.
+                let bytes = bytes
+                    .next_multiple_of(self.settings.part_bytes)
+                    .min(session.bytes - session.away);
                 let parts = [bytes / 2, bytes - bytes / 2];
                 if !session.script.is_stuck {
                     let (half, whole) = (self.time_of(parts[0]), self.time_of(bytes));
@@ -464,6 +486,10 @@ impl World {
                     let time = self.time_of(bytes);
                     self.enter(time, Happening::MovedIn(id));
                 }
+            }
+            Action::Unpin(id) => {
+                let session = self.sessions.get_mut(&id).expect("it is known");
+                session.places = session.away - session.on_paper;
             }
             Action::Trim(id) => self.enter(self.now + self.drain, Happening::Trims(id)),
             Action::Grow { session: id, bytes } => self.grow(id, bytes),
@@ -491,53 +517,6 @@ impl World {
                 }
             }
         }
-    }
-
-    fn check(&self, event: Event, action: Action) {
-        let about = |id: SessionId| &self.sessions[&id];
-        match action {
-            Action::Grant { session, .. } => {
-                let granted = about(session);
-                assert!(
-                    granted.waits && granted.lease.is_none(),
-                    "{action:?} {granted:?}"
-                );
-                assert!(
-                    granted.is_resident && !granted.moves && !granted.sleeps,
-                    "{action:?} {granted:?}"
-                );
-            }
-            Action::Preempt { session, epoch, .. } => {
-                let lease = about(session).lease.expect("only a lease is taken back");
-                assert_eq!(lease.epoch, epoch);
-                let others = self.sessions.iter().filter(|(id, _)| **id != session);
-                let is_wanted = others
-                    .map(|(_, other)| other)
-                    .any(|other| other.waits || other.next_cell < other.script.cells.len());
-                assert!(
-                    is_wanted || event == Event::CellEnded(session),
-                    "{action:?} after {event:?}, and nobody else wants the GPU"
-                );
-            }
-            Action::SwapOut { session: id, bytes } => {
-                let session = about(id);
-                assert!(!session.moves && session.lease.is_none() && !session.sleeps);
-                assert!(bytes > 0 && bytes <= session.bytes_there() + session.not_found);
-            }
-            Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
-            Action::Release(id) => {
-                let session = about(id);
-                assert!(session.has_context && !session.has_cell && session.lease.is_none());
-                assert!(!session.moves && session.bytes_there() == 0);
-            }
-            Action::Trim(id) => assert!(about(id).script.held > 0),
-            Action::Grow { .. } | Action::Refuse { .. } | Action::End { .. } => {}
-        }
-    }
-
-    fn check_memory(&self) {
-        let bytes: u64 = self.sessions.values().map(Session::bytes_there).sum();
-        assert!(bytes <= self.settings.memory.usable_bytes);
     }
 
     /// When a move of so many bytes ends that begins now.

@@ -237,6 +237,11 @@ impl Agent {
                     .say(&FromSession::SwappedOut { bytes, nanoseconds });
             }
             ToSession::SwapIn => self.swap_in(),
+            // This thread moves the memory, so nothing is being moved now.
+            ToSession::Unpin => {
+                let _held = process.contexts_stay();
+                process.memory().unpin();
+            }
             ToSession::Trim => process.trims.ask(),
             // The reader has given them to the thread that asked.
             ToSession::Grow { .. }

@@ -364,6 +364,15 @@ impl Memory {
         Ok(bytes)
     }
 
+    /// Gives the places on the host back that nothing is in. A context is needed for that, any of the process.
+    pub(super) fn unpin(&mut self) {
+        for region in self.regions.values_mut() {
+            let here = region.chunks.iter_mut().filter(|one| one.handle.is_some());
+            let empty: Vec<_> = here.filter_map(|chunk| chunk.shadow.take()).collect();
+            region.context.with_if_it_lives(|| drop(empty));
+        }
+    }
+
     fn places_away(&self) -> Vec<Place> {
         let all = self.regions.iter().flat_map(|(base, region)| {
             let chunks = region.chunks.iter().enumerate();

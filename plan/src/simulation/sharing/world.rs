@@ -309,7 +309,7 @@ impl<'class> World<'class> {
                 let bytes = std::mem::take(&mut self.sessions[person].away_bytes);
                 self.enter(self.move_time(bytes), Happening::MovedIn(id));
             }
-            Action::Grow { .. } => {}
+            Action::Grow { .. } | Action::Unpin(_) => {}
             Action::Refuse { .. } | Action::End { .. } | Action::Release(_) | Action::Trim(_) => {
                 unreachable!(
                     "each session fits, uses all it has, and comes to rest in time: {action:?}"

@@ -4,7 +4,7 @@ use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
 
 use crate::hand::Hand;
-use crate::world::{MIB, World, eventually};
+use crate::world::{Client, MIB, World, eventually};
 
 #[test]
 fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it_have_ended() {
@@ -166,6 +166,57 @@ fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     client.does("fork");
     assert_eq!(world.machine.copied_at_forks().unwrap(), 0);
+}
+
+#[test]
+fn empty_places_on_the_host_go_back_when_others_need_them_and_full_ones_stay() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    for name in ["a", "b"] {
+        client.does(&format!("allocate {name} {}", 16 * MIB));
+    }
+    hand.grant();
+    client.does("set a 1");
+    client.does("set b 2");
+    hand.drop_lease();
+    hand.until_yielded();
+    let before = private_bytes(&client);
+    swap(&mut hand);
+    assert!(private_bytes(&client) >= before + 30 * MIB);
+    // One of them leaves again, so only the other's place is empty.
+    hand.say(ToSession::SwapOut { bytes: 16 * MIB });
+    hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
+    unpin(&mut hand);
+    let left = private_bytes(&client) - before;
+    assert!((15 * MIB..20 * MIB).contains(&left), "{left}");
+    hand.say(ToSession::SwapIn);
+    hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
+    unpin(&mut hand);
+    assert!(private_bytes(&client) < before + 2 * MIB);
+    swap(&mut hand);
+    hand.grant();
+    for name in ["a", "b"] {
+        assert_eq!(client.does(&format!("check {name}")), "right");
+    }
+}
+
+/// Returns when it has been done: what is said is done in order.
+fn unpin(hand: &mut Hand) {
+    hand.say(ToSession::Unpin);
+    hand.grant();
+    hand.drop_lease();
+    hand.until_yielded();
+}
+
+/// What the process has in pages of its own.
+fn private_bytes(client: &Client) -> u64 {
+    let path = format!("/proc/{}/status", client.child.id());
+    let status = std::fs::read_to_string(path).unwrap();
+    let line = status
+        .lines()
+        .find_map(|line| line.strip_prefix("RssAnon:"));
+    let kilobytes = line.unwrap().split_whitespace().next().unwrap();
+    kilobytes.parse::<u64>().unwrap() << 10
 }
 
 /// The memory leaves the GPU, and comes back.

@@ -265,6 +265,30 @@ fn memory_that_does_not_come_back_at_once_comes_back_whole() {
     }
 }
 
+#[test]
+fn together_they_may_have_more_than_the_card_and_the_host() {
+    // Of 360 MiB the card has 128, and the host has room for the others and for one who returns.
+    let mut world = World::with_settings(128 * MIB, |settings| {
+        settings.memory.host_bytes = 356 * MIB;
+    });
+    let mut clients: Vec<Client> = (0..6).map(|_| world.client()).collect();
+    for (client, value) in clients.iter_mut().zip(1..) {
+        client.does(&format!("allocate a {}", 60 * MIB));
+        client.does(&format!("set a {value}"));
+    }
+    // One more could not come back.
+    let mut other = world.client();
+    assert_eq!(other.says(&format!("allocate a {}", 60 * MIB)), "error 2");
+    for _ in 0..2 {
+        for client in &mut clients {
+            client.does("add a 2");
+            assert_eq!(client.does("check a"), "right");
+        }
+    }
+    let ended = |token| world.usage(token).ended;
+    assert!(world.tokens.iter().all(|token| ended(*token).is_none()));
+}
+
 fn hurry(settings: &mut Settings) {
     settings.late = Duration::from_millis(300);
     settings.retry = Duration::from_millis(50);

@@ -1,0 +1,121 @@
+//! Room on the host for what leaves the GPU.
+//!
+//! All memory of sessions that does not fit on the GPU together, the *overflow*, is always on the host. A session that
+//! returns needs room on the GPU for what it has on the host; until it has moved, the host holds that and the overflow.
+//! So every session can return as long as, for each of them, what it may have on the host and the overflow together fit
+//! there. That is what an allocation is measured by. It is much less than the memory of all sessions.
+//!
+//! A session that makes way leaves no more than is needed, so it has at most the overflow on the host, and the rest of
+//! one part. Only a session that leaves unasked, because it sleeps, could have more there.
+//!
+//! Places on the host that memory has left again stay pinned for the next time, until others need them.
+
+use crate::arbiter::{
+    Action, Arbiter, SessionId,
+    session::{Residency, Session},
+};
+
+impl Arbiter {
+    /// All that sessions may have on the host.
+    fn host_bytes(&self) -> u64 {
+        self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
+    }
+
+    /// For more than what has its place there.
+    pub(crate) fn room_on_host(&self) -> u64 {
+        self.host_bytes().saturating_sub(self.pinned_bytes())
+    }
+
+    /// What was on the host keeps its place there.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        let sessions = self.sessions.values();
+        sessions
+            .map(|one| one.filled_bytes() + one.free_pinned_bytes())
+            .sum()
+    }
+
+    /// Everybody could still return after `id` has grown by so much, although not all fits on the GPU.
+    pub(crate) fn host_allows(&self, id: SessionId, bytes: u64) -> bool {
+        let all = self.sessions.values();
+        let all: u64 = all.map(|one| one.bytes + one.growing_bytes).sum();
+        let overflow = (self.fixed_bytes() + all + bytes).saturating_sub(self.usable_bytes());
+        let most_to_leave = overflow + self.settings.part_bytes;
+        let can_return = |(other, one): (&SessionId, &Session)| {
+            let grown = one.growing_bytes + if *other == id { bytes } else { 0 };
+            // What it allocates while its memory is on the host comes with the rest.
+            let mut returns = one.bytes_to_return();
+            if one.residency != Residency::Resident {
+                returns += grown;
+            }
+            let most_returns = returns.max(most_to_leave.min(one.bytes + grown));
+            most_returns + most_to_leave <= self.host_bytes()
+        };
+        overflow == 0 || self.sessions.iter().all(can_return)
+    }
+
+    /// How much of `there_bytes` can make way, once all who rest have given back their empty places. `own_bytes` are the
+    /// empty places of those who make way.
+    pub(crate) fn room_under_pressure(&self, there_bytes: u64, own_bytes: u64) -> u64 {
+        let sessions = self.sessions.values();
+        let kept = sessions.map(|one| {
+            let empty = if one.rests() {
+                0
+            } else {
+                one.free_pinned_bytes()
+            };
+            one.filled_bytes() + empty
+        });
+        let room = self.host_bytes().saturating_sub(kept.sum());
+        self.in_whole_parts(there_bytes, room.max(own_bytes + self.room_on_host()))
+    }
+
+    /// How much may be asked to leave, so that no more than `room` does.
+    fn in_whole_parts(&self, there_bytes: u64, room: u64) -> u64 {
+        if there_bytes <= room {
+            there_bytes
+        } else {
+            room.saturating_sub(self.settings.part_bytes)
+        }
+    }
+
+    /// For what leaves while nobody needs the room. With at most half of the host's for each session nobody is refused
+    /// memory because of that, and everybody can return.
+    pub(crate) fn room_unasked(&self, session: &Session) -> u64 {
+        let half = self.host_bytes() / 2;
+        let room = session.free_pinned_bytes() + self.room_on_host();
+        let room = room.min(half.saturating_sub(session.bytes_to_return()));
+        self.in_whole_parts(session.bytes_there(), room)
+    }
+
+    /// All of it, so that it can return.
+    pub(crate) fn host_has_room_for(&self, session: &Session) -> bool {
+        let usable = self.usable_bytes();
+        let overflow = (self.sessions.values())
+            .map(|one| one.bytes + one.growing_bytes)
+            .sum::<u64>()
+            .saturating_add(self.fixed_bytes())
+            .saturating_sub(usable);
+        session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
+            && session.bytes + overflow <= self.host_bytes()
+    }
+
+    /// So that so many bytes of `leaving` find room: the largest empty places first, so that few have to pin anew.
+    pub(crate) fn unpin_for(&mut self, leaving: SessionId, bytes: u64, actions: &mut Vec<Action>) {
+        loop {
+            let one = &self.sessions[&leaving];
+            let most = (bytes.saturating_add(self.settings.part_bytes)).min(one.bytes_there());
+            let new = most.saturating_sub(one.free_pinned_bytes());
+            if new == 0 || self.pinned_bytes() + new <= self.host_bytes() {
+                return;
+            }
+            let others = self.sessions.iter().filter(|(id, _)| **id != leaving);
+            let empty = others
+                .filter(|(_, other)| other.rests() && other.free_pinned_bytes() > 0)
+                .max_by_key(|(_, other)| other.free_pinned_bytes());
+            let Some((id, _)) = empty else { return };
+            let id = *id;
+            self.sessions.change(id, Session::unpin);
+            actions.push(Action::Unpin(id));
+        }
+    }
+}

@@ -1,0 +1,68 @@
+//! What must hold whenever the arbiter has said something.
+
+use baton_scheduling::arbiter::{Action, EndReason, Event, SessionId};
+
+use super::{Session, World};
+
+impl World {
+    pub(super) fn check(&self, event: Event, action: Action) {
+        let about = |id: SessionId| &self.sessions[&id];
+        match action {
+            Action::Grant { session, .. } => {
+                let granted = about(session);
+                assert!(
+                    granted.waits && granted.lease.is_none(),
+                    "{action:?} {granted:?}"
+                );
+                assert!(
+                    granted.is_resident && !granted.moves && !granted.sleeps,
+                    "{action:?} {granted:?}"
+                );
+            }
+            Action::Preempt { session, epoch, .. } => {
+                let lease = about(session).lease.expect("only a lease is taken back");
+                assert_eq!(lease.epoch, epoch);
+                let others = self.sessions.iter().filter(|(id, _)| **id != session);
+                let is_wanted = others
+                    .map(|(_, other)| other)
+                    .any(|other| other.waits || other.next_cell < other.script.cells.len());
+                assert!(
+                    is_wanted || event == Event::CellEnded(session),
+                    "{action:?} after {event:?}, and nobody else wants the GPU"
+                );
+            }
+            Action::SwapOut { session: id, bytes } => {
+                let session = about(id);
+                assert!(!session.moves && session.lease.is_none() && !session.sleeps);
+                assert!(bytes > 0 && bytes <= session.bytes_there() + session.not_found);
+            }
+            Action::SwapIn(id) => assert!(!about(id).is_resident && !about(id).sleeps),
+            Action::Release(id) => {
+                let session = about(id);
+                assert!(session.has_context && !session.has_cell && session.lease.is_none());
+                assert!(!session.moves && session.bytes_there() == 0);
+            }
+            Action::Trim(id) => assert!(about(id).script.held > 0),
+            Action::Unpin(id) => {
+                let session = about(id);
+                assert!(!session.moves && session.lease.is_none(), "{session:?}");
+            }
+            Action::End { reason, .. } => {
+                let could_return = self.is_steady && reason == EndReason::NoHostRoom;
+                assert!(!could_return, "{action:?}: it was allowed to grow");
+            }
+            Action::Grow { .. } | Action::Refuse { .. } => {}
+        }
+    }
+
+    pub(super) fn check_memory(&self) {
+        let bytes: u64 = self.sessions.values().map(Session::bytes_there).sum();
+        assert!(bytes <= self.settings.memory.usable_bytes);
+        let places: u64 = self.sessions.values().map(|one| one.places).sum();
+        let host_bytes = self.settings.memory.host_bytes;
+        assert!(
+            !self.is_steady || places <= host_bytes,
+            "{places} on the host"
+        );
+    }
+}
