@@ -3,7 +3,7 @@
 //! All memory of sessions that does not fit on the GPU together, the *overflow*, is always on the host. A session that
 //! returns needs room on the GPU for what it has on the host; until it has moved, the host holds that and the overflow.
 //! So every session can return as long as, for each of them, what it may have on the host and the overflow together fit
-//! there. That is what an allocation is measured by. It is much less than the memory of all sessions.
+//! there; and as long as all memory of sessions does. That is what an allocation is measured by.
 //!
 //! A session that makes way leaves no more than is needed, so it has at most the overflow on the host, and the rest of
 //! one part. Only a session that leaves unasked, because it sleeps, could have more there.
@@ -50,7 +50,8 @@ impl Arbiter {
             let most_returns = returns.max(most_to_leave.min(one.bytes + grown));
             most_returns + most_to_leave <= self.host_bytes()
         };
-        overflow == 0 || self.sessions.iter().all(can_return)
+        // Where the host has room for all, nobody's memory is in the way of another's.
+        overflow == 0 || all + bytes <= self.host_bytes() || self.sessions.iter().all(can_return)
     }
 
     /// How much of `there_bytes` can make way, once all who rest have given back their empty places. `own_bytes` are the
