@@ -23,6 +23,9 @@ CARD_BYTES = 64 << 20
 LINK = 50e9
 BUFFER_BYTES = 4 << 20
 PAIRS = 200
+LAUNCHES = 6400
+# Three for each mark, and a mark for every 64 launches.
+MOST_CALLS = 0.05
 ROUNDS = 10
 CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
 
@@ -34,6 +37,7 @@ def main() -> None:
         subprocess.run([built("gpu-machine"), folder, str(CARD_BYTES)], check=True)
         client = built("gpu-client")
         pairs(rows, verdict, folder, client)
+        launches(rows, verdict, folder, client)
         for mebibytes in (32, 40, 56):
             hand_overs(rows, verdict, folder, client, mebibytes << 20)
     columns = dict.fromkeys(column for row in rows.values() for column in row)
@@ -52,6 +56,19 @@ def pairs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str,
                 rows[f"allocate and free in order, {name}"] = {"calls": found[name]}
     alone, shared = found.values()
     verdict["calls to allocate and free in order"] = against(shared, 2 * alone, shared <= 2 * alone)
+
+
+def launches(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
+    """Each to its end, which is one call more."""
+    found: dict[str, float] = {}
+    with turns(1, CARD_BYTES, CARD_BYTES) as ends:
+        for name, extra in (("alone", {}), ("in turns", ends.environment(1))):
+            with program(folder, client, extra) as does:
+                does(f"calls-of-launches {LAUNCHES}")
+                found[name] = int(does(f"calls-of-launches {LAUNCHES}")) / LAUNCHES
+                rows[f"a launch, {name}"] = {"calls": found[name]}
+    extra_calls = round(found["in turns"] - found["alone"], 3)
+    verdict["more calls for a launch in turns"] = against(extra_calls, MOST_CALLS, extra_calls <= MOST_CALLS)
 
 
 def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int) -> None:

@@ -34,6 +34,8 @@ struct Lane {
 
 struct Marks {
     outstanding: VecDeque<Event>,
+    /// Reached, and left in a stream again: making one takes longer than a launch.
+    spare: Vec<Event>,
     /// When the GPU was last waited for.
     reached_at: Option<Instant>,
 }
@@ -45,18 +47,19 @@ impl Windows {
 
     #[inline]
     pub(super) fn submitted(&self, stream: Stream) {
-        let chunk_client = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
-        let count = chunk_client.count.fetch_add(1, Relaxed) + 1;
-        if count >= chunk_client.between.load(Relaxed) {
-            chunk_client.mark(stream);
+        let lane = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
+        let count = lane.count.fetch_add(1, Relaxed) + 1;
+        if count >= lane.between.load(Relaxed) {
+            lane.mark(stream);
         }
     }
 
     /// Takes the marks out of the streams of a context that is about to end.
     pub(super) fn forget(&self, context: Context) {
-        for chunk_client in &self.0 {
-            let mut marks = chunk_client.marks();
+        for lane in &self.0 {
+            let mut marks = lane.marks();
             marks.outstanding.retain(|event| event.context() != context);
+            marks.spare.retain(|event| event.context() != context);
         }
     }
 }
@@ -68,6 +71,7 @@ impl Lane {
             between: AtomicU32::new(FIRST),
             marks: Mutex::new(Marks {
                 outstanding: VecDeque::new(),
+                spare: Vec::new(),
                 reached_at: None,
             }),
         }
@@ -77,7 +81,8 @@ impl Lane {
     fn mark(&self, stream: Stream) {
         let mut marks = self.marks();
         self.count.store(0, Relaxed);
-        if let Some(event) = Event::record(stream) {
+        let spare = marks.spare.pop();
+        if let Some(event) = Event::record_again(spare, stream) {
             marks.outstanding.push_back(event);
         }
         while marks.outstanding.len() > 2 {
@@ -87,12 +92,16 @@ impl Lane {
                 self.aim(Duration::ZERO);
             } else {
                 // What went wrong says the next call too.
-                let _ = oldest.wait();
+                let waited = oldest.wait();
                 let now = Instant::now();
                 if let Some(before) = marks.reached_at.replace(now) {
                     self.aim(now - before);
                 }
+                if waited.is_err() {
+                    continue;
+                }
             }
+            marks.spare.push(oldest);
         }
     }
 

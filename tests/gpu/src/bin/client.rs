@@ -123,6 +123,7 @@ impl Client {
             ["check", name] => self.check(name),
             ["rounds", name, count] => self.rounds(name, number(count)?),
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
+            ["calls-of-launches", count] => self.calls_of_launches(number(count)?),
             ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
             ["time-submissions", batches] => self.time_submissions(number(batches)?),
             ["synchronize"] => nothing(self.driver.synchronize()),
@@ -263,6 +264,16 @@ impl Client {
             kernel.launch(0, &[])?;
         }
         Ok(String::new())
+    }
+
+    /// How many calls the driver had for so many launches, one behind the other.
+    fn calls_of_launches(&self, count: u64) -> Answer<String> {
+        let before = self.driver.calls();
+        for _ in 0..count {
+            self.add.launch(0, &[0, 0, 0])?;
+            self.driver.synchronize()?;
+        }
+        Ok((self.driver.calls() - before - count).to_string())
     }
 
     /// Allocates in order, uses it and frees it, again and again. How many calls the driver had to allocate and free,

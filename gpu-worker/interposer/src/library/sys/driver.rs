@@ -357,7 +357,15 @@ pub(in super::super) struct Event {
 
 impl Event {
     pub(in super::super) fn record(stream: Stream) -> Option<Self> {
-        let event = Self::create()?;
+        Self::record_again(None, stream)
+    }
+
+    /// With an event that was reached, where it is of the current context.
+    pub(in super::super) fn record_again(reached: Option<Self>, stream: Stream) -> Option<Self> {
+        let event = match reached.filter(|event| Some(event.context) == current_context()) {
+            Some(event) => event,
+            None => Self::create()?,
+        };
         (event_record(event.handle, stream.0) == SUCCESS).then_some(event)
     }
 
