@@ -26,7 +26,10 @@ ROOT = Path(__file__).resolve().parent.parent
 FILES = ROOT / "requirements" / "matrix"
 ENVIRONMENTS = ROOT / ".venv" / "matrix"
 ENDS = ("oldest", "newest")
-TELLING = ("state/test_newer_pythons.py", "state/test_arrow.py", "state/test_errors.py", "shim/test_cells.py")
+TELLING = (
+    *("state/test_newer_pythons.py", "state/test_arrow.py", "state/test_errors.py", "state/test_libraries.py"),
+    *("state/test_rebuilding.py", "shim/test_cells.py"),
+)
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 
 

@@ -185,8 +185,9 @@ def called_by(function: Any) -> Any:
     thunk = kept.get("0") if type(kept) is dict else None
     if type(thunk).__name__ != "CThunkObject":
         return None
-    _, found, *_ = gc.get_referents(thunk)  # what converts the arguments, what is called, the result's type
-    return found
+    # Since Python 3.12 its class; what converts the arguments, what is called, and the result's type.
+    held = (one for one in gc.get_referents(thunk) if one is not type(thunk) and type(one) is not tuple)
+    return next(held, None)
 
 
 def symbol_of(function: Any, library: Any) -> str:
