@@ -36,9 +36,7 @@ impl Arbiter {
 
     /// Everybody could still return after `id` has grown by so much, although not all fits on the GPU.
     pub(crate) fn host_allows(&self, id: SessionId, bytes: u64) -> bool {
-        let all = self.sessions.values();
-        let all: u64 = all.map(|one| one.bytes + one.growing_bytes).sum();
-        let overflow = (self.fixed_bytes() + all + bytes).saturating_sub(self.usable_bytes());
+        let overflow = self.overflow_with(bytes);
         let most_to_leave = overflow + self.settings.part_bytes;
         let can_return = |(other, one): (&SessionId, &Session)| {
             let grown = one.growing_bytes + if *other == id { bytes } else { 0 };
@@ -51,12 +49,25 @@ impl Arbiter {
             most_returns + most_to_leave <= self.host_bytes()
         };
         // Where the host has room for all, nobody's memory is in the way of another's.
-        overflow == 0 || all + bytes <= self.host_bytes() || self.sessions.iter().all(can_return)
+        overflow == 0
+            || self.movable_bytes() + bytes <= self.host_bytes()
+            || self.sessions.iter().all(can_return)
     }
 
-    /// How much of `there_bytes` can make way, once all who rest have given back their empty places. `own_bytes` are the
-    /// empty places of those who make way.
-    pub(crate) fn room_under_pressure(&self, there_bytes: u64, own_bytes: u64) -> u64 {
+    /// What does not fit on the GPU together, with so much more.
+    fn overflow_with(&self, bytes: u64) -> u64 {
+        (self.fixed_bytes() + self.movable_bytes() + bytes).saturating_sub(self.usable_bytes())
+    }
+
+    /// Of all sessions, with what they ask for.
+    pub(crate) fn movable_bytes(&self) -> u64 {
+        let sessions = self.sessions.values();
+        sessions.map(|one| one.bytes + one.growing_bytes).sum()
+    }
+
+    /// How much of the first bytes can make way, once all who rest have given back their empty places. The second bytes
+    /// are the empty places of those who make way.
+    pub(crate) fn room_under_pressure(&self) -> impl Fn(u64, u64) -> u64 {
         let sessions = self.sessions.values();
         let kept = sessions.map(|one| {
             let empty = if one.rests() {
@@ -67,7 +78,10 @@ impl Arbiter {
             one.filled_bytes() + empty
         });
         let room = self.host_bytes().saturating_sub(kept.sum());
-        self.in_whole_parts(there_bytes, room.max(own_bytes + self.room_on_host()))
+        let room_now = self.room_on_host();
+        move |there_bytes, own_bytes| {
+            self.in_whole_parts(there_bytes, room.max(own_bytes + room_now))
+        }
     }
 
     /// How much may be asked to leave, so that no more than `room` does.
@@ -90,14 +104,8 @@ impl Arbiter {
 
     /// All of it, so that it can return.
     pub(crate) fn host_has_room_for(&self, session: &Session) -> bool {
-        let usable = self.usable_bytes();
-        let overflow = (self.sessions.values())
-            .map(|one| one.bytes + one.growing_bytes)
-            .sum::<u64>()
-            .saturating_add(self.fixed_bytes())
-            .saturating_sub(usable);
         session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
-            && session.bytes + overflow <= self.host_bytes()
+            && session.bytes + self.overflow_with(0) <= self.host_bytes()
     }
 
     /// So that so many bytes of `leaving` find room: the largest empty places first, so that few have to pin anew.

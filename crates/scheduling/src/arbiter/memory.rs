@@ -13,8 +13,6 @@ impl Arbiter {
     /// together, more than the host has room for while somebody returns.
     pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
         let fixed = self.fixed_bytes();
-        let all = self.sessions.values();
-        let all: u64 = all.map(|one| one.bytes + one.growing_bytes).sum();
         let usable = self.settings.memory.usable_bytes;
         let Some(session) = self.sessions.get(&id) else {
             return;
@@ -22,7 +20,7 @@ impl Arbiter {
         let own = session.bytes + session.growing_bytes + bytes;
         let refused = session.is_hopeless
             || fixed + own > usable
-            || (fixed + all + bytes > usable && !self.host_allows(id, bytes));
+            || (fixed + self.movable_bytes() + bytes > usable && !self.host_allows(id, bytes));
         if refused {
             actions.push(Action::Refuse { session: id, bytes });
         }
@@ -120,7 +118,7 @@ impl Arbiter {
             there += session.bytes_there();
             with_pinned += session.bytes_there().min(session.free_pinned_bytes());
         }
-        self.room_with_leaving() + self.room_under_pressure(there, with_pinned)
+        self.room_with_leaving() + self.room_under_pressure()(there, with_pinned)
     }
 
     /// What stays on the GPU, whoever computes.
@@ -182,9 +180,9 @@ impl Arbiter {
             if short == 0 || !self.fits_beside_holders(needy) {
                 return None;
             }
-            let room_for = |session: &Session| {
-                self.room_under_pressure(session.bytes_there(), session.free_pinned_bytes())
-            };
+            let room = self.room_under_pressure();
+            let room_for =
+                |session: &Session| room(session.bytes_there(), session.free_pinned_bytes());
             let victim = self.victim(|id, session| {
                 self.must_leave(id, session, needy) && room_for(session) > 0
             })?;
