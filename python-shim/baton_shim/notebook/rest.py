@@ -130,7 +130,7 @@ class Rest:
     def _lose(self, reason: str) -> None:
         assert self._table is not None
         away = self._table.away
-        names = [name for name in away.names() if not name.startswith("_")]
+        names = away.names()
         may_be_unchanged = bool(names) and away.may_be_unchanged()
         self._table.roll_back()
         self._home.undo_log.rest_lost()

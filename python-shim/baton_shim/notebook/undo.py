@@ -58,7 +58,7 @@ class Step:
         """The variables that it bound, deleted or changed."""
         if self.last_names is not None:
             return self.last_names
-        return [name for name in self.table.away.names(self.undos) if not name.startswith("_")]
+        return self.table.away.names(self.undos)
 
     def table_ends(self) -> None:
         """Nothing of the table arrives any more."""

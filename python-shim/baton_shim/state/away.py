@@ -129,11 +129,11 @@ class Away:
     def may_be_unchanged(self) -> bool:
         """Whether the messages show no change of a variable, and left out only memory on a GPU, which always stays."""
         away = (self._segments.by_number[number] for number in self._living())
-        of_student = [name for name in self.names(self._kept) if not name.startswith("_")]
-        return not of_student and all(map(self._on_gpu, away))
+        return not self.names(self._kept) and all(map(self._on_gpu, away))
 
     def names(self, undos: Iterable[Undo] | None = None) -> list[str]:
-        """What would go back: names that the messages bound or deleted, and those whose objects they changed.
+        """What would go back: names that the messages bound or deleted, and those whose objects they changed, but for
+        names that begin with an underscore.
 
         `undos` are those of the messages; without them, of those whose bytes are not all here.
         """
@@ -164,7 +164,7 @@ class Away:
             number = self._numbering.number(value)
             if number is not None and is_changed(number):
                 names.add(name)
-        return sorted(names)
+        return sorted(name for name in names if not name.startswith("_"))
 
     def kept_bytes(self) -> int:
         """What is kept to take everything back, roughly."""
@@ -179,11 +179,14 @@ class Away:
 
     def _chosen(self, in_reach: Set[int], reached: Set[int], budget: Budget) -> set[int]:
         """Which of these segments follow later; `reached` are the objects of the message."""
-        in_order = map(self._segments.by_number.__getitem__, sorted(in_reach))
-        segments = [segment for segment in in_order if not is_untouched(segment)]
+        segments = [self._segments.by_number[number] for number in sorted(in_reach)]
         on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
         chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
         others = [segment for segment in segments if segment.number not in on_gpu]
+        # To ask the system takes longer than to look: only where some of it may follow.
+        if sum(segment.bytes for segment in others) > budget.other_bytes:
+            others = [segment for segment in others if not is_untouched(segment)]
+        chosen = [segment for segment in chosen if not is_untouched(segment)]
         left = sum(segment.bytes for segment in others)
         for segment in sorted(others, key=lambda segment: -segment.bytes):
             if left <= budget.other_bytes:
