@@ -47,28 +47,29 @@ def main() -> None:
 
 def pairs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
     """Allocations and frees in the order of a stream."""
-    found: dict[str, float] = {}
-    with turns(1, CARD_BYTES, CARD_BYTES) as ends:
-        for name, extra in (("the driver's own pool", {}), ("in turns", ends.environment(1))):
-            with program(folder, client, extra) as does:
-                does(f"pairs {4 << 20} {PAIRS}")
-                found[name] = int(does(f"pairs {4 << 20} {PAIRS}")) / PAIRS
-                rows[f"allocate and free in order, {name}"] = {"calls": found[name]}
-    alone, shared = found.values()
+    alone, shared = calls(folder, client, f"pairs {BUFFER_BYTES} {PAIRS}", PAIRS)
+    rows["allocate and free in order, the driver's own pool"] = {"calls": alone}
+    rows["allocate and free in order, in turns"] = {"calls": shared}
     verdict["calls to allocate and free in order"] = against(shared, 2 * alone, shared <= 2 * alone)
 
 
 def launches(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
     """Each to its end, which is one call more."""
-    found: dict[str, float] = {}
+    alone, shared = calls(folder, client, f"calls-of-launches {LAUNCHES}", LAUNCHES)
+    rows["a launch, alone"], rows["a launch, in turns"] = {"calls": alone}, {"calls": shared}
+    extra = round(shared - alone, 3)
+    verdict["more calls for a launch in turns"] = against(extra, MOST_CALLS, extra <= MOST_CALLS)
+
+
+def calls(folder: str, client: str, command: str, count: int) -> list[float]:
+    """To the driver, for each of `count` that the command does, once it has done it before: alone, and in turns."""
+    found = []
     with turns(1, CARD_BYTES, CARD_BYTES) as ends:
-        for name, extra in (("alone", {}), ("in turns", ends.environment(1))):
+        for extra in ({}, ends.environment(1)):
             with program(folder, client, extra) as does:
-                does(f"calls-of-launches {LAUNCHES}")
-                found[name] = int(does(f"calls-of-launches {LAUNCHES}")) / LAUNCHES
-                rows[f"a launch, {name}"] = {"calls": found[name]}
-    extra_calls = round(found["in turns"] - found["alone"], 3)
-    verdict["more calls for a launch in turns"] = against(extra_calls, MOST_CALLS, extra_calls <= MOST_CALLS)
+                does(command)
+                found.append(int(does(command)) / count)
+    return found
 
 
 def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int) -> None:

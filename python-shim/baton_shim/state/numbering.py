@@ -40,7 +40,10 @@ GONE = Dummy()
 
 
 class Numbering:
-    def __init__(self, anchors: Sequence[Any], find_class: Callable[[str, str], Any]) -> None:
+    def __init__(
+        self, anchors: Sequence[Any], find_class: Callable[[str, str], Any], patch: Callable[..., Any]
+    ) -> None:
+        """`patch`: one of the anchors, whose errors are errors of the whole message."""
         self.objects: list[Any] = []
         self.memo: dict[int, tuple[int, Any]] = {}
         self.dropped: set[int] = set()  # here, whether or not the other end has been told
@@ -48,7 +51,7 @@ class Numbering:
         self.anchors = len(anchors)
         self._aliases: dict[int, Dummy] = {}  # numbers whose object has another number, too
         self.nans = Nans()
-        self._find_class = find_class
+        self._find_class, self._patch = find_class, patch
         self._unpickler: _SeededUnpickler | None = None
         self.add(anchors)
 
@@ -156,16 +159,15 @@ class Numbering:
         count_after: int,
         ahead: Callable[[Any], None],
         stand_ins: StandIns | None = None,
-        must: Callable[..., Any] = int,
     ) -> tuple[Any, list[Any]]:
         """Read one message's pickle. Returns it and what it numbered (the reserved ones first).
 
         `ahead` is called with each pickle that stands ahead of the message, before anything else is read. With
-        `stand_ins` they come in the place of what cannot be rebuilt, but for errors of the function `must`.
+        `stand_ins` they come in the place of what cannot be rebuilt.
         """
         if stand_ins is not None:
             known = [*self.objects, *reserved]
-            unpickler = TolerantUnpickler(body, buffers, known, self._find_class, self.nans, stand_ins, must)
+            unpickler = TolerantUnpickler(body, buffers, known, self._find_class, self.nans, stand_ins, self._patch)
             message = unpickler.run(ahead)
             fresh = list(unpickler.memo.values())[len(self.objects) :]
             if len(self.objects) + len(fresh) != count_after or fresh[-1] is not message:

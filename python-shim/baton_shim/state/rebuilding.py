@@ -13,8 +13,9 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from baton_shim.state.errors import short
 from baton_shim.state.nans import Nans
-from baton_shim.state.refusal import Stayed, TableBroken, stayed_text, where_it_stayed
+from baton_shim.state.refusal import Stayed, TableBroken, name_of_type, stayed_text, where_it_stayed
 
 _Read = TypeVar("_Read")
 _BY_PYTHON: Any = pickle._Unpickler
@@ -70,13 +71,12 @@ def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -
 
 def not_rebuilt(what: object, error: BaseException) -> str:
     """Of an object that `what`, a class or a function, should have made."""
-    module, name = (getattr(what, field, None) for field in ("__module__", "__qualname__"))
-    kind = name if module in ("builtins", "__main__", None) else f"{module}.{name}"
+    kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", None)
     return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_stayed(home=False)}"
 
 
 def said(error: BaseException) -> str:
-    return f"{type(error).__name__}: {str(error)[:200]}"
+    return f"{type(error).__name__}: {short(error)[:200]}"
 
 
 class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
@@ -130,8 +130,10 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
         what, given = self.stack[depth : depth + 2]
         try:
             load(self)
+        except TableBroken:
+            raise
         except Exception as error:
-            if what is self._must or isinstance(error, TableBroken):
+            if what is self._must:
                 raise
             del self.stack[depth:]
             if depth and given and given[0] is self.stack[-1]:  # `what` fills the object before it
@@ -153,9 +155,9 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
             return
         try:
             load(self)
+        except TableBroken:
+            raise
         except Exception as error:
-            if isinstance(error, TableBroken):
-                raise
             self._say_not_filled(target, error)
 
     def _say_not_filled(self, target: Any, error: Exception) -> None:

@@ -275,13 +275,16 @@ def may_be_guilty(obj: Any) -> bool:
 _TYPE_NAMES = vars(type)  # a metaclass may answer for its class
 
 
+def name_of_type(kind: type) -> str:
+    """With its module, where that says something."""
+    module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
+    return name if module in ("builtins", "__main__") else f"{module}.{name}"
+
+
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:
     """For an object of an unknown kind whose own pickling failed."""
-    kind = type(obj)
-    module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
-    name = name if module in ("builtins", "__main__") else f"{module}.{name}"
     text = str(error) or type(error).__name__
-    return f"is a {name!r} object that cannot be pickled ({text[:200]})", "create it inside the cell"
+    return f"is a {name_of_type(type(obj))!r} object that cannot be pickled ({text[:200]})", "create it inside the cell"
 
 
 _ = socket  # loaded with the kernel; named here so that `_BY_BASE` finds it

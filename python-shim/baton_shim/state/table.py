@@ -90,7 +90,7 @@ class Table:
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()
         anchors = [namespace, main, self._patch_anchor, *of_interpreter(), *self._kinds.anchors()]
-        self._numbering = Numbering(anchors, find_class)
+        self._numbering = Numbering(anchors, find_class, self._patch_anchor)
         self._stays = Stays(namespace, self._numbering)
         self._walker = Walker(self._numbering, self._kinds, self._stays)
         self._views = Views(self._here, self._kinds, self._numbering)
@@ -540,7 +540,7 @@ class Table:
                 self._bind(names, undo, came.bound_stays)
 
             expected = self._reserved, header.count_after
-            message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins, self._patch_anchor)
+            message, fresh = self._numbering.load(body, buffers, *expected, bind, stand_ins)
         self._kinds.settle()
         return header, message, fresh
 

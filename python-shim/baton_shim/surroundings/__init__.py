@@ -69,13 +69,12 @@ class Surroundings:
         """What a kernel lacks that has just begun, in so far as it outlives this one. Nothing has changed for the
         session. With the `cells` of a notebook, also what these hung on libraries, which may reach any variable.
         """
-        from baton_shim.surroundings.figures import open_figures
-
-        found: dict[str, Any] = {"settings": self.settings.whole(), "figures": open_figures()}
+        outlive = {"figures"}
         if cells is not None:
             self.patches.read_new(cells, self.namespace)
-            found |= {part.name: part.look() for part in self._parts if part.name in ("handlers", "hooks")}
-        return {name: one for name, one in found.items() if one}
+            outlive |= {"handlers", "hooks"}
+        found = {part.name: part.look() for part in self._parts if part.name in outlive}
+        return {name: one for name, one in {"settings": self.settings.whole(), **found}.items() if one}
 
     def without_changed_here(self, said: Mapping[str, Any]) -> dict[str, Any]:
         """What the other end said, without what was changed here as well since this end last said something."""

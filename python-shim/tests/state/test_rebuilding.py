@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from baton_shim.state import Stayed
 from baton_shim.state.refusal import StayedError
@@ -51,18 +49,6 @@ def given(made):
 class ByFunction:
     def __reduce__(self): return given, (self.__class__,)
 """
-
-
-@pytest.fixture(scope="module")
-def _pair() -> Iterator[Pair]:
-    with Pair() as pair:
-        yield pair
-
-
-@pytest.fixture
-def pair(_pair: Pair) -> Pair:
-    _pair.start_anew()
-    return _pair
 
 
 def text(value: object) -> str:
