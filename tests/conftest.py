@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from end_to_end import Kernel, Place, Service
+from end_to_end import Gate, Kernel, Place, Service
 from end_to_end.leftovers import Leftovers
 from end_to_end.network import Network
 
@@ -55,6 +55,14 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
     yield start
     for kernel in started:
         kernel.shutdown()
+
+
+@pytest.fixture
+def gate(tmp_path: Path) -> Iterator[Gate]:
+    """Opens in the end, because cells in the background outlive their kernels."""
+    gate = Gate(tmp_path)
+    yield gate
+    gate.open_all()
 
 
 @pytest.fixture

@@ -10,44 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end import Cell, Kernel, Service
-
-
-class Gate:
-    """Lets background cells go on: they wait for a file in the notebook's folder."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.number = folder, 0
-
-    def closed(self) -> str:
-        """Code that waits."""
-        self.number += 1
-        return f"import os, time\nwhile not os.path.exists({str(self.path)!r}): time.sleep(0.01)\n"
-
-    @property
-    def path(self) -> Path:
-        return self.folder / f"gate-{self.number}"
-
-    def open(self) -> None:
-        self.path.touch()
-
-
-@pytest.fixture
-def gate(tmp_path: Path) -> Gate:
-    return Gate(tmp_path)
-
-
-def background(kernel: Kernel, body: str, options: str = "job") -> Cell:
-    """Returns when its cell has ended in the notebook."""
-    return speaking(kernel, f"%%gpu --background {options}\n{body}")
-
-
-def speaking(kernel: Kernel, code: str) -> Cell:
-    """A cell that shows something after its end."""
-    cell = kernel.begin(code)
-    cell.speaks_after_idle = True
-    cell.finish().ok()
-    return cell
+from end_to_end import Gate, Kernel, Service, background, speaking
 
 
 def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -> None:
@@ -466,9 +429,11 @@ def test_the_broker_is_killed_again_and_again(service: Service, new_kernel: Call
     cell.wait_for_text("end")
 
 
-def test_a_restart_of_the_kernel_ends_it(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
+def test_a_new_kernel_does_not_wait_for_the_cells_of_the_last_one(
+    new_kernel: Callable[..., Kernel], gate: Gate
+) -> None:
     kernel = new_kernel()
     cell = background(kernel, f"print('begun')\n{gate.closed()}")
     cell.wait_for_text("begun")
     kernel.restart()
-    assert kernel.gpu("5").ok().value == "5"
+    assert kernel.run("5").ok().value == "5"

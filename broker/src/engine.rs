@@ -26,7 +26,7 @@ use crate::{
 use axum::body::Bytes;
 use baton_protocol::{
     JobId, NotebookId, Refusal,
-    api::{Course, QueueDetails},
+    api::{AttachableJob, Course, QueueDetails},
     encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
@@ -71,6 +71,8 @@ pub(crate) enum Event {
     Explain(JobId, oneshot::Sender<Option<QueueDetails>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
     Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
+    Attachable(Account, oneshot::Sender<Vec<AttachableJob>>),
+    Discard(Account, JobId, oneshot::Sender<Result<(), NotDone>>),
     Pools(PoolLook, oneshot::Sender<PoolsPresent>),
 }
 
@@ -248,6 +250,11 @@ fn handle(
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Attachable(account, answer) => drop(answer.send(dispatch.attachable(&account))),
+        Event::Discard(account, job, answer) => {
+            let done = dispatch.discard(&account, job, now, actions);
+            actions.push(Action::Answer(answer, done));
+        }
         Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, now, actions);
@@ -264,6 +271,8 @@ fn job_of(event: &Event) -> Option<JobId> {
             _,
             FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
+            | FromProxy::Attach { job, .. }
+            | FromProxy::Detach { job }
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
@@ -273,6 +282,7 @@ fn job_of(event: &Event) -> Option<JobId> {
         )
         | Event::FromWorker(_, FromWorker::Events { job, .. })
         | Event::CaughtUp { job, .. }
+        | Event::Discard(_, job, _)
         | Event::Explain(job, _) => Some(*job),
         Event::Act(_, command, _) => command.job(),
         _ => None,

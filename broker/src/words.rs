@@ -91,13 +91,19 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
-/// What runs: a cell by its notebook and the number in front of it, or a whole program.
+/// What runs: a cell, or a part of one, by its notebook and the number in front of it, or a whole program.
 pub(crate) fn title(kind: JobKind, name: &str, execution_count: Option<u32>) -> String {
-    match (kind, execution_count) {
-        (JobKind::Cell, Some(number)) => format!("{name} [{number}]"),
-        (JobKind::Cell, None) => name.to_owned(),
-        (JobKind::Notebook, _) => format!("{name} (all cells)"),
-        (JobKind::Script, _) => format!("{name} (script)"),
+    let cell = match (kind, execution_count) {
+        (JobKind::Notebook, _) => return format!("{name} (all cells)"),
+        (JobKind::Script, _) => return format!("{name} (script)"),
+        (_, Some(number)) => format!("{name} [{number}]"),
+        (_, None) => name.to_owned(),
+    };
+    match kind {
+        JobKind::Background => format!("{cell} (background)"),
+        JobKind::Block => format!("{cell} (with gpu)"),
+        JobKind::Call => format!("{cell} (@gpu)"),
+        JobKind::Cell | JobKind::Notebook | JobKind::Script => cell,
     }
 }
 
@@ -230,5 +236,24 @@ pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
             )
         }
         (JobState::Finished, _) => format!("It has ended: {}", outcome(job.outcome).1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_of_job_has_its_title() {
+        let titles = JobKind::ALL.map(|kind| title(kind, "lab.ipynb", Some(4)));
+        let expected = [
+            "lab.ipynb [4]",
+            "lab.ipynb [4] (background)",
+            "lab.ipynb [4] (with gpu)",
+            "lab.ipynb [4] (@gpu)",
+            "lab.ipynb (all cells)",
+            "lab.ipynb (script)",
+        ];
+        assert_eq!(titles, expected);
     }
 }

@@ -289,6 +289,11 @@ impl Agent {
                     assignment.deferred_wanted.notify_one();
                 }
             }
+            ToWorker::Salvage { job } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    assignment.orphaned.cancel();
+                }
+            }
             ToWorker::Acknowledge {
                 job,
                 fencing,

@@ -13,7 +13,7 @@ use tracing::Instrument;
 use crate::context::Context;
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::{Deferred, Rest, Session};
+use crate::session::{Deferred, Rest, Salvage, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -44,6 +44,7 @@ pub(crate) async fn serve_notebook(
 ) {
     let mut session: Option<Session> = None;
     let mut deferred = Deferred::default();
+    let mut salvage: Option<Salvage> = None;
     loop {
         let mut job_over = false;
         tokio::select! {
@@ -53,7 +54,10 @@ pub(crate) async fn serve_notebook(
                 };
                 let span = tracing::error_span!("job", job.id = %order.events.job);
                 deferred.pause();
-                session = run_job(&context, session.take(), &mut deferred, order).instrument(span).await;
+                // What the cell before left is in the notebook.
+                salvage = None;
+                let job = run_job(&context, session.take(), &mut deferred, &mut salvage, order);
+                session = job.instrument(span).await;
                 job_over = true;
             }
             rest = rest(&mut session, !deferred.needs_session()) => {
@@ -66,6 +70,13 @@ pub(crate) async fn serve_notebook(
                     Rest::Released => session = vacate(session, reporter.notebook).await,
                 }
             }
+            () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
+                if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
+                    let patience = context.config.patience;
+                    let chunk_client = context.chunk_client.clone();
+                    session = salvage.take(from, patience, chunk_client).await;
+                }
+            }
             sent = deferred.next() => {
                 if let (Some(session), Some(sent)) = (&mut session, sent) {
                     session.has_sent(sent);
@@ -75,7 +86,10 @@ pub(crate) async fn serve_notebook(
         match &session {
             Some(session) if job_over => context.zygotes.learn(session.python(), session.kernel()),
             Some(_) => {}
-            None => deferred.lose_session(),
+            None => {
+                deferred.lose_session();
+                salvage = None;
+            }
         }
         reporter.say(job_over, session.as_ref(), &deferred);
     }

@@ -48,6 +48,15 @@ pub(crate) fn rest_unreadable(problem: &(dyn std::error::Error + 'static)) -> Re
     ))
 }
 
+/// For a job whose notebook kernel has ended.
+pub(crate) fn not_salvaged() -> RemoteError {
+    error(
+        "SessionDied",
+        "The Python process on the GPU machine ended before the variables of this cell were saved",
+        "run the cell again",
+    )
+}
+
 /// The notebook says what that means for its variables.
 fn rest_error(what_happened: &str) -> RemoteError {
     RemoteError {

@@ -29,6 +29,8 @@ pub(crate) struct Outbox {
     complete: bool,
     /// What the job left in its session is in, and may be wanted again.
     rest_sent: bool,
+    /// The end is in, and the session is asked for more only if the notebook kernel ends.
+    salvageable: bool,
 }
 
 impl Outbox {
@@ -37,6 +39,13 @@ impl Outbox {
         self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
         self.complete |= event.is_last();
         self.rest_sent |= matches!(event, JobEvent::DeferredState { .. });
+        self.salvageable |= matches!(
+            event,
+            JobEvent::Finished {
+                salvageable: true,
+                ..
+            }
+        );
         let is_start = matches!(event, JobEvent::Started { .. });
         self.events.push_back(event);
         if is_start {
@@ -107,7 +116,7 @@ impl Outbox {
 
     /// Everything is stored, and nothing has to follow.
     pub(crate) fn is_handed_over(&self) -> bool {
-        (self.complete || self.rest_sent) && self.events.is_empty()
+        (self.complete || self.rest_sent || self.salvageable) && self.events.is_empty()
     }
 
     /// Everything is stored, and nothing will follow.
@@ -182,6 +191,7 @@ mod tests {
             usage: Usage::default(),
             files: None,
             deferred_bytes: 0,
+            salvageable: false,
         }
     }
 

@@ -50,15 +50,6 @@ pub struct ClientJob {
     pub kind: JobKind,
 }
 
-impl Default for ClientJob {
-    fn default() -> Self {
-        Self {
-            id: JobId::random(),
-            kind: JobKind::Cell,
-        }
-    }
-}
-
 /// Where and how long files are kept that cells deleted or replaced.
 #[derive(Debug, Clone, Default)]
 pub struct TrashConfig {

@@ -7,6 +7,7 @@
 //! **Invariant:** the notebook gets a cell's changes completely or not at all. Any other end of a cell voids the
 //! object table on both sides, and the next cell starts a new one.
 
+mod attach;
 mod autostart;
 mod cell;
 mod deferred;
@@ -29,7 +30,9 @@ use std::time::Duration;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, State, Submission};
+use baton_protocol::{
+    CallId, Cell, JobEvent, JobId, JobKind, NotebookId, Outcome, State, Submission,
+};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -40,7 +43,6 @@ use self::deferred::{Deferred, DeferredState};
 use self::display::Display;
 use self::failure::Failure;
 use self::link::{EndedSessions, JobUpdate, Link, Step};
-use self::names::{Sending, SentNames};
 use self::naming::Naming;
 use self::notebook_files::NotebookFiles;
 pub(crate) use self::saved_states::Asked;
@@ -131,7 +133,10 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let job = self.first_job.take().unwrap_or_default();
+        let job = self.first_job.take().unwrap_or(ClientJob {
+            id: JobId::random(),
+            kind: run.kind,
+        });
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job.id);
         self.display.begin(&cell);
@@ -262,7 +267,7 @@ impl RemoteCells {
                         cell.status_line.waits(Waiting::Queued { position, since });
                     }
                     Step::Update(JobUpdate::Event(event)) => match *event {
-                        JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes } => {
+                        JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes, .. } => {
                             return Ok(Finished { outcome, error, state, usage, files, deferred_bytes });
                         }
                         event => self.on_event(cell, event).await?,
@@ -375,38 +380,10 @@ impl RemoteCells {
             // `NotStarted` stops at the broker; `Rest` comes after the cell.
             JobEvent::NotStarted { .. }
             | JobEvent::Finished { .. }
-            | JobEvent::DeferredState { .. } => {}
+            | JobEvent::DeferredState { .. }
+            | JobEvent::Salvaged { .. } => {}
         }
         Ok(())
-    }
-
-    /// Begins to send the names that the running cell looked up.
-    fn begin_names(&mut self, cell: &RemoteCell<'_>, snapshot: Snapshot) -> Result<Sending, Stop> {
-        let continues = |session: &SessionState| session.version.messages == snapshot.messages;
-        let Some(session) = self.session.take().filter(continues) else {
-            return Err(Failure::out_of_step(cell.job).into());
-        };
-        let transports = self.link.transports();
-        let outgoing = session.continued_by(snapshot);
-        Ok(names::send(self.transfer.clone(), transports, outgoing))
-    }
-
-    async fn send_names(
-        &mut self,
-        cell: &mut RemoteCell<'_>,
-        (base, sent): SentNames,
-    ) -> Result<(), Stop> {
-        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
-        self.session = Some(SessionState::after(base, sent.ledger));
-        cell.names_held = sent.held;
-        let (job, number) = (cell.job, cell.question.unwrap_or_default());
-        let names = FromProxy::Names {
-            job,
-            number,
-            state: sent.state,
-        };
-        self.link.answer(job, names).await;
-        cell.release().await
     }
 
     /// Gets the changed state, and applies it to variables and files together or not at all.
@@ -494,6 +471,12 @@ impl RemoteCells {
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
         self.session = None;
+        // The broker decides whether it goes on, when it hears that the notebook kernel has ended.
+        match stop {
+            Stop::KernelGone if cell.kind.outlives_kernel() => return Ok(CellEnd::KernelGone),
+            Stop::Shim(error) if cell.kind.outlives_kernel() => return Err(error),
+            _ => {}
+        }
         let outcome = match &stop {
             Stop::Failed(failure) => Some(failure.outcome),
             _ => (!cell.withdrawn).then_some(Outcome::Cancelled),

@@ -104,6 +104,15 @@ async fn serve_connection(
                     .on_state(call, Asked::Delete(name), reader, writer)
                     .await?;
             }
+            FromNotebook::ListJobs { call } => {
+                next = cells.on_state(call, Asked::Jobs, reader, writer).await?;
+            }
+            FromNotebook::DiscardJob { call, job } => {
+                next = cells
+                    .on_state(call, Asked::Discard(job), reader, writer)
+                    .await?;
+            }
+            FromNotebook::Attach(attach) => next = cells.attach(attach, reader, writer).await?,
             stale => tracing::debug!(?stale, "Ignored a message about a finished cell"),
         }
     }

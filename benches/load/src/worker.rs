@@ -100,6 +100,7 @@ fn end(job: JobId, fencing: FencingNumber) -> FromWorker {
         },
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
     });
     FromWorker::Events {
         job,

@@ -13,7 +13,7 @@ use axum::{
     extract::{Path, State},
 };
 use baton_protocol::{
-    JobId, JobKind,
+    JobId,
     api::{Explanation, Job, JobState, Page, Waiting, WaitingRule},
     proxy::WaitingReason,
 };
@@ -160,7 +160,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
         course: super::named(row.account.course),
         notebook: row.notebook_name,
         kind: row.kind,
-        execution_count: row.execution_count.filter(|_| row.kind == JobKind::Cell),
+        execution_count: row.execution_count.filter(|_| row.kind.is_of_cell()),
         worker: row.worker_name,
         priority: row.priority,
         timeout_ms: row.timeout_ms,

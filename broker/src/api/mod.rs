@@ -24,7 +24,7 @@ pub(crate) use usage::day_of;
 
 use crate::{
     engine::Event,
-    http::{Shared, states},
+    http::{Shared, attachable, states},
 };
 use axum::{
     Json, Router,
@@ -86,6 +86,7 @@ impl Modify for Token {
 pub(crate) fn routes() -> Router<Shared> {
     let mut document = Document::openapi();
     document.merge(states::Description::openapi());
+    document.merge(attachable::Description::openapi());
     let (router, document) = OpenApiRouter::with_openapi(document)
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::one))

@@ -54,7 +54,7 @@ impl Dispatch {
             ToWorker::Revoke { job: id, fencing },
         ));
         match self.jobs.get_mut(&id).map(|job| (job.phase, job)) {
-            Some((Phase::Finished, _)) => self.deferred_lost(id, actions),
+            Some((Phase::Finished, _)) => self.remainder_lost(id, actions),
             // Nobody was permitted to start it.
             Some((Phase::Assigned, _)) if !held.started => self.requeue(id, actions),
             Some((_, job)) => {
@@ -128,6 +128,9 @@ impl Dispatch {
                 .is_some_and(|stored| stored.until <= now.instant)
         };
         for id in self.jobs_where(is_over) {
+            if self.orphan(id, now, actions) {
+                continue;
+            }
             if let Some(job) = self.jobs.get_mut(&id) {
                 job.unclaimed = None;
                 job.abandoned = Some(Abandoned::AsItEnded);

@@ -1,9 +1,9 @@
 //! What happens when a proxy or a worker does not reconnect.
 //!
 //! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
-//! A proxy: its jobs are cancelled and its sessions end.
+//! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
 
-use super::{Action, Dispatch, Notebook, Now, Phase};
+use super::{Action, Dispatch, Job, Notebook, Now, Phase, job::Remainder};
 use crate::store::Write;
 use baton_protocol::{
     JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker,
@@ -35,6 +35,7 @@ impl Dispatch {
             .values()
             .filter_map(|job| Some(job.unclaimed?.until));
         let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
+        let peers = peers.chain(self.orphans_end_at());
         let line = self
             .notify_at
             .into_iter()
@@ -60,8 +61,8 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for worker in missed {
-            for job in self.jobs_where(|job| job.has_deferred_from(worker)) {
-                self.deferred_lost(job, actions);
+            for job in self.jobs_where(|job| job.has_remainder_at(worker)) {
+                self.remainder_lost(job, actions);
             }
             self.missed.remove(&worker);
         }
@@ -75,6 +76,7 @@ impl Dispatch {
             self.on_proxy_gone(notebook, now, actions);
         }
         self.cancel_unclaimed(now, actions);
+        self.forget_old_orphans(now, actions);
     }
 
     fn on_worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
@@ -90,7 +92,7 @@ impl Dispatch {
         self.sessions_end(id, |_| true, actions);
         if let Some(worker) = self.workers.remove(&id) {
             tracing::warn!(worker.name = %worker.name, "Worker {} did not reconnect", worker.name);
-            if self.jobs.values().any(|job| job.has_deferred_from(id)) {
+            if self.jobs.values().any(|job| job.has_remainder_at(id)) {
                 let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
                 self.missed.insert(
                     id,
@@ -111,17 +113,29 @@ impl Dispatch {
     pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
         // Without the notebook, a job closes as soon as it is finished.
         self.notebooks.remove(&id);
+        self.detach_all(id);
+        let mut session_is_needed = false;
         for job in self.jobs_where(|job| job.notebook == id) {
+            if self.orphan(job, now, actions) {
+                session_is_needed |= self.jobs.get(&job).is_some_and(Job::needs_session);
+                continue;
+            }
             match self.jobs.get(&job).map(|job| job.phase) {
                 Some(Phase::Finished) => self.close(job, actions),
                 _ => self.cancel(job, now, actions),
             }
         }
+        if session_is_needed {
+            return;
+        }
+        self.end_sessions(id, actions);
+    }
+
+    pub(super) fn end_sessions(&self, notebook: NotebookId, actions: &mut Vec<Action>) {
         let connections = self.workers.values().filter_map(|worker| worker.connection);
         actions.extend(
-            connections.map(|connection| {
-                Action::ToWorker(connection, ToWorker::EndSession { notebook: id })
-            }),
+            connections
+                .map(|connection| Action::ToWorker(connection, ToWorker::EndSession { notebook })),
         );
     }
 
@@ -163,25 +177,39 @@ impl Dispatch {
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
     }
 
-    /// What the job left out is lost with its worker.
-    pub(super) fn deferred_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
+    /// What the worker still had of the job is lost with it.
+    pub(super) fn remainder_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let worker = self.name_of_worker(id);
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };
-        job.deferred_due = false;
-        job.fencing += 1;
-        let error = RemoteError {
+        let error = |value| RemoteError {
             name: "WorkerLost".to_owned(),
-            value: format!("The connection to {worker} was lost before all results had arrived"),
+            value,
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
-        let rest = JobEvent::DeferredState {
-            state: None,
-            error: Some(error),
+        let event = match std::mem::replace(&mut job.remainder, Remainder::Nothing) {
+            Remainder::Deferred => {
+                job.fencing += 1;
+                JobEvent::DeferredState {
+                    state: None,
+                    error: Some(error(format!(
+                        "The connection to {worker} was lost before all results had arrived"
+                    ))),
+                }
+            }
+            Remainder::Session if job.orphaned.is_some() => JobEvent::Salvaged {
+                state: None,
+                files: Vec::new(),
+                error: Some(error(format!(
+                    "The connection to {worker} was lost before the variables of this cell had arrived"
+                ))),
+            },
+            // Its notebook has the result already.
+            Remainder::Session | Remainder::Nothing => return,
         };
-        self.append(id, vec![rest], None, actions);
+        self.append(id, vec![event], None, actions);
     }
 
     pub(super) fn name_of_worker(&self, id: JobId) -> String {

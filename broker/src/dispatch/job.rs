@@ -1,6 +1,6 @@
 //! One job as the broker holds it in memory.
 
-use super::{Waiting, needs};
+use super::{Now, Waiting, needs, orphans};
 use crate::{people::Account, store::OpenJob};
 use baton_protocol::{
     CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Payload, Priority,
@@ -9,7 +9,7 @@ use baton_protocol::{
 use std::sync::Arc;
 use tokio::time::Instant;
 
-pub(crate) use crate::store::Phase;
+pub(crate) use crate::store::{Phase, Remainder};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Job {
@@ -27,8 +27,7 @@ pub(crate) struct Job {
     /// The worker's number of its last stored event of this assignment.
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
-    /// It is finished, and its worker keeps what its end left out.
-    pub(super) deferred_due: bool,
+    pub(super) remainder: Remainder,
     /// The proxy asked for that while the worker was away.
     pub(super) deferred_wanted: bool,
     /// The assignment during which the proxy sent a whole state.
@@ -44,6 +43,12 @@ pub(crate) struct Job {
     pub(super) unclaimed: Option<Unclaimed>,
     /// Nobody waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
+    /// Its notebook kernel has ended. Until then what it leaves waits for another one.
+    pub(super) orphaned: Option<Instant>,
+    /// The notebook of the other kernel that follows it.
+    pub(super) attached: Option<NotebookId>,
+    /// Once it is finished.
+    pub(super) outcome: Option<Outcome>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
     /// What the cell itself requires of its worker.
@@ -100,7 +105,7 @@ impl Job {
             fencing: 0,
             acknowledged: 0,
             last_event: 0,
-            deferred_due: false,
+            remainder: Remainder::Nothing,
             deferred_wanted: false,
             state_fencing: 0,
             cancel_wanted: false,
@@ -109,6 +114,9 @@ impl Job {
             front_ms: None,
             unclaimed: None,
             abandoned: None,
+            orphaned: None,
+            attached: None,
+            outcome: None,
             cell_key: submission.cell_key,
             priority: submission.priority,
             needs: needs::of_cell(&submission.cell),
@@ -127,7 +135,10 @@ impl Job {
         }
     }
 
-    pub(super) fn from_stored(open: OpenJob, until: Instant) -> Self {
+    pub(super) fn from_stored(open: OpenJob, until: Instant, now: Now) -> Self {
+        let orphaned = open
+            .orphaned_ms
+            .map(|since_ms| orphans::until(since_ms, now));
         Self {
             id: open.job,
             sequence: open.sequence,
@@ -141,18 +152,21 @@ impl Job {
             fencing: open.fencing,
             acknowledged: open.acknowledged,
             last_event: open.last_event,
-            deferred_due: open.deferred_due,
+            remainder: open.remainder,
             deferred_wanted: false,
             state_fencing: open.state_fencing,
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,
             held: open.held,
             front_ms: open.front_ms,
-            unclaimed: Some(Unclaimed {
+            unclaimed: orphaned.is_none().then_some(Unclaimed {
                 until,
                 last_event: open.last_event,
             }),
             abandoned: None,
+            orphaned,
+            attached: None,
+            outcome: open.outcome,
             cell_key: open.cell_key,
             priority: open.priority,
             needs: open.needs,
@@ -176,9 +190,14 @@ impl Job {
         self.worker == Some(worker) && self.fencing == fencing
     }
 
-    /// Whether this worker still has something that the job left out.
-    pub(super) fn has_deferred_from(&self, worker: WorkerId) -> bool {
-        self.deferred_due && self.worker == Some(worker)
+    /// Whether this worker still has something of the job, which is finished.
+    pub(super) fn has_remainder_at(&self, worker: WorkerId) -> bool {
+        self.remainder != Remainder::Nothing && self.worker == Some(worker)
+    }
+
+    /// The notebook whose proxy hears its events.
+    pub(super) fn follower(&self) -> NotebookId {
+        self.attached.unwrap_or(self.notebook)
     }
 
     pub(super) fn is_running(&self) -> bool {
@@ -229,7 +248,12 @@ impl MemoryCurve {
 pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
     let phase = job.phase;
     match (phase, event) {
-        (Phase::Finished, JobEvent::DeferredState { .. }) if job.deferred_due => {
+        (Phase::Finished, JobEvent::DeferredState { .. })
+            if job.remainder == Remainder::Deferred =>
+        {
+            Some(Phase::Finished)
+        }
+        (Phase::Finished, JobEvent::Salvaged { .. }) if job.remainder == Remainder::Session => {
             Some(Phase::Finished)
         }
         (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
@@ -244,5 +268,18 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
         (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
         (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
         _ => None,
+    }
+}
+
+/// What a worker still has after its last event.
+pub(super) fn remainder_after(event: &JobEvent) -> Remainder {
+    match event {
+        JobEvent::Finished {
+            salvageable: true, ..
+        } => Remainder::Session,
+        JobEvent::Finished { .. } | JobEvent::DeferredState { .. } if !event.is_last() => {
+            Remainder::Deferred
+        }
+        _ => Remainder::Nothing,
     }
 }

@@ -17,6 +17,7 @@ mod exploration;
 mod graces;
 mod job;
 mod needs;
+mod orphans;
 mod overview;
 mod pools;
 mod proxy;
@@ -27,7 +28,7 @@ mod tests;
 mod worker;
 
 pub(crate) use act::{Command, NotDone};
-pub(crate) use job::{Job, MemoryCurve, Phase};
+pub(crate) use job::{Job, MemoryCurve, Phase, Remainder};
 pub(crate) use needs::of_cell;
 pub(crate) use overview::{JobView, Overview, WorkerView};
 pub(crate) use queue::Waiting;
@@ -241,7 +242,7 @@ impl Dispatch {
                     disconnected_since_ms: None,
                 });
             }
-            jobs.insert(open.job, Job::from_stored(open, until));
+            jobs.insert(open.job, Job::from_stored(open, until, now));
         }
         Self {
             graces,
@@ -345,7 +346,7 @@ impl Dispatch {
             })
             .collect();
         if !events.is_empty()
-            && let Some(notebook) = self.notebooks.get(&job.notebook)
+            && let Some(notebook) = self.notebooks.get(&job.follower())
             && let Some(connection) = notebook.connection
             && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
         {
@@ -376,6 +377,7 @@ impl Dispatch {
         let end = JobEvent::Finished {
             files: None,
             deferred_bytes: 0,
+            salvageable: false,
             outcome,
             error: error.clone(),
             state: None,
@@ -403,6 +405,7 @@ impl Dispatch {
             return;
         };
         job.phase = Phase::Finished;
+        job.outcome = Some(end.outcome);
         job.submission = None;
         job.waiting_input = None;
         job.names = None;
@@ -417,7 +420,8 @@ impl Dispatch {
             memory: std::mem::take(&mut job.memory),
             at_ms: now.unix_ms,
         }));
-        let nobody_asks = job.abandoned.is_some() || !self.notebooks.contains_key(&job.notebook);
+        let is_left = job.orphaned.is_none() && !self.notebooks.contains_key(&job.notebook);
+        let nobody_asks = job.abandoned.is_some() || is_left;
         if nobody_asks {
             self.close(id, actions);
         }
@@ -427,12 +431,12 @@ impl Dispatch {
         let Some(job) = self.jobs.remove(&id) else {
             return;
         };
-        let notebook = self.notebooks.get_mut(&job.notebook);
+        let notebook = self.notebooks.get_mut(&job.follower());
         let proxy = notebook.and_then(|notebook| {
             notebook.subscriptions.remove(&id);
             notebook.connection
         });
-        if job.deferred_due
+        if job.remainder != Remainder::Nothing
             && let Some(connection) = self.runner(&job)
         {
             let fencing = job.fencing;
@@ -440,6 +444,9 @@ impl Dispatch {
                 connection,
                 ToWorker::Revoke { job: id, fencing },
             ));
+        }
+        if job.orphaned.is_some() && !self.notebooks.contains_key(&job.notebook) {
+            self.end_sessions(job.notebook, actions);
         }
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
@@ -457,7 +464,7 @@ impl Dispatch {
 
     /// The connected proxy that asked for this job.
     fn subscriber(&self, id: JobId) -> Option<ConnectionId> {
-        let notebook = self.notebooks.get(&self.jobs.get(&id)?.notebook)?;
+        let notebook = self.notebooks.get(&self.jobs.get(&id)?.follower())?;
         notebook.subscriptions.get(&id)?;
         notebook.connection
     }

@@ -1,8 +1,8 @@
 //! What proxies say.
 
 use super::{
-    Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Subscription,
-    accounts::SAFE,
+    Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Peer, Phase, Remainder,
+    Subscription, accounts::SAFE,
 };
 use crate::{people::Account, screen::Unwelcome, store::Write};
 use baton_protocol::{
@@ -76,11 +76,15 @@ impl Dispatch {
             FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
                 self.on_closed_job_given_up(connection, job, outcome, actions);
             }
+            FromProxy::Attach { job, after } => {
+                self.attach(connection, notebook, (job, after), actions);
+            }
             // Said once already.
             FromProxy::Hello { .. } => {}
             FromProxy::Submit(Submission { job, .. })
             | FromProxy::State { job, .. }
             | FromProxy::Resume { job, .. }
+            | FromProxy::Detach { job }
             | FromProxy::Cancel { job }
             | FromProxy::Input { job, .. }
             | FromProxy::Files { job, .. }
@@ -96,7 +100,11 @@ impl Dispatch {
             FromProxy::State { job, state } => {
                 self.replace_state(connection, job, state, actions);
             }
-            FromProxy::Resume { job, after } => self.resume(connection, job, after, now, actions),
+            FromProxy::Resume { job, after } => {
+                self.adopt(job, actions);
+                self.resume(connection, job, after, now, actions);
+            }
+            FromProxy::Detach { job } => self.detach(job),
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
@@ -207,7 +215,7 @@ impl Dispatch {
     fn belongs(&self, job: JobId, notebook: NotebookId) -> bool {
         self.jobs
             .get(&job)
-            .is_some_and(|job| job.notebook == notebook)
+            .is_some_and(|job| job.follower() == notebook)
     }
 
     fn submit(
@@ -320,7 +328,7 @@ impl Dispatch {
         }
     }
 
-    fn subscribe(
+    pub(super) fn subscribe(
         &mut self,
         connection: ConnectionId,
         id: JobId,
@@ -330,7 +338,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(&id) else {
             return;
         };
-        let Some(notebook) = self.notebooks.get_mut(&job.notebook) else {
+        let Some(notebook) = self.notebooks.get_mut(&job.follower()) else {
             return;
         };
         let subscription = if after >= job.last_event {
@@ -462,7 +470,8 @@ impl Dispatch {
 
     /// A worker that has nothing of it any more has said so.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(&id).filter(|job| job.deferred_due) else {
+        let is_due = |job: &&Job| job.remainder == Remainder::Deferred;
+        let Some(job) = self.jobs.get(&id).filter(is_due) else {
             return;
         };
         match self.runner(job) {
@@ -478,7 +487,13 @@ impl Dispatch {
         }
     }
 
-    fn abandon(&mut self, id: JobId, how: Abandoned, now: Now, actions: &mut Vec<Action>) {
+    pub(super) fn abandon(
+        &mut self,
+        id: JobId,
+        how: Abandoned,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
         let Some(job) = self.jobs.get_mut(&id) else {
             return;
         };

@@ -85,6 +85,7 @@ impl Dispatch {
                 usage: Usage::default(),
                 files: None,
                 deferred_bytes: 0,
+                salvageable: false,
             },
         };
         let events = vec![end];

@@ -3,7 +3,7 @@
 
 mod long_queue;
 
-use super::*;
+use super::{job::remainder_after, *};
 use crate::{
     people::Identity,
     samples::{naming, submission},
@@ -30,13 +30,17 @@ enum Step {
     Cancel(u8, u8),
     Applied(u8, u8),
     Resume(u8, u8, u64),
+    /// A notebook attaches a job of this or another notebook.
+    Attach(u8, u8, u8),
+    Detach(u8, u8, u8),
+    Discard(u8, u8),
     /// Staff act on a job.
     Act(u8, u8, u8),
     WorkerConnects(u8),
     WorkerGoes(u8),
     /// It takes nothing more. What it had not started it may start yet: the two messages cross.
     WorkerDrains(u8),
-    /// A worker's job moves on: wants a state, starts, asks, cannot start, finishes.
+    /// A worker's job moves on: wants a state, starts, asks, cannot start, finishes, is salvaged.
     Work(u8, u8),
     Seconds(u8),
     Kill,
@@ -53,10 +57,13 @@ fn step() -> impl Strategy<Value = Step> {
         1 => (proxy.clone(), job.clone()).prop_map(|(proxy, job)| Step::Applied(proxy, job)),
         1 => (proxy.clone(), job.clone(), 0..4_u8).prop_map(|(proxy, job, what)| Step::Act(proxy, job, what)),
         1 => (proxy, job, 0..5_u64).prop_map(|(proxy, job, after)| Step::Resume(proxy, job, after)),
+        1 => (0..3_u8, 0..3_u8, 0..4_u8).prop_map(|(proxy, of, job)| Step::Attach(proxy, of, job)),
+        1 => (0..3_u8, 0..3_u8, 0..4_u8).prop_map(|(proxy, of, job)| Step::Detach(proxy, of, job)),
+        1 => (0..3_u8, 0..4_u8).prop_map(|(proxy, job)| Step::Discard(proxy, job)),
         4 => worker.clone().prop_map(Step::WorkerConnects),
         1 => worker.clone().prop_map(Step::WorkerGoes),
         1 => worker.clone().prop_map(Step::WorkerDrains),
-        8 => (worker, 0..5_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
+        8 => (worker, 0..6_u8).prop_map(|(worker, what)| Step::Work(worker, what)),
         2 => (1..40_u8).prop_map(Step::Seconds),
         1 => Just(Step::Kill),
     ]
@@ -141,6 +148,7 @@ impl World {
             Step::Submit(proxy, job) => {
                 let mut submission = submission(job_id(proxy, job), naming(ChunkHash([0; 32])));
                 submission.notebook = notebook(proxy);
+                submission.cell.kind = kind_of(submission.job);
                 self.proxy_says(proxy, FromProxy::Submit(submission), &mut actions);
             }
             Step::SendState(proxy, job) => {
@@ -159,6 +167,19 @@ impl World {
             Step::Resume(proxy, job, after) => {
                 let job = job_id(proxy, job);
                 self.proxy_says(proxy, FromProxy::Resume { job, after }, &mut actions);
+            }
+            Step::Attach(proxy, of, job) => {
+                let (job, after) = (job_id(of, job), 0);
+                self.proxy_says(proxy, FromProxy::Attach { job, after }, &mut actions);
+            }
+            Step::Detach(proxy, of, job) => {
+                let job = job_id(of, job);
+                self.proxy_says(proxy, FromProxy::Detach { job }, &mut actions);
+            }
+            Step::Discard(proxy, job) => {
+                let job = job_id(proxy, job);
+                let account = Account::default();
+                drop(self.dispatch.discard(&account, job, now, &mut actions));
             }
             Step::Act(proxy, job, what) => {
                 let job = job_id(proxy, job);
@@ -246,6 +267,7 @@ impl World {
         };
         let (fencing, last) = side.held.get_mut(&job).unwrap();
         *last += 1;
+        let (fencing, first) = (*fencing, *last);
         let event = match what {
             0 => JobEvent::StateWanted {},
             1 => JobEvent::Started {
@@ -263,26 +285,32 @@ impl World {
                     hint: None,
                 },
             },
+            5 => JobEvent::Salvaged {
+                state: None,
+                files: Vec::new(),
+                error: None,
+            },
             _ => JobEvent::Finished {
                 files: None,
                 deferred_bytes: 0,
+                salvageable: kind_of(job).outlives_kernel(),
                 outcome: Outcome::Ok,
                 error: None,
                 state: None,
                 usage: Usage::default(),
             },
         };
+        if event.is_last() {
+            side.held.remove(&job);
+        }
         let message = FromWorker::Events {
             job,
-            fencing: *fencing,
-            first: *last,
+            fencing,
+            first,
             events: vec![event],
         };
         self.dispatch
             .on_worker_message(connection, message, now, actions);
-        if what > 2 {
-            side.held.remove(&job);
-        }
     }
 
     fn perform(&mut self, actions: Vec<Action>) {
@@ -336,6 +364,10 @@ impl World {
             assert_eq!(stored.last_event, job.last_event);
             assert_eq!(stored.acknowledged, job.acknowledged);
             assert_eq!((&stored.held, stored.front_ms), (&job.held, job.front_ms));
+            assert_eq!(stored.orphaned_ms.is_some(), job.orphaned.is_some());
+            if job.phase == Phase::Finished {
+                assert!([stored.remainder, Remainder::Nothing].contains(&job.remainder));
+            }
             assert_eq!(job.is_running(), job.is_running() && job.worker.is_some());
             if job.phase == Phase::Queued {
                 assert!(job.waiting.is_some() && job.worker.is_none());
@@ -373,12 +405,14 @@ impl Stored {
                 ..
             } => {
                 let job = OpenJob {
-                    deferred_due: false,
+                    remainder: Remainder::Nothing,
+                    orphaned_ms: None,
+                    outcome: None,
                     job: submission.job,
                     sequence,
                     notebook: submission.notebook,
                     notebook_name: String::new(),
-                    kind: JobKind::Cell,
+                    kind: submission.cell.kind,
                     execution_count: None,
                     account: Account::default(),
                     phase: Phase::Queued,
@@ -439,6 +473,7 @@ impl Stored {
                 for event in events {
                     assert_eq!(event.number, job.last_event + 1);
                     job.last_event += 1;
+                    job.remainder = remainder_after(&event.event);
                 }
                 job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
             }
@@ -469,6 +504,9 @@ impl Stored {
                 job.phase = Phase::Finished;
                 job.fencing = fencing;
                 *self.ends.entry(id).or_default() += 1;
+            }
+            Write::Orphan { job, at_ms } => {
+                self.jobs.get_mut(&job).unwrap().orphaned_ms = at_ms;
             }
             Write::GiveUp { job, .. } => {
                 assert!(self.jobs[&job].phase == Phase::Finished);
@@ -506,6 +544,14 @@ pub(super) fn job_id(proxy: u8, number: u8) -> JobId {
     ))
 }
 
+/// Every second job is in the background.
+fn kind_of(job: JobId) -> JobKind {
+    match job.0.as_u128() % 2 {
+        0 => JobKind::Cell,
+        _ => JobKind::Background,
+    }
+}
+
 /// A job that a worker runs, and the proxy's connection that ends. After how many seconds is the job stopped?
 fn check_stopped(ending: Ending, after_seconds: u8) {
     let mut world = World::new();
@@ -539,10 +585,13 @@ proptest! {
             world.take(step);
             world.check();
         }
-        // When all stay away, nothing is left but the finished jobs of nobody.
+        // When all stay away, nothing is left but the finished jobs of nobody, and what waits for another kernel.
         world.take(Step::Kill);
         world.take(Step::Seconds(31));
         world.check();
+        prop_assert!(world.dispatch.jobs.values().all(|job| job.orphaned.is_some()));
+        world.seconds += 31 * 24 * 3600;
+        world.take(Step::Seconds(1));
         prop_assert!(world.dispatch.jobs.is_empty());
         prop_assert!(world.dispatch.notebooks.is_empty());
         prop_assert!(world.dispatch.workers.is_empty());

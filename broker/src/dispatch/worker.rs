@@ -3,7 +3,7 @@
 use super::{
     Action, ConnectionId, Dispatch, Job, Now, Peer, Phase, Worker, act,
     behind::Held,
-    job::{End, phase_after},
+    job::{End, phase_after, remainder_after},
 };
 use crate::{
     bounds::{cut_reason, cut_usage, is_possible_load, is_possible_sessions},
@@ -125,8 +125,8 @@ impl Dispatch {
             self.missed_by_worker(connection, job, now, actions);
         }
         let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
-        for job in self.jobs_where(|job| job.has_deferred_from(id) && !is_held(job)) {
-            self.deferred_lost(job, actions);
+        for job in self.jobs_where(|job| job.has_remainder_at(id) && !is_held(job)) {
+            self.remainder_lost(job, actions);
         }
         self.disordered = true;
     }
@@ -280,6 +280,9 @@ impl Dispatch {
                 ToWorker::DeferredWanted { job: id },
             ));
         }
+        if job.orphaned.is_some() {
+            actions.push(Action::ToWorker(connection, ToWorker::Salvage { job: id }));
+        }
         if !job.is_running() {
             return;
         }
@@ -399,7 +402,7 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let mut accepted = Vec::with_capacity(events.len());
-        let mut end: Option<End> = None;
+        let (mut end, mut salvaged) = (None, false);
         let (mut not_started, mut started_on) = (None, None);
         for mut event in events {
             let Some(job) = self.jobs.get_mut(&id) else {
@@ -435,10 +438,13 @@ impl Dispatch {
             }
             let ran = job.phase == Phase::Started;
             job.phase = phase;
-            job.deferred_due = phase == Phase::Finished && !event.is_last();
+            if phase == Phase::Finished {
+                job.remainder = remainder_after(&event);
+            }
             if let Some(words) = &job.stopped {
                 act::set_stopped_message(&mut event, words, ran);
             }
+            salvaged |= matches!(event, JobEvent::Salvaged { .. });
             match &mut event {
                 JobEvent::Started { worker } => *worker = self.name_of_worker(id),
                 JobEvent::Finished { usage, .. } => *usage = self.believed(id, *usage, now),
@@ -470,6 +476,9 @@ impl Dispatch {
         self.append(id, accepted, Some(acknowledged), actions);
         if let Some(end) = end {
             self.finished(id, end, now, actions);
+        }
+        if salvaged {
+            self.end_orphaned_session(id, actions);
         }
         if let Some(worker) = started_on {
             self.session_starts(worker);

@@ -1,6 +1,7 @@
 //! What the broker serves over HTTP.
 
 mod access;
+pub(crate) mod attachable;
 mod attempts;
 mod chunk_listener;
 mod chunks;
@@ -89,6 +90,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(limited(api::routes()))
         .route("/metrics", get(metrics::show))
         .merge(states::routes())
+        .merge(attachable::routes())
         .layer(no_workers.clone())
         .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
         .merge(chunks::routes())

@@ -68,8 +68,8 @@ impl From<crate::store::StoreError> for StateError {
     }
 }
 
-/// Whose states a request is about.
-struct OfPerson(Account);
+/// Whose states, or other belongings, a request is about.
+pub(super) struct OfPerson(pub(super) Account);
 
 impl FromRequestParts<Shared> for OfPerson {
     type Rejection = Response;

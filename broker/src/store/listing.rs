@@ -223,7 +223,7 @@ fn history_row(row: &Row) -> Result<HistoryRow, StoreError> {
     })
 }
 
-fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
+pub(super) fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
     let outcome: Option<String> = row.get("outcome")?;
     outcome
         .map(|name| Outcome::from_name(&name).ok_or(StoreError::Damaged { what: "an outcome" }))

@@ -203,6 +203,11 @@ pub(crate) enum Write {
         memory: MemoryCurve,
         at_ms: i64,
     },
+    /// Its notebook kernel ended then; `None`: it came back.
+    Orphan {
+        job: JobId,
+        at_ms: Option<i64>,
+    },
     /// A run was charged: what its account has spent now, and what of it is new.
     Charge {
         account: Account,
@@ -256,6 +261,16 @@ pub(crate) enum Phase {
     Finished,
 }
 
+/// What a finished job's worker still has of it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Remainder {
+    Nothing,
+    /// What its end left out has not come, or may be wanted again.
+    Deferred,
+    /// The session that ran it, which is asked for what it has if the notebook kernel ends.
+    Session,
+}
+
 /// What a restarted broker knows of a job that somebody still waits for.
 #[derive(Debug, Clone)]
 pub(crate) struct OpenJob {
@@ -276,8 +291,9 @@ pub(crate) struct OpenJob {
     pub(crate) fencing: FencingNumber,
     pub(crate) acknowledged: u64,
     pub(crate) last_event: u64,
-    /// Something that its end left out has not come.
-    pub(crate) deferred_due: bool,
+    pub(crate) remainder: Remainder,
+    pub(crate) orphaned_ms: Option<i64>,
+    pub(crate) outcome: Option<Outcome>,
     pub(crate) state_fencing: FencingNumber,
     pub(crate) cell_key: Option<CellKey>,
     pub(crate) priority: Priority,

@@ -1,9 +1,10 @@
 //! What is asked of the store.
 
 use super::{
-    Live, Loaded, OpenJob, Phase, PublicFile, Store, StoreError, Writer,
+    Live, Loaded, OpenJob, Phase, PublicFile, Remainder, Store, StoreError, Writer,
+    listing::outcome,
     statement::{Row, sql},
-    write::number,
+    write::{self, number},
 };
 use crate::{dispatch::of_cell, people::Account, usage::Spent};
 use baton_protocol::{
@@ -26,7 +27,7 @@ impl Store {
         let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
              acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
-             execution_count, job_kind, stopped, held, front_ms,
+             execution_count, job_kind, stopped, held, front_ms, orphaned_ms, outcome,
              CASE WHEN state IN ('queued', 'assigned') THEN cell END AS waiting_cell,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
              (SELECT kind FROM events WHERE events.job = jobs.job ORDER BY number DESC LIMIT 1) AS last_kind
@@ -124,17 +125,16 @@ impl Store {
         }
         let ends = sql(
             "SELECT owner, course, body FROM jobs JOIN events ON events.job = jobs.job
-             WHERE closed = 0 AND kind IN (?, ?, ?)",
+             WHERE closed = 0 AND kind IN (?, ?, ?, ?, ?)",
         )
-        .bind(super::write::FINISHED)
-        .bind(super::write::RETURNED)
-        .bind(super::write::DEFERRED_STATE);
+        .bind(write::FINISHED)
+        .bind(write::RETURNED)
+        .bind(write::SALVAGEABLE)
+        .bind(write::DEFERRED_STATE)
+        .bind(write::SALVAGED);
         for row in self.fetch(ends).await? {
-            let end = decode(&row.get::<Vec<u8>>("body")?)?;
-            if let JobEvent::Finished { state, .. } | JobEvent::DeferredState { state, .. } = end {
-                let chunks = state.iter().flat_map(State::chunks);
-                live.entry(account(&row)?).or_default().extend(chunks);
-            }
+            let end: JobEvent = decode(&row.get::<Vec<u8>>("body")?)?;
+            live.entry(account(&row)?).or_default().extend(end.chunks());
         }
         for file in self.all_public_files().await? {
             let holder = PublicFile::holder(&file.course);
@@ -181,10 +181,13 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         fencing: count(row.get("fencing")?)?,
         acknowledged: count(row.get("acknowledged")?)?,
         last_event: count(row.get("last_event")?)?,
-        deferred_due: matches!(
-            row.get::<Option<String>>("last_kind")?.as_deref(),
-            Some(super::write::RETURNED | super::write::DEFERRED_STATE)
-        ),
+        remainder: match row.get::<Option<String>>("last_kind")?.as_deref() {
+            Some(write::RETURNED | write::DEFERRED_STATE) => Remainder::Deferred,
+            Some(write::SALVAGEABLE) => Remainder::Session,
+            _ => Remainder::Nothing,
+        },
+        orphaned_ms: row.get("orphaned_ms")?,
+        outcome: outcome(row)?,
         state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,

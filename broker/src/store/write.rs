@@ -129,6 +129,10 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
                     .bind(stopped.clone())
                     .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
+        Write::Orphan { job, at_ms } => sql("UPDATE jobs SET orphaned_ms = ? WHERE job = ?")
+            .bind(*at_ms)
+            .bind(job.0.as_bytes().as_slice())
+            .changing(*job),
         Write::Steer {
             job,
             held,
@@ -310,7 +314,11 @@ pub(super) fn number(value: u64) -> i64 {
 pub(super) const FINISHED: &str = "finished";
 /// Finished, and something that was left out follows.
 pub(super) const RETURNED: &str = "returned";
-/// That follows, and may have to come again.
+/// Finished, and its session can still be asked for all that the cell had.
+pub(super) const SALVAGEABLE: &str = "salvageable";
+/// The answer to that.
+pub(super) const SALVAGED: &str = "salvaged";
+/// What was left out follows, and may have to come again.
 pub(super) const DEFERRED_STATE: &str = "deferred_state";
 
 fn event_kind(event: &JobEvent) -> &'static str {
@@ -326,10 +334,14 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
         JobEvent::Finished {
+            salvageable: true, ..
+        } => SALVAGEABLE,
+        JobEvent::Finished {
             deferred_bytes: 0, ..
         } => FINISHED,
         JobEvent::Finished { .. } => RETURNED,
         JobEvent::DeferredState { state: Some(_), .. } => DEFERRED_STATE,
         JobEvent::DeferredState { state: None, .. } => "deferred_lost",
+        JobEvent::Salvaged { .. } => SALVAGED,
     }
 }

@@ -9,8 +9,8 @@ use crate::{
 use baton_chunks::ChunkDirectory;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    JobEvent, JobId, NumberedEvent, Outcome, Usage,
-    api::{Action, SavedState},
+    AboutState, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State, Usage,
+    api::{self, Action},
 };
 use tempfile::TempDir;
 
@@ -108,6 +108,7 @@ async fn a_result_stays_until_it_is_home() {
     let end = JobEvent::Finished {
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
         outcome: Outcome::Ok,
         error: None,
         state: Some(naming(chunk)),
@@ -129,6 +130,36 @@ async fn a_result_stays_until_it_is_home() {
     place.apply(Write::Close { job }).await;
     assert_eq!(place.sweep(101 * MINUTE).await, 1);
     assert!(!place.chunks.contains(chunk));
+}
+
+#[tokio::test]
+async fn what_was_salvaged_stays_until_another_kernel_has_it() {
+    let place = place().await;
+    let [variables, file] = [place.put("variables", 0).await, place.put("file", 0).await];
+    let job = JobId::random();
+    place.apply(submit(job, naming(variables))).await;
+    let State::Chunks(manifest) = naming(variables) else {
+        panic!("it names chunks");
+    };
+    let event = JobEvent::Salvaged {
+        state: Some(Box::new(SavedState {
+            about: AboutState::default(),
+            manifest,
+        })),
+        files: vec![file],
+        error: None,
+    };
+    place
+        .apply(Write::Events {
+            job,
+            acknowledged: Some(1),
+            events: vec![NumberedEvent { number: 1, event }],
+        })
+        .await;
+    place.apply(finish(job, MINUTE)).await;
+    assert_eq!(place.sweep(6000 * MINUTE).await, 0);
+    place.apply(Write::Close { job }).await;
+    assert_eq!(place.sweep(6001 * MINUTE).await, 2);
 }
 
 #[tokio::test]
@@ -183,7 +214,7 @@ async fn what_a_saved_state_names_stays_until_no_state_names_it() {
     place.store.hold_chunks(&person, &held, 0).await.unwrap();
     let save = async |name: &str, chunks: &[ChunkHash]| {
         let state = StateRow {
-            entry: SavedState {
+            entry: api::SavedState {
                 name: name.to_owned(),
                 notebook: None,
                 saved_ms: 0,

@@ -326,6 +326,7 @@ async fn a_running_job_is_interrupted() {
         usage: Default::default(),
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
     };
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);

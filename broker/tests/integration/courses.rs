@@ -40,6 +40,7 @@ fn ended_after(run_ms: u64) -> JobEvent {
         state: None,
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
         usage: Usage {
             run_ms,
             ..Usage::default()

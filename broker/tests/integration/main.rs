@@ -21,6 +21,7 @@ mod limits;
 mod metrics;
 mod needs;
 mod objects;
+mod orphans;
 mod pages;
 mod people;
 mod postgres;

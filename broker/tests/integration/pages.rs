@@ -518,6 +518,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         },
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
     };
     worker.report(job, fencing, 3, vec![end]).await;
     proxy.events_after(job, 0).await;

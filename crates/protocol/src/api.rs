@@ -479,6 +479,20 @@ pub struct SavedState {
     pub variables: u64,
 }
 
+/// A job that goes on, or has ended, after its notebook kernel did, and waits for another kernel of its person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct AttachableJob {
+    #[schema(value_type = String, format = "uuid")]
+    pub job: JobId,
+    pub kind: JobKind,
+    pub notebook: String,
+    /// The number in front of the cell.
+    pub execution_count: Option<u32>,
+    pub submitted_ms: i64,
+    /// Absent while it runs.
+    pub outcome: Option<Outcome>,
+}
+
 /// What an estimate of a course's needs is made of.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct History {

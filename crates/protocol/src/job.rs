@@ -37,18 +37,34 @@ pub enum Priority {
 pub enum JobKind {
     #[default]
     Cell,
+    /// A cell, or a call of an `@gpu` function, that runs while its notebook goes on.
+    Background,
+    /// A `with gpu:` block.
+    Block,
+    /// A call of an `@gpu` function.
+    Call,
     /// All cells of a notebook, in a kernel of their own.
     Notebook,
     Script,
 }
 
 impl JobKind {
-    pub const ALL: [Self; 3] = [Self::Cell, Self::Notebook, Self::Script];
+    pub const ALL: [Self; 6] = [
+        Self::Cell,
+        Self::Background,
+        Self::Block,
+        Self::Call,
+        Self::Notebook,
+        Self::Script,
+    ];
 
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
             Self::Cell => "cell",
+            Self::Background => "background",
+            Self::Block => "block",
+            Self::Call => "call",
             Self::Notebook => "notebook",
             Self::Script => "script",
         }
@@ -59,7 +75,19 @@ impl JobKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    fn is_cell(&self) -> bool {
+    /// Whether it is a cell of somebody's notebook, or a part of one.
+    #[must_use]
+    pub fn is_of_cell(self) -> bool {
+        !matches!(self, Self::Notebook | Self::Script)
+    }
+
+    /// Whether it goes on when its notebook kernel ends.
+    #[must_use]
+    pub fn outlives_kernel(self) -> bool {
+        self == Self::Background
+    }
+
+    pub(crate) fn is_cell(&self) -> bool {
         *self == Self::Cell
     }
 }

@@ -87,6 +87,15 @@ impl Piece {
             Self::Stored { bytes, .. } => u64::from(*bytes),
         }
     }
+
+    /// Of what is not inside.
+    #[must_use]
+    pub fn hash(&self) -> Option<ChunkHash> {
+        match self {
+            Self::Inline(_) => None,
+            Self::Stored { hash, .. } => Some(*hash),
+        }
+    }
 }
 
 /// What changed in one segment: chunk `n` covers the bytes from `n * CHUNK_BYTES` on.

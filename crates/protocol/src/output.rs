@@ -1,6 +1,6 @@
 //! What happens to a job, as a numbered log.
 
-use crate::{BudgetLeft, Outcome, Payload, RemoteError, State, Usage};
+use crate::{BudgetLeft, ChunkHash, Outcome, Payload, RemoteError, SavedState, State, Usage};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ pub enum JobEvent {
     NamesWanted { number: u64, names: Vec<String> },
     /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
     Charged(BudgetLeft),
-    /// The end of the run. Nothing follows, unless something was left out.
+    /// The end of the run. Nothing follows, unless something was left out or may be salvaged.
     Finished {
         outcome: Outcome,
         /// What the cell raised; always there for [`Outcome::Error`].
@@ -62,6 +62,9 @@ pub enum JobEvent {
         files: Option<Payload>,
         /// Memory that the state names and does not bring: it follows as [`Self::Rest`].
         deferred_bytes: u64,
+        /// The session can still give all that the cell had, as [`Self::Salvaged`], if the notebook kernel has ended.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        salvageable: bool,
     },
     /// What [`Self::Finished`] left out. It comes again when the notebook says
     /// [`crate::proxy::FromProxy::DeferredWanted`].
@@ -70,9 +73,32 @@ pub enum JobEvent {
         state: Option<State>,
         error: Option<RemoteError>,
     },
+    /// The variables of a cell whose notebook kernel has ended, for another kernel. Follows [`Self::Finished`]; the
+    /// answer to [`crate::worker::ToWorker::Salvage`].
+    Salvaged {
+        /// None: they are lost, and the error says why.
+        state: Option<Box<SavedState>>,
+        /// What the files have that [`Self::Finished`] lists.
+        files: Vec<ChunkHash>,
+        error: Option<RemoteError>,
+    },
 }
 
 impl JobEvent {
+    /// Those that must stay until nobody wants this event any more.
+    pub fn chunks(&self) -> Vec<ChunkHash> {
+        match self {
+            Self::Finished { state, .. } | Self::DeferredState { state, .. } => {
+                state.iter().flat_map(State::chunks).collect()
+            }
+            Self::Salvaged { state, files, .. } => {
+                let state = state.iter().flat_map(|state| state.manifest.chunks());
+                state.chain(files.iter().copied()).collect()
+            }
+            _ => Vec::new(),
+        }
+    }
+
     /// The worker has nothing more to say of the job.
     #[must_use]
     pub fn is_last(&self) -> bool {
@@ -81,9 +107,11 @@ impl JobEvent {
             Self::NotStarted { .. }
                 | Self::Finished {
                     deferred_bytes: 0,
+                    salvageable: false,
                     ..
                 }
                 | Self::DeferredState { state: None, .. }
+                | Self::Salvaged { .. }
         )
     }
 }

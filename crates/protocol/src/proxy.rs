@@ -37,6 +37,15 @@ pub enum FromProxy {
         job: JobId,
         after: u64,
     },
+    /// The same for a job of the same person whose notebook kernel has ended. Ends with `Applied` or `Detach`.
+    Attach {
+        job: JobId,
+        after: u64,
+    },
+    /// The student no longer waits for a job that the proxy attached; it goes on.
+    Detach {
+        job: JobId,
+    },
     Cancel {
         job: JobId,
     },
@@ -74,7 +83,8 @@ pub enum FromProxy {
         job: JobId,
         outcome: Option<Outcome>,
     },
-    /// The notebook is closed: its session may end at once, and its remaining jobs are cancelled.
+    /// The notebook is closed: its session may end at once, and its remaining jobs are cancelled, except those in the
+    /// background that have started.
     Goodbye {},
 }
 

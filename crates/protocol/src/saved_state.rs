@@ -45,4 +45,7 @@ pub struct AboutState {
     /// The notebook that it was saved in.
     #[serde(default)]
     pub notebook: Option<String>,
+    /// Of a job: where its notebook kernel began.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub folder: Option<String>,
 }

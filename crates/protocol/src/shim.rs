@@ -5,7 +5,7 @@
 //! The notebook kernel's shim talks to the proxy ([`FromNotebook`], [`ToNotebook`]),
 //! a session's shim to the worker ([`FromSession`], [`ToSession`]).
 
-use crate::{AboutState, CallId, Output, RemoteError, api};
+use crate::{AboutState, CallId, JobId, JobKind, Output, RemoteError, api};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
@@ -167,7 +167,18 @@ pub enum FromNotebook {
         call: CallId,
         name: String,
     },
-    /// The answer to `Finished` with a delta, and to `Rest`. With an error nothing was changed.
+    /// Which jobs can be attached? Ends with `Jobs` or `StateFailed`.
+    ListJobs {
+        call: CallId,
+    },
+    /// Cancel it if it runs, and forget what it left. Ends with `Jobs`, those that are left, or `StateFailed`.
+    DiscardJob {
+        call: CallId,
+        job: JobId,
+    },
+    /// Follow the job of an earlier kernel to its end. Ends with `Attached`, whose answer is `Applied`, or with `Failed`.
+    Attach(Attach),
+    /// The answer to `Finished` with a delta, to `Attached` and to `Rest`. With an error nothing was changed.
     Applied {
         call: CallId,
         error: Option<String>,
@@ -220,12 +231,26 @@ pub enum ToNotebook {
         about: AboutState,
         delta: Delta,
     },
+    /// The job has ended. What it leaves is in the delta, whose file the frame carries; without one it leaves nothing.
+    Attached {
+        call: CallId,
+        outcome: crate::Outcome,
+        error: Option<RemoteError>,
+        about: Option<AboutState>,
+        delta: Option<Delta>,
+        summary: Option<Output>,
+    },
     /// The states that the person has.
     States {
         call: CallId,
         states: Vec<api::SavedState>,
     },
-    /// Nothing was saved, or loaded. Without an error it was interrupted.
+    /// The jobs that the person can attach.
+    Jobs {
+        call: CallId,
+        jobs: Vec<api::AttachableJob>,
+    },
+    /// Nothing was saved, loaded or discarded. Without an error it was interrupted.
     StateFailed {
         call: CallId,
         error: Option<RemoteError>,
@@ -268,9 +293,9 @@ pub struct Run {
     pub allow_stdin: bool,
     /// Output must go through the kernel (`Publish`), not past it.
     pub captured: bool,
-    /// The notebook goes on meanwhile: output may come after the cell's `idle`.
-    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-    pub background: bool,
+    /// Output of one in the background may come after the cell's `idle`.
+    #[serde(default, skip_serializing_if = "JobKind::is_cell")]
+    pub kind: JobKind,
     /// No waiting line and no summary line.
     pub quiet: bool,
     pub folder: String,
@@ -284,6 +309,19 @@ pub struct Run {
     pub gpu: Option<String>,
     pub priority: crate::Priority,
     pub state: Snapshot,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Attach {
+    pub call: CallId,
+    pub job: JobId,
+    /// The parent header of the running cell, as JSON text.
+    pub parent_header: ByteBuf,
+    pub message_id: String,
+    /// What the kernel writes as `session` into the headers of its messages.
+    pub kernel_session: String,
+    /// Output must go through the kernel (`Publish`), not past it.
+    pub captured: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -334,6 +372,14 @@ pub enum FromSession {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keeper: Option<u32>,
     },
+    /// What the last cell had and left, as a message of a new table. Without a snapshot it cannot be read, and the
+    /// error says why.
+    Salvaged {
+        message_id: String,
+        about: Box<AboutState>,
+        state: Option<Snapshot>,
+        error: Option<RemoteError>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -360,4 +406,8 @@ pub enum ToSession {
     Names { message_id: String, delta: Delta },
     /// The memory of the snapshot was read.
     Released { message_id: String },
+    /// The notebook kernel has ended: there is no answer to `NamesWanted`. Comes while the cell waits for one.
+    NoNames { message_id: String },
+    /// The cell has ended, and so has its notebook kernel: say `Salvaged`.
+    Salvage { message_id: String },
 }

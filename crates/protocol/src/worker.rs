@@ -128,6 +128,11 @@ pub enum ToWorker {
     DeferredWanted {
         job: JobId,
     },
+    /// The job's notebook kernel has ended. The cell goes on without it, and what it leaves is sent as
+    /// [`JobEvent::Salvaged`]. Idempotent.
+    Salvage {
+        job: JobId,
+    },
     /// Events up to this number of this assignment are stored.
     Acknowledge {
         job: JobId,

@@ -2,13 +2,14 @@
 //!
 //! As chunks, everything here may be repeated without harm.
 
-use baton_protocol::{SavedState, api, decode, encode};
+use baton_protocol::{JobId, SavedState, api, decode, encode};
 use bytes::Bytes;
 use reqwest::Method;
 
 use crate::{ChunkClient, LinkError};
 
 const STATES: &str = "/v1/states";
+const ATTACHABLE: &str = "/v1/attachable";
 
 impl ChunkClient {
     /// Stores a state, whose chunks the broker has, in place of one of the same name.
@@ -38,6 +39,19 @@ impl ChunkClient {
     pub async fn states(&self) -> Result<Vec<api::SavedState>, LinkError> {
         let body = self.repeat(Method::GET, STATES, Bytes::new()).await?;
         json(&body)
+    }
+
+    /// The person's jobs that another kernel can attach.
+    pub async fn attachable(&self) -> Result<Vec<api::AttachableJob>, LinkError> {
+        let body = self.repeat(Method::GET, ATTACHABLE, Bytes::new()).await?;
+        json(&body)
+    }
+
+    /// Cancels such a job if it runs, and deletes what it left.
+    pub async fn discard(&self, job: JobId) -> Result<(), LinkError> {
+        let path = format!("{ATTACHABLE}/{job}");
+        self.repeat(Method::DELETE, &path, Bytes::new()).await?;
+        Ok(())
     }
 
     async fn with_state(

@@ -29,6 +29,7 @@ pub(super) struct Assignment {
     pub(super) cancelled: CancellationToken,
     pub(super) revoked: CancellationToken,
     pub(super) deferred_wanted: Arc<Notify>,
+    pub(super) orphaned: CancellationToken,
 }
 
 impl Agent {
@@ -63,6 +64,7 @@ impl Agent {
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
             deferred_wanted: Arc::default(),
+            orphaned: CancellationToken::new(),
         };
         let events = EventSink {
             job,
@@ -77,6 +79,7 @@ impl Agent {
             questions: Some(Questions::new(
                 events.clone(),
                 files_end,
+                assignment.orphaned.clone(),
                 self.context.connections.subscribe(),
                 self.context.chunk_client_of(notebook),
             )),
@@ -89,6 +92,7 @@ impl Agent {
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
             deferred_wanted: assignment.deferred_wanted.clone(),
+            orphaned: assignment.orphaned.clone(),
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
@@ -124,7 +128,14 @@ impl Agent {
     /// Whether the broker lacks something of what the jobs leave.
     pub(super) fn has_something_to_say(&self) -> bool {
         let mut assignments = self.assignments.values();
-        assignments.any(|assignment| !assignment.outbox.is_handed_over())
+        assignments.any(
+            |Assignment {
+                 outbox, orphaned, ..
+             }| {
+                let is_salvaged = outbox.is_complete() || !orphaned.is_cancelled();
+                !(outbox.is_handed_over() && is_salvaged)
+            },
+        )
     }
 
     pub(super) async fn send_events(&mut self) {

@@ -91,6 +91,7 @@ pub(crate) async fn run_cell(
         version: base.after_message(),
         transport,
         questions: 0,
+        asks: false,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
@@ -131,6 +132,8 @@ struct Run<'context> {
     transport: Transport,
     /// How many times the cell has looked up names that it was not given.
     questions: u64,
+    /// The last of them has no answer yet.
+    asks: bool,
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
@@ -174,6 +177,8 @@ enum Event {
     Permitted,
     Input((u64, Option<String>)),
     Cancelled,
+    /// The notebook kernel has ended.
+    Orphaned,
     Stopping,
     /// The last answer to a question for names.
     Names(Option<Names>),
@@ -212,6 +217,7 @@ impl Run<'_> {
             Ok(()) = order.permission.changed() => Event::Permitted,
             Some(answer) = order.inputs.recv() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
+            () = order.orphaned.cancelled(), if self.asks => Event::Orphaned,
             () = self.context.stopping.cancelled() => Event::Stopping,
             Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
             event = moved => event,
@@ -264,6 +270,7 @@ impl Run<'_> {
                     .await;
             }
             Event::Cancelled => self.on_cancelled(),
+            Event::Orphaned => self.no_names(cell).await,
             Event::TimeIsUp => {
                 self.time_is_up = true;
                 self.on_cancelled();
@@ -274,7 +281,7 @@ impl Run<'_> {
             }
             Event::Names(names) => self.on_names(names),
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
-            Event::Collected(collected) => return self.on_collected(collected, order).await,
+            Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
                 let known = &order.events.memory_bytes;

@@ -20,7 +20,8 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::shim::ToSession;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Outcome, Payload, RemoteError, State, Submission, Usage,
+    ChunkHash, FencingNumber, JobEvent, JobId, Outcome, Payload, RemoteError, State, Submission,
+    Usage,
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -31,7 +32,7 @@ use crate::mirror::Questions;
 use crate::notice;
 use crate::outbox::event_bytes;
 use crate::report::Report;
-use crate::session::{Away, Deferred, Session};
+use crate::session::{Away, Deferred, Salvage, Session};
 
 /// A job and the ends of everything that its task hears.
 pub(crate) struct Order {
@@ -55,6 +56,8 @@ pub(crate) struct Order {
     pub(crate) revoked: CancellationToken,
     /// The notebook lacks what the cell left in its session.
     pub(crate) deferred_wanted: Arc<Notify>,
+    /// The notebook kernel has ended; the cell goes on.
+    pub(crate) orphaned: CancellationToken,
     /// What the student is to read above the cell's output.
     pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,
@@ -139,6 +142,9 @@ pub(crate) struct Ending {
     /// What the state leaves out; the session has it.
     pub(crate) deferred_bytes: u64,
     pub(crate) away: Option<Away>,
+    /// Its session can be asked for what the cell had, if the notebook kernel ends.
+    pub(crate) salvageable: bool,
+    pub(crate) file_chunks: Vec<ChunkHash>,
     /// It ended before the cell, for a reason of this worker that others need not have.
     elsewhere: bool,
 }
@@ -162,6 +168,8 @@ impl Ending {
             usage: Usage::default(),
             deferred_bytes: 0,
             away: None,
+            salvageable: false,
+            file_chunks: Vec::new(),
             elsewhere: false,
         }
     }
@@ -173,6 +181,7 @@ pub(crate) async fn run_job(
     context: &Arc<Context>,
     mut session: Option<Session>,
     deferred: &mut Deferred,
+    salvage: &mut Option<Salvage>,
     mut order: Order,
 ) -> Option<Session> {
     if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
@@ -188,6 +197,8 @@ pub(crate) async fn run_job(
     if state_was_read {
         deferred.add(ending.away.take());
     }
+    let file_chunks = std::mem::take(&mut ending.file_chunks);
+    *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
     order.last_word.say(ending);
     // Last, because the student waits for the end, and what the session does now takes a processor.
     if state_was_read {
@@ -271,6 +282,7 @@ impl From<Ending> for JobEvent {
             usage: ending.usage,
             files: ending.files,
             deferred_bytes: ending.deferred_bytes,
+            salvageable: ending.salvageable,
         }
     }
 }

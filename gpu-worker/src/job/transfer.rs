@@ -4,10 +4,13 @@
 //!
 //! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
 
+use std::time::Duration;
+
 use baton_chunks::{BlobError, Bundle, Collector, Ledger, is_quick, pack};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
-use baton_transport::{ChunkClient, TransportChoice, Unreachable, deposit, fetch};
+use baton_transport::{Backoff, ChunkClient, TransportChoice, Unreachable, deposit, fetch};
+use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::state::{Assembled, assemble, collect};
@@ -165,6 +168,30 @@ pub(crate) async fn send_back(
             error,
             changes: Some(changes),
         }),
+    }
+}
+
+/// The session keeps what the cell changed, and nothing else does: where the broker has no room for it, or this
+/// machine no memory, there may be some soon.
+pub(crate) async fn send_patiently(
+    patience: Duration,
+    chunk_client: ChunkClient,
+    transport: Transport,
+    mut changes: Changes,
+) -> Result<(State, Ledger), MoveError> {
+    let (began, mut backoff) = (Instant::now(), Backoff::default());
+    loop {
+        let not_sent = match send_back(chunk_client.clone(), transport.clone(), changes).await {
+            Ok(sent) => return Ok(sent),
+            Err(not_sent) => not_sent,
+        };
+        let error = not_sent.error;
+        changes = match not_sent.changes {
+            Some(changes) if error.may_pass() && began.elapsed() < patience => changes,
+            _ => return Err(error),
+        };
+        tracing::warn!(%error, "The changes of a cell could not be sent yet");
+        tokio::time::sleep(backoff.next_delay()).await;
     }
 }
 

@@ -7,14 +7,22 @@ use std::sync::{Arc, Mutex};
 
 use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
 use baton_protocol::files::{Change, Content, Payload, RelativePath};
+use baton_protocol::{ChunkHash, Piece};
 use tokio::task::spawn_blocking;
 
 use super::{SessionMirror, lock};
 use crate::context::{Context, MoveError};
 use crate::notice;
 
-/// A list of changes, if there are any, and lines for the student.
-pub(crate) type Collected = (Option<Payload>, Vec<String>);
+#[derive(Default)]
+pub(crate) struct Collected {
+    /// A list of changes, if there are any.
+    pub(crate) changes: Option<Payload>,
+    /// Of the list, and of what it names.
+    pub(crate) chunks: Vec<ChunkHash>,
+    /// For the student.
+    pub(crate) notes: Vec<String>,
+}
 
 /// The session is quiet meanwhile; what it still writes is a difference after the next cell.
 pub(crate) fn collect(
@@ -76,6 +84,9 @@ impl Collecting {
             true => None,
             false => Some(send_payload(&self.context.chunk_client, &changes).await?),
         };
+        let list = payload.iter().flat_map(|payload| &payload.0);
+        let pieces = list.chain(written.values().flat_map(|content| &content.pieces));
+        let chunks = pieces.filter_map(Piece::hash).collect();
         let mirror = self.mirror.clone();
         let adopt = move || {
             let mut mirror = lock(&mirror);
@@ -85,7 +96,11 @@ impl Collecting {
             Ok::<_, FilesError>(())
         };
         spawn_blocking(adopt).await??;
-        Ok((payload, self.notes))
+        Ok(Collected {
+            changes: payload,
+            chunks,
+            notes: self.notes,
+        })
     }
 
     /// `None` when it is gone already.

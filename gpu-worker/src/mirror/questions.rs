@@ -9,6 +9,7 @@ use baton_protocol::JobEvent;
 use baton_protocol::files::{FilesAnswer, FilesWanted, Payload};
 use baton_transport::ChunkClient;
 use tokio::sync::{mpsc, watch};
+use tokio_util::sync::CancellationToken;
 
 use crate::context::MoveError;
 use crate::job::EventSink;
@@ -16,6 +17,8 @@ use crate::job::EventSink;
 pub(crate) struct Questions {
     events: EventSink,
     answers: mpsc::UnboundedReceiver<(u64, Payload)>,
+    /// The notebook kernel has ended: nobody answers any more.
+    orphaned: CancellationToken,
     /// Counts the connections to the broker.
     connections: watch::Receiver<u64>,
     chunk_client: ChunkClient,
@@ -27,12 +30,14 @@ impl Questions {
     pub(crate) fn new(
         events: EventSink,
         answers: mpsc::UnboundedReceiver<(u64, Payload)>,
+        orphaned: CancellationToken,
         connections: watch::Receiver<u64>,
         chunk_client: ChunkClient,
     ) -> Self {
         Self {
             events,
             answers,
+            orphaned,
             connections,
             chunk_client,
             open: BTreeMap::new(),
@@ -60,6 +65,11 @@ impl Questions {
                     // Without an agent there is nobody who could answer.
                     None => std::future::pending().await,
                 },
+                () = self.orphaned.cancelled(), if !self.open.is_empty() => {
+                    if let Some((question, _)) = self.open.pop_first() {
+                        return (question, small_payload(&no_answer()));
+                    }
+                }
                 changed = self.connections.changed() => match changed {
                     Ok(()) => self.open.keys().copied().collect::<Vec<_>>().into_iter().for_each(|question| self.say(question)),
                     Err(_) => std::future::pending().await,
@@ -92,5 +102,11 @@ impl Questions {
                 wanted: wanted.clone(),
             });
         }
+    }
+}
+
+fn no_answer() -> FilesAnswer {
+    FilesAnswer::Failed {
+        reason: "the notebook kernel has ended".to_owned(),
     }
 }

@@ -11,6 +11,7 @@ mod keeper;
 mod launch;
 mod life;
 mod log;
+mod salvage;
 mod start;
 mod zygote;
 
@@ -32,6 +33,7 @@ pub(crate) use self::deferred::Deferred;
 pub(crate) use self::keeper::{Keeper, Keepers};
 use self::life::Life;
 pub(crate) use self::log::SessionLog;
+pub(crate) use self::salvage::Salvage;
 pub(crate) use self::start::{StartError, StartOrder, start};
 pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
 use crate::gpu::{Membership, Part, ProgramError};

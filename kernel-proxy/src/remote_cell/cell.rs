@@ -6,7 +6,7 @@ use baton_chunks::Ledger;
 use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::files::{NotebookFolder, Payload};
-use baton_protocol::shim::{FromNotebook, Run, Snapshot, ToNotebook};
+use baton_protocol::shim::{Attach, FromNotebook, Run, Snapshot, ToNotebook};
 use baton_protocol::{CallId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held};
@@ -55,6 +55,13 @@ pub(super) struct RemoteCell<'a> {
     pub(super) writer: &'a mut ShimWriter,
 }
 
+/// Where its output appears.
+struct Place {
+    parent: ParentCell,
+    captured: bool,
+    quiet: bool,
+}
+
 /// The job's last event.
 pub(super) struct Finished {
     pub(super) outcome: Outcome,
@@ -98,20 +105,61 @@ impl<'a> RemoteCell<'a> {
     ) -> Self {
         let message = message_type(&run.parent_header);
         let is_callback = message.is_some_and(|message| message != "execute_request");
-        Self {
-            job: job.id,
-            kind: job.kind,
-            parent: ParentCell {
-                header: Bytes::from(run.parent_header.clone().into_vec()),
-                message_id: run.message_id.clone(),
-                kernel_session: run.kernel_session.clone(),
-                silent: run.silent || is_callback,
-                background: run.background,
-            },
+        let parent = ParentCell {
+            header: Bytes::from(run.parent_header.clone().into_vec()),
+            message_id: run.message_id.clone(),
+            kernel_session: run.kernel_session.clone(),
+            silent: run.silent || is_callback,
+            background: job.kind == JobKind::Background,
+        };
+        let place = Place {
+            parent,
             captured: run.captured,
-            call: run.call,
+            quiet: run.quiet || run.silent,
+        };
+        Self::at(place, job, run.call, reader, writer)
+    }
+
+    /// What the cell shows that attaches a job of an earlier kernel.
+    pub(super) fn attaching(
+        attach: Attach,
+        reader: &'a mut ShimReader,
+        writer: &'a mut ShimWriter,
+    ) -> Self {
+        let parent = ParentCell {
+            header: Bytes::from(attach.parent_header.into_vec()),
+            message_id: attach.message_id,
+            kernel_session: attach.kernel_session,
+            silent: false,
+            background: false,
+        };
+        let place = Place {
+            parent,
+            captured: attach.captured,
+            quiet: false,
+        };
+        let job = ClientJob {
+            id: attach.job,
+            kind: JobKind::Background,
+        };
+        Self::at(place, job, attach.call, reader, writer)
+    }
+
+    fn at(
+        place: Place,
+        ClientJob { id: job, kind }: ClientJob,
+        call: CallId,
+        reader: &'a mut ShimReader,
+        writer: &'a mut ShimWriter,
+    ) -> Self {
+        Self {
+            job,
+            kind,
+            parent: place.parent,
+            captured: place.captured,
+            call,
             began: Instant::now(),
-            status_line: StatusLine::new(format!("baton-{}", job.id), run.quiet || run.silent),
+            status_line: StatusLine::new(format!("baton-{job}"), place.quiet),
             is_stored: false,
             worker: None,
             started: false,

@@ -109,6 +109,27 @@ impl Failure {
         }
     }
 
+    /// It was attached by another kernel, was discarded, or has waited for too long.
+    pub(super) fn not_attachable(job: JobId) -> Self {
+        Self::service(
+            "The job can no longer be attached. Your variables are as they were".to_owned(),
+            "%gpu_jobs lists those that can",
+            job,
+        )
+    }
+
+    /// What an attached job left could not be fetched, and is still there.
+    pub(super) fn not_attached(error: &TransferError, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "What the job left could not be fetched ({}). Your variables are as they were",
+                describe(error)
+            ),
+            "try again: the job can still be attached",
+            job,
+        )
+    }
+
     /// The notebook says what that means for its variables.
     pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
         RemoteError {

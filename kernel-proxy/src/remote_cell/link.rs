@@ -51,6 +51,9 @@ enum Command {
     /// A cell needs the broker.
     Wake,
     Submit(Box<Submission>),
+    /// Follow a job of an earlier kernel from its beginning.
+    Attach(JobId),
+    Detach(JobId),
     Send(Box<FromProxy>),
     /// As `Send`, and once more after each reconnect until the next answer or the job's end.
     Answer(JobId, Box<FromProxy>),
@@ -112,6 +115,15 @@ impl Link {
 
     pub(super) async fn submit(&self, submission: Submission) {
         self.command(Command::Submit(Box::new(submission))).await;
+    }
+
+    pub(super) async fn attach(&self, job: JobId) {
+        self.command(Command::Attach(job)).await;
+    }
+
+    /// The job that was attached goes on, and another kernel may attach it.
+    pub(super) async fn detach(&self, job: JobId) {
+        self.command(Command::Detach(job)).await;
     }
 
     pub(super) async fn send(&self, message: FromProxy) {

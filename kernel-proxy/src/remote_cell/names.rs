@@ -9,9 +9,15 @@
 use std::pin::Pin;
 
 use baton_protocol::StateVersion;
+use baton_protocol::proxy::FromProxy;
+use baton_protocol::shim::Snapshot;
 use tokio_util::sync::CancellationToken;
 
+use super::RemoteCells;
+use super::cell::{RemoteCell, Stop};
+use super::failure::Failure;
 use super::link::Transports;
+use super::session_state::SessionState;
 use super::transfer::{Outgoing, Sent, Transfer, TransferError};
 
 /// Dropping this stops reading the kernel's memory.
@@ -38,5 +44,40 @@ pub(super) async fn sent(names: &mut Option<Sending>) -> SentNames {
     match names {
         Some(sending) => sending.await,
         None => std::future::pending().await,
+    }
+}
+
+impl RemoteCells {
+    /// Begins to send the names that the running cell looked up.
+    pub(super) fn begin_names(
+        &mut self,
+        cell: &RemoteCell<'_>,
+        snapshot: Snapshot,
+    ) -> Result<Sending, Stop> {
+        let continues = |session: &SessionState| session.version.messages == snapshot.messages;
+        let Some(session) = self.session.take().filter(continues) else {
+            return Err(Failure::out_of_step(cell.job).into());
+        };
+        let transports = self.link.transports();
+        let outgoing = session.continued_by(snapshot);
+        Ok(send(self.transfer.clone(), transports, outgoing))
+    }
+
+    pub(super) async fn send_names(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        (base, sent): SentNames,
+    ) -> Result<(), Stop> {
+        let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
+        self.session = Some(SessionState::after(base, sent.ledger));
+        cell.names_held = sent.held;
+        let (job, number) = (cell.job, cell.question.unwrap_or_default());
+        let names = FromProxy::Names {
+            job,
+            number,
+            state: sent.state,
+        };
+        self.link.answer(job, names).await;
+        cell.release().await
     }
 }

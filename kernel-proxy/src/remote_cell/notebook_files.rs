@@ -201,6 +201,12 @@ impl NotebookFiles {
         }
     }
 
+    /// The folder with which the kernel started.
+    pub(super) fn folder(&self) -> Option<&str> {
+        let (folder, _) = self.folder.as_ref()?;
+        Some(&folder.path)
+    }
+
     /// How many files the folder has.
     pub(super) fn count(&self) -> usize {
         lock(&self.shared).listing.files()

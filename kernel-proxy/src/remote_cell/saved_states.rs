@@ -1,4 +1,5 @@
-//! Saved states: the notebook's variables under a name at the broker, for a later kernel of the same person.
+//! Saved states: the notebook's variables under a name at the broker, for a later kernel of the same person. Also the
+//! list of jobs that an earlier kernel left.
 //!
 //! In: the shim's snapshot of a table of its own, or a name. Out: the state at the broker, or the message that the
 //! shim applies. Nothing here touches the notebook's session.
@@ -12,7 +13,7 @@ use std::time::Duration;
 use baton_chunks::{BlobError, Ledger};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromNotebook, Snapshot, ToNotebook};
-use baton_protocol::{AboutState, CallId, RemoteError, SavedState, State};
+use baton_protocol::{AboutState, CallId, JobId, RemoteError, SavedState, State};
 use baton_transport::frames::FrameError;
 use baton_transport::{ChunkClient, LinkError};
 use tokio::time::Instant;
@@ -26,12 +27,15 @@ use super::{CONNECT_PATIENCE, RemoteCells};
 
 const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
 
-/// What the shim wants of the states.
+/// What the shim wants of the broker, beside cells.
 pub(crate) enum Asked {
     Save(String, Box<(AboutState, Snapshot)>),
     Load(String),
     List,
     Delete(String),
+    /// The jobs of earlier kernels.
+    Jobs,
+    Discard(JobId),
 }
 
 /// How long a change that the broker was asked for is waited for after an interrupt.
@@ -65,7 +69,7 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<Option<FromNotebook>, FrameError> {
         let reads_memory = matches!(asked, Asked::Save(..));
-        let changes = reads_memory || matches!(asked, Asked::Delete(_));
+        let changes = reads_memory || matches!(asked, Asked::Delete(_) | Asked::Discard(_));
         self.link.wake().await;
         let transfer = self.transfer.clone();
         let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
@@ -199,6 +203,16 @@ async fn act(
             let states = unless_cancelled(cancel, chunks.states()).await;
             let states = states.map_err(|_| Stop::Uncertain)??;
             ToNotebook::States { call, states }
+        }
+        Asked::Jobs => ToNotebook::Jobs {
+            call,
+            jobs: chunks.attachable().await?,
+        },
+        Asked::Discard(job) => {
+            answered(cancel, chunks.discard(job)).await?;
+            let jobs = unless_cancelled(cancel, chunks.attachable()).await;
+            let jobs = jobs.map_err(|_| Stop::Uncertain)??;
+            ToNotebook::Jobs { call, jobs }
         }
     };
     Ok((message, None))

@@ -71,7 +71,11 @@ class Background:
 
     def text(self) -> str:
         """For `%gpu_jobs`."""
-        return "\n".join(f"{place(job)}: {job.status}" for job in self.jobs) or "No cell has run in the background"
+        return "\n".join(f"{place(job)}: {job.status}" for job in self.jobs)
+
+    def has_number(self, number: str) -> bool:
+        """Whether it is that of one of its cells."""
+        return number.isdecimal() and any(job.number == int(number) for job in self.jobs)
 
     def cancel_number(self, number: int) -> str:
         """Returns what was done. Raises UsageError."""

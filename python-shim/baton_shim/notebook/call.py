@@ -83,7 +83,7 @@ class Call:
         return {
             **self.cell.request(),
             **alone,
-            "background": background,
+            "kind": "background" if background else self.cell.unit,
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,
             "gpu_memory_bytes": self.options.gpu_memory_bytes,

@@ -7,8 +7,6 @@ A cell that looks up another name while it runs gets a supplement.
 
 from __future__ import annotations
 
-import linecache
-import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -17,9 +15,11 @@ from IPython.core.error import UsageError
 
 from baton_shim.base.closure import reach
 from baton_shim.base.compat import FIT
+from baton_shim.base.sources import sources
 from baton_shim.notebook import analysis
 from baton_shim.notebook.status import Transfer
 from baton_shim.state.errors import StateRefused, short
+from baton_shim.state.refusal import first_name
 from baton_shim.state.session_names import is_hidden
 from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
@@ -77,6 +77,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             "patched": surroundings.patches.named(),
             "drop": sorted(options.drop),
             "returns": options.returns,
+            "outlives": options.background is not None,
             "budget": [*home.budget] if may_follow else None,
         }
         if (block := cell.block) is not None:
@@ -173,14 +174,3 @@ def text_of(refused: Refused) -> str:
     if refused.reason.startswith("is not here"):  # a stand-in whose session is gone
         return f"'{refused.path}' {refused.reason}"
     return str(refused)
-
-
-def first_name(path: str) -> str:
-    match = re.match(r"[^\W\d]\w*", path)
-    return match.group() if match else path
-
-
-def sources(shell: Any, files: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """The notebook's cells in which functions of this cell were written, for tracebacks there."""
-    numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
-    return {file: (numbers[file], "".join(linecache.getlines(file))) for file in files if file in numbers}

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from baton_shim.base.link import Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
+    from baton_shim.notebook.attached import EarlierJobs
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.landing import Landed
@@ -122,6 +123,12 @@ class Home:
         from baton_shim.notebook.saved_states import SavedStates
 
         return SavedStates(self)
+
+    @functools.cached_property
+    def earlier_jobs(self) -> EarlierJobs:
+        from baton_shim.notebook.attached import EarlierJobs
+
+        return EarlierJobs(self)
 
     @functools.cached_property
     def again(self) -> Again:

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
+JOB = re.compile(r"[0-9a-f-]+")
+"""The last digits of one, or the number of its cell."""
 WORDS = {
     "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
@@ -242,14 +244,34 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         print(kept.delete(words[1]) if words else kept.text())
 
     def jobs(line: str) -> None:
-        """List the cells that `%%gpu --background` has run, or cancel the one of In[N]: `%gpu_jobs --cancel N`."""
-        words, background = line.split(), needed().background
-        if words and (words[0] != "--cancel" or len(words) != 2 or not words[1].isdecimal()):
+        """List the cells that `%%gpu --background` has run, and those of earlier kernels of yours that go on.
+
+        `%gpu_jobs --cancel N` cancels the one of In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels one of an earlier kernel,
+        and deletes what it has left.
+        """
+        words, home = line.split(), needed()
+        if words and (words[0] != "--cancel" or len(words) != 2 or not JOB.fullmatch(words[1])):
             raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel the one of In[3]")
-        if background is None:
-            print("No cell has run in the background")
+        background = home.background
+        if words and background is not None and background.has_number(words[1]):
+            print(background.cancel_number(int(words[1])))
+        elif words:
+            print(home.earlier_jobs.discard(words[1]))
         else:
-            print(background.cancel_number(int(words[1])) if words else background.text())
+            own = background.text() if background is not None else ""
+            earlier = home.earlier_jobs.text() if background is None or background.is_empty else ""
+            print("\n".join(filter(None, [own, earlier])) or "No cell has run in the background")
+
+    def attach(line: str) -> Any:
+        """Bring what a background cell of an earlier kernel has left: `%gpu_attach 8f62a1b3`.
+
+        Waits until it has ended, and shows its output meanwhile. Its variables are bound as by `%gpu_load`. Its value
+        is the value of the magic. `%gpu_jobs` lists the cells.
+        """
+        words = line.split()
+        if len(words) > 1 or not all(map(JOB.fullmatch, words)):
+            raise UsageError("hint: write %gpu_attach 8f62a1b3, with the digits that %gpu_jobs shows")
+        return needed(alone=True).earlier_jobs.attach(words[0] if words else "")
 
     def config(line: str) -> None:
         """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
@@ -276,6 +298,7 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         "gpu_load": load,
         "gpu_states": states,
         "gpu_jobs": jobs,
+        "gpu_attach": attach,
         "gpu_config": config,
     }
     for name, function in magics.items():

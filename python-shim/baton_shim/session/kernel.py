@@ -35,6 +35,7 @@ from baton_shim.session.blocks import SessionBlocks
 from baton_shim.session.both import BothRunner
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
+from baton_shim.session.salvage import Left, salvage
 from baton_shim.session.shell import SessionShell
 from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
@@ -79,6 +80,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.blocks = SessionBlocks(self.shell)
         modules.both.run = self._both.run
         self._question = 0
+        self._left: Left | None = None  # where another kernel may want what the last cell left
         self._context = contextvars.copy_context()
         self._message_id = ""
         self._file = ""
@@ -109,6 +111,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             while (message := self._link.receive(timeout=0)) is not None:
                 if message.name == "run":
                     await self._serve_cell(message)
+                elif message.name == "salvage":
+                    self._salvage()
                 else:  # one that is late
                     message.close()
         except LinkClosed:
@@ -120,7 +124,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     async def _serve_cell(self, message: Message) -> None:
         cell = message.body
-        self._message_id = cell["message_id"]
+        self._message_id, self._left = cell["message_id"], None
         request = self.session.msg("execute_request", {key: cell[key] for key in ("code", "silent", "allow_stdin")})
         request["header"]["msg_id"] = request["msg_id"] = self._message_id
         self.set_parent([], request, channel="shell")
@@ -190,6 +194,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._link.send("names_wanted", message_id=self._message_id, names=names)
             message = self._receive()
             bound = self._names.bound()
+            if message.name == "no_names":
+                gone = {
+                    name: (f"'{name}' is not here: the notebook kernel that had it has ended", None) for name in names
+                }
+                self._names.came([], names, gone, bound)
+                return
             try:
                 assert message.file_descriptor is not None
                 extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
@@ -265,6 +275,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 extra["given"] = given
         if result:
             extra["value"] = result.value
+        if prepared["outlives"]:
+            value = extra.get("value") if prepared.get("block") is None else extra["returned"]
+            self._left = Left(names, value, extra["displays_after"])
         snapshot = self._snapshot(names, gone, extra, around, prepared)
         self._publisher.end()
         self._link.send(
@@ -282,6 +295,16 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._table.release()
         if snapshot.away_bytes:
             self._settle()
+
+    def _salvage(self) -> None:
+        if self._left is None:
+            return
+        with Interrupts():
+            body, table = salvage(self.shell, self._modules, self._left)
+            self._left = None
+            self._link.send("salvaged", message_id=self._message_id, **body)
+            while table is not None and self._receive().name != "released":
+                pass
 
     def _settle(self) -> None:
         """What the message left out stays readable, whatever the next cell does to it."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import _thread
 import io
+import re
 import socket
 import sys
 import threading
@@ -36,6 +37,12 @@ class Refused(Exception):
 
     def __str__(self) -> str:
         return f"'{self.path}' {self.reason} and cannot move to the GPU machine"
+
+
+def first_name(path: str) -> str:
+    """The variable with which a path to an object begins."""
+    match = re.match(r"[^\W\d]\w*", path)
+    return match.group() if match else path
 
 
 class TableBroken(Exception):

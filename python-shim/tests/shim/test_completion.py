@@ -38,7 +38,7 @@ def shell() -> InteractiveShell:
             "%gpu_",
             [
                 f"%gpu_{name}"
-                for name in ("config", "jobs", "load", "output", "reset", "save", "states", "status", "undo")
+                for name in ("attach", "config", "jobs", "load", "output", "reset", "save", "states", "status", "undo")
             ],
         ),
         ("%gpu_jobs --", ["--cancel"]),

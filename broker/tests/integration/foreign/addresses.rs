@@ -46,6 +46,11 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         path: format!("/v1/states/{job}"),
         body,
     };
+    let of_orphan = |job| Request {
+        method: reqwest::Method::DELETE,
+        path: format!("/v1/attachable/{job}"),
+        body: Vec::new(),
+    };
     let names = encode(&vec![*chunk]);
     let sized = encode(&vec![(*chunk, 5_u64)]);
     let reason = Some(r#"{"reason": "mine now"}"#);
@@ -162,6 +167,11 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
         of_job("/v1/jobs/{job}/hold", reason),
         of_job("/v1/jobs/{job}/release", Some("{}")),
         plain("/v1/openapi.json"),
+        plain("/v1/attachable"),
+        (
+            "/v1/attachable/{job}",
+            vec![of_orphan(*job), of_orphan(*closed)],
+        ),
         plain("/v1/states"),
         (
             "/v1/states/{name}",

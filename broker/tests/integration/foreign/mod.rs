@@ -153,15 +153,17 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::Submit(_) => 1,
         FromProxy::State { .. } => 2,
         FromProxy::Resume { .. } => 3,
-        FromProxy::Cancel { .. } => 4,
-        FromProxy::Input { .. } => 5,
-        FromProxy::Files { .. } => 6,
-        FromProxy::Names { .. } => 7,
-        FromProxy::DeferredWanted { .. } => 8,
-        FromProxy::Applied { .. } => 9,
-        FromProxy::GivenUp { .. } => 10,
+        FromProxy::Attach { .. } => 4,
+        FromProxy::Detach { .. } => 5,
+        FromProxy::Cancel { .. } => 6,
+        FromProxy::Input { .. } => 7,
+        FromProxy::Files { .. } => 8,
+        FromProxy::Names { .. } => 9,
+        FromProxy::DeferredWanted { .. } => 10,
+        FromProxy::Applied { .. } => 11,
+        FromProxy::GivenUp { .. } => 12,
         // Names nothing: it is about the notebook that says it.
-        FromProxy::Goodbye {} => 11,
+        FromProxy::Goodbye {} => 13,
     }
 }
 
@@ -186,6 +188,8 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
             state: state("another"),
         },
         FromProxy::Resume { job, after: 0 },
+        FromProxy::Attach { job, after: 0 },
+        FromProxy::Detach { job },
         FromProxy::Cancel { job },
         FromProxy::Input {
             job,
@@ -221,7 +225,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=11).collect());
+            assert_eq!(numbers, (0..=13).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
@@ -229,7 +233,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // The first hello counts.
                     0 => {}
-                    11 => {
+                    13 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);

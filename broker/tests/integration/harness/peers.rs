@@ -473,5 +473,6 @@ pub(crate) fn finished(outcome: Outcome) -> JobEvent {
         },
         files: None,
         deferred_bytes: 0,
+        salvageable: false,
     }
 }

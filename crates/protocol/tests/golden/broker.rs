@@ -31,7 +31,7 @@ fn the_version_is_the_one_of_the_files() {
     assert_eq!(PROTOCOL_VERSION, 3);
 }
 
-golden!(events_are_read, "event", JobEvent, events(), {
+golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat(), {
     JobEvent::Assigned { .. } => "assigned",
     JobEvent::StateWanted {} => "state_wanted",
     JobEvent::BytesWanted {} => "bytes_wanted",
@@ -42,8 +42,10 @@ golden!(events_are_read, "event", JobEvent, events(), {
     JobEvent::Charged(_) => "charged",
     JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
+    JobEvent::Finished { salvageable: true, .. } => "salvageable",
     JobEvent::Finished { .. } => "finished",
     JobEvent::DeferredState { .. } => "deferred_state",
+    JobEvent::Salvaged { .. } => "salvaged",
 });
 
 golden!(outcomes_are_read, "outcome", Outcome, [
@@ -159,6 +161,8 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Submit(submission()),
     FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },
+    FromProxy::Attach { job: job(), after: 41 },
+    FromProxy::Detach { job: job() },
     FromProxy::Cancel { job: job() },
     FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
     FromProxy::Files { job: job(), question: 3, answer: payload() },
@@ -172,6 +176,8 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Submit(_) => "submit",
     FromProxy::State { .. } => "state",
     FromProxy::Resume { .. } => "resume",
+    FromProxy::Attach { .. } => "attach",
+    FromProxy::Detach { .. } => "detach",
     FromProxy::Cancel { .. } => "cancel",
     FromProxy::Input { .. } => "input",
     FromProxy::Files { .. } => "files",
@@ -279,6 +285,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Files { job: job(), question: 3, answer: payload() },
     ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::DeferredWanted { job: job() },
+    ToWorker::Salvage { job: job() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::EndSession { notebook: notebook() },
@@ -292,6 +299,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Files { .. } => "files",
     ToWorker::Names { .. } => "names",
     ToWorker::DeferredWanted { .. } => "deferred_wanted",
+    ToWorker::Salvage { .. } => "salvage",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::EndSession { .. } => "end_session",

@@ -4,8 +4,8 @@ use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     AboutState, BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder,
     JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece,
-    Priority, RemoteError, SegmentPart, SessionId, State, StateVersion, Submission, Usage,
-    WorkerId,
+    Priority, RemoteError, SavedState, SegmentPart, SessionId, State, StateVersion, Submission,
+    Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -188,9 +188,36 @@ pub(crate) fn events() -> Vec<JobEvent> {
             usage: usage(),
             files: Some(payload()),
             deferred_bytes: 500 << 20,
+            salvageable: false,
         },
         JobEvent::DeferredState {
             state: Some(held()),
+            error: Some(error()),
+        },
+    ]
+}
+
+/// Of a job that outlives its notebook kernel.
+pub(crate) fn orphan_events() -> Vec<JobEvent> {
+    vec![
+        JobEvent::Finished {
+            outcome: Outcome::Ok,
+            error: None,
+            state: Some(held()),
+            usage: usage(),
+            files: None,
+            deferred_bytes: 0,
+            salvageable: true,
+        },
+        JobEvent::Salvaged {
+            state: Some(Box::new(SavedState {
+                about: AboutState {
+                    folder: Some("/home/ada".to_owned()),
+                    ..about_state()
+                },
+                manifest: manifest(),
+            })),
+            files: vec![ChunkHash([0xab; 32])],
             error: Some(error()),
         },
     ]
@@ -205,5 +232,6 @@ pub(crate) fn about_state() -> AboutState {
         packages: [("numpy".to_owned(), "2.3.4".to_owned())].into(),
         left_out: [("lock".to_owned(), "belongs to this process".to_owned())].into(),
         notebook: Some("lab.ipynb".to_owned()),
+        folder: None,
     }
 }

@@ -2,13 +2,13 @@
 
 use super::{
     golden,
-    samples::{about_state, error, output},
+    samples::{about_state, error, job, output},
 };
 use baton_protocol::{
-    Outcome, api,
+    JobKind, Outcome, api,
     shim::{
-        Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta, SegmentView,
-        Snapshot, Stream, StreamPart, ToNotebook, ToSession,
+        Attach, Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta,
+        SegmentView, Snapshot, Stream, StreamPart, ToNotebook, ToSession,
     },
 };
 use serde_bytes::ByteBuf;
@@ -76,6 +76,17 @@ fn state_entry() -> api::SavedState {
     }
 }
 
+fn attachable() -> api::AttachableJob {
+    api::AttachableJob {
+        job: job(),
+        kind: JobKind::Background,
+        notebook: "lab.ipynb".to_owned(),
+        execution_count: Some(12),
+        submitted_ms: 1_795_000_000_000,
+        outcome: None,
+    }
+}
+
 fn message_id() -> String {
     "5c1e_7".to_owned()
 }
@@ -92,7 +103,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         silent: false,
         allow_stdin: true,
         captured: false,
-        background: false,
+        kind: JobKind::Cell,
         quiet: false,
         folder: "/home/ada".to_owned(),
         timeout_ms: Some(300_000),
@@ -113,6 +124,16 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::LoadState { call: 9, name: "friday".to_owned() },
     FromNotebook::ListStates { call: 9 },
     FromNotebook::DeleteState { call: 9, name: "friday".to_owned() },
+    FromNotebook::Attach(Attach {
+        call: 9,
+        job: job(),
+        parent_header: ByteBuf::from("{}"),
+        message_id: message_id(),
+        kernel_session: "b1f2".to_owned(),
+        captured: false,
+    }),
+    FromNotebook::ListJobs { call: 9 },
+    FromNotebook::DiscardJob { call: 9, job: job() },
 ], {
     FromNotebook::Hello(_) => "hello",
     FromNotebook::Run(_) => "run",
@@ -128,6 +149,9 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::LoadState { .. } => "load_state",
     FromNotebook::ListStates { .. } => "list_states",
     FromNotebook::DeleteState { .. } => "delete_state",
+    FromNotebook::Attach(_) => "attach",
+    FromNotebook::ListJobs { .. } => "list_jobs",
+    FromNotebook::DiscardJob { .. } => "discard_job",
 });
 
 golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
@@ -142,6 +166,10 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateSaved { call: 9, saved: state_entry() },
     ToNotebook::StateLoaded { call: 9, about: about_state(), delta: delta() },
     ToNotebook::States { call: 9, states: vec![state_entry()] },
+    ToNotebook::Jobs { call: 9, jobs: vec![attachable()] },
+    ToNotebook::Attached {
+        call: 9, outcome: Outcome::Ok, error: None, about: Some(about_state()), delta: Some(delta()), summary: Some(output()),
+    },
     ToNotebook::StateFailed { call: 9, error: Some(error()) },
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
     ToNotebook::DeferredLost { call: 9, error: error() },
@@ -158,6 +186,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateSaved { .. } => "state_saved",
     ToNotebook::StateLoaded { .. } => "state_loaded",
     ToNotebook::States { .. } => "states",
+    ToNotebook::Jobs { .. } => "jobs",
+    ToNotebook::Attached { .. } => "attached",
     ToNotebook::StateFailed { .. } => "state_failed",
     ToNotebook::SessionEnded { .. } => "session_ended",
     ToNotebook::DeferredLost { .. } => "deferred_lost",
@@ -174,6 +204,9 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: None },
     FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
     FromSession::Published { output: output() },
+    FromSession::Salvaged {
+        message_id: message_id(), about: Box::new(about_state()), state: Some(snapshot()), error: Some(error()),
+    },
 ], {
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
@@ -184,6 +217,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Settled { keeper: None, .. } => "settled",
     FromSession::Settled { .. } => "settled_with_keeper",
     FromSession::Published { .. } => "published",
+    FromSession::Salvaged { .. } => "salvaged",
 });
 
 golden!(messages_to_sessions_are_read, "to_session", ToSession, [
@@ -192,10 +226,14 @@ golden!(messages_to_sessions_are_read, "to_session", ToSession, [
     ToSession::Input { question: 2, value: None },
     ToSession::Names { message_id: message_id(), delta: delta() },
     ToSession::Released { message_id: message_id() },
+    ToSession::NoNames { message_id: message_id() },
+    ToSession::Salvage { message_id: message_id() },
 ], {
     ToSession::Run { .. } => "run",
     ToSession::Begin { .. } => "begin",
     ToSession::Input { .. } => "input",
     ToSession::Names { .. } => "names",
     ToSession::Released { .. } => "released",
+    ToSession::NoNames { .. } => "no_names",
+    ToSession::Salvage { .. } => "salvage",
 });

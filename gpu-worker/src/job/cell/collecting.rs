@@ -1,16 +1,12 @@
 //! The state that a cell leaves: read out of the session, brought where the proxy can have it.
 
-use std::time::Duration;
-
 use baton_chunks::Ledger;
 use baton_protocol::shim::Snapshot;
-use baton_protocol::{Outcome, RemoteError, State, Usage};
-use baton_transport::{Backoff, ChunkClient};
-use tokio::time::Instant;
+use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
 
 use super::{Phase, Run};
 use crate::context::MoveError;
-use crate::job::transfer::{Changes, Transport, send_back};
+use crate::job::transfer::{Changes, send_patiently};
 use crate::job::{Ending, Order};
 use crate::mirror;
 use crate::notice;
@@ -33,30 +29,6 @@ pub(super) struct SessionEnd {
     pub(super) error: Option<RemoteError>,
     /// What its state leaves out.
     pub(super) deferred_bytes: u64,
-}
-
-/// The session keeps what the cell changed, and nothing else does: where the broker has no room for it, or this
-/// machine no memory, there may be some soon.
-async fn send_patiently(
-    patience: Duration,
-    chunk_client: ChunkClient,
-    transport: Transport,
-    mut changes: Changes,
-) -> Result<(State, Ledger), MoveError> {
-    let (began, mut backoff) = (Instant::now(), Backoff::default());
-    loop {
-        let not_sent = match send_back(chunk_client.clone(), transport.clone(), changes).await {
-            Ok(sent) => return Ok(sent),
-            Err(not_sent) => not_sent,
-        };
-        let error = not_sent.error;
-        changes = match not_sent.changes {
-            Some(changes) if error.may_pass() && began.elapsed() < patience => changes,
-            _ => return Err(error),
-        };
-        tracing::warn!(%error, "The changes of a cell could not be sent yet");
-        tokio::time::sleep(backoff.next_delay()).await;
-    }
 }
 
 impl Run<'_> {
@@ -110,6 +82,7 @@ impl Run<'_> {
         &mut self,
         (result, files): Collected,
         order: &Order,
+        cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting {
             outcome,
@@ -125,7 +98,7 @@ impl Run<'_> {
             (Err(error), _) => Err((notice::state_lost(&error), error)),
             (Ok(_), Err(error)) => Err((notice::files_not_collected(&error), error)),
         };
-        let ((state, ledger), (files, notes)) = match collected {
+        let ((state, ledger), files) = match collected {
             Ok(collected) => collected,
             Err((told, error)) => {
                 tracing::warn!(%error, "Deferred state could not be collected");
@@ -137,7 +110,7 @@ impl Run<'_> {
             let error = notice::state_too_large(bytes);
             return Some(Ending::without_state(Outcome::WorkerLost, error));
         }
-        for note in notes {
+        for note in files.notes {
             self.batcher.push(notice::warning(&note));
         }
         let held = Held {
@@ -161,10 +134,12 @@ impl Run<'_> {
             outcome,
             error,
             state: Some(state),
-            files,
+            files: files.changes,
             usage: Usage::default(),
             deferred_bytes,
             away,
+            salvageable: cell.kind.outlives_kernel(),
+            file_chunks: files.chunks,
             elsewhere: false,
         })
     }

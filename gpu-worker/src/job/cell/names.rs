@@ -19,6 +19,7 @@ impl Run<'_> {
     pub(super) fn ask_for(&mut self, names: Vec<String>, order: &Order) {
         self.questions += 1;
         let number = self.questions;
+        self.asks = true;
         order.events.send(JobEvent::NamesWanted { number, names });
     }
 
@@ -27,9 +28,10 @@ impl Run<'_> {
         let Some(Names { number, state }) = names else {
             return;
         };
-        if number != self.questions || state.base() != self.version {
+        if !self.asks || number != self.questions || state.base() != self.version {
             return;
         }
+        self.asks = false;
         if let Phase::Running { ledger, since } = &mut self.phase {
             let ledger: Ledger = std::mem::take(ledger);
             self.phase = Phase::Fetching {
@@ -37,6 +39,13 @@ impl Run<'_> {
                 fetched: Box::pin(receive_more(self.context, state, ledger)),
             };
         }
+    }
+
+    /// Nobody is left who could answer.
+    pub(super) async fn no_names(&mut self, cell: &Cell) {
+        self.asks = false;
+        let message_id = cell.message_id.clone();
+        self.session.answer(ToSession::NoNames { message_id }).await;
     }
 
     pub(super) async fn on_fetched(

@@ -144,5 +144,6 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",
         FromSession::Settled { .. } => "settled",
+        FromSession::Salvaged { .. } => "salvaged",
     }
 }

@@ -75,11 +75,31 @@ enum Job {
 }
 
 struct OpenJob {
-    submission: Box<Submission>,
+    /// `None`: a job of an earlier kernel.
+    submission: Option<Box<Submission>>,
     /// The last answer to the running cell, or the request for its deferred state.
     answer: Option<Box<FromProxy>>,
     /// The number of the last event that was passed on.
     seen: u64,
+}
+
+impl OpenJob {
+    fn new(submission: Option<Box<Submission>>) -> Self {
+        Self {
+            submission,
+            answer: None,
+            seen: 0,
+        }
+    }
+
+    /// The request for the events that are missing.
+    fn follow(&self, job: JobId) -> FromProxy {
+        let after = self.seen;
+        match self.submission {
+            Some(_) => FromProxy::Resume { job, after },
+            None => FromProxy::Attach { job, after },
+        }
+    }
 }
 
 type Broker = Connection<ToProxy, FromProxy>;
@@ -205,8 +225,7 @@ impl Driver {
         for (id, job) in &self.jobs {
             match job {
                 Job::Open(open) => {
-                    let (job, after) = (*id, open.seen);
-                    broker.send(&FromProxy::Resume { job, after }).await?;
+                    broker.send(&open.follow(*id)).await?;
                     if let Some(answer) = &open.answer {
                         broker.send(answer).await?;
                     }
@@ -230,13 +249,19 @@ impl Driver {
         match command {
             Command::Wake => Noted::Nothing,
             Command::Submit(submission) => {
-                let open = OpenJob {
-                    submission: submission.clone(),
-                    answer: None,
-                    seen: 0,
-                };
+                let open = OpenJob::new(Some(submission.clone()));
                 self.jobs.insert(submission.job, Job::Open(open));
                 Noted::Submission(submission)
+            }
+            Command::Attach(job) => {
+                let open = OpenJob::new(None);
+                let follow = open.follow(job);
+                self.jobs.insert(job, Job::Open(open));
+                Noted::Repeated(Box::new(follow))
+            }
+            Command::Detach(job) => {
+                self.jobs.remove(&job);
+                Noted::Once(Box::new(FromProxy::Detach { job }))
             }
             Command::Send(message) => Noted::Once(message),
             Command::Answer(job, message) => match self.jobs.get_mut(&job) {
@@ -288,8 +313,8 @@ impl Driver {
                         continue;
                     }
                     if numbered.number > open.seen + 1 {
-                        let after = open.seen;
-                        return broker.send(&FromProxy::Resume { job, after }).await;
+                        let follow = open.follow(job);
+                        return broker.send(&follow).await;
                     }
                     open.seen = numbered.number;
                     if let JobEvent::DeferredState { .. } = numbered.event {
@@ -306,8 +331,12 @@ impl Driver {
             ToProxy::Cancelling { job } => self.send_update(job, JobUpdate::Cancelling).await,
             ToProxy::Closed { job } => self.confirmed(job),
             ToProxy::UnknownJob { job } => match self.jobs.get(&job) {
-                Some(Job::Open(open)) if open.seen == 0 => {
-                    let submission = open.submission.as_ref().clone();
+                Some(Job::Open(OpenJob {
+                    submission: Some(submission),
+                    seen: 0,
+                    ..
+                })) => {
+                    let submission = submission.as_ref().clone();
                     return broker.send(&FromProxy::Submit(submission)).await;
                 }
                 Some(Job::Open(_)) => self.send_update(job, JobUpdate::Lost).await,

@@ -150,6 +150,7 @@ pub(super) fn event(kind: Event) -> JobEvent {
             usage: Usage::default(),
             files: None,
             deferred_bytes: 0,
+            salvageable: false,
         },
     }
 }

@@ -1,0 +1,230 @@
+//! A job whose notebook kernel has ended, followed by this one: its output from the beginning, then what it left.
+//!
+//! In: events of the job. Out: output to the clients, and to the shim a state as of `%gpu_load`. Nothing here touches the
+//! notebook's own session.
+//!
+//! **Invariant:** the job is over for the broker only once the shim has applied what it left.
+
+use std::os::fd::{AsFd, OwnedFd};
+
+use baton_chunks::Ledger;
+use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
+use baton_protocol::files::Payload;
+use baton_protocol::shim::{Attach, Delta, FromNotebook, ToNotebook};
+use baton_protocol::{
+    AboutState, JobEvent, Manifest, Outcome, RemoteError, SavedState, State, Usage,
+};
+use baton_transport::frames::FrameError;
+
+use super::cell::{RemoteCell, Stop};
+use super::failure::Failure;
+use super::file_changes;
+use super::link::{JobUpdate, Step};
+use super::status_line::Waiting;
+use super::transfer;
+use super::{CONNECT_PATIENCE, RemoteCells};
+
+/// How the job ended.
+struct End {
+    outcome: Outcome,
+    error: Option<RemoteError>,
+    usage: Usage,
+    files: Option<Payload>,
+    /// `None`: its variables are lost, and the error says why.
+    left: Option<Box<SavedState>>,
+}
+
+impl RemoteCells {
+    /// Follows the job and tells the shim. Returns what the shim said instead of waiting.
+    pub(crate) async fn attach(
+        &mut self,
+        attach: Attach,
+        reader: &mut ShimReader,
+        writer: &mut ShimWriter,
+    ) -> Result<Option<FromNotebook>, FrameError> {
+        let mut cell = RemoteCell::attaching(attach, reader, writer);
+        let (call, job) = (cell.call, cell.job);
+        let stop = match self.attach_steps(&mut cell).await {
+            Ok(()) => return Ok(None),
+            Err(stop) => stop,
+        };
+        self.link.detach(job).await;
+        self.display.close_comms(&mut cell);
+        self.display.end_status_line(&mut cell);
+        let error = match stop {
+            Stop::KernelGone => return Ok(None),
+            Stop::Shim(error) => return Err(error),
+            Stop::Replaced(run) => return Ok(Some(FromNotebook::Run(*run))),
+            Stop::Cancelled | Stop::GivenUp => None,
+            Stop::Failed(failure) => Some(failure.error),
+        };
+        cell.writer
+            .send(&ToNotebook::StateFailed { call, error })
+            .await?;
+        Ok(None)
+    }
+
+    async fn attach_steps(&mut self, cell: &mut RemoteCell<'_>) -> Result<(), Stop> {
+        self.link.wake().await;
+        cell.connect(&mut self.link, &self.display, CONNECT_PATIENCE)
+            .await?;
+        self.link.attach(cell.job).await;
+        let end = self.follow_attached(cell).await?;
+        let files = self.files_left(cell, &end).await?;
+        let received = match end.left {
+            Some(left) => Some(self.receive_left(cell, left.manifest, left.about).await?),
+            None => None,
+        };
+        let (file, about, delta) = match received {
+            Some((file, about, delta)) => (Some(file), Some(about), Some(delta)),
+            None => (None, None, None),
+        };
+        let attached = ToNotebook::Attached {
+            call: cell.call,
+            outcome: end.outcome,
+            error: end.error,
+            about,
+            delta,
+            summary: self.display.summary(cell, end.usage),
+        };
+        match &file {
+            Some(file) => cell.writer.send_with_file(&attached, file.as_fd()).await?,
+            None => cell.writer.send(&attached).await?,
+        }
+        let applied = cell.applied().await;
+        if !matches!(applied, Ok(true)) {
+            file_changes::undo(files).await;
+            applied?;
+            self.link.detach(cell.job).await;
+            return Ok(());
+        }
+        if let Some(files) = files {
+            self.files.keep(files).await;
+        }
+        cell.comms.clear();
+        self.link.applied(cell.job).await;
+        Ok(())
+    }
+
+    async fn follow_attached(&mut self, cell: &mut RemoteCell<'_>) -> Result<End, Stop> {
+        cell.status_line.waits(Waiting::Starting { worker: None });
+        let mut finished: Option<End> = None;
+        loop {
+            let look = cell.status_line.next_look(cell.now());
+            let event = tokio::select! {
+                step = self.link.next_of(cell.job) => match step {
+                    Step::Update(JobUpdate::Lost) => {
+                        return Err(Failure::not_attachable(cell.job).into());
+                    }
+                    Step::Update(JobUpdate::Event(event)) => *event,
+                    Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
+                    Step::Status(status) => {
+                        // One that is away for a while goes on with the job when it is back.
+                        let _ = cell.transports(status)?;
+                        continue;
+                    }
+                },
+                stop = cell.stopped() => return Err(stop),
+                () = tokio::time::sleep(look) => {
+                    self.display.refresh_status_line(cell);
+                    continue;
+                }
+            };
+            match (event, finished.take()) {
+                (
+                    JobEvent::Finished {
+                        outcome,
+                        error,
+                        usage,
+                        files,
+                        salvageable,
+                        ..
+                    },
+                    _,
+                ) => {
+                    let end = End {
+                        outcome,
+                        error,
+                        usage,
+                        files,
+                        left: None,
+                    };
+                    match salvageable {
+                        true => finished = Some(end),
+                        false => return Ok(end),
+                    }
+                }
+                (JobEvent::Salvaged { state, error, .. }, Some(end)) => {
+                    return Ok(End {
+                        left: state,
+                        error: end.error.or(error),
+                        ..end
+                    });
+                }
+                // Nobody answers what the cell asked the kernel that it had.
+                (
+                    JobEvent::InputWanted { .. }
+                    | JobEvent::NamesWanted { .. }
+                    | JobEvent::FilesWanted { .. }
+                    | JobEvent::StateWanted {}
+                    | JobEvent::BytesWanted {},
+                    before,
+                ) => finished = before,
+                (event, before) => {
+                    finished = before;
+                    self.on_event(cell, event).await?;
+                }
+            }
+        }
+    }
+
+    async fn receive_left(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        manifest: Manifest,
+        about: AboutState,
+    ) -> Result<(OwnedFd, AboutState, Delta), Stop> {
+        let transports = cell
+            .connect(&mut self.link, &self.display, self.patience)
+            .await?;
+        let state = State::Chunks(manifest);
+        let received = tokio::select! {
+            received = transfer::receive(state, Ledger::default(), None, &transports.chunks) => received,
+            stop = cell.stopped() => return Err(stop),
+        };
+        let (file, delta, _) = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
+        Ok((file, about, delta))
+    }
+
+    /// Changes of files belong to the folder that the job's kernel began in.
+    async fn files_left(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        end: &End,
+    ) -> Result<Option<baton_mirror::Committed>, Stop> {
+        let folder = end
+            .left
+            .as_ref()
+            .and_then(|left| left.about.folder.as_deref());
+        let Some(files) = &end.files else {
+            return Ok(None);
+        };
+        if folder.is_none() || folder != self.files.folder() {
+            let folder = folder.unwrap_or("another folder");
+            let text = format!(
+                "The files that the cell changed are not here: its notebook was in {folder}"
+            );
+            self.display.warn(cell, &text).await?;
+            return Ok(None);
+        }
+        file_changes::apply(
+            &mut self.files,
+            &mut self.display,
+            cell,
+            &mut self.link,
+            Some(files.clone()),
+            self.patience,
+        )
+        .await
+    }
+}

@@ -1,0 +1,55 @@
+"""What the last cell had and left, for another kernel: its notebook kernel has ended.
+
+**Invariant:** only what the cell was given or bound itself is in it; the session may have older values of other names.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from baton_shim.base import wire
+from baton_shim.base.closure import reach
+from baton_shim.base.sources import sources
+from baton_shim.state import Snapshot, Table
+from baton_shim.state.errors import GpuServiceError
+from baton_shim.state.whole import whole
+
+if TYPE_CHECKING:
+    from baton_shim.base.local_modules import LocalModules
+
+NOTHING = {"format": 0, "baton": "", "python": "", "variables": [], "packages": {}}
+VALUE = "the result"
+"""How a value is named that cannot travel."""
+
+
+class Left(NamedTuple):
+    names: list[str]
+    value: Any
+    """Of the cell's last line, or what the call returned."""
+    displays: list[tuple[str, str]]
+    """What the cell shows at its end."""
+
+
+def salvage(shell: Any, modules: LocalModules, left: Left) -> tuple[dict[str, Any], Table | None]:
+    """The rest of the message `salvaged`, and what keeps the memory that it names."""
+
+    def table() -> Table:
+        return Table(shell.user_ns, modules.apply, modules.packages.missing)
+
+    def extra(names: set[str]) -> dict[str, Any]:
+        files = reach(names, shell.user_ns).files
+        return {"sources": sources(shell, files), "value": left.value, "displays": left.displays}
+
+    try:
+        saved = whole(table, left.names, extra)
+    except GpuServiceError as error:
+        remote = wire.remote_error("GpuServiceError", str(error))
+        return {"about": NOTHING, "state": None, "error": remote}, None
+    about = saved.about()
+    about["left_out"] = {**saved.left, **dict.fromkeys([VALUE] if saved.losses else [], "; ".join(saved.losses))}
+    return {"about": about, "state": wired(saved.snapshot), "error": None}, saved.table
+
+
+def wired(snapshot: Snapshot) -> dict[str, Any]:
+    body: dict[str, Any] = snapshot.as_wire()
+    return body

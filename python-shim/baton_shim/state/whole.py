@@ -1,0 +1,121 @@
+"""Variables as one message of an object table of their own, for a kernel that has nothing of them yet.
+
+Identity, aliasing and views are kept, as between two ends of a table. What cannot travel is left out with every name
+that reaches it, and said.
+
+**Invariant:** changes nothing here; another table of the same namespace does not hear of it.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from baton_shim.base.version import __version__
+from baton_shim.state import errors
+from baton_shim.state.errors import GpuServiceError
+from baton_shim.state.message import Snapshot
+from baton_shim.state.refusal import Refused, first_name
+from baton_shim.state.table import Table
+
+FORMAT = 1
+"""Counted up with each change of the message that another version cannot read."""
+PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
+
+
+class Whole(NamedTuple):
+    table: Table
+    """Holds what the snapshot names."""
+    snapshot: Snapshot
+    names: list[str]
+    """Those that are in it."""
+    left: dict[str, str]
+    """The others, and why they cannot travel."""
+    losses: list[str]
+    """Why a part of what goes with the names is not in it."""
+
+    def about(self) -> dict[str, Any]:
+        """What a kernel must know before it reads the message."""
+        return {
+            "format": FORMAT,
+            "baton": __version__,
+            "python": PYTHON,
+            "variables": self.names,
+            "packages": packages(),
+            "left_out": self.left,
+        }
+
+
+def whole(
+    make_table: Callable[[], Table], names: Iterable[str], extra: Callable[[set[str]], Mapping[str, object]]
+) -> Whole:
+    """All of the names that can travel, with the `extra` for these names.
+
+    Raises GpuServiceError where nothing at all can.
+    """
+    names, left = set(names), dict[str, str]()
+    while True:
+        table = make_table()
+        try:
+            snapshot = table.snapshot(sorted(names), extra=dict(extra(names)))
+        except Refused as refused:
+            culprits = {first_name(refused.path)} & names
+            reasons = dict.fromkeys(culprits, refused.reason)
+            if not culprits:
+                raise GpuServiceError(f"Nothing was saved: {refused.path} {refused.reason}") from None
+        except Exception as error:  # whatever a library's own pickling raises
+            reasons = _culprits(make_table, names)
+            if not reasons:
+                text = f"{type(error).__name__}: {errors.short(error)}"
+                raise GpuServiceError(f"Nothing was saved: the variables could not be packed ({text})") from None
+        else:
+            reasons = {}
+            for obj, reason in table.stayed:
+                for name in names:
+                    if (way := table.path(obj, name)) is not None:
+                        reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
+            if table.stayed and not reasons:
+                # The search for words ends after so many objects, and knows not every way.
+                reasons = _culprits(make_table, names)
+            if not reasons:
+                return Whole(table, snapshot, sorted(names), left, [reason for _, reason in table.stayed])
+        left |= reasons
+        names -= reasons.keys()
+
+
+def _culprits(make_table: Callable[[], Table], names: Iterable[str]) -> dict[str, str]:
+    """Those that cannot be packed whole by themselves."""
+    names = sorted(names)
+    table = make_table()
+    try:
+        table.snapshot(names)
+    except Refused as refused:
+        reason = refused.reason
+    except Exception as error:  # as above
+        reason = f"cannot be packed ({type(error).__name__}: {errors.short(error)})"
+    else:
+        if not table.stayed:
+            return {}
+        reason = f"holds something that {table.stayed[0][1]}"
+    half = len(names) // 2
+    if not half:
+        return {names[0]: reason}
+    return _culprits(make_table, names[:half]) | _culprits(make_table, names[half:])
+
+
+def packages() -> dict[str, str]:
+    """The installed packages of which something is imported, with their versions."""
+    from importlib.metadata import PackageNotFoundError, packages_distributions, version
+
+    found = {}
+    imported = {module.partition(".")[0] for module in tuple(sys.modules)}
+    for module, names in packages_distributions().items():
+        if module not in imported:
+            continue
+        for name in names:
+            try:
+                found[name] = version(name)
+            except PackageNotFoundError:  # its files are half gone
+                continue
+    return found
