@@ -45,6 +45,8 @@ pub(crate) struct Course {
     pub(crate) deadlines: Vec<Deadline>,
     /// Staff can read the output of students' cells; otherwise only the owner may.
     pub(crate) staff_see_outputs: bool,
+    /// Variables of a notebook that has run `%%gpu` cells are saved when its kernel ends.
+    pub(crate) autosave: bool,
     /// What the workers of its cells must be.
     pub(crate) needs: Vec<Requirement>,
 }
@@ -72,6 +74,7 @@ impl Courses {
                 budget: None,
                 deadlines: Vec::new(),
                 staff_see_outputs: false,
+                autosave: false,
                 needs: Vec::new(),
             },
             named: BTreeMap::new(),
@@ -170,6 +173,7 @@ struct Section {
     #[serde(default)]
     deadline: Vec<DeadlineSection>,
     staff_see_outputs: Option<bool>,
+    autosave: Option<bool>,
     needs: Option<NeedsSection>,
 }
 
@@ -230,6 +234,7 @@ impl Section {
             budget,
             deadlines: deadlines.collect::<anyhow::Result<_>>()?,
             staff_see_outputs: self.staff_see_outputs.unwrap_or(default.staff_see_outputs),
+            autosave: self.autosave.unwrap_or(default.autosave),
             needs,
         })
     }

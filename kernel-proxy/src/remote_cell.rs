@@ -12,6 +12,7 @@ mod autostart;
 mod cell;
 mod deferred;
 mod display;
+mod ending;
 mod failure;
 mod file_changes;
 mod link;
@@ -78,6 +79,10 @@ pub(crate) struct RemoteCells {
     deferred: DeferredState,
     /// Chosen by the client.
     first_job: Option<ClientJob>,
+    /// It runs one program, and not a notebook of cells.
+    is_program: bool,
+    /// What an earlier kernel left has been told.
+    told_of_earlier: bool,
 }
 
 /// What can happen while no cell runs.
@@ -115,6 +120,8 @@ impl RemoteCells {
             session: None,
             session_on: None,
             deferred: DeferredState::default(),
+            is_program: config.first_job.is_some(),
+            told_of_earlier: false,
             first_job: config.first_job,
         };
         (cells, drive_link)
@@ -170,6 +177,7 @@ impl RemoteCells {
             })
             .await;
         cell.release().await?;
+        self.tell_of_earlier_kernels(cell, &transports).await?;
         let finished = self.follow(cell).await?;
         self.receive_and_apply(cell, finished).await
     }
@@ -475,6 +483,10 @@ impl RemoteCells {
         match stop {
             Stop::KernelGone if cell.kind.outlives_kernel() => return Ok(CellEnd::KernelGone),
             Stop::Shim(error) if cell.kind.outlives_kernel() => return Err(error),
+            Stop::Ending(call) => {
+                self.on_ending(call, cell.writer).await?;
+                return Ok(CellEnd::Done);
+            }
             _ => {}
         }
         let outcome = match &stop {
@@ -501,6 +513,7 @@ impl RemoteCells {
                 }
             }
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),
+            Stop::Ending(_) => return Ok(CellEnd::Done),
             Stop::KernelGone => return Ok(CellEnd::KernelGone),
             Stop::Shim(error) => return Err(error),
         };

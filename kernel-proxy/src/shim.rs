@@ -104,6 +104,7 @@ async fn serve_connection(
                     .on_state(call, Asked::Delete(name), reader, writer)
                     .await?;
             }
+            FromNotebook::Ending { call } => cells.on_ending(call, writer).await?,
             FromNotebook::ListJobs { call } => {
                 next = cells.on_state(call, Asked::Jobs, reader, writer).await?;
             }

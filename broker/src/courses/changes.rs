@@ -56,6 +56,7 @@ impl Course {
             budget: self.budget.clone(),
             deadlines: deadlines.unwrap_or_else(|| self.deadlines.clone()),
             staff_see_outputs: change.staff_see_outputs.unwrap_or(self.staff_see_outputs),
+            autosave: self.autosave,
             needs: self.needs.clone(),
         }
     }

@@ -48,6 +48,7 @@ impl Dispatch {
         if let Some(older) = notebook.connection.replace(connection) {
             actions.push(Action::Close(older));
         }
+        let autosave = self.accounts.courses().of(&account.course).autosave;
         notebook.account = Some(account);
         notebook.deadline = None;
         notebook.subscriptions.clear();
@@ -55,7 +56,10 @@ impl Dispatch {
         let broker_version = env!("CARGO_PKG_VERSION").to_owned();
         actions.push(Action::ToProxy(
             connection,
-            ToProxy::Welcome { broker_version },
+            ToProxy::Welcome {
+                broker_version,
+                autosave,
+            },
         ));
     }
 

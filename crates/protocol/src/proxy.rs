@@ -93,6 +93,9 @@ pub enum FromProxy {
 pub enum ToProxy {
     Welcome {
         broker_version: String,
+        /// The course wants the notebook's variables to be saved when its kernel ends.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        autosave: bool,
     },
     Refused(Refusal),
     /// The job's position in the queue. Sent when it changes, from the function that schedules.

@@ -167,6 +167,11 @@ pub enum FromNotebook {
         call: CallId,
         name: String,
     },
+    /// The kernel is about to end: are its variables to be saved? A cell in the background is left to itself. Ends with
+    /// `Autosave`.
+    Ending {
+        call: CallId,
+    },
     /// Which jobs can be attached? Ends with `Jobs` or `StateFailed`.
     ListJobs {
         call: CallId,
@@ -245,6 +250,8 @@ pub enum ToNotebook {
         call: CallId,
         states: Vec<api::SavedState>,
     },
+    /// Under this name; `None`: not at all.
+    Autosave { call: CallId, name: Option<String> },
     /// The jobs that the person can attach.
     Jobs {
         call: CallId,

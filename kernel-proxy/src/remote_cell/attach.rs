@@ -55,6 +55,7 @@ impl RemoteCells {
             Stop::KernelGone => return Ok(None),
             Stop::Shim(error) => return Err(error),
             Stop::Replaced(run) => return Ok(Some(FromNotebook::Run(*run))),
+            Stop::Ending(call) => return Ok(Some(FromNotebook::Ending { call })),
             Stop::Cancelled | Stop::GivenUp => None,
             Stop::Failed(failure) => Some(failure.error),
         };

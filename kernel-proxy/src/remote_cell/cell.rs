@@ -79,6 +79,8 @@ pub(super) enum Stop {
     /// The shim accepts no more messages about the cell.
     GivenUp,
     Replaced(Box<Run>),
+    /// The kernel is about to end, and asks with this call.
+    Ending(CallId),
     KernelGone,
     Failed(Box<Failure>),
     Shim(FrameError),
@@ -353,6 +355,7 @@ impl<'a> RemoteCell<'a> {
                 Some(Stop::Cancelled)
             }
             Some(FromNotebook::GiveUp { call }) if call == self.call => Some(Stop::GivenUp),
+            Some(FromNotebook::Ending { call }) => Some(Stop::Ending(call)),
             Some(FromNotebook::OutputWanted { call }) => {
                 self.outputs_wanted.push(call);
                 None

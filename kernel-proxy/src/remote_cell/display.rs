@@ -68,8 +68,12 @@ impl Display {
         cell: &mut RemoteCell<'_>,
         warning: &str,
     ) -> Result<(), Stop> {
-        let content =
-            serde_json::json!({ "name": "stderr", "text": format!("warning: {warning}\n") });
+        self.say(cell, &format!("warning: {warning}")).await
+    }
+
+    /// Shows a line there.
+    pub(super) async fn say(&mut self, cell: &mut RemoteCell<'_>, line: &str) -> Result<(), Stop> {
+        let content = serde_json::json!({ "name": "stderr", "text": format!("{line}\n") });
         let output = Output {
             kind: "stream".to_owned(),
             content: content.to_string().into(),

@@ -82,6 +82,8 @@ pub(super) struct Transports {
     pub(super) chunks: ChunkClient,
     /// Workers may be on this machine.
     pub(super) near: bool,
+    /// The course wants the notebook's variables to be saved when its kernel ends.
+    pub(super) autosave: bool,
     pub(super) token: Option<Token>,
 }
 

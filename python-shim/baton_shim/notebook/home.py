@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.attached import EarlierJobs
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.ending import Ending
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
@@ -125,6 +126,12 @@ class Home:
         return SavedStates(self)
 
     @functools.cached_property
+    def ending(self) -> Ending:
+        from baton_shim.notebook.ending import Ending
+
+        return Ending(self)
+
+    @functools.cached_property
     def earlier_jobs(self) -> EarlierJobs:
         from baton_shim.notebook.attached import EarlierJobs
 
@@ -167,6 +174,7 @@ class Home:
             from baton_shim.state import Table
 
             by_reference(self.shell)
+            _ = self.ending
             self._table = Table(self.namespace, self.modules.apply)
             self.session += 1
             self.shared.clear()

@@ -103,7 +103,9 @@ async fn say_hello(
     connection.close().await;
     let restart = "restart the broker, then look at its log";
     match answer {
-        Ok(Ok(Some(ToProxy::Welcome { broker_version }))) => Ok(Accepted::Notebook(broker_version)),
+        Ok(Ok(Some(ToProxy::Welcome { broker_version, .. }))) => {
+            Ok(Accepted::Notebook(broker_version))
+        }
         Ok(Ok(Some(ToProxy::Refused(refusal)))) => Err((refusal.to_string(), fix_of(&refusal))),
         Ok(Err(error)) => Err(failed(error)),
         Ok(Ok(_)) => Err((

@@ -189,7 +189,8 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
 });
 
 golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
-    ToProxy::Welcome { broker_version: "0.1.0".to_owned() },
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: false },
+    ToProxy::Welcome { broker_version: "0.1.0".to_owned(), autosave: true },
     ToProxy::Refused(Refusal::ProtocolVersion { broker: 1, peer: 2 }),
     ToProxy::QueuePosition {
         job: job(),
@@ -210,6 +211,7 @@ golden!(messages_to_proxies_are_read, "to_proxy", ToProxy, [
     ToProxy::Closed { job: job() },
     ToProxy::UnknownJob { job: job() },
 ], {
+    ToProxy::Welcome { autosave: true, .. } => "welcome_autosave",
     ToProxy::Welcome { .. } => "welcome",
     ToProxy::Refused(_) => "refused",
     ToProxy::QueuePosition { .. } => "queue_position",

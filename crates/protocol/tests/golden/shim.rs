@@ -132,6 +132,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         kernel_session: "b1f2".to_owned(),
         captured: false,
     }),
+    FromNotebook::Ending { call: 9 },
     FromNotebook::ListJobs { call: 9 },
     FromNotebook::DiscardJob { call: 9, job: job() },
 ], {
@@ -150,6 +151,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
     FromNotebook::ListStates { .. } => "list_states",
     FromNotebook::DeleteState { .. } => "delete_state",
     FromNotebook::Attach(_) => "attach",
+    FromNotebook::Ending { .. } => "ending",
     FromNotebook::ListJobs { .. } => "list_jobs",
     FromNotebook::DiscardJob { .. } => "discard_job",
 });
@@ -166,6 +168,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateSaved { call: 9, saved: state_entry() },
     ToNotebook::StateLoaded { call: 9, about: about_state(), delta: delta() },
     ToNotebook::States { call: 9, states: vec![state_entry()] },
+    ToNotebook::Autosave { call: 9, name: Some("auto-lab".to_owned()) },
     ToNotebook::Jobs { call: 9, jobs: vec![attachable()] },
     ToNotebook::Attached {
         call: 9, outcome: Outcome::Ok, error: None, about: Some(about_state()), delta: Some(delta()), summary: Some(output()),
@@ -186,6 +189,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::StateSaved { .. } => "state_saved",
     ToNotebook::StateLoaded { .. } => "state_loaded",
     ToNotebook::States { .. } => "states",
+    ToNotebook::Autosave { .. } => "autosave",
     ToNotebook::Jobs { .. } => "jobs",
     ToNotebook::Attached { .. } => "attached",
     ToNotebook::StateFailed { .. } => "state_failed",

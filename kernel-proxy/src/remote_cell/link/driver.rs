@@ -168,7 +168,7 @@ impl Driver {
             })?
             .map_err(|error| no_broker(error, waits))?;
         match answer {
-            Some(ToProxy::Welcome { .. }) => {
+            Some(ToProxy::Welcome { autosave, .. }) => {
                 let chunks = ChunkClient::new(&dial).map_err(|error| no_broker(error, waits))?;
                 let chunks = chunks
                     .with_patience(self.patience)
@@ -176,6 +176,7 @@ impl Driver {
                 self.status.send_replace(Status::Up(Transports {
                     chunks,
                     near: dial.address.is_near(),
+                    autosave,
                     token: dial.token,
                 }));
                 Ok(broker)

@@ -1,0 +1,107 @@
+//! What a kernel leaves to the next one: its variables, saved under a name of its notebook when it ends, where the
+//! course wants that, and cells in the background. The next kernel says so with its first `%%gpu` cell.
+
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+use baton_jupyter_wire::shim::ShimWriter;
+use baton_protocol::shim::ToNotebook;
+use baton_protocol::{CallId, SavedState, api};
+use baton_transport::frames::FrameError;
+
+use super::RemoteCells;
+use super::cell::{RemoteCell, Stop};
+use super::link::{Status, Transports};
+
+/// The cell is on its way meanwhile.
+const PATIENCE: Duration = Duration::from_secs(1);
+
+impl RemoteCells {
+    /// The kernel is about to end.
+    pub(crate) async fn on_ending(
+        &mut self,
+        call: CallId,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        let wanted = matches!(self.link.status(), Status::Up(transports) if transports.autosave);
+        let name = (wanted && !self.is_program).then(|| saved_as(&self.naming.notebook));
+        writer.send(&ToNotebook::Autosave { call, name }).await
+    }
+
+    pub(super) async fn tell_of_earlier_kernels(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        transports: &Transports,
+    ) -> Result<(), Stop> {
+        if std::mem::replace(&mut self.told_of_earlier, true) || self.is_program {
+            return Ok(());
+        }
+        let states = async {
+            match transports.autosave {
+                true => transports.chunks.states().await.unwrap_or_default(),
+                false => Vec::new(),
+            }
+        };
+        let jobs = async { transports.chunks.attachable().await.unwrap_or_default() };
+        let found = async { tokio::join!(states, jobs) };
+        let (states, jobs) = tokio::select! {
+            found = tokio::time::timeout(PATIENCE, found) => found.unwrap_or_default(),
+            stop = cell.stopped() => return Err(stop),
+        };
+        let name = saved_as(&self.naming.notebook);
+        let saved = states.iter().find(|state| state.name == name);
+        let lines = saved.map(of_state).into_iter();
+        for line in lines.chain((!jobs.is_empty()).then(|| of_jobs(jobs.len()))) {
+            self.display.say(cell, &line).await?;
+        }
+        Ok(())
+    }
+}
+
+/// A name of a state for the notebook with this file name.
+fn saved_as(notebook: &str) -> String {
+    let stem = notebook.strip_suffix(".ipynb").unwrap_or(notebook);
+    let fitting = |letter: char| match letter.is_alphanumeric() || "._-".contains(letter) {
+        true => letter,
+        false => '-',
+    };
+    let name = "auto-".chars().chain(stem.chars().map(fitting));
+    name.take(SavedState::LONGEST_NAME).collect()
+}
+
+fn of_state(state: &api::SavedState) -> String {
+    let now = SystemTime::now()
+        .duration_since(UNIX_EPOCH)
+        .unwrap_or_default();
+    let saved = Duration::from_millis(u64::try_from(state.saved_ms).unwrap_or(0));
+    let age = baton_humanize::approximate(now.saturating_sub(saved).as_secs_f64());
+    let name = &state.name;
+    format!(
+        "The variables of this notebook's last kernel were saved {age} ago. %gpu_load {name} restores them"
+    )
+}
+
+fn of_jobs(count: usize) -> String {
+    match count {
+        1 => "A background cell of an earlier kernel of yours is left. %gpu_jobs says how it comes here".to_owned(),
+        _ => format!("{count} background cells of earlier kernels of yours are left. %gpu_jobs says how they come here"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_notebook_has_a_name_for_its_state() {
+        for (notebook, name) in [
+            ("train.ipynb", "auto-train"),
+            ("Übung 3 (final).ipynb", "auto-Übung-3--final-"),
+            ("notebook", "auto-notebook"),
+            (".ipynb", "auto-"),
+        ] {
+            assert_eq!(saved_as(notebook), name);
+            assert!(SavedState::is_name(&saved_as(notebook)));
+        }
+        assert!(SavedState::is_name(&saved_as(&"x".repeat(300))));
+    }
+}
