@@ -275,7 +275,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 extra["given"] = given
         if result:
             extra["value"] = result.value
-        if prepared["outlives"]:
+        if prepared.get("outlives"):
             value = extra.get("value") if prepared.get("block") is None else extra["returned"]
             self._left = Left(names, value, extra["displays_after"])
         snapshot = self._snapshot(names, gone, extra, around, prepared)

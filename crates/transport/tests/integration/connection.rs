@@ -81,6 +81,7 @@ async fn a_large_message_arrives() {
         let text = " ".repeat(BYTES) + &broker_version;
         let welcome = ToProxy::Welcome {
             broker_version: text,
+            autosave: false,
         };
         socket
             .send(Message::binary(encode(&welcome)))
@@ -105,7 +106,7 @@ async fn a_large_message_arrives() {
         })
         .await
         .unwrap();
-    let Some(ToProxy::Welcome { broker_version }) = connection.receive().await.unwrap() else {
+    let Some(ToProxy::Welcome { broker_version, .. }) = connection.receive().await.unwrap() else {
         panic!("a welcome was sent")
     };
     assert!(broker_version.trim().parse::<usize>().unwrap() > BYTES);
@@ -146,6 +147,7 @@ async fn nonsense_is_an_error_and_the_next_message_is_read() {
         socket.send(Message::text("hello")).await.unwrap();
         let welcome = ToProxy::Welcome {
             broker_version: "1".into(),
+            autosave: false,
         };
         socket
             .send(Message::binary(encode(&welcome)))
