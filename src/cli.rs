@@ -148,6 +148,9 @@ fn questions() -> [Command; 5] {
                         .help("Only in this state"),
                 )
                 .args([person(), course()])
+                .arg(Arg::new("group").long("group").value_name("GROUP").help(
+                    "Only the jobs of this group, by its last digits, as `baton run` prints them",
+                ))
                 .arg(number("limit", "20", "The largest number of entries")),
             Command::new("workers").about("List workers and what they run"),
             Command::new("courses").about("List courses and their limits"),

@@ -7,14 +7,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-import nbformat
 import pytest
 from end_to_end import Place, Service, wait_until
-from end_to_end.service import BINARY
+from end_to_end.runs import HELD, Runs, fetched, held, printed, read, row_of, wait_for_log, write
 from nbclient import NotebookClient
-from nbformat.v4 import new_code_cell, new_markdown_cell, new_notebook
+from nbformat.v4 import new_code_cell, new_markdown_cell
 
 SHOWS_EVERYTHING = [
     "import sys\nfrom IPython.display import HTML, Markdown, clear_output, display, update_display",
@@ -33,46 +31,6 @@ SHOWS_EVERYTHING = [
     "print?",
     "!echo from the shell",
 ]
-
-
-def write(path: Path, *cells: str | nbformat.NotebookNode) -> Path:
-    notebook = new_notebook(metadata={"mine": {"kept": True}})
-    notebook.cells = [new_code_cell(cell) if isinstance(cell, str) else cell for cell in cells]
-    nbformat.write(notebook, path)
-    return path
-
-
-def read(path: Path) -> nbformat.NotebookNode:
-    notebook = nbformat.read(path, as_version=4)
-    nbformat.validate(notebook)
-    return notebook
-
-
-def printed(cell: nbformat.NotebookNode) -> str:
-    return "".join(output.text for output in cell.outputs if output.output_type == "stream")
-
-
-class Runs:
-    """The command, as a user of a place calls it."""
-
-    def __init__(self, place: Place, folder: Path, **environment: str) -> None:
-        self.folder = folder
-        self._environment = place.environment | environment
-
-    def __call__(self, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:
-        options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100, "check": False}
-        return subprocess.run([BINARY, command, *arguments], env=self._environment, cwd=self.folder, **options)
-
-    def begin(self, *arguments: str) -> subprocess.Popen[str]:
-        options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        return subprocess.Popen([BINARY, "run", *arguments], env=self._environment, cwd=self.folder, **options)
-
-    def detach(self, *arguments: str) -> str:
-        """The job."""
-        said = self("--detach", "--json", *arguments)
-        assert said.returncode == 0, said.stderr
-        job: str = json.loads(said.stdout)["job"]
-        return job
 
 
 @pytest.fixture
@@ -252,25 +210,6 @@ def test_a_scripts_traceback_is_its_own(run: Runs, tmp_path: Path) -> None:
 # ---- in the background
 
 
-HELD = "import pathlib, time\nprint('begun')\nwhile not pathlib.Path('{sign}').exists():\n    time.sleep(0.02)"
-
-
-def held(place: Place, name: str) -> tuple[str, Path]:
-    """A cell that waits for a file, and the file."""
-    sign = place.signs / name
-    return HELD.format(sign=sign), sign
-
-
-def wait_for_log(run: Runs, job: str, text: str) -> None:
-    wait_until(lambda: text in run(job, command="logs").stdout, f"{text!r} is in the log")
-
-
-def fetched(run: Runs, job: str, name: str) -> nbformat.NotebookNode:
-    said = run(job[-8:], "-o", name, command="fetch")
-    assert said.returncode == 0, said.stderr
-    return read(run.folder / name)
-
-
 def test_a_detached_run_is_followed_and_fetched(run: Runs, place: Place, tmp_path: Path) -> None:
     cell, sign = held(place, "detached")
     write(tmp_path / "long.ipynb", "print('first')", cell, "print('last')\n7 * 6")
@@ -320,11 +259,6 @@ def test_a_run_that_was_killed_says_so_and_leaves_what_it_had(run: Runs, place: 
     assert run(job, command="fetch").returncode == 3
     assert printed(read(output).cells[0]) == "kept\n"
     wait_until(lambda: row_of(run, job)["state"] == "finished", "its job has ended, too")
-
-
-def row_of(run: Runs, job: str) -> dict[str, Any]:
-    rows: list[dict[str, Any]] = json.loads(run("--json", command="jobs").stdout)
-    return next(row for row in rows if row["job"].replace("-", "") == job)
 
 
 def test_ctrl_c_stops_the_cell_and_writes_the_notebook(run: Runs, place: Place, tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ pub(crate) fn submission(job: JobId, state: State) -> Submission {
         notebook_name: String::new(),
         cell_key: None,
         priority: Priority::Normal,
+        group: None,
         cell: Cell {
             code: String::new(),
             message_id: String::new(),

@@ -5,7 +5,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_mirror::TrashLimits;
-use baton_protocol::{JobId, JobKind};
 use baton_transport::{Dial, MemoryHolder, TransportChoice};
 
 use crate::kernel::ForkedKernel;
@@ -39,15 +38,6 @@ pub struct Config {
     pub virtual_cuda: bool,
     /// What cells deleted or replaced beside the notebook.
     pub trash: TrashConfig,
-    /// The first `%%gpu` cell, where it is a whole program.
-    pub first_job: Option<ClientJob>,
-}
-
-/// A job that the client knows before it is submitted.
-#[derive(Debug, Clone, Copy)]
-pub struct ClientJob {
-    pub id: JobId,
-    pub kind: JobKind,
 }
 
 /// Where and how long files are kept that cells deleted or replaced.
@@ -79,7 +69,6 @@ pub(crate) struct RemoteConfig {
     pub(crate) broker: BrokerChoice,
     pub(crate) course: Option<String>,
     pub(crate) trash: TrashConfig,
-    pub(crate) first_job: Option<ClientJob>,
     /// Where workers on this machine may fetch state; `None` if all state goes through the broker.
     pub(crate) memory: Option<MemoryHolder>,
     pub(crate) kernel_pid: u32,

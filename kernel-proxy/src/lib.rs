@@ -26,7 +26,7 @@ use baton_transport::{MemoryHolder, TransportChoice};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 
-pub use config::{BrokerChoice, ClientJob, Config, LAUNCHER_MODULE, TrashConfig};
+pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
 use kernel::{Kernel, Signals};
 use relay::{KernelSide, Listeners, Relay};
@@ -78,7 +78,6 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         broker: config.broker,
         course: config.course,
         trash: config.trash,
-        first_job: config.first_job,
         memory: (config.transport == TransportChoice::Auto).then_some(memory),
         kernel_pid,
         patience: config.patience,

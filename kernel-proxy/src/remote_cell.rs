@@ -31,9 +31,7 @@ use std::time::Duration;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
-use baton_protocol::{
-    CallId, Cell, JobEvent, JobId, JobKind, NotebookId, Outcome, State, Submission,
-};
+use baton_protocol::{CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, State, Submission};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -50,7 +48,7 @@ pub(crate) use self::saved_states::Asked;
 use self::session_state::SessionState;
 use self::status_line::Waiting;
 use self::transfer::Transfer;
-use crate::config::{ClientJob, RemoteConfig};
+use crate::config::RemoteConfig;
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -77,10 +75,6 @@ pub(crate) struct RemoteCells {
     /// The worker that has the session.
     session_on: Option<String>,
     deferred: DeferredState,
-    /// Chosen by the client.
-    first_job: Option<ClientJob>,
-    /// It runs one program, and not a notebook of cells.
-    is_program: bool,
     /// What an earlier kernel left has been told.
     told_of_earlier: bool,
 }
@@ -120,9 +114,7 @@ impl RemoteCells {
             session: None,
             session_on: None,
             deferred: DeferredState::default(),
-            is_program: config.first_job.is_some(),
             told_of_earlier: false,
-            first_job: config.first_job,
         };
         (cells, drive_link)
     }
@@ -140,10 +132,7 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let job = self.first_job.take().unwrap_or(ClientJob {
-            id: JobId::random(),
-            kind: run.kind,
-        });
+        let job = self.naming.job_of(&run.message_id, run.kind);
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job.id);
         self.display.begin(&cell);
@@ -172,6 +161,7 @@ impl RemoteCells {
                 notebook_name: self.naming.notebook.clone(),
                 cell_key,
                 priority,
+                group: cell.group,
                 cell: request,
                 state,
             })

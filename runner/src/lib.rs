@@ -1,6 +1,6 @@
 //! `baton run`: a notebook or a script as one job.
 //!
-//! [`run`] starts the kernel "Python (shared GPU)" as any client does, and runs one `%%gpu` cell in it. The cell's code
+//! [`Runner`] starts the kernel "Python (shared GPU)" as any client does, and runs one `%%gpu` cell in it. The cell's code
 //! runs the whole program in the session (`baton_shim.session.programs`), so queue, limits, files and interrupts are
 //! those of every cell. What the program shows comes back as [`Report`]s; a [`Document`] makes a notebook of them.
 //!
@@ -19,7 +19,7 @@ use tokio::sync::mpsc;
 
 pub use document::{CodeCell, Document, DocumentError};
 pub use outputs::Recorder;
-pub use parameters::{InvalidParameter, Parameter};
+pub use parameters::{Combination, Given, InvalidParameter, MOST_JOBS, Parameter, combinations};
 pub use report::{Message, Report};
 
 /// For the start of the kernel; on a busy machine it takes seconds.
@@ -57,55 +57,93 @@ pub enum End {
     },
 }
 
-/// Runs a program as a job, whose reports go to `reports`.
+/// What one job runs.
+pub struct Job<'a> {
+    /// Names the job to the kernel's proxy.
+    pub message_id: String,
+    pub program: Program<'a>,
+    pub options: &'a Options,
+}
+
+/// A kernel that runs programs, one after the other, as the jobs of one notebook.
 ///
-/// The first of `interrupts` interrupts the program; with the second the job is given up.
-///
-/// # Errors
-/// When the kernel does not start, or ends.
-pub async fn run(
-    kernelspec: &Kernelspec,
-    program: &Program<'_>,
-    options: &Options,
-    mut interrupts: mpsc::Receiver<()>,
-    reports: mpsc::UnboundedSender<Report>,
-) -> Result<End, ClientError> {
-    let mut kernel = Kernel::start(kernelspec, PATIENCE).await?;
-    let interrupter = kernel.interrupter();
-    let code = cell(program, options);
-    let mut is_interrupted = false;
-    let reply = {
-        let running = kernel.run(&code, |output| {
+/// The first of `interrupts` interrupts what it does; with the second the job is given up.
+pub struct Runner {
+    kernel: Kernel,
+    /// A job was given up, and the kernel with it.
+    gave_up: bool,
+}
+
+impl Runner {
+    /// Returns none when it is interrupted meanwhile.
+    ///
+    /// # Errors
+    /// When the kernel does not start.
+    pub async fn start(
+        kernelspec: &Kernelspec,
+        interrupts: &mut mpsc::Receiver<()>,
+    ) -> Result<Option<Self>, ClientError> {
+        tokio::select! {
+            kernel = Kernel::start(kernelspec, PATIENCE) => {
+                let kernel = kernel?;
+                Ok(Some(Self { kernel, gave_up: false }))
+            }
+            Some(()) = interrupts.recv() => Ok(None),
+        }
+    }
+
+    /// Runs a program as a job, whose reports go to `reports`.
+    ///
+    /// # Errors
+    /// When the kernel ends.
+    pub async fn run(
+        &mut self,
+        job: Job<'_>,
+        interrupts: &mut mpsc::Receiver<()>,
+        reports: &mpsc::UnboundedSender<Report>,
+    ) -> Result<End, ClientError> {
+        let interrupter = self.kernel.interrupter();
+        let code = cell(&job.program, job.options);
+        let mut is_interrupted = false;
+        let running = self.kernel.run_as(job.message_id, &code, |output| {
             if let Some(report) = Report::of(output) {
                 let _ = reports.send(report); // nobody may listen
             }
         });
         tokio::pin!(running);
-        loop {
+        let reply = loop {
             tokio::select! {
-                reply = &mut running => break reply,
+                reply = &mut running => break reply?,
                 Some(()) = interrupts.recv() => match std::mem::replace(&mut is_interrupted, true) {
                     false => interrupter.interrupt(),
-                    true => return Ok(End::Interrupted),
+                    true => {
+                        self.gave_up = true;
+                        return Ok(End::Interrupted);
+                    }
                 },
             }
-        }
-    };
-    kernel.shut_down().await;
-    let reply = reply?;
-    let error = reply.error.filter(|_| reply.status != ReplyStatus::Ok);
-    Ok(match error {
-        None => End::Done,
-        Some(error) => match error.ename.as_str() {
-            "ProgramFailed" => End::ProgramFailed(error.evalue),
-            "KeyboardInterrupt" => End::Interrupted,
-            "CellTimeout" => End::TimedOut,
-            _ => End::ServiceFailed {
-                name: error.ename,
-                value: error.evalue,
+        };
+        let error = reply.error.filter(|_| reply.status != ReplyStatus::Ok);
+        Ok(match error {
+            None => End::Done,
+            Some(error) => match error.ename.as_str() {
+                "ProgramFailed" => End::ProgramFailed(error.evalue),
+                "KeyboardInterrupt" => End::Interrupted,
+                "CellTimeout" => End::TimedOut,
+                _ => End::ServiceFailed {
+                    name: error.ename,
+                    value: error.evalue,
+                },
             },
-        },
-    })
+        })
+    }
+
+    /// Ends the kernel, and with it the session.
+    pub async fn end(self) {
+        if !self.gave_up {
+            self.kernel.shut_down().await;
+        }
+    }
 }
 
 /// The cell that runs the program. What it binds stays in the session.

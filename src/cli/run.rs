@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use baton_runner::Parameter;
+use baton_runner::Given;
 use clap::{Arg, ArgAction, Command, value_parser};
 
 use super::{IN_BACKGROUND, path_argument, python_argument, switch};
@@ -49,8 +49,23 @@ pub(super) fn run() -> Command {
                 .long("parameter")
                 .value_name("NAME=VALUE")
                 .action(ArgAction::Append)
-                .value_parser(|text: &str| text.parse::<Parameter>())
-                .help("Set this variable after the cell with the tag `parameters`; the value is JSON or text"),
+                .value_parser(Given::one)
+                .help("Set this variable after the cell with the tag `parameters`; the value is JSON or text, or a range such as 1..20, which makes a job for each number"),
+        )
+        .arg(
+            Arg::new("each")
+                .long("each")
+                .value_name("NAME=VALUES")
+                .action(ArgAction::Append)
+                .value_parser(Given::each)
+                .help("Run a job for each of these values: model=resnet18,vit, or a JSON list, or a range"),
+        )
+        .arg(
+            Arg::new("at-once")
+                .long("at-once")
+                .value_name("NUMBER")
+                .value_parser(value_parser!(u32).range(1..))
+                .help("Of several jobs, how many may wait or run at the same time"),
         )
         .arg(text("course", "COURSE", "The course that the job is for"))
         .arg(text("timeout", "DURATION", "Stop after this time, such as 5m or 1h30m"))
@@ -111,5 +126,5 @@ fn job() -> Arg {
     Arg::new("job")
         .value_name("JOB")
         .required(true)
-        .help("The job that `baton run` printed, or its last digits")
+        .help("The job or group that `baton run` printed, or its last digits")
 }

@@ -1,15 +1,18 @@
 //! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: acting on the broker by its API.
 
-use std::{process::ExitCode, time::Duration};
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_protocol::api::{Act, Course, CourseChange, Deadline, Job, Why, Worker};
+use baton_protocol::api::{Act, Course, CourseChange, Deadline, Job, JobState, Why, Worker};
 use baton_transport::Api;
 use clap::ArgMatches;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 
-use super::ask::{client, filters, find, list, run, shown, text};
+use super::{
+    ask::{client, filters, find, find_if_any, list, run, shown, text},
+    run::cancel_group,
+};
 use crate::settings::Settings;
 
 pub(crate) fn main(
@@ -18,15 +21,24 @@ pub(crate) fn main(
     matches: &ArgMatches,
 ) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
-    run(answer(&api, command, matches))
+    run(answer(&api, settings, command, matches))
 }
 
-async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Result<String> {
+async fn answer(
+    api: &Api,
+    settings: &Settings,
+    command: &str,
+    matches: &ArgMatches,
+) -> anyhow::Result<String> {
     let json = matches.get_flag("json");
     let now_ms = Timestamp::now().as_millisecond();
     let named = |name: &str| matches.get_one::<String>(name).context("What?");
     match command {
-        "cancel" | "hold" | "release" | "front" => {
+        "cancel" => {
+            let jobs = cancel(api, settings, named("job")?, &why(matches)).await?;
+            shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))
+        }
+        "hold" | "release" | "front" => {
             let job = find(api, named("job")?).await?.job;
             let path = format!("/v1/jobs/{job}/{command}");
             let job: Job = api.act(&path, &why(matches)).await?;
@@ -50,6 +62,51 @@ async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Resul
         }
         other => anyhow::bail!("There is no command {other}"),
     }
+}
+
+/// Cancels a job, or all jobs of a group. Returns those that it cancelled.
+async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow::Result<Vec<Job>> {
+    // First, so that no job follows those that are cancelled below.
+    let to_come = cancel_group(settings, end)?;
+    if to_come.is_none()
+        && let Some(job) = find_if_any(api, end).await?
+    {
+        return Ok(vec![cancel_one(api, &job, why).await?]);
+    }
+    let query = vec![
+        ("group", end.to_owned()),
+        ("state", "unfinished".to_owned()),
+    ];
+    let jobs: Vec<Job> = list(api, "/v1/jobs", query, u32::MAX).await?;
+    let groups: BTreeSet<_> = jobs.iter().filter_map(|job| job.group).collect();
+    anyhow::ensure!(
+        groups.len() < 2,
+        "Several groups end with {end}\nhint: give more digits"
+    );
+    if to_come.is_none() && jobs.is_empty() {
+        // Says that there is none.
+        return Ok(vec![find(api, end).await?]);
+    }
+    let mut cancelled = Vec::new();
+    for job in &jobs {
+        match cancel_one(api, job, why).await {
+            Ok(job) => cancelled.push(job),
+            // It has ended meanwhile.
+            Err(_) if find(api, &job.job.to_string()).await?.state == JobState::Finished => {}
+            Err(error) => return Err(error),
+        }
+    }
+    match to_come {
+        Some(0) | None => {}
+        Some(1) => eprintln!("1 job of this group will not be submitted"),
+        Some(jobs) => eprintln!("{jobs} jobs of this group will not be submitted"),
+    }
+    Ok(cancelled)
+}
+
+async fn cancel_one(api: &Api, job: &Job, why: &Why) -> anyhow::Result<Job> {
+    let path = format!("/v1/jobs/{}/cancel", job.job);
+    Ok(api.act(&path, why).await?)
 }
 
 fn why(matches: &ArgMatches) -> Why {

@@ -13,15 +13,11 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_kernel_proxy::{
-    BrokerChoice, ClientJob, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig,
-};
+use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_mirror::TrashLimits;
-use baton_protocol::JobKind;
 use baton_transport::{Dial, TransportChoice};
 use tokio::runtime::Builder;
 
-use super::run::JOB_VARIABLE;
 use crate::{
     logging, python, runtime,
     settings::{Settings, Surroundings},
@@ -54,22 +50,12 @@ pub(crate) fn main(
         patience: choices.patience,
         virtual_cuda: choices.virtual_cuda,
         trash: choices.trash,
-        first_job: first_job(surroundings),
     };
     // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
     let runtime = runtime::start(Builder::new_current_thread())?;
     let code = runtime.block_on(baton_kernel_proxy::run(config))?;
     runtime.shutdown_timeout(END);
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
-}
-
-/// Of a kernel that `baton run` started.
-fn first_job(surroundings: &Surroundings) -> Option<ClientJob> {
-    let (kind, id) = surroundings.variable(JOB_VARIABLE)?.split_once(':')?;
-    Some(ClientJob {
-        id: id.parse().ok()?,
-        kind: JobKind::from_name(kind)?,
-    })
 }
 
 /// What the settings say to a kernel.

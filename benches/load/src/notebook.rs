@@ -133,6 +133,7 @@ fn submission(notebook: NotebookId) -> Submission {
         notebook_name: "lesson.ipynb".to_owned(),
         cell_key: None,
         priority: Priority::Normal,
+        group: None,
         cell: Cell {
             code: "train(model)".to_owned(),
             message_id: "message".to_owned(),

@@ -30,6 +30,8 @@ pub(super) struct JobsQuery {
     course: Option<String>,
     /// The last hexadecimal digits of the job, as error messages and pages show them.
     ends_with: Option<String>,
+    /// The last hexadecimal digits of the group that the job was made with, such as an array.
+    group: Option<String>,
     /// How many at most; 50 if not given.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
@@ -126,21 +128,25 @@ impl JobsQuery {
             phases,
             person: self.person,
             course: self.course,
-            ends_with: self.ends_with.map(digits).transpose()?,
+            ends_with: self
+                .ends_with
+                .map(|text| digits("ends_with", &text))
+                .transpose()?,
+            group: self.group.map(|text| digits("group", &text)).transpose()?,
             before: before.map_err(|_| paging::wrong_cursor())?,
         })
     }
 }
 
-fn digits(text: String) -> Result<String, ApiError> {
+fn digits(parameter: &str, text: &str) -> Result<String, ApiError> {
     let digits = text.replace('-', "").to_ascii_lowercase();
     let valid = !digits.is_empty() && digits.bytes().all(|digit| digit.is_ascii_hexdigit());
     if valid {
         Ok(digits)
     } else {
-        Err(ApiError::Query(
-            "`ends_with` must be the last hexadecimal digits of a job".to_owned(),
-        ))
+        Err(ApiError::Query(format!(
+            "`{parameter}` must be the last hexadecimal digits of a job"
+        )))
     }
 }
 
@@ -160,6 +166,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
         course: super::named(row.account.course),
         notebook: row.notebook_name,
         kind: row.kind,
+        group: row.group,
         execution_count: row.execution_count.filter(|_| row.kind.is_of_cell()),
         worker: row.worker_name,
         priority: row.priority,

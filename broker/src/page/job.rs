@@ -260,6 +260,7 @@ fn facts_of(job: &JobFacts) -> Markup {
                 dt { "Peak GPU memory" } dd { (baton_humanize::bytes(gpu.peak_memory_bytes)) }
             }
             dt { "Job" } dd { code { (row.job) } }
+            @if let Some(group) = row.group { dt { "Group" } dd { code { (group) } } }
         }
     }
 }

@@ -2,15 +2,16 @@
 
 use super::{
     Phase, Store, StoreError,
-    read::{account, count, id, kind, small},
+    read::{account, count, group, id, kind, small},
     statement::{Row, Statement, sql},
     write::number,
 };
 use crate::people::{Account, Identity};
-use baton_protocol::{JobId, JobKind, Outcome, Priority, decode};
+use baton_protocol::{GroupId, JobId, JobKind, Outcome, Priority, decode};
+use uuid::Uuid;
 
 pub(super) const JOB_COLUMNS: &str = "job, sequence, notebook_name, owner, course, state, outcome, worker_name, priority, \
-     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind";
+     timeout_ms, submitted_ms, started_ms, finished_ms, run_ms, peak_memory_bytes, execution_count, job_kind, job_group";
 
 #[derive(Debug, Clone)]
 pub(crate) struct JobRow {
@@ -18,6 +19,7 @@ pub(crate) struct JobRow {
     pub(crate) sequence: u64,
     pub(crate) notebook_name: String,
     pub(crate) kind: JobKind,
+    pub(crate) group: Option<GroupId>,
     pub(crate) execution_count: Option<u32>,
     pub(crate) account: Account,
     pub(crate) phase: Phase,
@@ -40,6 +42,8 @@ pub(crate) struct JobFilter {
     pub(crate) course: Option<String>,
     /// The last hexadecimal digits of its identifier.
     pub(crate) ends_with: Option<String>,
+    /// The last hexadecimal digits of the identifier of its group.
+    pub(crate) group: Option<String>,
     /// The number of a job; only those that came before it.
     pub(crate) before: Option<u64>,
 }
@@ -120,17 +124,8 @@ impl Store {
         }
         only(&mut query, "owner", filter.person.as_ref());
         only(&mut query, "course", filter.course.as_ref());
-        if let Some(digits) = &filter.ends_with {
-            // A whole identifier is found without looking at each row.
-            match digits.parse::<JobId>() {
-                Ok(job) => query
-                    .push(" AND job = ")
-                    .push_bind(job.0.as_bytes().to_vec()),
-                Err(_) => query
-                    .push(" AND lower(hex(job)) LIKE ")
-                    .push_bind(format!("%{digits}")),
-            };
-        }
+        ends_with(&mut query, "job", filter.ends_with.as_ref());
+        ends_with(&mut query, "job_group", filter.group.as_ref());
         if let Some(before) = filter.before {
             query.push(" AND sequence < ").push_bind(number(before));
         }
@@ -205,6 +200,24 @@ pub(super) fn seen_only(query: &mut Statement, seen_by: &Identity) {
     query.push(")");
 }
 
+/// An identifier with these last hexadecimal digits.
+fn ends_with(query: &mut Statement, column: &str, digits: Option<&String>) {
+    let Some(digits) = digits else {
+        return;
+    };
+    // A whole identifier is found without looking at each row.
+    match digits.parse::<Uuid>() {
+        Ok(id) => query
+            .push(&format!(" AND {column} = "))
+            .push_bind(id.as_bytes().to_vec()),
+        Err(_) => query
+            .push(&format!(
+                " AND {column} IS NOT NULL AND lower(hex({column})) LIKE "
+            ))
+            .push_bind(format!("%{digits}")),
+    };
+}
+
 fn only(query: &mut Statement, column: &str, value: Option<&String>) {
     if let Some(value) = value {
         query
@@ -241,6 +254,7 @@ pub(super) fn job_row(row: &Row) -> Result<JobRow, StoreError> {
         sequence: count(row.get("sequence")?)?,
         notebook_name: row.get("notebook_name")?,
         kind: kind(row)?,
+        group: group(row)?,
         execution_count: small(row, "execution_count")?,
         account: account(row)?,
         phase: Phase::from_name(&state).ok_or(StoreError::Damaged { what: "a state" })?,

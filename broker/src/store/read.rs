@@ -8,8 +8,8 @@ use super::{
 };
 use crate::{dispatch::of_cell, people::Account, usage::Spent};
 use baton_protocol::{
-    CellKey, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, State, Submission, WorkerId,
-    decode,
+    CellKey, GroupId, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, State, Submission,
+    WorkerId, decode,
 };
 use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;
@@ -63,7 +63,7 @@ impl Store {
     /// `None` when the job is finished or unknown.
     pub(crate) async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
         let query = sql(
-            "SELECT notebook, notebook_name, cell_key, priority, cell, manifest FROM jobs
+            "SELECT notebook, notebook_name, cell_key, priority, job_group, cell, manifest FROM jobs
              WHERE job = ? AND cell IS NOT NULL AND manifest IS NOT NULL",
         )
         .bind(job.0.as_bytes().as_slice());
@@ -76,6 +76,7 @@ impl Store {
             notebook_name: row.get("notebook_name")?,
             cell_key: cell_key(&row)?,
             priority: decode(&row.get::<Vec<u8>>("priority")?)?,
+            group: group(&row)?,
             cell: decode(&row.get::<Vec<u8>>("cell")?)?,
             state: decode(&row.get::<Vec<u8>>("manifest")?)?,
         }))
@@ -153,6 +154,11 @@ impl Store {
 pub(super) fn kind(row: &Row) -> Result<JobKind, StoreError> {
     let name: String = row.get("job_kind")?;
     JobKind::from_name(&name).ok_or(StoreError::Damaged { what: "a kind" })
+}
+
+pub(super) fn group(row: &Row) -> Result<Option<GroupId>, StoreError> {
+    let group: Option<Vec<u8>> = row.get("job_group")?;
+    group.map(|_| id(row, "job_group").map(GroupId)).transpose()
 }
 
 fn open_job(row: &Row) -> Result<OpenJob, StoreError> {

@@ -329,6 +329,7 @@ impl Story {
                 person: Some("ada".to_owned()),
                 course: Some("ml".to_owned()),
                 ends_with: Some(digits[digits.len() - 5..].to_owned()),
+                group: None,
                 before: Some(2),
             },
             JobFilter {

@@ -35,8 +35,8 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         } => {
             sql(
                 "INSERT INTO jobs (job, sequence, notebook, notebook_name, owner, course, state, cell, manifest,
-                 cell_key, priority, timeout_ms, submitted_ms, execution_count, job_kind, sent_bytes)
-                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                 cell_key, priority, timeout_ms, submitted_ms, execution_count, job_kind, job_group, sent_bytes)
+                 VALUES (?, ?, ?, ?, ?, ?, 'queued', ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             )
             .bind(submission.job.0.as_bytes().as_slice())
             .bind(number(*sequence))
@@ -52,6 +52,7 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             .bind(*at_ms)
             .bind(submission.cell.execution_count)
             .bind(submission.cell.kind.name())
+            .bind(submission.group.map(|group| group.0.as_bytes().to_vec()))
             .bind(number(submission.state.bytes())).changing(submission.job)
         }
         Write::Assign {

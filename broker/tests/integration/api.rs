@@ -5,7 +5,7 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    JobId, Outcome, Priority,
+    GroupId, JobId, Outcome, Priority,
     api::{
         Ahead, AheadBecause, Course, Explanation, Job, JobState, Page, Problem, Usage, WaitingRule,
         Worker, WorkerState,
@@ -184,6 +184,7 @@ async fn refusals_say_what_to_do() {
         ("/v1/jobs?limit=501", 400, "from 1 to 500"),
         ("/v1/jobs?after=yesterday", 400, "`after` must be"),
         ("/v1/jobs?ends_with=xyz", 400, "hexadecimal"),
+        ("/v1/jobs?group=xyz", 400, "hexadecimal"),
         ("/v1/usage?from=monday", 400, "not a day"),
         ("/v1/usage?after=monday", 400, "`after` must be"),
     ] {
@@ -197,6 +198,32 @@ async fn refusals_say_what_to_do() {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let posted = client.post(url).bearer_auth("ada-token").send().await;
     assert_eq!(problem(posted.unwrap()).await.status, 405);
+}
+
+#[tokio::test]
+async fn jobs_of_a_group_are_found_by_its_last_digits() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut bob = proxy(&broker, "bob").await;
+    run(&mut worker, &mut bob).await;
+    let group = GroupId::random();
+    let mut jobs = Vec::new();
+    for _ in 0..2 {
+        let job = JobId::random();
+        bob.submit_in(job, group).await;
+        assert_eq!(worker.run_to_end().await, job);
+        bob.events_after(job, 0).await;
+        jobs.insert(0, job);
+    }
+    for digits in [group.to_string(), group.to_string()[24..].to_owned()] {
+        let path = format!("/v1/jobs?group={digits}&limit=1");
+        let found: Vec<Job> = every(&broker, "bob-token", &path).await;
+        assert!(found.iter().all(|job| job.group == Some(group)));
+        let found: Vec<JobId> = found.iter().map(|job| job.job).collect();
+        assert_eq!(found, jobs);
+        let others: Vec<Job> = every(&broker, "ada-token", &path).await;
+        assert_eq!(others, []);
+    }
 }
 
 #[tokio::test]

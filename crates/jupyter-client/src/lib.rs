@@ -164,9 +164,32 @@ impl Kernel {
     pub async fn run(
         &mut self,
         code: &str,
-        mut on_output: impl FnMut(Output),
+        on_output: impl FnMut(Output),
     ) -> Result<Reply, ClientError> {
         let request = JupyterMessage::new(ExecuteRequest::new(code.to_owned()), None);
+        self.follow(request, on_output).await
+    }
+
+    /// Runs a cell as the message with this id, which no other message has.
+    ///
+    /// # Errors
+    /// As [`Kernel::run`].
+    pub async fn run_as(
+        &mut self,
+        message_id: String,
+        code: &str,
+        on_output: impl FnMut(Output),
+    ) -> Result<Reply, ClientError> {
+        let mut request = JupyterMessage::new(ExecuteRequest::new(code.to_owned()), None);
+        request.header.msg_id = message_id;
+        self.follow(request, on_output).await
+    }
+
+    async fn follow(
+        &mut self,
+        request: JupyterMessage,
+        mut on_output: impl FnMut(Output),
+    ) -> Result<Reply, ClientError> {
         let id = request.header.msg_id.clone();
         let is_its = |message: &JupyterMessage| {
             (message.parent_header.as_ref()).is_some_and(|parent| parent.msg_id == id)

@@ -2,7 +2,9 @@
 //!
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
-use crate::{JobId, JobKind, Machine, Outcome, Period, Priority, proxy::Estimate, worker::Device};
+use crate::{
+    GroupId, JobId, JobKind, Machine, Outcome, Period, Priority, proxy::Estimate, worker::Device,
+};
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
 
@@ -40,6 +42,10 @@ pub struct Job {
     pub notebook: String,
     #[serde(default)]
     pub kind: JobKind,
+    /// The jobs that were made together with this one, such as an array.
+    #[schema(value_type = Option<String>, format = "uuid")]
+    #[serde(default)]
+    pub group: Option<GroupId>,
     /// The number in front of a cell.
     pub execution_count: Option<u32>,
     /// Who has it or had it.

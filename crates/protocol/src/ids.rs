@@ -45,6 +45,10 @@ id! {
     JobId
 }
 id! {
+    /// Several jobs that one command made: the same notebook with different parameters.
+    GroupId
+}
+id! {
     /// One life of a notebook kernel: a restarted kernel is another notebook to the broker.
     NotebookId
 }

@@ -1,8 +1,9 @@
 //! A job: what is to be run, and how it ended.
 
 use crate::files::NotebookFolder;
-use crate::{JobId, NotebookId, State};
+use crate::{GroupId, JobId, NotebookId, State};
 use serde::{Deserialize, Serialize};
+use std::{fmt, str::FromStr};
 
 /// Everything that a worker needs to run one cell.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +15,9 @@ pub struct Submission {
     /// Makes later runs of the same cell known as such.
     pub cell_key: Option<CellKey>,
     pub priority: Priority,
+    /// The jobs that were made together with this one, for people who list or cancel them.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub group: Option<GroupId>,
     pub cell: Cell,
     pub state: State,
 }
@@ -89,6 +93,58 @@ impl JobKind {
 
     pub(crate) fn is_cell(&self) -> bool {
         *self == Self::Cell
+    }
+}
+
+/// A job that the client of a kernel knows before it is submitted. As a text, `KIND:JOB` or `KIND:JOB:GROUP`, it is the
+/// `msg_id` of the client's request.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct ClientJob {
+    pub id: JobId,
+    pub kind: JobKind,
+    pub group: Option<GroupId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
+#[error("not KIND:JOB or KIND:JOB:GROUP")]
+pub struct ClientJobError;
+
+impl ClientJob {
+    /// Of a client that names no jobs.
+    #[must_use]
+    pub fn random(kind: JobKind) -> Self {
+        Self {
+            id: JobId::random(),
+            kind,
+            group: None,
+        }
+    }
+}
+
+impl fmt::Display for ClientJob {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(formatter, "{}:{}", self.kind.name(), self.id)?;
+        match self.group {
+            Some(group) => write!(formatter, ":{group}"),
+            None => Ok(()),
+        }
+    }
+}
+
+impl FromStr for ClientJob {
+    type Err = ClientJobError;
+
+    fn from_str(text: &str) -> Result<Self, ClientJobError> {
+        let mut parts = text.splitn(3, ':');
+        let mut next = || parts.next();
+        let kind = next().and_then(JobKind::from_name);
+        let id = next().and_then(|id| id.parse().ok());
+        let group = next().map(|group| group.parse().map_err(|_| ClientJobError));
+        Ok(Self {
+            kind: kind.ok_or(ClientJobError)?,
+            id: id.ok_or(ClientJobError)?,
+            group: group.transpose()?,
+        })
     }
 }
 
@@ -220,4 +276,38 @@ pub struct GpuUsage {
     pub swaps: u64,
     /// The most that it had allocated on the GPU.
     pub peak_memory_bytes: u64,
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    #[test]
+    fn a_job_of_a_client_is_read_from_its_text() {
+        let one = ClientJob {
+            kind: JobKind::Notebook,
+            ..ClientJob::random(JobKind::Cell)
+        };
+        let of_group = ClientJob {
+            group: Some(GroupId::random()),
+            ..one
+        };
+        for job in [one, of_group] {
+            assert_eq!(job.to_string().parse(), Ok(job));
+        }
+        let id = one.id;
+        for text in [
+            "".to_owned(),
+            "5c1e_7".to_owned(),
+            "notebook".to_owned(),
+            "notebook:1".to_owned(),
+            format!("page:{id}"),
+            format!("cell:{id}:"),
+            format!("cell:{id}:{id}:"),
+        ] {
+            assert_eq!(text.parse::<ClientJob>(), Err(ClientJobError), "{text}");
+        }
+    }
 }

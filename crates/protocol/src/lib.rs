@@ -31,10 +31,10 @@ pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
 pub use files::Payload;
 pub use grant::{Grant, Grants};
-pub use ids::{CallId, FencingNumber, JobId, NotebookId, SessionId, WorkerId};
+pub use ids::{CallId, FencingNumber, GroupId, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
-    BudgetLeft, Cell, CellKey, GpuUsage, JobKind, Outcome, Period, Priority, RemoteError,
-    Submission, Usage,
+    BudgetLeft, Cell, CellKey, ClientJob, ClientJobError, GpuUsage, JobKind, Outcome, Period,
+    Priority, RemoteError, Submission, Usage,
 };
 pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};

@@ -405,6 +405,7 @@ impl Notebook {
             notebook_name: "test.ipynb".to_owned(),
             cell_key: None,
             priority: Priority::Normal,
+            group: None,
             cell: Cell {
                 code: code.to_owned(),
                 message_id: format!("cell-{}", self.cells),

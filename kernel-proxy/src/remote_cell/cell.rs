@@ -7,7 +7,9 @@ use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::files::{NotebookFolder, Payload};
 use baton_protocol::shim::{Attach, FromNotebook, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage};
+use baton_protocol::{
+    CallId, ClientJob, GroupId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage,
+};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held};
 use bytes::Bytes;
@@ -19,13 +21,13 @@ use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
 use super::status_line::StatusLine;
 use super::transfer::{self, Received};
-use crate::config::ClientJob;
 use crate::relay::ParentCell;
 
 /// What the steps of one cell share.
 pub(super) struct RemoteCell<'a> {
     pub(super) job: JobId,
     pub(super) kind: JobKind,
+    pub(super) group: Option<GroupId>,
     pub(super) parent: ParentCell,
     pub(super) captured: bool,
     /// The shim's number of this run.
@@ -143,13 +145,18 @@ impl<'a> RemoteCell<'a> {
         let job = ClientJob {
             id: attach.job,
             kind: JobKind::Background,
+            group: None,
         };
         Self::at(place, job, attach.call, reader, writer)
     }
 
     fn at(
         place: Place,
-        ClientJob { id: job, kind }: ClientJob,
+        ClientJob {
+            id: job,
+            kind,
+            group,
+        }: ClientJob,
         call: CallId,
         reader: &'a mut ShimReader,
         writer: &'a mut ShimWriter,
@@ -157,6 +164,7 @@ impl<'a> RemoteCell<'a> {
         Self {
             job,
             kind,
+            group,
             parent: place.parent,
             captured: place.captured,
             call,

@@ -23,7 +23,7 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<(), FrameError> {
         let wanted = matches!(self.link.status(), Status::Up(transports) if transports.autosave);
-        let name = (wanted && !self.is_program).then(|| saved_as(&self.naming.notebook));
+        let name = (wanted && !self.naming.is_program()).then(|| saved_as(&self.naming.notebook));
         writer.send(&ToNotebook::Autosave { call, name }).await
     }
 
@@ -32,7 +32,7 @@ impl RemoteCells {
         cell: &mut RemoteCell<'_>,
         transports: &Transports,
     ) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.told_of_earlier, true) || self.is_program {
+        if std::mem::replace(&mut self.told_of_earlier, true) || self.naming.is_program() {
             return Ok(());
         }
         let states = async {

@@ -1,6 +1,6 @@
 //! How the broker recognizes a notebook and its cells.
 
-use baton_protocol::CellKey;
+use baton_protocol::{CellKey, ClientJob, JobId, JobKind};
 use baton_transport::Token;
 
 use super::link::Status;
@@ -9,6 +9,8 @@ pub(super) struct Naming {
     /// For people to read.
     pub(super) notebook: String,
     own_secret: Token,
+    /// The last job that the client named.
+    client_job: Option<JobId>,
 }
 
 impl Naming {
@@ -16,7 +18,27 @@ impl Naming {
         Self {
             notebook: notebook_name(),
             own_secret: Token::new(&uuid::Uuid::new_v4().to_string()),
+            client_job: None,
         }
+    }
+
+    /// The job of a cell, as `baton run` named it. A cell that is submitted again is another job.
+    pub(super) fn job_of(&mut self, message_id: &str, kind: JobKind) -> ClientJob {
+        let Ok(job) = message_id.parse::<ClientJob>() else {
+            return ClientJob::random(kind);
+        };
+        match self.client_job.replace(job.id) {
+            Some(last) if last == job.id => ClientJob {
+                id: JobId::random(),
+                ..job
+            },
+            _ => job,
+        }
+    }
+
+    /// Whether the kernel runs a program, and no cells of a notebook.
+    pub(super) fn is_program(&self) -> bool {
+        self.client_job.is_some()
     }
 
     /// Without a token, runs of the same cell are recognized only until the kernel ends.

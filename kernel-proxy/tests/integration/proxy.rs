@@ -46,7 +46,6 @@ fn proxy_process() {
         patience: std::time::Duration::from_secs(600),
         virtual_cuda: true,
         trash: TrashConfig::default(),
-        first_job: None,
     };
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()

@@ -7,10 +7,11 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
 use baton_transport::Api;
-use clap::ArgMatches;
+use clap::{ArgMatches, parser::ValueSource};
 use jiff::{ToSpan, Zoned, tz::TimeZone};
 use serde::{Serialize, de::DeserializeOwned};
 
+use super::run as run_command;
 use crate::{service, settings::Settings};
 
 /// What the broker gives at once at most.
@@ -24,7 +25,7 @@ pub(crate) fn main(
     matches: &ArgMatches,
 ) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;
-    run(answer(&api, command, matches))
+    run(answer(&api, settings, command, matches))
 }
 
 pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
@@ -52,14 +53,26 @@ pub(super) fn run(
     Ok(ExitCode::SUCCESS)
 }
 
-async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Result<String> {
+async fn answer(
+    api: &Api,
+    settings: &Settings,
+    command: &str,
+    matches: &ArgMatches,
+) -> anyhow::Result<String> {
     let json = matches.get_flag("json");
     let now_ms = jiff::Timestamp::now().as_millisecond();
     Ok(match command {
         "jobs" => {
-            let limit = *matches.get_one::<u32>("limit").expect("it has a default");
-            let query = filters(matches, &["state", "person", "course"]);
+            let group = matches.get_one::<String>("group");
+            let limit = match matches.value_source("limit") {
+                Some(ValueSource::DefaultValue) if group.is_some() => u32::MAX,
+                _ => *matches.get_one("limit").expect("it has a default"),
+            };
+            let query = filters(matches, &["state", "person", "course", "group"]);
             let jobs: Vec<Job> = list(api, "/v1/jobs", query, limit).await?;
+            if let Some(group) = group {
+                tell_to_come(run_command::to_come_of_group(settings, group)?);
+            }
             shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))?
         }
         "workers" => {
@@ -88,6 +101,15 @@ async fn answer(api: &Api, command: &str, matches: &ArgMatches) -> anyhow::Resul
         }
         other => anyhow::bail!("There is no command {other}"),
     })
+}
+
+/// About jobs of an array that the broker does not know yet.
+fn tell_to_come(jobs: usize) {
+    match jobs {
+        0 => {}
+        1 => eprintln!("1 job of this group has not been submitted yet"),
+        jobs => eprintln!("{jobs} jobs of this group have not been submitted yet"),
+    }
 }
 
 pub(super) fn shown<Answer: Serialize + ?Sized>(
@@ -132,15 +154,20 @@ pub(super) async fn list<Item: DeserializeOwned>(
 
 /// The only job that ends so.
 pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
+    find_if_any(api, end).await?.with_context(|| {
+        format!("There is no cell that ends with {end} and that you can see\nhint: `baton jobs` lists those that you can see")
+    })
+}
+
+/// The only job that ends so, if there is one.
+pub(super) async fn find_if_any(api: &Api, end: &str) -> anyhow::Result<Option<Job>> {
     let query = vec![("ends_with", end.to_owned())];
     let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
     anyhow::ensure!(
         jobs.len() < 2,
         "Several cells end with {end}\nhint: give more digits; `baton jobs` shows them"
     );
-    jobs.pop().with_context(|| {
-        format!("There is no cell that ends with {end} and that you can see\nhint: `baton jobs` lists those that you can see")
-    })
+    Ok(jobs.pop())
 }
 
 /// So many days with today, in UTC.

@@ -3,12 +3,11 @@
 use std::path::PathBuf;
 
 use anyhow::Context;
-use baton_protocol::JobId;
 use baton_runner::{Document, Recorder, Report};
 use jiff::Timestamp;
 use serde_json::{Value, json};
 
-use super::record::Ended;
+use super::{record::Ended, request::OneJob};
 
 pub(super) struct WrittenNotebook {
     recorder: Recorder,
@@ -22,14 +21,20 @@ impl WrittenNotebook {
     /// Also writes it, so that what cannot be written is known before it runs.
     pub(super) fn create(
         document: Document,
-        job: JobId,
+        job: &OneJob,
         paths: Vec<PathBuf>,
     ) -> anyhow::Result<Self> {
-        let about = json!({
+        let mut about = json!({
             "version": env!("CARGO_PKG_VERSION"),
-            "job": job.to_string(),
+            "job": job.id.to_string(),
             "started": Timestamp::now().to_string(),
         });
+        if let Some(group) = job.group {
+            about["group"] = json!(group.to_string());
+        }
+        if !job.parameters.is_empty() {
+            about["parameters"] = job.parameters_as_json();
+        }
         let mut notebook = Self {
             recorder: Recorder::new(document),
             paths,

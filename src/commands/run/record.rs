@@ -1,6 +1,7 @@
 //! What is kept of each run, in a folder of the state folder: `run.json`, `log` and, of a notebook, `notebook.ipynb`.
 
 use std::{
+    fmt::Display,
     fs::{self, File, OpenOptions, TryLockError},
     io,
     os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
@@ -9,20 +10,29 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_protocol::JobId;
+use baton_protocol::{GroupId, JobId};
 use baton_runner::Document;
 use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
-use super::request::Request;
+use super::request::{OneJob, Request};
 
 const FOLDER: &str = "runs";
+const RECORD: &str = "run.json";
+/// Locked by the process that runs it.
+pub(super) const LOG: &str = "log";
 /// After this time a run that has ended is forgotten.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) job: JobId,
+    /// The array that it is one of.
+    #[serde(default)]
+    pub(super) group: Option<GroupId>,
+    /// What distinguishes it from the others of its array.
+    #[serde(default)]
+    pub(super) label: String,
     pub(super) program: PathBuf,
     /// Where the notebook goes; none for a script.
     pub(super) output: Option<PathBuf>,
@@ -62,12 +72,14 @@ pub(super) struct CellError {
 }
 
 impl Record {
-    pub(super) fn new(job: JobId, request: &Request) -> anyhow::Result<Self> {
+    pub(super) fn new(job: &OneJob, request: &Request) -> anyhow::Result<Self> {
         let absolute = |path: &Path| std::path::absolute(path).context("This folder is gone");
         Ok(Self {
-            job,
+            job: job.id,
+            group: job.group,
+            label: job.label.clone(),
             program: absolute(&request.program)?,
-            output: request.output().as_deref().map(absolute).transpose()?,
+            output: job.output.as_deref().map(absolute).transpose()?,
             started: Timestamp::now(),
             ended: None,
         })
@@ -95,45 +107,35 @@ impl Ended {
 }
 
 #[derive(Debug)]
-pub(super) struct RunFolder(PathBuf);
+pub(super) struct RunFolder(pub(super) PathBuf);
 
 impl RunFolder {
     pub(super) fn of(state_folder: &Path, job: JobId) -> Self {
-        Self(state_folder.join(FOLDER).join(job.to_string()))
+        Self(folder_of(state_folder, &job))
     }
 
     /// The only one whose job ends so.
     pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Self> {
-        let digits = end.replace('-', "");
-        let ends = |folder: &PathBuf| {
-            let name = folder.file_name().unwrap_or_default();
-            name.to_string_lossy().ends_with(&digits)
-        };
-        let mut found = folders(state_folder).filter(ends);
-        let folder = found.next().with_context(|| {
+        let found = find(state_folder, end)?;
+        found.map(Self).with_context(|| {
             format!("No run that was started here ends with {end}\nhint: `baton run --detach` prints the job")
-        })?;
-        anyhow::ensure!(
-            found.next().is_none(),
-            "Several runs end with {end}\nhint: give more digits"
-        );
-        Ok(Self(folder))
+        })
     }
 
-    /// With the notebook, which is as it was before the run.
-    pub(super) fn begin(&self, record: &Record, notebook: Option<&Document>) -> anyhow::Result<()> {
-        let made = fs::DirBuilder::new()
-            .recursive(true)
-            .mode(0o700)
-            .create(&self.0);
-        made.with_context(|| format!("Failed to make {}", self.0.display()))?;
+    pub(super) fn begin(&self, record: &Record) -> anyhow::Result<()> {
+        make_folder(&self.0)?;
         self.open_log()?;
-        if let Some(notebook) = notebook {
-            let path = self.notebook();
-            let written = notebook.write(&path);
-            written.with_context(|| format!("Failed to write {}", path.display()))?;
-        }
         self.write(record)
+    }
+
+    /// As it is before the run.
+    pub(super) fn write_notebook(&self, notebook: Option<&Document>) -> anyhow::Result<()> {
+        let Some(notebook) = notebook else {
+            return Ok(());
+        };
+        let path = self.notebook();
+        let written = notebook.write(&path);
+        written.with_context(|| format!("Failed to write {}", path.display()))
     }
 
     pub(super) fn end(&self, ended: &Ended) -> anyhow::Result<()> {
@@ -143,16 +145,11 @@ impl RunFolder {
     }
 
     pub(super) fn read(&self) -> anyhow::Result<Record> {
-        let path = self.0.join("run.json");
-        let text = fs::read(&path).with_context(|| format!("Failed to read {}", path.display()))?;
-        serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
+        read_json(&self.0.join(RECORD))
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {
-        let path = self.0.join("run.json");
-        let text = serde_json::to_vec_pretty(record)?;
-        baton_runner::replace(&path, &text)
-            .with_context(|| format!("Failed to write {}", path.display()))
+        write_json(&self.0.join(RECORD), record)
     }
 
     pub(super) fn notebook(&self) -> PathBuf {
@@ -160,34 +157,85 @@ impl RunFolder {
     }
 
     pub(super) fn log(&self) -> PathBuf {
-        self.0.join("log")
+        self.0.join(LOG)
     }
 
     pub(super) fn open_log(&self) -> anyhow::Result<File> {
-        let path = self.log();
-        let opened = OpenOptions::new()
-            .append(true)
-            .create(true)
-            .mode(0o600)
-            .open(&path);
-        opened.with_context(|| format!("Failed to open {}", path.display()))
+        open_log(&self.log())
     }
 
     /// Held by the process that runs it.
     pub(super) fn lock(&self) -> anyhow::Result<File> {
-        let log = self.open_log()?;
-        log.lock().context("Failed to lock the log of the run")?;
-        Ok(log)
+        lock(&self.log())
     }
 
     /// Whether a process runs it.
     pub(super) fn is_running(&self) -> io::Result<bool> {
-        match File::open(self.log())?.try_lock_shared() {
-            Ok(()) => Ok(false),
-            Err(TryLockError::WouldBlock) => Ok(true),
-            Err(TryLockError::Error(error)) => Err(error),
-        }
+        is_locked(&self.log())
     }
+}
+
+pub(super) fn make_folder(path: &Path) -> anyhow::Result<()> {
+    let made = fs::DirBuilder::new()
+        .recursive(true)
+        .mode(0o700)
+        .create(path);
+    made.with_context(|| format!("Failed to make {}", path.display()))
+}
+
+pub(super) fn open_log(path: &Path) -> anyhow::Result<File> {
+    let opened = OpenOptions::new()
+        .append(true)
+        .create(true)
+        .mode(0o600)
+        .open(path);
+    opened.with_context(|| format!("Failed to open {}", path.display()))
+}
+
+pub(super) fn lock(log: &Path) -> anyhow::Result<File> {
+    let log = open_log(log)?;
+    log.lock().context("Failed to lock the log of the run")?;
+    Ok(log)
+}
+
+pub(super) fn is_locked(log: &Path) -> io::Result<bool> {
+    match File::open(log)?.try_lock_shared() {
+        Ok(()) => Ok(false),
+        Err(TryLockError::WouldBlock) => Ok(true),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+pub(super) fn read_json<Value: DeserializeOwned>(path: &Path) -> anyhow::Result<Value> {
+    let text = fs::read(path).with_context(|| format!("Failed to read {}", path.display()))?;
+    serde_json::from_slice(&text).with_context(|| format!("{} is damaged", path.display()))
+}
+
+pub(super) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<()> {
+    let text = serde_json::to_vec_pretty(value)?;
+    baton_runner::replace(path, &text)
+        .with_context(|| format!("Failed to write {}", path.display()))
+}
+
+/// The folder of a run or a group with this whole identifier.
+pub(super) fn folder_of(state_folder: &Path, id: &impl Display) -> PathBuf {
+    state_folder.join(FOLDER).join(id.to_string())
+}
+
+/// The only folder of a run or a group whose identifier ends so.
+pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Option<PathBuf>> {
+    let digits = end.replace('-', "");
+    let ends = |folder: &PathBuf| {
+        let name = folder.file_name().unwrap_or_default();
+        name.to_string_lossy().ends_with(&digits)
+    };
+    let mut found = folders(state_folder).filter(ends);
+    let folder = found.next();
+    anyhow::ensure!(
+        found.next().is_none(),
+        "Several runs end with {end}\nhint: give more digits"
+    );
+    Ok(folder)
 }
 
 fn folders(state_folder: &Path) -> impl Iterator<Item = PathBuf> {
@@ -207,9 +255,7 @@ pub(super) fn forget_old(state_folder: &Path) {
         let age = changed
             .ok()
             .and_then(|changed| now.duration_since(changed).ok());
-        if age.is_some_and(|age| age > KEPT)
-            && !RunFolder(folder.clone()).is_running().unwrap_or(false)
-        {
+        if age.is_some_and(|age| age > KEPT) && !is_locked(&folder.join(LOG)).unwrap_or(false) {
             let _ = fs::remove_dir_all(&folder);
         }
     }

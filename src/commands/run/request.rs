@@ -1,28 +1,53 @@
 //! What the command line asks to run.
 
-use std::path::{Path, PathBuf};
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+};
 
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
-use baton_protocol::{JobId, JobKind};
-use baton_runner::{Document, Options, Parameter, Program};
+use baton_protocol::{ClientJob, GroupId, JobId, JobKind};
+use baton_runner::{Combination, Document, Given, Options, Parameter, Program, combinations};
 use clap::ArgMatches;
+use serde_json::Value;
 
 use crate::{cli, python};
-
-/// Tells the kernel's proxy the kind of job that its first `%%gpu` cell is, and the job: `KIND:JOB`.
-pub(crate) const JOB_VARIABLE: &str = "BATON_JOB";
 
 pub(super) struct Request {
     /// The notebook or the script.
     pub(super) program: PathBuf,
     arguments: Vec<String>,
     output: Option<PathBuf>,
-    parameters: Vec<Parameter>,
+    combinations: Vec<Combination>,
     pub(super) options: Options,
+    /// How many jobs of an array may wait or run.
+    pub(super) at_once: Option<usize>,
     course: Option<String>,
     python: PathBuf,
     pub(super) json: bool,
+}
+
+/// One job of a request.
+#[derive(Debug)]
+pub(super) struct OneJob {
+    pub(super) id: JobId,
+    /// The array that it is one of.
+    pub(super) group: Option<GroupId>,
+    /// What distinguishes it from the others of its array: `seed=3 rate=0.1`.
+    pub(super) label: String,
+    pub(super) parameters: Vec<Parameter>,
+    /// Where the notebook goes as it ran; none for a script.
+    pub(super) output: Option<PathBuf>,
+}
+
+impl OneJob {
+    pub(super) fn parameters_as_json(&self) -> Value {
+        let parameters = self.parameters.iter();
+        let parameters =
+            parameters.map(|parameter| (parameter.name.clone(), parameter.value.clone()));
+        Value::Object(parameters.collect())
+    }
 }
 
 impl Request {
@@ -30,25 +55,32 @@ impl Request {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let program = matches.get_one::<PathBuf>("program");
         let arguments = matches.get_many::<String>("arguments");
-        let parameters = matches.get_many::<Parameter>("parameter");
         let request = Self {
             program: program.context("Which program?")?.clone(),
             arguments: arguments.unwrap_or_default().cloned().collect(),
             output: matches.get_one::<PathBuf>("output").cloned(),
-            parameters: parameters.unwrap_or_default().cloned().collect(),
+            combinations: combinations(&given(matches))?,
             options: Options {
                 timeout: text("timeout"),
                 memory: text("mem"),
                 gpu: text("gpu"),
                 low_priority: text("priority").is_some_and(|priority| priority == "low"),
             },
+            at_once: matches
+                .get_one::<u32>("at-once")
+                .and_then(|number| usize::try_from(*number).ok()),
             course: text("course"),
             python: cli::python(matches).unwrap_or_else(python::default_python),
             json: matches.get_flag("json"),
         };
+        let has_parameters = matches.contains_id("parameter") || matches.contains_id("each");
         anyhow::ensure!(
-            request.is_notebook() || request.parameters.is_empty() && request.output.is_none(),
-            "-p and -o are for notebooks\nhint: a script gets what stands behind its name as arguments"
+            request.is_notebook() || !has_parameters && request.output.is_none(),
+            "-p, --each and -o are for notebooks\nhint: a script gets what stands behind its name as arguments"
+        );
+        anyhow::ensure!(
+            request.is_array() || request.at_once.is_none(),
+            "--at-once is for several jobs\nhint: -p seed=1..20 runs 20"
         );
         Ok(request)
     }
@@ -57,18 +89,95 @@ impl Request {
         is_notebook(&self.program)
     }
 
-    fn kind(&self) -> JobKind {
-        match self.is_notebook() {
-            true => JobKind::Notebook,
-            false => JobKind::Script,
+    /// Whether it is a group of jobs, though it may be of one only.
+    pub(super) fn is_array(&self) -> bool {
+        self.combinations
+            .iter()
+            .any(|combination| !combination.different.is_empty())
+    }
+
+    pub(super) fn count(&self) -> usize {
+        self.combinations.len()
+    }
+
+    /// The job of a request that is no array.
+    pub(super) fn only_job(&self, id: JobId) -> anyhow::Result<OneJob> {
+        let combination = self.combinations.first().context("No job")?;
+        Ok(self.job(id, None, combination))
+    }
+
+    /// The jobs of an array, with these identifiers.
+    ///
+    /// Each has a notebook of its own.
+    pub(super) fn jobs(&self, group: GroupId, ids: &[JobId]) -> anyhow::Result<Vec<OneJob>> {
+        let jobs: Vec<OneJob> = ids
+            .iter()
+            .zip(&self.combinations)
+            .map(|(id, combination)| self.job(*id, Some(group), combination))
+            .collect();
+        let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
+        for job in &jobs {
+            let output = job.output.as_deref().unwrap_or(&self.program);
+            if let Some(other) = outputs.insert(output, job) {
+                anyhow::bail!(
+                    "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
+                    other.label,
+                    job.label,
+                    output.display()
+                );
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn job(&self, id: JobId, group: Option<GroupId>, combination: &Combination) -> OneJob {
+        let parts = combination.different.iter();
+        let parts: Vec<String> = parts
+            .map(|parameter| format!("{}={}", parameter.name, parameter.value_in_names()))
+            .collect();
+        OneJob {
+            id,
+            group,
+            label: parts.join(" "),
+            parameters: combination.parameters.clone(),
+            output: self.is_notebook().then(|| self.output(combination, &parts)),
         }
     }
 
-    /// Where the notebook goes as it ran: `train.out.ipynb` beside `train.ipynb`.
-    pub(super) fn output(&self) -> Option<PathBuf> {
-        let beside = || self.program.with_extension("out.ipynb");
-        let output = || self.output.clone().unwrap_or_else(beside);
-        self.is_notebook().then(output)
+    /// Where the notebook goes as it ran: `train.out.ipynb` beside `train.ipynb`, or `train.seed=3.out.ipynb`.
+    fn output(&self, combination: &Combination, parts: &[String]) -> PathBuf {
+        let Some(output) = &self.output else {
+            let stem = self.program.file_stem().unwrap_or_default();
+            let mut name = stem.to_os_string();
+            for part in parts {
+                name.push(format!(".{part}"));
+            }
+            name.push(".out.ipynb");
+            return self.program.with_file_name(name);
+        };
+        let different = combination.different.iter();
+        let filled_in = different.fold(output.to_string_lossy().into_owned(), |text, parameter| {
+            text.replace(
+                &format!("{{{}}}", parameter.name),
+                &parameter.value_in_names(),
+            )
+        });
+        match combination.different.is_empty() {
+            true => output.clone(),
+            false => filled_in.into(),
+        }
+    }
+
+    /// As which the kernel's proxy submits it.
+    pub(super) fn client_job(&self, job: &OneJob) -> ClientJob {
+        ClientJob {
+            id: job.id,
+            kind: match self.is_notebook() {
+                true => JobKind::Notebook,
+                false => JobKind::Script,
+            },
+            group: job.group,
+        }
     }
 
     /// A notebook starts in its own folder, and a script where it was called.
@@ -78,18 +187,31 @@ impl Request {
         Ok(here.join(parent.unwrap_or(Path::new(""))))
     }
 
-    pub(super) fn kernelspec(&self, job: JobId) -> anyhow::Result<Kernelspec> {
+    pub(super) fn kernelspec(&self, job: &OneJob) -> anyhow::Result<Kernelspec> {
         let arguments = ["-m", "baton_shim", "-f", "{connection_file}"];
         let name = self.program.file_name().unwrap_or_default();
+        let name = format!("{} {}", name.to_string_lossy(), job.label);
         let kernelspec = Kernelspec::new(&self.python, arguments)
             .in_folder(&self.folder()?)
-            .with_variable("JPY_SESSION_NAME", &*name.to_string_lossy())
-            .with_variable(JOB_VARIABLE, format!("{}:{job}", self.kind().name()));
+            .with_variable("JPY_SESSION_NAME", name.trim_end());
         Ok(match &self.course {
             Some(course) => kernelspec.with_variable("BATON_COURSE", course),
             None => kernelspec,
         })
     }
+}
+
+/// In the order of the command line.
+fn given(matches: &ArgMatches) -> Vec<Given> {
+    let of = |name: &str| {
+        let indices = matches.indices_of(name).into_iter().flatten();
+        let values = matches.get_many::<Given>(name).into_iter().flatten();
+        indices.zip(values.cloned()).collect::<Vec<_>>()
+    };
+    let mut given = of("parameter");
+    given.extend(of("each"));
+    given.sort_by_key(|(index, _)| *index);
+    given.into_iter().map(|(_, given)| given).collect()
 }
 
 /// Everything else is taken for a script.
@@ -101,7 +223,7 @@ pub(crate) fn is_notebook(program: &Path) -> bool {
 
 /// The program, as far as it is read before it runs.
 pub(super) enum Loaded {
-    /// With its parameters and without outputs.
+    /// Without outputs.
     Notebook(Document),
     /// The script's path and its arguments.
     Script(Vec<String>),
@@ -112,7 +234,6 @@ impl Loaded {
         if request.is_notebook() {
             let mut document = Document::read(&request.program)?;
             document.clear();
-            document.set_parameters(&request.parameters);
             return Ok(Self::Notebook(document));
         }
         let shown = request.program.display();
@@ -123,6 +244,18 @@ impl Loaded {
             .with_context(|| format!("The name {shown} is not text"))?;
         let words = std::iter::once(path.to_owned()).chain(request.arguments.iter().cloned());
         Ok(Self::Script(words.collect()))
+    }
+
+    /// With the parameters of a job.
+    pub(super) fn with(&self, job: &OneJob) -> Self {
+        match self {
+            Self::Notebook(document) => {
+                let mut document = document.clone();
+                document.set_parameters(&job.parameters);
+                Self::Notebook(document)
+            }
+            Self::Script(words) => Self::Script(words.clone()),
+        }
     }
 
     pub(super) fn program(&self) -> Program<'_> {

@@ -1,6 +1,7 @@
 //! How a run ended, for people and programs: at its end, and later with `baton logs` and `baton fetch`.
 
 use std::{
+    collections::BTreeSet,
     fs::File,
     io::{self, Read as _, Write as _},
     path::{Path, PathBuf},
@@ -10,11 +11,16 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_protocol::JobId;
+use baton_protocol::{GroupId, JobId};
 use clap::ArgMatches;
-use serde_json::json;
+use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::record::{Ended, Outcome, RunFolder};
+use super::{
+    group::GroupFolder,
+    record::{Ended, Outcome, RunFolder},
+    request::OneJob,
+};
 use crate::settings::Settings;
 
 /// Between two looks at a log that is followed.
@@ -22,6 +28,8 @@ const POLL: Duration = Duration::from_millis(200);
 
 /// The exit code of a run that Baton could not run to its end.
 const SERVICE_FAILED: u8 = 3;
+/// A cell of a notebook, or a script without a status.
+const FAILED: u8 = 1;
 /// As of `timeout`.
 const TIMED_OUT: u8 = 124;
 /// As a shell's, of a program that Ctrl-C ended.
@@ -36,17 +44,31 @@ pub(super) fn show_detached(job: JobId, json: bool) {
     }
 }
 
-pub(super) fn show(
-    job: JobId,
-    output: Option<&Path>,
-    ended: &Ended,
-    json: bool,
-) -> anyhow::Result<ExitCode> {
+pub(super) fn show_detached_group(group: GroupId, jobs: &[OneJob], json: bool) {
     if json {
-        let shown = json!({ "job": job.to_string(), "notebook": output, "ended": ended });
-        println!("{}", serde_json::to_string_pretty(&shown)?);
-        return Ok(exit_code(ended));
+        let of = |job: &OneJob| json!({ "job": job.id.to_string(), "parameters": job.parameters_as_json(), "notebook": job.output });
+        let jobs: Vec<Value> = jobs.iter().map(of).collect();
+        println!("{}", json!({ "group": group.to_string(), "jobs": jobs }));
+        return;
     }
+    println!(
+        "{} jobs in group {group}\nList them: baton jobs --group {group}\nFollow them: baton logs -f {group}\nTheir results: baton fetch {group}\nStop them: baton cancel {group}",
+        jobs.len()
+    );
+}
+
+pub(super) fn show(job: &OneJob, ended: &Ended, json: bool) -> anyhow::Result<ExitCode> {
+    let output = job.output.as_deref();
+    if json {
+        let shown = json!({ "job": job.id.to_string(), "notebook": output, "ended": ended });
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    } else {
+        show_end(output, ended);
+    }
+    Ok(ExitCode::from(exit_code(ended)))
+}
+
+fn show_end(output: Option<&Path>, ended: &Ended) {
     for line in &ended.traceback {
         eprintln!("{line}");
     }
@@ -58,32 +80,99 @@ pub(super) fn show(
         (None, Some(output)) => println!("{}", output.display()),
         (None, None) => {}
     }
-    Ok(exit_code(ended))
 }
 
-fn exit_code(ended: &Ended) -> ExitCode {
-    match ended.outcome {
-        Outcome::Ok => ExitCode::SUCCESS,
-        // A script's own status where it has one that fits.
-        Outcome::Failed => match ended.exit_status.map(u8::try_from) {
-            Some(Ok(status)) if status != 0 => ExitCode::from(status),
-            _ => ExitCode::FAILURE,
-        },
-        Outcome::Interrupted => ExitCode::from(INTERRUPTED),
-        Outcome::TimedOut => ExitCode::from(TIMED_OUT),
-        Outcome::ServiceFailed => ExitCode::from(SERVICE_FAILED),
+/// A job of a group at the group's end.
+#[derive(Serialize)]
+pub(super) struct ShownJob<'a> {
+    job: JobId,
+    parameters: Value,
+    notebook: Option<&'a Path>,
+    ended: &'a Ended,
+}
+
+impl<'a> ShownJob<'a> {
+    pub(super) fn of((job, ended): (&'a OneJob, &'a Ended)) -> Self {
+        Self {
+            job: job.id,
+            parameters: job.parameters_as_json(),
+            notebook: job.output.as_deref(),
+            ended,
+        }
     }
 }
 
-fn folder_of(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<RunFolder> {
-    let job = matches.get_one::<String>("job").context("Which job?")?;
-    RunFolder::find(&settings.state_folder, job)
+pub(super) fn show_group(
+    group: GroupId,
+    jobs: &[ShownJob<'_>],
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    if json {
+        let shown = json!({ "group": group.to_string(), "jobs": jobs });
+        println!("{}", serde_json::to_string_pretty(&shown)?);
+    } else {
+        eprintln!("{}", in_all(jobs.iter().map(|job| job.ended)));
+    }
+    Ok(ExitCode::from(exit_code_of_all(
+        jobs.iter().map(|job| job.ended),
+    )))
 }
 
-/// How it ended; `None` while it runs.
-fn end_of(folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
+/// How many jobs ended how.
+fn in_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> String {
+    let mut counts = [0; 5];
+    let mut all = 0;
+    for ended in ended {
+        all += 1;
+        counts[ended.outcome as usize] += 1;
+    }
+    let names = [
+        "ran",
+        "failed",
+        "cancelled",
+        "stopped at the time limit",
+        "could not run",
+    ];
+    let parts = counts.iter().zip(names).filter(|(count, _)| **count > 0);
+    let parts: Vec<String> = parts
+        .map(|(count, name)| format!("{count} {name}"))
+        .collect();
+    format!("Of {all} jobs, {}", parts.join(", "))
+}
+
+fn exit_code(ended: &Ended) -> u8 {
+    match ended.outcome {
+        Outcome::Ok => 0,
+        // A script's own status where it has one that fits.
+        Outcome::Failed => match ended.exit_status.map(u8::try_from) {
+            Some(Ok(status)) if status != 0 => status,
+            _ => FAILED,
+        },
+        Outcome::Interrupted => INTERRUPTED,
+        Outcome::TimedOut => TIMED_OUT,
+        Outcome::ServiceFailed => SERVICE_FAILED,
+    }
+}
+
+/// That of the jobs that did not run to their end, if all of these ended in the same way.
+fn exit_code_of_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> u8 {
+    let codes: BTreeSet<u8> = ended.map(exit_code).filter(|code| *code != 0).collect();
+    match (codes.len(), codes.first()) {
+        (1, Some(code)) => *code,
+        (0, _) => 0,
+        _ => FAILED,
+    }
+}
+
+/// How it ended; `None` while it runs or is to come.
+fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
+    let group = folder.read()?.group;
     // First, because a run ends between the two looks.
-    let is_running = folder.is_running().context("Failed to look at the run")?;
+    let is_running = match group {
+        Some(group) => GroupFolder::of(state_folder, group).is_running(),
+        None => folder.is_running(),
+    };
+    let is_running = is_running.context("Failed to look at the run")?;
     let ended = folder.read()?.ended;
     Ok(match (ended, is_running) {
         (Some(ended), _) => Some(ended),
@@ -94,23 +183,56 @@ fn end_of(folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
     })
 }
 
+/// How all jobs of a group ended; `None` while the group runs.
+fn ends_of(settings: &Settings, group: &GroupFolder) -> anyhow::Result<Option<Vec<Ended>>> {
+    let is_running = group.is_running().context("Failed to look at the group")?;
+    if is_running {
+        return Ok(None);
+    }
+    let ends = group.read()?.jobs.into_iter().map(|job| {
+        let end = end_of(&settings.state_folder, &group.job(job))?;
+        end.context("The group has just begun to run")
+    });
+    ends.collect::<anyhow::Result<_>>().map(Some)
+}
+
 /// `baton logs JOB`: what the run has shown, and with `--follow` what it goes on to show.
 pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let folder = folder_of(settings, matches)?;
+    let job = matches.get_one::<String>("job").context("Which job?")?;
     let follows = matches.get_flag("follow");
-    let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
+    if let Some(group) = GroupFolder::find(&settings.state_folder, job)? {
+        let ended = || {
+            let ends = ends_of(settings, &group)?;
+            Ok(ends.map(|ends| (in_all(ends.iter()), exit_code_of_all(ends.iter()))))
+        };
+        return follow(&group.log(), follows, ended);
+    }
+    let folder = RunFolder::find(&settings.state_folder, job)?;
+    let ended = || {
+        let ended = end_of(&settings.state_folder, &folder)?;
+        Ok(ended.map(|ended| (ended.error.clone().unwrap_or_default(), exit_code(&ended))))
+    };
+    follow(&folder.log(), follows, ended)
+}
+
+/// Shows a log until it ends, with the last words and the exit code that `ended` gives.
+fn follow(
+    log: &Path,
+    follows: bool,
+    ended: impl Fn() -> anyhow::Result<Option<(String, u8)>>,
+) -> anyhow::Result<ExitCode> {
+    let mut log = File::open(log).context("Failed to read the log of the run")?;
     loop {
-        let ended = end_of(&folder)?;
+        let ended = ended()?;
         copy(&mut log)?;
         match ended {
-            Some(ended) => {
-                if let Some(error) = &ended.error {
-                    eprintln!("{error}");
+            Some((words, code)) => {
+                if !words.is_empty() {
+                    eprintln!("{words}");
                 }
-                return Ok(if follows {
-                    exit_code(&ended)
-                } else {
-                    ExitCode::SUCCESS
+                return Ok(match follows {
+                    true => ExitCode::from(code),
+                    false => ExitCode::SUCCESS,
                 });
             }
             None if follows => sleep(POLL),
@@ -127,10 +249,19 @@ fn copy(log: &mut File) -> io::Result<()> {
     stdout.flush()
 }
 
-/// `baton fetch JOB`: the notebook as it has run so far. The exit code is the run's.
+/// `baton fetch JOB`: the notebook as it has run so far, or those of a group. The exit code is the run's.
 pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let folder = folder_of(settings, matches)?;
-    let ended = end_of(&folder)?;
+    let job = matches.get_one::<String>("job").context("Which job?")?;
+    let output = matches.get_one::<PathBuf>("output");
+    if let Some(group) = GroupFolder::find(&settings.state_folder, job)? {
+        anyhow::ensure!(
+            output.is_none(),
+            "-o names one notebook, and {job} is a group\nhint: baton fetch JOB -o FILE fetches one of its jobs"
+        );
+        return fetch_group(settings, &group);
+    }
+    let folder = RunFolder::find(&settings.state_folder, job)?;
+    let ended = end_of(&settings.state_folder, &folder)?;
     let record = folder.read()?;
     let own = record.output.with_context(|| {
         format!(
@@ -139,16 +270,60 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
             record.job
         )
     })?;
-    let output = matches.get_one::<PathBuf>("output").unwrap_or(&own);
-    let notebook = std::fs::read(folder.notebook());
-    let notebook = notebook.context("Failed to read the notebook of the run")?;
-    baton_runner::replace(output, &notebook)
-        .with_context(|| format!("Failed to write {}", output.display()))?;
+    let output = output.unwrap_or(&own);
+    if !write_notebook(&folder, output)? {
+        match ended.and_then(|ended| ended.error) {
+            Some(error) => eprintln!("{error}"),
+            None => eprintln!("This job has not begun: earlier ones of its array wait or run"),
+        }
+        return Ok(ExitCode::from(SERVICE_FAILED));
+    }
     match ended {
-        Some(ended) => show(record.job, Some(output), &ended, false),
+        Some(ended) => {
+            show_end(Some(output), &ended);
+            Ok(ExitCode::from(exit_code(&ended)))
+        }
         None => {
             println!("{}", output.display());
             eprintln!("The run goes on: this is the notebook so far");
+            Ok(ExitCode::SUCCESS)
+        }
+    }
+}
+
+/// Returns whether there is one: a job of an array may be to come.
+fn write_notebook(folder: &RunFolder, output: &Path) -> anyhow::Result<bool> {
+    let notebook = match std::fs::read(folder.notebook()) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+        notebook => notebook.context("Failed to read the notebook of the run")?,
+    };
+    baton_runner::replace(output, &notebook)
+        .with_context(|| format!("Failed to write {}", output.display()))?;
+    Ok(true)
+}
+
+fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitCode> {
+    let ends = ends_of(settings, group)?;
+    let jobs = group.read()?.jobs;
+    let mut missing = 0;
+    for job in &jobs {
+        let folder = group.job(*job);
+        let output = folder.read()?.output.context("It has no notebook")?;
+        match write_notebook(&folder, &output)? {
+            true => println!("{}", output.display()),
+            false => missing += 1,
+        }
+    }
+    if missing > 0 {
+        eprintln!("{missing} of {} jobs have not begun", jobs.len());
+    }
+    match ends {
+        Some(ends) => {
+            eprintln!("{}", in_all(ends.iter()));
+            Ok(ExitCode::from(exit_code_of_all(ends.iter())))
+        }
+        None => {
+            eprintln!("The group goes on: these are the notebooks so far");
             Ok(ExitCode::SUCCESS)
         }
     }

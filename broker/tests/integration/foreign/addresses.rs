@@ -157,6 +157,7 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             vec![
                 get("/v1/jobs".to_owned()),
                 get(format!("/v1/jobs?ends_with={job}")),
+                get(format!("/v1/jobs?group={job}")),
                 get("/v1/jobs?person=ada".to_owned()),
             ],
         ),

@@ -103,7 +103,7 @@ impl Class {
         worker.run_to_end().await;
         ada.events_after(closed, 0).await;
         ada.say(FromProxy::Applied { job: closed }).await;
-        let job = ada.submit().await;
+        let job = ada.submit_alone_in_a_group().await;
         let (fencing, _) = worker.assignment().await;
         ada.assigned(job).await;
         worker.report(job, fencing, 1, vec![started()]).await;

@@ -2,9 +2,9 @@
 
 use super::{PATIENCE, within};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId, NumberedEvent,
-    Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId, State, StateVersion, Submission,
-    Usage, WorkerId,
+    Cell, FencingNumber, GroupId, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId,
+    NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId, State,
+    StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -86,6 +86,22 @@ impl FakeProxy {
         let job = submission.job;
         self.say(FromProxy::Submit(submission)).await;
         job
+    }
+
+    /// The group has the identifier of the job.
+    pub(crate) async fn submit_alone_in_a_group(&mut self) -> JobId {
+        let job = JobId::random();
+        self.submit_in(job, GroupId(job.0)).await;
+        job
+    }
+
+    pub(crate) async fn submit_in(&mut self, job: JobId, group: GroupId) {
+        let submission = Submission {
+            job,
+            group: Some(group),
+            ..submission(self.notebook)
+        };
+        self.say(FromProxy::Submit(submission)).await;
     }
 
     /// The next message; that a cancellation has arrived or a job is closed may be said at any time and is only noted.
@@ -403,6 +419,7 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
         notebook_name: "lesson.ipynb".to_owned(),
         cell_key: None,
         priority: Priority::Normal,
+        group: None,
         cell: Cell {
             code: "print(1)".to_owned(),
             message_id: "message".to_owned(),

@@ -137,6 +137,7 @@ golden!(requirements_are_read, "requirement", Requirement, [
     Requirement::Time { .. } => "time",
 });
 
+golden!(submissions_of_groups_are_read, "stored", Submission, [Submission { group: Some(group()), ..submission() }], { _ => "submission_of_group" });
 golden!(submissions_are_read, "stored", Submission, [submission()], { _ => "submission" });
 
 golden!(saved_states_are_read, "saved_state", SavedState, [

@@ -2,10 +2,10 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, HeldKey, HeldState, Holder,
-    JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece,
-    Priority, RemoteError, SavedState, SegmentPart, SessionId, State, StateVersion, Submission,
-    Usage, WorkerId,
+    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, GroupId, HeldKey, HeldState,
+    Holder, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period,
+    Piece, Priority, RemoteError, SavedState, SegmentPart, SessionId, State, StateVersion,
+    Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -19,6 +19,10 @@ pub(crate) fn notebook() -> NotebookId {
 
 pub(crate) fn worker() -> WorkerId {
     WorkerId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0003))
+}
+
+pub(crate) fn group() -> GroupId {
+    GroupId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0005))
 }
 
 fn session() -> SessionId {
@@ -92,6 +96,7 @@ pub(crate) fn submission() -> Submission {
         notebook_name: "lesson.ipynb".to_owned(),
         cell_key: Some(CellKey([7; 16])),
         priority: Priority::Low,
+        group: None,
         cell: Cell {
             code: "\n\nmodel.fit(x, y)".to_owned(),
             message_id: "5c1e_7".to_owned(),

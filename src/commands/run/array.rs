@@ -1,0 +1,386 @@
+//! Several jobs of one notebook, each with parameters of its own.
+//!
+//! How many of them run at once is the broker's matter. Here each job that waits or runs takes a kernel, so the jobs
+//! are submitted as earlier ones leave the queue.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use tokio::{
+    runtime::Builder,
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
+
+use super::{
+    group::GroupFolder,
+    pass_on,
+    progress::Progress,
+    record::{Ended, Outcome, Record, RunFolder, open_log},
+    request::{Loaded, OneJob, Request},
+    results::{self, ShownJob},
+    watched::{self, Run},
+};
+use crate::{settings::Settings, signals::EndSignals};
+
+/// So many jobs wait in the broker's queue, while others may follow.
+const MOST_WAITING: usize = 4;
+/// Each has a kernel here, with about 70 MB.
+const MOST_AT_ONCE: usize = 32;
+/// Between two looks at whether the group was cancelled.
+const LOOK: Duration = Duration::from_secs(1);
+
+pub(super) fn main(
+    settings: &Settings,
+    request: &Request,
+    begun: Option<&String>,
+    detaches: bool,
+) -> anyhow::Result<ExitCode> {
+    let group = match begun {
+        Some(group) => group.parse().context("Which group?")?,
+        None => GroupId::random(),
+    };
+    let folder = GroupFolder::of(&settings.state_folder, group);
+    let loaded = Loaded::read(request)?;
+    let ids: Vec<JobId> = match begun {
+        Some(_) => folder.read()?.jobs,
+        None => (0..request.count()).map(|_| JobId::random()).collect(),
+    };
+    let jobs = request.jobs(group, &ids)?;
+    if begun.is_none() {
+        for job in &jobs {
+            RunFolder::of(&settings.state_folder, job.id).begin(&Record::new(job, request)?)?;
+        }
+        folder.begin(group, &request.program, ids)?;
+        if detaches {
+            super::go_on_in_background(&group.to_string(), folder.lock()?)?;
+            results::show_detached_group(group, &jobs, request.json);
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+    let lock = match begun {
+        Some(_) => None,
+        None => Some(folder.lock()?),
+    };
+    let runtime = crate::runtime::start(Builder::new_current_thread())?;
+    let array = Array {
+        request,
+        loaded: &loaded,
+        jobs: &jobs,
+        folder: &folder,
+    };
+    let shown = Shown::new(&array, begun.is_some() || request.json)?;
+    let ended = runtime.block_on(run(&array, shown, begun.is_some()))?;
+    folder.end()?;
+    drop(lock);
+    let jobs: Vec<ShownJob> = jobs.iter().zip(&ended).map(ShownJob::of).collect();
+    results::show_group(group, &jobs, request.json)
+}
+
+struct Array<'a> {
+    request: &'a Request,
+    /// Without parameters.
+    loaded: &'a Loaded,
+    jobs: &'a [OneJob],
+    folder: &'a GroupFolder,
+}
+
+/// Which jobs are begun when: by their places in the array.
+#[derive(Debug)]
+struct Schedule {
+    count: usize,
+    at_once: usize,
+    next: usize,
+    /// Submitted, and not yet on a worker.
+    waiting: BTreeSet<usize>,
+    running: BTreeSet<usize>,
+}
+
+impl Schedule {
+    fn new(count: usize, at_once: Option<usize>) -> Self {
+        Self {
+            count,
+            at_once: at_once.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE),
+            next: 0,
+            waiting: BTreeSet::new(),
+            running: BTreeSet::new(),
+        }
+    }
+
+    fn begin_next(&mut self) -> Option<usize> {
+        let has_room = self.waiting.len() < MOST_WAITING
+            && self.waiting.len() + self.running.len() < self.at_once;
+        if !has_room || self.next == self.count {
+            return None;
+        }
+        self.next += 1;
+        self.waiting.insert(self.next - 1);
+        Some(self.next - 1)
+    }
+
+    fn on_begin(&mut self, job: usize) {
+        if self.waiting.remove(&job) {
+            self.running.insert(job);
+        }
+    }
+
+    /// Returns whether a worker had run it.
+    fn on_end(&mut self, job: usize) -> bool {
+        self.waiting.remove(&job);
+        self.running.remove(&job)
+    }
+
+    /// Begins no more jobs, and returns those that it has not begun.
+    fn stop(&mut self) -> std::ops::Range<usize> {
+        let left = self.next..self.count;
+        self.next = self.count;
+        left
+    }
+}
+
+/// Returns how each job ended.
+async fn run(
+    array: &Array<'_>,
+    mut shown: Shown,
+    in_background: bool,
+) -> anyhow::Result<Vec<Ended>> {
+    let signals = EndSignals::listen().context("Failed to listen to signals")?;
+    let (interrupt, mut interrupted) = mpsc::channel(1);
+    let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
+    let mut schedule = Schedule::new(array.jobs.len(), array.request.at_once);
+    let mut ended: BTreeMap<usize, Ended> = BTreeMap::new();
+    let mut running = FuturesUnordered::new();
+    let mut interrupts: BTreeMap<usize, mpsc::Sender<()>> = BTreeMap::new();
+    let (on_worker, mut on_workers) = mpsc::unbounded_channel();
+    let mut look = interval(LOOK);
+    look.set_missed_tick_behavior(MissedTickBehavior::Delay);
+    let mut is_cancelled = false;
+    loop {
+        while let Some(place) = schedule.begin_next() {
+            let (interrupt, interrupts_of_job) = mpsc::channel(1);
+            interrupts.insert(place, interrupt);
+            let on_worker = on_worker.clone();
+            running.push(async move {
+                let on_begin = || _ = on_worker.send(place);
+                let ended = run_job(array, &array.jobs[place], interrupts_of_job, on_begin).await;
+                let ended = ended.and_then(|ended| {
+                    array.folder.job(array.jobs[place].id).end(&ended)?;
+                    Ok(ended)
+                });
+                let failed = |error: anyhow::Error| Ended::service_failed(format!("{error:#}"));
+                (place, ended.unwrap_or_else(failed))
+            });
+        }
+        if running.is_empty() {
+            break;
+        }
+        shown.progress(&schedule, ended.len());
+        let stopped = tokio::select! {
+            Some(place) = on_workers.recv() => {
+                schedule.on_begin(place);
+                shown.begun(&array.jobs[place]);
+                None
+            }
+            Some((place, end)) = running.next() => {
+                interrupts.remove(&place);
+                while let Ok(other) = on_workers.try_recv() {
+                    schedule.on_begin(other);
+                    shown.begun(&array.jobs[other]);
+                }
+                let has_run = schedule.on_end(place);
+                shown.ended(&array.jobs[place], &end);
+                let stopped = stops_others(&array.jobs[place], &end, has_run);
+                ended.insert(place, end);
+                stopped
+            }
+            Some(()) = interrupted.recv() => Some(cancelled()),
+            _ = look.tick(), if !is_cancelled && array.folder.is_cancelled() => {
+                is_cancelled = true;
+                Some(cancelled())
+            }
+        };
+        let Some(why) = stopped else {
+            continue;
+        };
+        for place in schedule.stop() {
+            array.folder.job(array.jobs[place].id).end(&why)?;
+            ended.insert(place, why.clone());
+        }
+        if why.outcome == Outcome::Interrupted {
+            for interrupt in interrupts.values() {
+                let _ = interrupt.try_send(()); // one on the way is enough
+            }
+        }
+    }
+    listening.abort();
+    Ok(ended.into_values().collect())
+}
+
+async fn run_job(
+    array: &Array<'_>,
+    job: &OneJob,
+    interrupts: mpsc::Receiver<()>,
+    on_begin: impl FnOnce(),
+) -> anyhow::Result<Ended> {
+    let folder = array.folder.job(job.id);
+    let loaded = array.loaded.with(job);
+    folder.write_notebook(loaded.document())?;
+    let progress = Progress::new(&folder, &loaded, true)?;
+    let run = Run {
+        request: array.request,
+        job,
+        loaded: &loaded,
+        folder: &folder,
+    };
+    watched::run(run, progress, interrupts, on_begin).await
+}
+
+fn cancelled() -> Ended {
+    Ended {
+        error: Some("Cancelled before it was submitted".to_owned()),
+        ..Ended::new(Outcome::Interrupted)
+    }
+}
+
+/// What kept one job from running keeps the others from it, too: no broker, an option that is wrong, no budget.
+fn stops_others(job: &OneJob, end: &Ended, has_run: bool) -> Option<Ended> {
+    if has_run || end.outcome != Outcome::ServiceFailed {
+        return None;
+    }
+    let error = format!("Not submitted, because {} could not run", job.label);
+    Some(Ended::service_failed(error))
+}
+
+/// What the whole shows: on the terminal where it is, and in the log of the group.
+struct Shown {
+    log: File,
+    is_quiet: bool,
+    has_line: bool,
+    count: usize,
+}
+
+impl Shown {
+    fn new(array: &Array<'_>, is_quiet: bool) -> anyhow::Result<Self> {
+        Ok(Self {
+            log: open_log(&array.folder.log())?,
+            is_quiet,
+            has_line: false,
+            count: array.jobs.len(),
+        })
+    }
+
+    fn begun(&mut self, job: &OneJob) {
+        self.record(&format!("{} runs (job {})", job.label, job.id));
+    }
+
+    fn ended(&mut self, job: &OneJob, ended: &Ended) {
+        let text = match &ended.error {
+            None => format!("{} done", job.label),
+            Some(error) => format!("{} {error}", job.label),
+        };
+        self.record(&text);
+        if self.is_quiet {
+            return;
+        }
+        self.end_line();
+        match (&ended.error, &job.output) {
+            (None, Some(output)) => println!("{}", output.display()),
+            _ => eprintln!("{text}"),
+        }
+    }
+
+    fn record(&mut self, text: &str) {
+        let _ = writeln!(self.log, "{text}");
+    }
+
+    fn progress(&mut self, schedule: &Schedule, ended: usize) {
+        let mut terminal = io::stderr().lock();
+        if self.is_quiet || !terminal.is_terminal() {
+            return;
+        }
+        let _ = write!(
+            terminal,
+            "\r\x1b[2K{ended} of {} ended, {} running, {} waiting, {} to come",
+            self.count,
+            schedule.running.len(),
+            schedule.waiting.len(),
+            schedule.count - schedule.next,
+        );
+        let _ = terminal.flush();
+        self.has_line = true;
+    }
+
+    fn end_line(&mut self) {
+        if std::mem::take(&mut self.has_line) {
+            let _ = write!(io::stderr(), "\r\x1b[2K");
+        }
+    }
+}
+
+impl Drop for Shown {
+    fn drop(&mut self) {
+        self.end_line();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn begun(schedule: &mut Schedule) -> Vec<usize> {
+        std::iter::from_fn(|| schedule.begin_next()).collect()
+    }
+
+    #[test]
+    fn jobs_follow_as_others_leave_the_queue() {
+        let mut schedule = Schedule::new(100, None);
+        assert_eq!(begun(&mut schedule), [0, 1, 2, 3]);
+        schedule.on_begin(1);
+        schedule.on_begin(2);
+        assert_eq!(begun(&mut schedule), [4, 5]);
+        assert!(schedule.on_end(1));
+        assert!(!schedule.on_end(0));
+        assert_eq!(begun(&mut schedule), [6]);
+        assert_eq!(schedule.stop(), 7..100);
+        assert!(begun(&mut schedule).is_empty());
+    }
+
+    #[test]
+    fn only_so_many_have_a_kernel() {
+        for (at_once, most) in [
+            (None, MOST_AT_ONCE),
+            (Some(3), 3),
+            (Some(500), MOST_AT_ONCE),
+        ] {
+            let mut schedule = Schedule::new(100, at_once);
+            let mut all = 0;
+            loop {
+                let begun = begun(&mut schedule);
+                if begun.is_empty() {
+                    break;
+                }
+                all += begun.len();
+                for job in begun {
+                    schedule.on_begin(job);
+                }
+            }
+            assert_eq!(all, most);
+        }
+    }
+
+    #[test]
+    fn a_short_array_ends() {
+        let mut schedule = Schedule::new(1, None);
+        assert_eq!(begun(&mut schedule), [0]);
+        assert!(!schedule.on_end(0));
+        assert!(begun(&mut schedule).is_empty());
+    }
+}
