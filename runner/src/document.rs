@@ -135,10 +135,31 @@ impl Document {
         }
     }
 
+    /// What the cell of another notebook has shown, and when.
+    pub(crate) fn take_outputs(&mut self, other: &Self, from: usize, to: usize) {
+        let Some(other) = other.cells().get(from) else {
+            return;
+        };
+        let Some(cell) = self.code_cell(to) else {
+            return;
+        };
+        for key in ["outputs", "execution_count"] {
+            cell.insert(key.to_owned(), other[key].clone());
+        }
+        if let Some(times) = other["metadata"].get("execution") {
+            cell["metadata"]["execution"] = times.clone();
+        }
+    }
+
     /// The code cell with this number among all cells.
     pub(crate) fn code_cell(&mut self, number: usize) -> Option<&mut Map<String, Value>> {
         let cell = self.cells_mut().get_mut(number)?;
         is_code(cell).then(|| cell.as_object_mut())?
+    }
+
+    #[must_use]
+    pub fn record(&self) -> Option<&Value> {
+        self.0["metadata"].get("baton")
     }
 
     /// What ran the notebook, under `baton` in its metadata.

@@ -63,6 +63,17 @@ pub struct Job<'a> {
     pub message_id: String,
     pub program: Program<'a>,
     pub options: &'a Options,
+    /// Of a notebook whose variables stay in the session when a cell fails.
+    pub keep: Option<Keep<'a>>,
+}
+
+/// Where the variables of a notebook stay.
+#[derive(Clone, Copy)]
+pub struct Keep<'a> {
+    /// The same for all jobs that go on with them.
+    pub name: &'a str,
+    /// With how many cells, of those that run, the job can do without; it begins with the next one.
+    pub begin: usize,
 }
 
 /// A kernel that runs programs, one after the other, as the jobs of one notebook.
@@ -103,7 +114,7 @@ impl Runner {
         reports: &mpsc::UnboundedSender<Report>,
     ) -> Result<End, ClientError> {
         let interrupter = self.kernel.interrupter();
-        let code = cell(&job.program, job.options);
+        let code = cell(&job);
         let mut is_interrupted = false;
         let running = self.kernel.run_as(job.message_id, &code, |output| {
             if let Some(report) = Report::of(output) {
@@ -146,9 +157,14 @@ impl Runner {
     }
 }
 
-/// The cell that runs the program. What it binds stays in the session.
-fn cell(program: &Program<'_>, options: &Options) -> String {
-    let mut code = "%%gpu --no-return".to_owned();
+/// The cell that runs the program. It binds nothing.
+fn cell(job: &Job<'_>) -> String {
+    let options = job.options;
+    let mut code = "%%gpu".to_owned();
+    // Nothing goes back to the kernel here, and the next cell has another session.
+    if job.keep.is_none() {
+        code += " --no-return";
+    }
     for (option, value) in [
         ("--timeout", &options.timeout),
         ("--mem", &options.memory),
@@ -161,7 +177,7 @@ fn cell(program: &Program<'_>, options: &Options) -> String {
     if options.low_priority {
         code += " --priority low";
     }
-    let (module, function, argument) = match program {
+    let (module, function, mut arguments) = match &job.program {
         Program::Notebook(document) => {
             let cells = document.code_cells();
             let cells = cells.iter().map(|cell| {
@@ -176,8 +192,12 @@ fn cell(program: &Program<'_>, options: &Options) -> String {
             ("script", "run_script", list(arguments))
         }
     };
+    if let Some(keep) = job.keep {
+        let name = parameters::python_text(keep.name);
+        arguments += &format!(", keep={name}, begin={}", keep.begin);
+    }
     format!(
-        "{code}\nfrom baton_shim.session.programs.{module} import {function}\n{function}({argument})"
+        "{code}\n__import__(\"baton_shim.session.programs.{module}\", fromlist=[\"{function}\"]).{function}({arguments})"
     )
 }
 

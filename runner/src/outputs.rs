@@ -47,6 +47,25 @@ impl Recorder {
         }
     }
 
+    /// Goes on with a notebook whose first code cells are those that ran here. These keep what they have shown.
+    pub fn resume(&mut self, document: Document, cells: usize) {
+        self.store();
+        self.running = None;
+        let old = std::mem::replace(&mut self.document, document);
+        let numbers = old.code_cells().into_iter().zip(self.document.code_cells());
+        let numbers: HashMap<usize, usize> = numbers
+            .take(cells)
+            .map(|(old, new)| (old.number, new.number))
+            .collect();
+        for (from, to) in &numbers {
+            self.document.take_outputs(&old, *from, *to);
+        }
+        for places in self.displays.values_mut() {
+            let moved = |(cell, place): &Place| Some((*numbers.get(cell)?, *place));
+            *places = places.iter().filter_map(moved).collect();
+        }
+    }
+
     /// The notebook with everything so far.
     pub fn document(&mut self) -> &mut Document {
         self.store();
@@ -96,6 +115,11 @@ impl Recorder {
     ) {
         match msg_type.as_str() {
             "cell" => self.begin(content),
+            "restarted" => {
+                self.running = None;
+                self.displays.clear();
+                self.document.clear();
+            }
             "execute_input" => {
                 self.set("execution_count", content["execution_count"].clone());
                 self.set_time("iopub.execute_input", date);

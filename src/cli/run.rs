@@ -1,9 +1,11 @@
 //! `baton run`, `logs` and `fetch`: notebooks and scripts as jobs.
 
-use std::path::PathBuf;
+use std::{path::PathBuf, time::Duration};
 
 use baton_runner::Given;
 use clap::{Arg, ArgAction, Command, value_parser};
+
+use crate::settings::Value;
 
 use super::{IN_BACKGROUND, path_argument, python_argument, switch};
 
@@ -18,12 +20,12 @@ pub(super) fn run() -> Command {
     Command::new("run")
         .about("Run a notebook or a script as one job")
         .override_usage(
-            "baton run NOTEBOOK.ipynb [OPTIONS]\n       baton run [OPTIONS] SCRIPT [ARGUMENTS]...",
+            "baton run NOTEBOOK.ipynb [OPTIONS]\n       baton run [OPTIONS] SCRIPT [ARGUMENTS]...\n       baton run --resume JOB [--detach] [--json]",
         )
         .arg(
             Arg::new("program")
                 .value_name("PROGRAM")
-                .required(true)
+                .required_unless_present("resume")
                 .value_parser(value_parser!(PathBuf))
                 .help("A notebook (.ipynb), whose cells run in order until one fails, or a Python script"),
         )
@@ -75,6 +77,23 @@ pub(super) fn run() -> Command {
             text("priority", "PRIORITY", "low: other cells run first")
                 .value_parser(["normal", "low"])
                 .default_value("normal"),
+        )
+        .arg(
+            Arg::new("keep")
+                .long("keep")
+                .value_name("DURATION")
+                .value_parser(Duration::from_text)
+                .help("With --detach, how long the variables of a notebook are kept when a cell fails [default: 30m]"),
+        )
+        .arg(
+            Arg::new("resume")
+                .long("resume")
+                .value_name("JOB")
+                .conflicts_with_all([
+                    "program", "arguments", "output", "parameter", "each", "at-once", "course", "timeout", "gpu",
+                    "mem", "priority", "python", "keep",
+                ])
+                .help("Go on with a run where it failed: its job, the job's last digits, or the notebook that it wrote"),
         )
         .arg(switch("detach", "Start in the background, print the job, and return").short('d'))
         .arg(python_argument("The Python in which notebooks run"))

@@ -37,6 +37,7 @@ class Runs:
 
     def __init__(self, place: Place, folder: Path, **environment: str) -> None:
         self.folder = folder
+        self.place = place
         self._environment = place.environment | environment
 
     def __call__(self, *arguments: str, command: str = "run") -> subprocess.CompletedProcess[str]:

@@ -61,7 +61,7 @@ pub(super) fn main(
         }
         folder.begin(group, &request.program, ids)?;
         if detaches {
-            super::go_on_in_background(&group.to_string(), folder.lock()?)?;
+            super::go_on_in_background(&request.command, &group.to_string(), folder.lock()?)?;
             results::show_detached_group(group, &jobs, request.json);
             return Ok(ExitCode::SUCCESS);
         }
@@ -172,7 +172,7 @@ async fn run(
                 let on_begin = || _ = on_worker.send(place);
                 let ended = run_job(array, &array.jobs[place], interrupts_of_job, on_begin).await;
                 let ended = ended.and_then(|ended| {
-                    array.folder.job(array.jobs[place].id).end(&ended)?;
+                    array.folder.job(array.jobs[place].id).end(&ended, None)?;
                     Ok(ended)
                 });
                 let failed = |error: anyhow::Error| Ended::service_failed(format!("{error:#}"));
@@ -211,7 +211,7 @@ async fn run(
             continue;
         };
         for place in schedule.stop() {
-            array.folder.job(array.jobs[place].id).end(&why)?;
+            array.folder.job(array.jobs[place].id).end(&why, None)?;
             ended.insert(place, why.clone());
         }
         if why.outcome == Outcome::Interrupted {

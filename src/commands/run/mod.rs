@@ -9,6 +9,7 @@ mod progress;
 mod record;
 mod request;
 mod results;
+mod resume;
 mod watched;
 
 use std::{
@@ -26,7 +27,7 @@ use tokio::{runtime::Builder, sync::mpsc};
 use self::{
     progress::Progress,
     record::{Ended, Record, RunFolder},
-    request::{Loaded, Request},
+    request::{Loaded, OneJob, Request},
     watched::Run,
 };
 use crate::{cli::IN_BACKGROUND, settings::Settings, signals::EndSignals};
@@ -38,62 +39,81 @@ pub(crate) use self::{
 };
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    let request = Request::read(matches)?;
+    if let Some(run) = matches.get_one::<String>("resume") {
+        return resume::main(settings, matches, run);
+    }
+    let words: Vec<OsString> = std::env::args_os().skip(1).collect();
+    let request = Request::read(matches, &words)?;
     // Of the process that began the run, in the one that goes on with it.
-    let begun = matches.get_one::<String>(IN_BACKGROUND);
-    if begun.is_some() {
+    if let Some(begun) = matches.get_one::<String>(IN_BACKGROUND) {
         let _ = unistd::setsid();
-    } else {
-        record::forget_old(&settings.state_folder);
+        let job = begun.parse().context("Which job?")?;
+        let folder = RunFolder::of(&settings.state_folder, job);
+        return match folder.read_if_any()? {
+            Some(record) => {
+                let job = request.job_labelled(job, &record.label)?;
+                run_alone(settings, &request, &job, true, false)
+            }
+            None => array::main(settings, &request, Some(begun), false),
+        };
     }
+    record::forget_old(&settings.state_folder);
     let detaches = matches.get_flag("detach");
-    if request.is_array() {
-        return array::main(settings, &request, begun, detaches);
+    match request.is_array() {
+        true => array::main(settings, &request, None, detaches),
+        false => {
+            let job = request.job_labelled(JobId::random(), "")?;
+            run_alone(settings, &request, &job, false, detaches)
+        }
     }
-    let id = match begun {
-        Some(job) => job.parse().context("Which job?")?,
-        None => JobId::random(),
-    };
-    let job = request.only_job(id)?;
+}
+
+/// Runs one job that is not one of many.
+fn run_alone(
+    settings: &Settings,
+    request: &Request,
+    job: &OneJob,
+    in_background: bool,
+    detaches: bool,
+) -> anyhow::Result<ExitCode> {
     let folder = RunFolder::of(&settings.state_folder, job.id);
-    let loaded = Loaded::read(&request)?.with(&job);
-    if begun.is_none() {
+    let loaded = Loaded::read(request)?.with(job);
+    if !in_background {
         // What can be wrong is said before anything is begun.
-        folder.begin(&Record::new(&job, &request)?)?;
+        folder.begin(&Record::new(job, request)?)?;
         folder.write_notebook(loaded.document())?;
         if detaches {
-            go_on_in_background(&id.to_string(), folder.lock()?)?;
-            results::show_detached(id, request.json);
+            go_on_in_background(&request.command, &job.id.to_string(), folder.lock()?)?;
+            results::show_detached(job.id, request.json);
             return Ok(ExitCode::SUCCESS);
         }
     }
     // In the background the process has it from the one that began the run.
-    let lock = match begun {
-        Some(_) => None,
-        None => Some(folder.lock()?),
+    let lock = match in_background {
+        true => None,
+        false => Some(folder.lock()?),
     };
     let runtime = crate::runtime::start(Builder::new_current_thread())?;
     let run = Run {
-        request: &request,
-        job: &job,
+        request,
+        job,
         loaded: &loaded,
         folder: &folder,
     };
-    let ended = runtime.block_on(run_one(run, begun.is_some()));
+    let ended = runtime.block_on(run_one(run, in_background));
     let ended = ended.unwrap_or_else(|error| Ended::service_failed(format!("{error:#}")));
-    folder.end(&ended)?;
+    folder.end(&ended, None)?;
     drop(lock);
-    results::show(&job, &ended, request.json)
+    results::show(job.id, job.output.as_deref(), &ended, request.json)
 }
 
 /// Starts this program with the same arguments, to go on with what was begun.
-fn go_on_in_background(begun: &str, lock: File) -> anyhow::Result<()> {
+fn go_on_in_background(command: &[OsString], begun: &str, lock: File) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
-    let mut words = std::env::args_os().skip(1);
-    let command = words.next().context("Which command?")?;
-    let begun = OsString::from(format!("--{IN_BACKGROUND}={begun}"));
+    let (command, words) = command.split_first().context("Which command?")?;
     Command::new(program)
-        .args([command, begun])
+        .arg(command)
+        .arg(format!("--{IN_BACKGROUND}={begun}"))
         .args(words)
         .stdin(Stdio::null())
         .stdout(Stdio::null())
@@ -109,7 +129,10 @@ async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     let signals = EndSignals::listen().context("Failed to listen to signals")?;
     let (interrupt, interrupts) = mpsc::channel(1);
     let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
-    let ended = watched::run(run, progress, interrupts, || {}).await;
+    let ended = match in_background && run.request.is_notebook() && !run.request.keep.is_zero() {
+        true => resume::run(run, progress, interrupts).await,
+        false => watched::run(run, progress, interrupts, || {}).await,
+    };
     listening.abort();
     ended
 }

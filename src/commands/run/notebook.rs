@@ -9,6 +9,9 @@ use serde_json::{Value, json};
 
 use super::{record::Ended, request::OneJob};
 
+/// Where the run went on after a cell had failed, in the notebook's metadata.
+const RESUMED: &str = "resumed";
+
 pub(super) struct WrittenNotebook {
     recorder: Recorder,
     paths: Vec<PathBuf>,
@@ -45,6 +48,29 @@ impl WrittenNotebook {
         Ok(notebook)
     }
 
+    /// Goes on as another job, whose notebook begins with so many code cells that ran here.
+    pub(super) fn resume(&mut self, document: Document, job: &OneJob, cells: usize) {
+        let cell = document.code_cells().get(cells).map(|cell| cell.number + 1);
+        self.recorder.resume(document, cells);
+        let about = self.about.as_object_mut().expect("it is made as one");
+        for key in ["ended", "outcome", "error"] {
+            about.remove(key);
+        }
+        about["job"] = json!(job.id.to_string());
+        let now = Timestamp::now().to_string();
+        if cells == 0 {
+            about["started"] = json!(now);
+            about.remove(RESUMED);
+        } else if let Some(resumed) = about
+            .entry(RESUMED)
+            .or_insert_with(|| json!([]))
+            .as_array_mut()
+        {
+            resumed.push(json!({ "job": job.id.to_string(), "cell": cell, "started": now }));
+        }
+        self.has_changed = true;
+    }
+
     /// The number of the cell that runs or ran last, from 0.
     pub(super) fn running(&self) -> Option<usize> {
         self.recorder.running()
@@ -52,6 +78,13 @@ impl WrittenNotebook {
 
     pub(super) fn record(&mut self, report: &Report) {
         self.recorder.record(report);
+        if let Report::Program(message) = report
+            && message.msg_type == "restarted"
+            && let Some(about) = self.about.as_object_mut()
+        {
+            about.remove(RESUMED);
+            about["started"] = json!(Timestamp::now().to_string());
+        }
         self.has_changed |= !matches!(report, Report::Status(_));
     }
 
@@ -63,7 +96,7 @@ impl WrittenNotebook {
         }
     }
 
-    pub(super) fn finish(mut self, ended: &Ended) -> anyhow::Result<()> {
+    pub(super) fn finish(&mut self, ended: &Ended) -> anyhow::Result<()> {
         self.about["ended"] = json!(Timestamp::now().to_string());
         self.about["outcome"] = json!(ended.outcome);
         if let Some(error) = &ended.error {

@@ -36,6 +36,20 @@ impl Progress {
         })
     }
 
+    /// Goes on after so many cells.
+    pub(super) fn resume(&mut self, loaded: &Loaded, cells: usize) {
+        self.cells = loaded
+            .document()
+            .map(|document| document.code_cells().len());
+        self.begun = cells;
+        self.status.clear();
+    }
+
+    /// A line of its own in the log.
+    pub(super) fn note(&mut self, text: &str) {
+        self.record(&format!("── {text}\n"));
+    }
+
     pub(super) fn show(&mut self, report: &Report) {
         match report {
             Report::Status(text) => self.status(text),
@@ -61,6 +75,11 @@ impl Progress {
                 let text = format!("Cell {} of {}", self.begun, self.cells.unwrap_or_default());
                 self.record(&format!("── {text}\n"));
                 self.line(&text);
+            }
+            "resumed" => self.note("The variables of the cells before are there"),
+            "restarted" => {
+                self.begun = 0;
+                self.note("The session has ended meanwhile: all cells run again");
             }
             "execute_result" | "display_data" => {
                 if let Some(text) = content["data"]["text/plain"].as_str() {

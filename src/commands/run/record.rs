@@ -4,7 +4,7 @@ use std::{
     fmt::Display,
     fs::{self, File, OpenOptions, TryLockError},
     io,
-    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _},
+    os::unix::fs::{DirBuilderExt as _, OpenOptionsExt as _, symlink},
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
@@ -19,6 +19,7 @@ use super::request::{OneJob, Request};
 
 const FOLDER: &str = "runs";
 const RECORD: &str = "run.json";
+const REQUEST: &str = "resume";
 /// Locked by the process that runs it.
 pub(super) const LOG: &str = "log";
 /// After this time a run that has ended is forgotten.
@@ -38,6 +39,22 @@ pub(super) struct Record {
     pub(super) output: Option<PathBuf>,
     started: Timestamp,
     pub(super) ended: Option<Ended>,
+    /// Of a run that has ended, if its variables are still there.
+    #[serde(default)]
+    pub(super) kept: Option<Kept>,
+    /// How the run was asked for: the words behind `baton`, and where.
+    #[serde(default)]
+    pub(super) command: Vec<String>,
+    #[serde(default)]
+    pub(super) called_in: PathBuf,
+}
+
+/// The variables of a run that failed.
+#[derive(Debug, Clone, Serialize, Deserialize)]
+pub(super) struct Kept {
+    pub(super) until: Timestamp,
+    /// The cell with which the run can go on, from 1, among all cells of the notebook.
+    pub(super) cell: usize,
 }
 
 #[derive(Debug, Clone, Serialize, Deserialize)]
@@ -82,6 +99,13 @@ impl Record {
             output: job.output.as_deref().map(absolute).transpose()?,
             started: Timestamp::now(),
             ended: None,
+            kept: None,
+            command: request
+                .command
+                .iter()
+                .map(|word| word.to_string_lossy().into_owned())
+                .collect(),
+            called_in: std::env::current_dir().context("This folder is gone")?,
         })
     }
 }
@@ -138,14 +162,45 @@ impl RunFolder {
         written.with_context(|| format!("Failed to write {}", path.display()))
     }
 
-    pub(super) fn end(&self, ended: &Ended) -> anyhow::Result<()> {
+    pub(super) fn end(&self, ended: &Ended, kept: Option<Kept>) -> anyhow::Result<()> {
         let mut record = self.read()?;
         record.ended = Some(ended.clone());
+        record.kept = kept;
+        self.write(&record)
+    }
+
+    /// Goes on as another job, by whose digits the run is found from now on, as by those before.
+    pub(super) fn resume(&self, job: JobId) -> anyhow::Result<()> {
+        let mut record = self.read()?;
+        record.job = job;
+        record.ended = None;
+        record.kept = None;
+        let alias = self.0.with_file_name(job.to_string());
+        let name = self.0.file_name().context("It has a name")?;
+        symlink(name, alias).context("Failed to record the job")?;
         self.write(&record)
     }
 
     pub(super) fn read(&self) -> anyhow::Result<Record> {
         read_json(&self.0.join(RECORD))
+    }
+
+    /// None where there is no such run.
+    pub(super) fn read_if_any(&self) -> anyhow::Result<Option<Record>> {
+        match self.0.join(RECORD).exists() {
+            true => self.read().map(Some),
+            false => Ok(None),
+        }
+    }
+
+    /// Asks the process that keeps the variables of this run to go on.
+    pub(super) fn request(&self) -> anyhow::Result<()> {
+        fs::write(self.0.join(REQUEST), []).context("Failed to ask the run to go on")
+    }
+
+    /// Whether it was asked to go on, which is answered once.
+    pub(super) fn take_request(&self) -> bool {
+        fs::remove_file(self.0.join(REQUEST)).is_ok()
     }
 
     fn write(&self, record: &Record) -> anyhow::Result<()> {
@@ -251,6 +306,10 @@ fn folders(state_folder: &Path) -> impl Iterator<Item = PathBuf> {
 pub(super) fn forget_old(state_folder: &Path) {
     let now = SystemTime::now();
     for folder in folders(state_folder) {
+        // Another name of a run that is gone.
+        if !folder.exists() {
+            let _ = fs::remove_file(&folder);
+        }
         let changed = fs::metadata(&folder).and_then(|folder| folder.modified());
         let age = changed
             .ok()

@@ -2,7 +2,9 @@
 
 use std::{
     collections::HashMap,
+    ffi::OsString,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use anyhow::Context;
@@ -13,6 +15,9 @@ use clap::ArgMatches;
 use serde_json::Value;
 
 use crate::{cli, python};
+
+/// As long as a worker keeps a session that runs nothing, if its settings do not say otherwise.
+const KEEP: Duration = Duration::from_mins(30);
 
 pub(super) struct Request {
     /// The notebook or the script.
@@ -26,10 +31,14 @@ pub(super) struct Request {
     course: Option<String>,
     python: PathBuf,
     pub(super) json: bool,
+    /// How long the variables of a run in the background are kept when a cell fails.
+    pub(super) keep: Duration,
+    /// The words of the command line behind `baton`.
+    pub(super) command: Vec<OsString>,
 }
 
 /// One job of a request.
-#[derive(Debug)]
+#[derive(Debug, Clone)]
 pub(super) struct OneJob {
     pub(super) id: JobId,
     /// The array that it is one of.
@@ -51,7 +60,8 @@ impl OneJob {
 }
 
 impl Request {
-    pub(super) fn read(matches: &ArgMatches) -> anyhow::Result<Self> {
+    /// `command` is what was read.
+    pub(super) fn read(matches: &ArgMatches, command: &[OsString]) -> anyhow::Result<Self> {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let program = matches.get_one::<PathBuf>("program");
         let arguments = matches.get_many::<String>("arguments");
@@ -72,11 +82,18 @@ impl Request {
             course: text("course"),
             python: cli::python(matches).unwrap_or_else(python::default_python),
             json: matches.get_flag("json"),
+            keep: matches.get_one("keep").copied().unwrap_or(KEEP),
+            command: command.to_vec(),
         };
         let has_parameters = matches.contains_id("parameter") || matches.contains_id("each");
         anyhow::ensure!(
             request.is_notebook() || !has_parameters && request.output.is_none(),
             "-p, --each and -o are for notebooks\nhint: a script gets what stands behind its name as arguments"
+        );
+        let keeps = request.is_notebook() && !request.is_array() && matches.get_flag("detach");
+        anyhow::ensure!(
+            keeps || !matches.contains_id("keep"),
+            "--keep is for one notebook in the background\nhint: baton run --detach --keep 2h NOTEBOOK.ipynb"
         );
         anyhow::ensure!(
             request.is_array() || request.at_once.is_none(),
@@ -85,7 +102,7 @@ impl Request {
         Ok(request)
     }
 
-    fn is_notebook(&self) -> bool {
+    pub(super) fn is_notebook(&self) -> bool {
         is_notebook(&self.program)
     }
 
@@ -100,10 +117,14 @@ impl Request {
         self.combinations.len()
     }
 
-    /// The job of a request that is no array.
-    pub(super) fn only_job(&self, id: JobId) -> anyhow::Result<OneJob> {
-        let combination = self.combinations.first().context("No job")?;
-        Ok(self.job(id, None, combination))
+    /// The one with this label, by itself.
+    pub(super) fn job_labelled(&self, id: JobId, label: &str) -> anyhow::Result<OneJob> {
+        let mut jobs = self
+            .combinations
+            .iter()
+            .map(|combination| self.job(id, None, combination));
+        jobs.find(|job| job.label == label)
+            .context("The command line makes no such job")
     }
 
     /// The jobs of an array, with these identifiers.

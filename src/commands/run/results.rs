@@ -13,12 +13,13 @@ use std::{
 use anyhow::Context;
 use baton_protocol::{GroupId, JobId};
 use clap::ArgMatches;
+use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::{
     group::GroupFolder,
-    record::{Ended, Outcome, RunFolder},
+    record::{Ended, Outcome, Record, RunFolder},
     request::OneJob,
 };
 use crate::settings::Settings;
@@ -57,15 +58,35 @@ pub(super) fn show_detached_group(group: GroupId, jobs: &[OneJob], json: bool) {
     );
 }
 
-pub(super) fn show(job: &OneJob, ended: &Ended, json: bool) -> anyhow::Result<ExitCode> {
-    let output = job.output.as_deref();
+pub(super) fn show(
+    job: JobId,
+    output: Option<&Path>,
+    ended: &Ended,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
     if json {
-        let shown = json!({ "job": job.id.to_string(), "notebook": output, "ended": ended });
+        let shown = json!({ "job": job.to_string(), "notebook": output, "ended": ended });
         println!("{}", serde_json::to_string_pretty(&shown)?);
     } else {
         show_end(output, ended);
     }
     Ok(ExitCode::from(exit_code(ended)))
+}
+
+/// Says how the run can go on.
+pub(super) fn show_kept(record: &Record) {
+    if let Some(kept) = record
+        .kept
+        .as_ref()
+        .filter(|kept| kept.until > Timestamp::now())
+    {
+        eprintln!(
+            "Its variables are kept until {}: `baton run --resume {}` goes on at cell {}",
+            kept.until.to_zoned(TimeZone::system()).strftime("%H:%M"),
+            record.job,
+            kept.cell
+        );
+    }
 }
 
 fn show_end(output: Option<&Path>, ended: &Ended) {
@@ -165,7 +186,7 @@ fn exit_code_of_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> u8 {
 }
 
 /// How it ended; `None` while it runs or is to come.
-fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
+pub(super) fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
     let group = folder.read()?.group;
     // First, because a run ends between the two looks.
     let is_running = match group {
@@ -212,7 +233,9 @@ pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         let ended = end_of(&settings.state_folder, &folder)?;
         Ok(ended.map(|ended| (ended.error.clone().unwrap_or_default(), exit_code(&ended))))
     };
-    follow(&folder.log(), follows, ended)
+    let code = follow(&folder.log(), follows, ended)?;
+    show_kept(&folder.read()?);
+    Ok(code)
 }
 
 /// Shows a log until it ends, with the last words and the exit code that `ended` gives.
@@ -241,7 +264,7 @@ fn follow(
     }
 }
 
-fn copy(log: &mut File) -> io::Result<()> {
+pub(super) fn copy(log: &mut File) -> io::Result<()> {
     let mut bytes = Vec::new();
     log.read_to_end(&mut bytes)?;
     let mut stdout = io::stdout().lock();
@@ -263,14 +286,14 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     let folder = RunFolder::find(&settings.state_folder, job)?;
     let ended = end_of(&settings.state_folder, &folder)?;
     let record = folder.read()?;
-    let own = record.output.with_context(|| {
+    let own = record.output.as_ref().with_context(|| {
         format!(
             "{} is a script: it has no notebook\nhint: baton logs {}",
             record.program.display(),
             record.job
         )
     })?;
-    let output = output.unwrap_or(&own);
+    let output = output.unwrap_or(own);
     if !write_notebook(&folder, output)? {
         match ended.and_then(|ended| ended.error) {
             Some(error) => eprintln!("{error}"),
@@ -281,6 +304,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     match ended {
         Some(ended) => {
             show_end(Some(output), &ended);
+            show_kept(&record);
             Ok(ExitCode::from(exit_code(&ended)))
         }
         None => {

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_runner::{End, Message, Report, Runner};
+use baton_runner::{CodeCell, Document, End, Keep, Message, Report, Runner};
 use tokio::{
     sync::mpsc,
     time::{MissedTickBehavior, interval},
@@ -19,6 +19,7 @@ use super::{
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
 /// What a run consists of.
+#[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) request: &'a Request,
     pub(super) job: &'a OneJob,
@@ -27,85 +28,107 @@ pub(super) struct Run<'a> {
     pub(super) folder: &'a RunFolder,
 }
 
-/// Runs the job. `on_begin` is called when a worker has begun with its first cell.
+/// Runs the job in a kernel of its own. `on_begin` is called when a worker has begun with its first cell.
 pub(super) async fn run(
     run: Run<'_>,
     progress: Progress,
     mut interrupts: mpsc::Receiver<()>,
     on_begin: impl FnOnce(),
 ) -> anyhow::Result<Ended> {
-    let Run {
-        request,
-        job,
-        loaded,
-        folder,
-    } = run;
-    let mut watched = Watched {
-        notebook: loaded
-            .document()
-            .map(|document| {
-                let paths = [Some(folder.notebook()), job.output.clone()];
-                WrittenNotebook::create(
-                    document.clone(),
-                    job,
-                    paths.into_iter().flatten().collect(),
-                )
-            })
-            .transpose()?,
-        progress,
-        error: None,
-        exit_status: None,
-    };
-    let mut on_begin = Some(on_begin);
-    let kernelspec = request.kernelspec(job)?;
+    let mut watched = Watched::begin(run, progress)?;
+    let kernelspec = run.request.kernelspec(run.job)?;
     let Some(mut runner) = Runner::start(&kernelspec, &mut interrupts).await? else {
         return watched.end(End::Interrupted);
     };
-    let (reports, mut reported) = mpsc::unbounded_channel();
-    let end = {
+    let end = watched
+        .follow(run, &mut runner, None, &mut interrupts, on_begin)
+        .await;
+    runner.end().await;
+    watched.end(end?)
+}
+
+/// What becomes of the reports of a run.
+pub(super) struct Watched {
+    notebook: Option<WrittenNotebook>,
+    progress: Progress,
+    /// The last error that a cell raised.
+    error: Option<record::CellError>,
+    exit_status: Option<i64>,
+    /// The session has kept the notebook's variables.
+    is_kept: bool,
+}
+
+impl Watched {
+    pub(super) fn begin(run: Run<'_>, progress: Progress) -> anyhow::Result<Self> {
+        let notebook = run.loaded.document().map(|document| {
+            let paths = [Some(run.folder.notebook()), run.job.output.clone()];
+            let paths = paths.into_iter().flatten().collect();
+            WrittenNotebook::create(document.clone(), run.job, paths)
+        });
+        Ok(Self {
+            notebook: notebook.transpose()?,
+            progress,
+            error: None,
+            exit_status: None,
+            is_kept: false,
+        })
+    }
+
+    /// Goes on as another job, whose notebook begins with so many code cells that ran here.
+    pub(super) fn resume(&mut self, run: Run<'_>, cells: usize, note: &str) {
+        if let (Some(notebook), Some(document)) = (&mut self.notebook, run.loaded.document()) {
+            notebook.resume(document.clone(), run.job, cells);
+        }
+        self.progress.resume(run.loaded, cells);
+        self.progress.note(note);
+        self.is_kept = false;
+        self.error = None;
+        self.exit_status = None;
+    }
+
+    /// From the job's submission to its end.
+    pub(super) async fn follow(
+        &mut self,
+        run: Run<'_>,
+        runner: &mut Runner,
+        keep: Option<Keep<'_>>,
+        interrupts: &mut mpsc::Receiver<()>,
+        on_begin: impl FnOnce(),
+    ) -> anyhow::Result<End> {
+        let mut on_begin = Some(on_begin);
+        let (reports, mut reported) = mpsc::unbounded_channel();
         let running = runner.run(
             baton_runner::Job {
-                message_id: request.client_job(job).to_string(),
-                program: loaded.program(),
-                options: &request.options,
+                message_id: run.request.client_job(run.job).to_string(),
+                program: run.loaded.program(),
+                options: &run.request.options,
+                keep,
             },
-            &mut interrupts,
+            interrupts,
             &reports,
         );
         tokio::pin!(running);
         let mut due = interval(WRITE_EVERY);
         due.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        loop {
+        let end = loop {
             tokio::select! {
                 biased;
                 Some(report) = reported.recv() => {
                     if matches!(report, Report::Program(_)) && let Some(on_begin) = on_begin.take() {
                         on_begin();
                     }
-                    watched.on_report(&report);
+                    self.on_report(&report);
                 }
                 end = &mut running => break end,
-                _ = due.tick() => watched.write(),
+                _ = due.tick() => self.write(),
             }
+        };
+        while let Ok(report) = reported.try_recv() {
+            self.on_report(&report);
         }
-    };
-    while let Ok(report) = reported.try_recv() {
-        watched.on_report(&report);
+        Ok(end?)
     }
-    runner.end().await;
-    watched.end(end?)
-}
 
-/// What becomes of the reports of a run.
-struct Watched {
-    notebook: Option<WrittenNotebook>,
-    progress: Progress,
-    /// The last error that a cell raised.
-    error: Option<record::CellError>,
-    exit_status: Option<i64>,
-}
-
-impl Watched {
     fn on_report(&mut self, report: &Report) {
         if let Some(notebook) = &mut self.notebook {
             notebook.record(report);
@@ -116,11 +139,25 @@ impl Watched {
         {
             match msg_type.as_str() {
                 "error" => self.error = serde_json::from_value(content.clone()).ok(),
+                "kept" => self.is_kept = true,
                 "exit" => self.exit_status = content["status"].as_i64(),
                 _ => {}
             }
         }
         self.progress.show(report);
+    }
+
+    pub(super) fn is_kept(&self) -> bool {
+        self.is_kept
+    }
+
+    /// How many code cells of the notebook ran before the one that runs or ran last.
+    pub(super) fn cells_before(&self, run: Run<'_>) -> usize {
+        let running = self.notebook.as_ref().and_then(WrittenNotebook::running);
+        let cells = run.loaded.document().map(Document::code_cells);
+        let place =
+            |cells: Vec<CodeCell>| cells.iter().position(|cell| Some(cell.number) == running);
+        cells.and_then(place).unwrap_or(0)
     }
 
     fn write(&mut self) {
@@ -130,7 +167,7 @@ impl Watched {
     }
 
     /// Says how it ended, and writes the notebook a last time.
-    fn end(self, end: End) -> anyhow::Result<Ended> {
+    pub(super) fn end(&mut self, end: End) -> anyhow::Result<Ended> {
         let cell = self.notebook.as_ref().and_then(WrittenNotebook::running);
         let ended = match end {
             End::Done => Ended::new(Outcome::Ok),
@@ -147,12 +184,12 @@ impl Watched {
             End::ProgramFailed(why) => Ended {
                 error: Some(why),
                 cell: cell.map(|cell| cell + 1),
-                traceback: self.error.map_or_else(Vec::new, |error| error.traceback),
+                traceback: (self.error.take()).map_or_else(Vec::new, |error| error.traceback),
                 exit_status: self.exit_status,
                 ..Ended::new(Outcome::Failed)
             },
         };
-        if let Some(notebook) = self.notebook {
+        if let Some(notebook) = &mut self.notebook {
             notebook.finish(&ended)?;
         }
         Ok(ended)

@@ -3,7 +3,8 @@
 In: the cells. Out, to `baton run`: for each cell `cell` with its number, everything that the kernel publishes on iopub
 for it, and its `execute_reply`.
 
-**Invariant:** after the first cell that fails and may not, no other runs. The kernel ends with the job.
+**Invariant:** after the first cell that fails and may not, no other runs. The kernel ends with the job, or with the
+session where it is kept for `baton run --resume`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-from types import TracebackType
 from typing import Any, NamedTuple
 
 from jupyter_client.blocking import BlockingKernelClient
@@ -34,20 +34,56 @@ class Cell(NamedTuple):
     may_fail: bool
 
 
-def run_notebook(cells: list[tuple[int, str, bool]]) -> None:
+def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, begin: int = 0) -> None:
     """Runs the cells until one fails.
+
+    With `keep`, the kernel of a cell that fails stays under this name, with its variables. Then `begin` goes on there
+    with a later cell, or, if the kernel is gone, begins with the first.
 
     Raises:
         ProgramFailed: A cell failed, or the kernel ended. `baton run` has been told.
     """
     report = Report()
-    with NotebookKernel(report) as kernel:
-        for cell in (Cell(*cell) for cell in cells):
+    kernel = take_kept(keep if begin else None)
+    if begin:
+        report.message("restarted" if kernel is None else "resumed", {})
+    left = [Cell(*cell) for cell in (cells if kernel is None else cells[begin:])]
+    if kernel is None:
+        kernel = NotebookKernel(report)
+    try:
+        for cell in left:
             reply = kernel.run(cell)
             if reply["status"] != "ok" and not cell.may_fail:
                 raise ProgramFailed(f"Cell {cell.number + 1}: {reply.get('ename')}: {reply.get('evalue')}")
             if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", ())):
-                return  # `exit()`
+                break  # `exit()`
+    except (ProgramFailed, KeyboardInterrupt):
+        if keep is None or not kernel.is_alive():
+            kernel.end()
+        else:
+            _kept.append((keep, kernel))
+            report.message("kept", {})
+        raise
+    except BaseException:
+        kernel.end()
+        raise
+    kernel.end()
+
+
+_kept: list[tuple[str, NotebookKernel]] = []
+"""The kernel of the last notebook, if it failed and was to be kept."""
+
+
+def take_kept(name: str | None) -> NotebookKernel | None:
+    """The kernel that was kept under this name, if it still runs. Others end: a session runs one notebook at a time."""
+    found = None
+    while _kept:
+        kept, kernel = _kept.pop()
+        if kept == name and kernel.is_alive():
+            found = kernel
+        else:
+            kernel.end()
+    return found
 
 
 class NotebookKernel:
@@ -62,18 +98,15 @@ class NotebookKernel:
         self._process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
         self._client = BlockingKernelClient(connection_file=file)
         self._client.load_connection_file()
-
-    def __enter__(self) -> NotebookKernel:
         try:
             self._client.start_channels(stdin=False, hb=False)
             self._wait_until_ready()
         except BaseException:
-            self._end()
+            self.end()
             raise
-        return self
 
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        self._end()
+    def is_alive(self) -> bool:
+        return self._process.poll() is None
 
     def _wait_until_ready(self) -> None:
         """Output from before the subscription would be lost, so an answer has to arrive on iopub, too."""
@@ -133,7 +166,7 @@ class NotebookKernel:
         if (status := self._process.poll()) is not None:
             raise ProgramFailed(f"The notebook's kernel ended ({ending(status)})")
 
-    def _end(self) -> None:
+    def end(self) -> None:
         self._client.stop_channels()
         if self._process.poll() is None:
             self._process.kill()  # nothing of it is kept

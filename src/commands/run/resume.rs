@@ -1,0 +1,242 @@
+//! `baton run --resume`: goes on with a run at the cell that failed.
+//!
+//! The process of a run in the background stays for a time after a cell has failed, and with it the session, in which
+//! the notebook's kernel is kept. It goes on there if it is asked to and the cells before are the same. Everything else
+//! runs from the top.
+
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{Seek as _, SeekFrom},
+    path::Path,
+    process::ExitCode,
+    thread::sleep,
+    time::Duration,
+};
+
+use anyhow::Context;
+use baton_protocol::JobId;
+use baton_runner::{Document, End, Keep, Runner};
+use clap::ArgMatches;
+use jiff::Timestamp;
+use tokio::sync::mpsc;
+
+use super::{
+    group::GroupFolder,
+    progress::Progress,
+    record::{Ended, Kept, Outcome, RunFolder},
+    request::{Loaded, OneJob, Request, is_notebook},
+    results,
+    watched::{Run, Watched},
+};
+use crate::{cli, settings::Settings};
+
+/// Between two looks at whether the run goes on.
+const LOOK: Duration = Duration::from_millis(200);
+
+// ---- in the process of the run
+
+/// Runs the job, and goes on with it for as long as the variables are kept.
+pub(super) async fn run(
+    first: Run<'_>,
+    progress: Progress,
+    mut interrupts: mpsc::Receiver<()>,
+) -> anyhow::Result<Ended> {
+    let mut watched = Watched::begin(first, progress)?;
+    let kernelspec = first.request.kernelspec(first.job)?;
+    let Some(mut runner) = Runner::start(&kernelspec, &mut interrupts).await? else {
+        return watched.end(End::Interrupted);
+    };
+    let name = first.job.id.to_string();
+    let mut begin = 0;
+    let mut resumed: Option<(OneJob, Loaded)> = None;
+    let ended = loop {
+        let run = match &resumed {
+            None => first,
+            Some((job, loaded)) => Run {
+                job,
+                loaded,
+                ..first
+            },
+        };
+        let keep = Some(Keep { name: &name, begin });
+        let end = watched
+            .follow(run, &mut runner, keep, &mut interrupts, || {})
+            .await?;
+        let stays = watched.is_kept() && matches!(end, End::ProgramFailed(_) | End::TimedOut);
+        let cells = watched.cells_before(run);
+        let ended = watched.end(end)?;
+        let Some(cell) = ended.cell.filter(|_| stays) else {
+            break ended;
+        };
+        let until = Timestamp::now().checked_add(run.request.keep)?;
+        run.folder.end(&ended, Some(Kept { until, cell }))?;
+        if !is_asked(run.folder, until, &mut interrupts).await {
+            break ended;
+        }
+        let job = OneJob {
+            id: JobId::random(),
+            ..run.job.clone()
+        };
+        let loaded = Loaded::read(run.request)?.with(&job);
+        let (cells, why) = same_cells(run.loaded, &loaded, cells);
+        begin = cells;
+        let next = Run {
+            job: &job,
+            loaded: &loaded,
+            ..run
+        };
+        watched.resume(next, begin, &format!("Job {} goes on: {why}", job.id));
+        run.folder.resume(job.id)?;
+        resumed = Some((job, loaded));
+    };
+    runner.end().await;
+    Ok(ended)
+}
+
+async fn is_asked(
+    folder: &RunFolder,
+    until: Timestamp,
+    interrupts: &mut mpsc::Receiver<()>,
+) -> bool {
+    loop {
+        if folder.take_request() {
+            return true;
+        }
+        if Timestamp::now() > until {
+            return false;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(LOOK) => {}
+            Some(()) = interrupts.recv() => return false,
+        }
+    }
+}
+
+/// How many of the first code cells need not run again, of those that ran, and why.
+fn same_cells(old: &Loaded, new: &Loaded, ran: usize) -> (usize, String) {
+    let cells = |loaded: &Loaded| {
+        loaded
+            .document()
+            .map(Document::code_cells)
+            .unwrap_or_default()
+    };
+    let (old, new) = (cells(old), cells(new));
+    let is_same = |place: &usize| match (old.get(*place), new.get(*place)) {
+        (Some(old), Some(new)) => old.source == new.source,
+        _ => false,
+    };
+    match (0..ran).find(|place| !is_same(place)) {
+        None if ran == 0 => (0, "the first cell failed, so all cells run".to_owned()),
+        None => match new.get(ran) {
+            Some(cell) => (ran, format!("from cell {}", cell.number + 1)),
+            None => (ran, "no cell is left".to_owned()),
+        },
+        Some(place) => {
+            let cell = new.get(place).or(new.last());
+            let number = cell.map_or(1, |cell| cell.number + 1);
+            (
+                0,
+                format!("cell {number} has changed, so all cells run again"),
+            )
+        }
+    }
+}
+
+// ---- in the process that asks
+
+pub(super) fn main(
+    settings: &Settings,
+    matches: &ArgMatches,
+    run: &str,
+) -> anyhow::Result<ExitCode> {
+    let folder = find(&settings.state_folder, run)?;
+    let (json, detaches) = (matches.get_flag("json"), matches.get_flag("detach"));
+    let record = folder.read()?;
+    match results::end_of(&settings.state_folder, &folder)? {
+        None => anyhow::bail!("This run goes on\nhint: baton logs -f {}", record.job),
+        Some(ended) if ended.outcome == Outcome::Ok => {
+            anyhow::bail!("This run has ended without an error: there is nothing to resume")
+        }
+        Some(_) => {}
+    }
+    // Paths of the command line are from there.
+    std::env::set_current_dir(&record.called_in)
+        .with_context(|| format!("The folder {} is gone", record.called_in.display()))?;
+    let words: Vec<OsString> = record.command.iter().map(OsString::from).collect();
+    let command = cli::matches(&words);
+    let command = command
+        .subcommand_matches("run")
+        .context("This run was recorded by another version\nhint: run it again")?;
+    let mut request = Request::read(command, &words)?;
+    request.json = json;
+    // What cannot be read is said here, and not in the background.
+    Loaded::read(&request)?;
+    let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
+    log.seek(SeekFrom::End(0))?;
+    if record.kept.is_some() && ask(&folder, record.job)? {
+        let job = folder.read()?.job;
+        if detaches {
+            results::show_detached(job, json);
+            return Ok(ExitCode::SUCCESS);
+        }
+        return follow(settings, &folder, log, json);
+    }
+    eprintln!("The variables of this run are not kept: all of it runs again");
+    let job = request.job_labelled(JobId::random(), &record.label)?;
+    super::run_alone(settings, &request, &job, false, detaches)
+}
+
+fn find(state_folder: &Path, run: &str) -> anyhow::Result<RunFolder> {
+    if is_notebook(Path::new(run)) {
+        let document = Document::read(Path::new(run))?;
+        let job = document.record().and_then(|record| record["job"].as_str());
+        let job = job.with_context(|| {
+            format!("{run} was not written by `baton run`\nhint: name the notebook that a run wrote, such as train.out.ipynb")
+        })?;
+        return RunFolder::find(state_folder, job);
+    }
+    anyhow::ensure!(
+        GroupFolder::find(state_folder, run)?.is_none(),
+        "{run} is a group\nhint: name one of its jobs, or the notebook that it wrote"
+    );
+    RunFolder::find(state_folder, run)
+}
+
+/// Returns whether the process of the run goes on with it.
+fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
+    folder.request()?;
+    loop {
+        if folder.read()?.job != job {
+            return Ok(true);
+        }
+        if !folder.is_running().context("Failed to look at the run")? {
+            // It has ended, and maybe did so just before it was asked.
+            let _ = folder.take_request();
+            return Ok(folder.read()?.job != job);
+        }
+        sleep(LOOK);
+    }
+}
+
+/// Shows what a run in the background shows from now on.
+fn follow(
+    settings: &Settings,
+    folder: &RunFolder,
+    mut log: File,
+    json: bool,
+) -> anyhow::Result<ExitCode> {
+    loop {
+        let ended = results::end_of(&settings.state_folder, folder)?;
+        if !json {
+            results::copy(&mut log)?;
+        }
+        if let Some(ended) = ended {
+            let record = folder.read()?;
+            let code = results::show(record.job, record.output.as_deref(), &ended, json);
+            results::show_kept(&record);
+            return code;
+        }
+        sleep(LOOK);
+    }
+}
