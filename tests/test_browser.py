@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import httpx
 import nbformat
@@ -78,6 +79,66 @@ def test_the_dashboard_lists_the_cells(place: Place, page: Page, artefacts: Path
     expect(page.get_by_text("cpu-0").first).to_be_visible()
     expect(page.get_by_text("example.ipynb").first).to_be_visible()
     page.screenshot(path=artefacts / "dashboard.png", full_page=True)
+
+
+def test_a_notebook_is_run_in_the_background(address: str, page: Page, place: Place, artefacts: Path) -> None:
+    """While its own kernel, a plain one, is busy; the button saves it first, and the result is a notebook beside it."""
+    cells = ["import time\ntime.sleep(600)", "print('from', 'the job')"]
+    write_notebook(place, "whole.ipynb", cells)
+    page.goto(f"{address}lab/tree/whole.ipynb?reset")
+    expect_kernel(page, "Idle")
+    page.locator(".jp-CodeCell").first.click()
+    page.keyboard.press("Control+Enter")
+    expect_kernel(page, "Busy")
+    editor = page.locator(".jp-CodeCell").first.locator(".cm-content")
+    editor.fill("x = 6 * 7\nx")
+    page.get_by_role("button", name="Run on GPU in the Background").click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("whole.ipynb runs as job")
+    expect(dialog).to_contain_text("whole.out.ipynb")
+    page.screenshot(path=artefacts / "whole.png")
+    (job,) = re.findall(r"runs as job ([0-9a-f]{32})", dialog.inner_text())
+    result = place.folder / "notebooks/whole.out.ipynb"
+    followed = run_binary(place, "logs", "--follow", job)
+    assert followed.returncode == 0, followed.stderr
+    assert "from the job" in followed.stdout
+    assert nbformat.read(result, as_version=4).cells[0].outputs[0].data["text/plain"] == "42"
+    dialog.get_by_role("button", name="Open Result").click()
+    expect(page.get_by_role("tab", name="whole.out.ipynb")).to_be_visible()
+    expect(page.locator(".jp-OutputArea-output").get_by_text("from the job")).to_be_visible()
+    page.screenshot(path=artefacts / "whole-result.png")
+    page.goto(f"{address}notebooks/whole.out.ipynb")
+    expect(page.get_by_role("button", name="Run on GPU in the Background")).to_be_visible()
+    # The kernel that started it has ended.
+    wait_until(
+        lambda: not any("in the background" in one["path"] for one in sessions(address)), "only those of notebooks"
+    )
+
+
+def test_a_notebook_that_cannot_run_in_the_background_says_why(
+    address: str, page: Page, place: Place, artefacts: Path
+) -> None:
+    write_notebook(place, "gone.ipynb", ["1"])
+    page.goto(f"{address}lab/tree/gone.ipynb?reset")
+    expect_kernel(page, "Idle")
+    page.locator(".jp-CodeCell").first.click()
+    page.keyboard.press("Control+s")
+    expect(page.locator(".jp-mod-current.jp-mod-dirty")).to_have_count(0)
+    (place.folder / "notebooks/gone.ipynb").unlink()
+    page.get_by_role("menuitem", name="View", exact=True).click()
+    page.get_by_role("menuitem", name="Activate Command Palette").click()
+    page.locator(".lm-CommandPalette-input").fill("Run on GPU in the Background")
+    page.locator(".lm-CommandPalette-item").first.click()
+    dialog = page.locator(".jp-Dialog")
+    expect(dialog).to_contain_text("The notebook was not started in the background")
+    expect(dialog).to_contain_text("has no gone.ipynb")
+    page.screenshot(path=artefacts / "whole-error.png")
+    dialog.get_by_role("button").last.click()
+
+
+def sessions(address: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = httpx.get(f"{address}api/sessions").json()
+    return found
 
 
 def run_all(page: Page) -> None:

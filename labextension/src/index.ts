@@ -1,5 +1,5 @@
 /**
- * Shows under its `%%gpu` cell what arrived while no page of the notebook was open.
+ * Shows under its `%%gpu` cell what arrived while no page of the notebook was open, and runs notebooks in the background.
  *
  * JupyterLab shows output only to the page that ran the cell. When a page opens on a kernel of Baton's, this extension
  * opens a comm there (`baton_shim/notebook/pages.py`) and is told which cell runs and what earlier cells showed. It
@@ -8,9 +8,14 @@
  * Invariant: a cell that this page has run itself is not touched.
  */
 
-import { INotebookTracker, type NotebookPanel } from '@jupyterlab/notebook';
-import type { Kernel } from '@jupyterlab/services';
+import { ICommandPalette } from '@jupyterlab/apputils';
+import type { DocumentRegistry } from '@jupyterlab/docregistry';
+import { INotebookTracker, type INotebookModel, type NotebookPanel } from '@jupyterlab/notebook';
+import type { Kernel, ServiceManager } from '@jupyterlab/services';
+import { ToolbarButton } from '@jupyterlab/ui-components';
+import type { CommandRegistry } from '@lumino/commands';
 
+import { runInBackground } from './background';
 import { Followed, place, save, type Complete, type Running } from './cells';
 import { askWhatRuns } from './running';
 
@@ -78,12 +83,62 @@ async function follow(panel: NotebookPanel): Promise<void> {
   connect();
 }
 
-export default {
+/** What is used of JupyterLab or Notebook. */
+interface Application {
+  commands: CommandRegistry;
+  docRegistry: DocumentRegistry;
+  serviceManager: ServiceManager.IManager;
+}
+
+const output = {
   id: 'baton-jupyter:output',
   description: 'Shows under its %%gpu cell what arrived while no page was open.',
   autoStart: true,
   requires: [INotebookTracker],
-  activate: (_: unknown, tracker: INotebookTracker): void => {
+  activate: (_: Application, tracker: INotebookTracker): void => {
     tracker.widgetAdded.connect((_, panel) => void follow(panel));
   }
 };
+
+const COMMAND = 'baton:run-in-background';
+const LABEL = 'Run on GPU in the Background';
+
+const background = {
+  id: 'baton-jupyter:background',
+  description: 'Runs the whole notebook as a job.',
+  autoStart: true,
+  requires: [INotebookTracker],
+  optional: [ICommandPalette],
+  activate: (app: Application, tracker: INotebookTracker, palette: ICommandPalette | null): void => {
+    const run = (panel: NotebookPanel): void => {
+      const open = (path: string): void => void app.commands.execute('docmanager:open', { path });
+      void runInBackground(panel, app.serviceManager, open);
+    };
+    app.commands.addCommand(COMMAND, {
+      label: LABEL,
+      caption: 'Save the notebook, and run all of its cells on a GPU as one job, which goes on without this page',
+      isEnabled: () => tracker.currentWidget !== null,
+      execute: () => {
+        if (tracker.currentWidget) {
+          run(tracker.currentWidget);
+        }
+      }
+    });
+    palette?.addItem({ command: COMMAND, category: 'Notebook Operations' });
+    app.docRegistry.addWidgetExtension('Notebook', {
+      createNew: (panel: NotebookPanel, _: DocumentRegistry.IContext<INotebookModel>) => {
+        const button = new ToolbarButton({
+          label: LABEL,
+          tooltip: `${LABEL}: save the notebook, and run all of its cells as one job, which goes on without this page`,
+          onClick: () => run(panel)
+        });
+        if (!panel.toolbar.insertAfter('cellType', 'baton-background', button)) {
+          panel.toolbar.addItem('baton-background', button);
+        }
+        return button;
+      }
+    });
+  }
+};
+
+export default [output, background];

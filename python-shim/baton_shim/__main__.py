@@ -3,15 +3,14 @@
 Jupyter's clients accept a kernel that is a module of a Python; the exec keeps the process id, so signals, the process
 group and the exit code stay those of the kernel. The fork saves the start of a second Python.
 
-**Invariant:** only `os` and `sys` are imported on the way to fork and exec, because `-m` puts the notebook's folder,
-and with it the student's own modules, in front of the standard library.
+**Invariant:** only `os`, `sys` and `base.binary` are imported on the way to fork and exec, because `-m` puts the
+notebook's folder, and with it the student's own modules, in front of the standard library.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 
 def main() -> None:
@@ -24,6 +23,8 @@ def main() -> None:
         return
     if os.environ.get("BATON_DISABLE", "") not in ("", "0"):
         execute([sys.executable, "-m", "ipykernel_launcher", *arguments])
+    from baton_shim.base.binary import find_binary
+
     binary = find_binary()
     if binary is None:
         sys.stderr.write(
@@ -60,27 +61,6 @@ def execute(command: list[str]) -> None:
     except OSError as error:
         sys.stderr.write(f"Failed to start {command[0]}: {error.strerror}\n")
         sys.exit(1)
-
-
-def find_binary() -> str | None:
-    chosen = os.environ.get("BATON_BINARY")
-    if chosen:
-        return chosen
-    for folder in folders():
-        path = os.path.join(folder, "baton")
-        if os.path.isfile(path) and os.access(path, os.X_OK):
-            return path
-    return None
-
-
-def folders() -> Iterator[str]:
-    yield os.path.dirname(sys.executable)
-    # Where installers put programs when that is not beside the interpreter (`pip install --user`, system Pythons).
-    import sysconfig
-
-    for scheme in (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")):
-        yield sysconfig.get_path("scripts", scheme)
-    yield from (folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder)
 
 
 if __name__ == "__main__":

@@ -62,6 +62,7 @@ OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:contex
 SWITCHING = Part("'cuda' exists only in %%gpu cells")
 HINTS = Part("ordinary cells show no hints")
 PAGES = Part("a page that was closed while a %%gpu cell ran shows its output only with %gpu_output")
+IN_BACKGROUND = Part('JupyterLab\'s "Run on GPU in the Background" does nothing: use baton run --detach')
 TRACEBACKS = Part(
     "errors of %%gpu cells show the wrong lines",
     (f"{_SHELL}.showtraceback", f"{_SHELL}._showtraceback", f"{_SHELL}._get_exc_info"),

@@ -22,7 +22,7 @@ from baton_shim.base.closure import Uses
 from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.link import Link, LinkClosed
-from baton_shim.notebook import outputs
+from baton_shim.notebook import in_background, outputs
 from baton_shim.notebook.debugging import seam_debugger
 from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
@@ -93,6 +93,7 @@ class Home:
         FIT.attach(compat.SWITCHING, SWITCH.begin)
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
+        FIT.attach(compat.IN_BACKGROUND, in_background.listen, shell)
         FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
         FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
         FIT.attach(compat.DEBUGGER, seam_debugger, shell)

@@ -84,7 +84,7 @@ fn run_alone(
         folder.write_notebook(loaded.document())?;
         if detaches {
             go_on_in_background(&request.command, &job.id.to_string(), folder.lock()?)?;
-            results::show_detached(job.id, request.json);
+            results::show_detached(job.id, job.output.as_deref(), request.json);
             return Ok(ExitCode::SUCCESS);
         }
     }

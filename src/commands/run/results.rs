@@ -36,9 +36,9 @@ const TIMED_OUT: u8 = 124;
 /// As a shell's, of a program that Ctrl-C ended.
 const INTERRUPTED: u8 = 130;
 
-pub(super) fn show_detached(job: JobId, json: bool) {
+pub(super) fn show_detached(job: JobId, output: Option<&Path>, json: bool) {
     match json {
-        true => println!("{}", json!({ "job": job.to_string() })),
+        true => println!("{}", json!({ "job": job.to_string(), "notebook": output })),
         false => println!(
             "Job {job}\nFollow it: baton logs -f {job}\nIts result: baton fetch {job}\nStop it: baton cancel {job}"
         ),

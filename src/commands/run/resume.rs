@@ -175,9 +175,9 @@ pub(super) fn main(
     let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
     log.seek(SeekFrom::End(0))?;
     if record.kept.is_some() && ask(&folder, record.job)? {
-        let job = folder.read()?.job;
         if detaches {
-            results::show_detached(job, json);
+            let record = folder.read()?;
+            results::show_detached(record.job, record.output.as_deref(), json);
             return Ok(ExitCode::SUCCESS);
         }
         return follow(settings, &folder, log, json);

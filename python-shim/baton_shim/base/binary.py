@@ -1,0 +1,35 @@
+"""Where the program `baton` is.
+
+**Invariant:** only `os` and `sys` are imported where it is beside the interpreter, because the start of every kernel
+waits for this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+def find_binary() -> str | None:
+    chosen = os.environ.get("BATON_BINARY")
+    if chosen:
+        return chosen
+    for folder in folders():
+        path = os.path.join(folder, "baton")
+        if os.path.isfile(path) and os.access(path, os.X_OK):
+            return path
+    return None
+
+
+def folders() -> Iterator[str]:
+    yield os.path.dirname(sys.executable)
+    # Where installers put programs when that is not beside the interpreter (`pip install --user`, system Pythons).
+    import sysconfig
+
+    for scheme in (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")):
+        yield sysconfig.get_path("scripts", scheme)
+    yield from (folder for folder in os.environ.get("PATH", "").split(os.pathsep) if folder)
