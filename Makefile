@@ -70,7 +70,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 # Two at a time, which share nothing but processors; those of one file are one user's, in order, and so each library
 # that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
-test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VENV)/.labextension $(INSTALLED)
+test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
 	scripts/install-system-packages network sandbox slurm
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
@@ -220,6 +220,12 @@ $(VENV)/.hub: requirements/hub/package.json requirements/hub/package-lock.json $
 	mkdir -p $(VENV)/hub
 	cp requirements/hub/*.json $(VENV)/hub
 	$(BIN)/npm ci --prefix $(VENV)/hub --silent --ignore-scripts --no-audit --no-fund
+	touch $@
+
+# Programs that run notebooks by themselves, for tests/test_batch_tools.py. They add to JupyterLab, so they are kept apart.
+$(VENV)/.batch: requirements/batch.txt $(VENV)/.requirements-hub
+	rm -rf $(VENV)/batch
+	$(BIN)/pip install --quiet --no-deps --target $(VENV)/batch -r $<
 	touch $@
 
 # What builds the extension of JupyterLab. No script of a package is run.

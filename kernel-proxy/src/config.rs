@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_mirror::TrashLimits;
+use baton_protocol::Priority;
 use baton_transport::{Dial, MemoryHolder, TransportChoice};
 
 use crate::kernel::ForkedKernel;
@@ -30,6 +31,8 @@ pub struct Config {
     pub broker: BrokerChoice,
     /// The course that the notebook is for.
     pub course: Option<String>,
+    /// Low for all cells, or for those that ask for it.
+    pub priority: Priority,
     /// Which ways state may take to a worker.
     pub transport: TransportChoice,
     /// How long a cell, and what it made, wait for a broker that is away.
@@ -68,6 +71,7 @@ pub(crate) struct RemoteConfig {
     pub(crate) relay: Relay,
     pub(crate) broker: BrokerChoice,
     pub(crate) course: Option<String>,
+    pub(crate) priority: Priority,
     pub(crate) trash: TrashConfig,
     /// Where workers on this machine may fetch state; `None` if all state goes through the broker.
     pub(crate) memory: Option<MemoryHolder>,

@@ -77,6 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         relay,
         broker: config.broker,
         course: config.course,
+        priority: config.priority,
         trash: config.trash,
         memory: (config.transport == TransportChoice::Auto).then_some(memory),
         kernel_pid,

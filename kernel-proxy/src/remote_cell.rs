@@ -31,7 +31,9 @@ use std::time::Duration;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, State, Submission};
+use baton_protocol::{
+    CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -61,6 +63,8 @@ const CANCEL_SILENCE: Duration = Duration::from_millis(500);
 pub(crate) struct RemoteCells {
     notebook: NotebookId,
     naming: Naming,
+    /// Of all cells, unless it is the usual one.
+    priority: Priority,
     python: String,
     python_version: String,
     link: Link,
@@ -103,6 +107,7 @@ impl RemoteCells {
         let cells = Self {
             notebook,
             naming: Naming::new(),
+            priority: config.priority,
             python: String::new(),
             python_version: String::new(),
             link,
@@ -152,7 +157,10 @@ impl RemoteCells {
         let mut request = self.request(&run, cell.kind);
         request.notebook_folder = cell.notebook_folder(&mut self.files, &transports).await?;
         let cell_key = Some(self.naming.cell_key(&run.code, &self.link.status()));
-        let priority = run.priority;
+        let priority = match self.priority {
+            Priority::Normal => run.priority,
+            low => low,
+        };
         let state = self.send_state(cell, run.state).await?;
         self.link
             .submit(Submission {

@@ -15,6 +15,7 @@ use std::{
 use anyhow::Context;
 use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
 use baton_mirror::TrashLimits;
+use baton_protocol::Priority;
 use baton_transport::{Dial, TransportChoice};
 use tokio::runtime::Builder;
 
@@ -46,6 +47,7 @@ pub(crate) fn main(
         kernel_arguments: arguments.others,
         broker: choices.broker,
         course: choices.course,
+        priority: choices.priority,
         transport: choices.transport,
         patience: choices.patience,
         virtual_cuda: choices.virtual_cuda,
@@ -62,6 +64,7 @@ pub(crate) fn main(
 struct Choices {
     broker: BrokerChoice,
     course: Option<String>,
+    priority: Priority,
     transport: TransportChoice,
     patience: Duration,
     virtual_cuda: bool,
@@ -73,6 +76,7 @@ impl Choices {
         let settings = Settings::read(surroundings, BTreeMap::new())?;
         Ok(Self {
             course: settings.course.clone(),
+            priority: settings.priority,
             transport: settings.transport,
             patience: settings.broker_patience,
             virtual_cuda: settings.virtual_cuda,
@@ -92,6 +96,7 @@ impl Choices {
         Self {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
             course: None,
+            priority: Priority::default(),
             transport: TransportChoice::default(),
             patience: Duration::ZERO,
             virtual_cuda: true,

@@ -15,7 +15,7 @@ use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration}
 
 use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
-use baton_protocol::address::BrokerAddress;
+use baton_protocol::{Priority, address::BrokerAddress};
 use baton_transport::TransportChoice;
 
 pub(crate) use kinds::{Dashboard, LeavesAt};
@@ -109,6 +109,11 @@ settings! {
     course: Option<String> = "course",
     flag: None,
     default: Nothing { described: "the only course of the person" };
+
+    #[doc = "With `low`, all `%%gpu` cells let other people's cells go first, as with `%%gpu --priority low`. For work without a person who waits, such as autograding."]
+    priority: Priority = "priority",
+    flag: None,
+    default: Text("normal");
 
     #[doc = "Whether a `%%gpu` cell starts a broker and a worker for this user when no broker is configured."]
     autostart: bool = "autostart",

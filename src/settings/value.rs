@@ -4,6 +4,7 @@ use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
+use baton_protocol::Priority;
 use baton_protocol::address::BrokerAddress;
 use baton_transport::TransportChoice;
 
@@ -61,6 +62,18 @@ impl Value for TransportChoice {
         match text {
             "auto" => Some(Self::Auto),
             "http" => Some(Self::Http),
+            _ => None,
+        }
+    }
+}
+
+impl Value for Priority {
+    const EXPECTED: &'static str = "normal or low";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "normal" => Some(Self::Normal),
+            "low" => Some(Self::Low),
             _ => None,
         }
     }

@@ -42,6 +42,7 @@ fn proxy_process() {
             .collect(),
         broker: BrokerChoice::Misconfigured("this is a test".to_owned()),
         course: None,
+        priority: baton_protocol::Priority::Normal,
         transport: TransportChoice::Auto,
         patience: std::time::Duration::from_secs(600),
         virtual_cuda: true,
