@@ -168,17 +168,28 @@ def test_parameters_and_outputs_stay_those_of_the_run(run: Runs) -> None:
     assert printed(read(run.folder / "mine.ipynb").cells[3]) == "7\n"
 
 
-def test_one_job_of_an_array_runs_again(run: Runs) -> None:
-    write(run.folder / "train.ipynb", "print(1 / len(open('data.txt').read()), seed)")
-    said = run("train.ipynb", "-p", "seed=1..2", "--json")
+def test_the_jobs_of_an_array_that_failed_run_again(run: Runs) -> None:
+    write(run.folder / "train.ipynb", "print(seed / (seed - 1 + len(open('data.txt').read())))")
+    said = run("train.ipynb", "-p", "seed=1..3", "-o", "{seed}.ipynb", "--json")
     assert said.returncode == 1
     told = json.loads(said.stdout)
-    assert "is a group" in run("--resume", told["group"]).stderr
+    assert [job["ended"]["outcome"] for job in told["jobs"]] == ["failed", "ok", "ok"]
     (run.folder / "data.txt").write_text("x")
-    said = run("--resume", told["jobs"][1]["job"], "--detach", "--json")
+    # One of them, in the background.
+    said = run("--resume", told["jobs"][0]["job"], "--detach", "--json")
     job = json.loads(said.stdout)["job"]
     assert run("-f", job, command="logs").returncode == 0
-    assert printed(read(run.folder / "train.seed=2.out.ipynb").cells[1]) == "1.0 2\n"
+    assert printed(read(run.folder / "1.ipynb").cells[1]) == "1.0\n"
+    # All of them, also in the background.
+    (run.folder / "1.ipynb").unlink()
+    said = run("--resume", told["group"][-8:], "--detach", "--json")
+    assert said.stderr == "1 of 3 jobs run again\n"
+    again = json.loads(said.stdout)
+    assert [job["parameters"] for job in again["jobs"]] == [{"seed": 1}]
+    assert run("-f", again["group"], command="logs").returncode == 0
+    assert printed(read(run.folder / "1.ipynb").cells[1]) == "1.0\n"
+    assert "there is nothing to resume" in run("--resume", again["group"]).stderr
+    assert "All jobs of this group have ended" in run(again["group"], command="cancel").stderr
 
 
 def test_what_cannot_be_resumed_is_told(run: Runs) -> None:

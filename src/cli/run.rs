@@ -93,7 +93,7 @@ pub(super) fn run() -> Command {
                     "program", "arguments", "output", "parameter", "each", "at-once", "course", "timeout", "gpu",
                     "mem", "priority", "python", "keep",
                 ])
-                .help("Go on with a run where it failed: its job, the job's last digits, or the notebook that it wrote"),
+                .help("Go on with a run where it failed: its job or group, the last digits of it, or the notebook that it wrote"),
         )
         .arg(switch("detach", "Start in the background, print the job, and return").short('d'))
         .arg(python_argument("The Python in which notebooks run"))

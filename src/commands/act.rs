@@ -83,9 +83,13 @@ async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow:
         groups.len() < 2,
         "Several groups end with {end}\nhint: give more digits"
     );
-    if to_come.is_none() && jobs.is_empty() {
-        // Says that there is none.
-        return Ok(vec![find(api, end).await?]);
+    if jobs.is_empty() {
+        match to_come {
+            // Says that there is none.
+            None => return Ok(vec![find(api, end).await?]),
+            Some(0) => anyhow::bail!("All jobs of this group have ended"),
+            Some(_) => {}
+        }
     }
     let mut cancelled = Vec::new();
     for job in &jobs {

@@ -25,7 +25,7 @@ use super::{
     pass_on,
     progress::Progress,
     record::{Ended, Outcome, Record, RunFolder, open_log},
-    request::{Loaded, OneJob, Request},
+    request::{Loaded, OneJob, Request, check_outputs},
     results::{self, ShownJob},
     watched::{self, Run},
 };
@@ -38,51 +38,64 @@ const MOST_AT_ONCE: usize = 32;
 /// Between two looks at whether the group was cancelled.
 const LOOK: Duration = Duration::from_secs(1);
 
-pub(super) fn main(
+/// Begins a group of the jobs with these labels.
+pub(super) fn begin(
     settings: &Settings,
     request: &Request,
-    begun: Option<&String>,
+    labels: &[String],
     detaches: bool,
 ) -> anyhow::Result<ExitCode> {
-    let group = match begun {
-        Some(group) => group.parse().context("Which group?")?,
-        None => GroupId::random(),
-    };
-    let folder = GroupFolder::of(&settings.state_folder, group);
+    let group = GroupId::random();
     let loaded = Loaded::read(request)?;
-    let ids: Vec<JobId> = match begun {
-        Some(_) => folder.read()?.jobs,
-        None => (0..request.count()).map(|_| JobId::random()).collect(),
-    };
-    let jobs = request.jobs(group, &ids)?;
-    if begun.is_none() {
-        for job in &jobs {
-            RunFolder::of(&settings.state_folder, job.id).begin(&Record::new(job, request)?)?;
-        }
-        folder.begin(group, &request.program, ids)?;
-        if detaches {
-            super::go_on_in_background(&request.command, &group.to_string(), folder.lock()?)?;
-            results::show_detached_group(group, &jobs, request.json);
-            return Ok(ExitCode::SUCCESS);
-        }
+    let jobs = labels
+        .iter()
+        .map(|label| request.job(JobId::random(), Some(group), label))
+        .collect::<anyhow::Result<Vec<_>>>()?;
+    check_outputs(&jobs)?;
+    for job in &jobs {
+        RunFolder::of(&settings.state_folder, job.id).begin(&Record::new(job, request)?)?;
     }
-    let lock = match begun {
-        Some(_) => None,
-        None => Some(folder.lock()?),
-    };
-    let runtime = crate::runtime::start(Builder::new_current_thread())?;
+    let folder = GroupFolder::of(&settings.state_folder, group);
+    let ids = jobs.iter().map(|job| job.id).collect();
+    folder.begin(group, &request.program, ids)?;
+    let lock = folder.lock()?;
+    if detaches {
+        super::go_on_in_background(&request.command, &group.to_string(), lock)?;
+        results::show_detached_group(group, &jobs, request.json);
+        return Ok(ExitCode::SUCCESS);
+    }
     let array = Array {
         request,
         loaded: &loaded,
         jobs: &jobs,
         folder: &folder,
     };
-    let shown = Shown::new(&array, begun.is_some() || request.json)?;
-    let ended = runtime.block_on(run(&array, shown, begun.is_some()))?;
-    folder.end()?;
+    let ended = array.run_to_end(request.json, false)?;
     drop(lock);
     let jobs: Vec<ShownJob> = jobs.iter().zip(&ended).map(ShownJob::of).collect();
     results::show_group(group, &jobs, request.json)
+}
+
+/// Goes on with a group in the background, which has the lock from the process that began it.
+pub(super) fn go_on(
+    settings: &Settings,
+    request: &Request,
+    group: GroupId,
+) -> anyhow::Result<ExitCode> {
+    let folder = GroupFolder::of(&settings.state_folder, group);
+    let ids = folder.read()?.jobs.into_iter();
+    let jobs = ids.map(|id| {
+        let record = folder.job(id).read()?;
+        request.job(id, Some(group), &record.label)
+    });
+    let array = Array {
+        request,
+        loaded: &Loaded::read(request)?,
+        jobs: &jobs.collect::<anyhow::Result<Vec<_>>>()?,
+        folder: &folder,
+    };
+    array.run_to_end(true, true)?;
+    Ok(ExitCode::SUCCESS)
 }
 
 struct Array<'a> {
@@ -91,6 +104,17 @@ struct Array<'a> {
     loaded: &'a Loaded,
     jobs: &'a [OneJob],
     folder: &'a GroupFolder,
+}
+
+impl Array<'_> {
+    /// Returns how each job ended.
+    fn run_to_end(&self, is_quiet: bool, in_background: bool) -> anyhow::Result<Vec<Ended>> {
+        let runtime = crate::runtime::start(Builder::new_current_thread())?;
+        let shown = Shown::new(self, is_quiet)?;
+        let ended = runtime.block_on(run(self, shown, in_background))?;
+        self.folder.end()?;
+        Ok(ended)
+    }
 }
 
 /// Which jobs are begun when: by their places in the array.

@@ -19,7 +19,7 @@ use std::{
 };
 
 use anyhow::Context;
-use baton_protocol::JobId;
+use baton_protocol::{GroupId, JobId};
 use clap::ArgMatches;
 use nix::unistd;
 use tokio::{runtime::Builder, sync::mpsc};
@@ -47,22 +47,22 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     // Of the process that began the run, in the one that goes on with it.
     if let Some(begun) = matches.get_one::<String>(IN_BACKGROUND) {
         let _ = unistd::setsid();
-        let job = begun.parse().context("Which job?")?;
+        let job: JobId = begun.parse().context("Which job?")?;
         let folder = RunFolder::of(&settings.state_folder, job);
         return match folder.read_if_any()? {
             Some(record) => {
-                let job = request.job_labelled(job, &record.label)?;
+                let job = request.job(job, None, &record.label)?;
                 run_alone(settings, &request, &job, true, false)
             }
-            None => array::main(settings, &request, Some(begun), false),
+            None => array::go_on(settings, &request, GroupId(job.0)),
         };
     }
     record::forget_old(&settings.state_folder);
     let detaches = matches.get_flag("detach");
     match request.is_array() {
-        true => array::main(settings, &request, None, detaches),
+        true => array::begin(settings, &request, &request.labels(), detaches),
         false => {
-            let job = request.job_labelled(JobId::random(), "")?;
+            let job = request.job(JobId::random(), None, "")?;
             run_alone(settings, &request, &job, false, detaches)
         }
     }

@@ -113,64 +113,36 @@ impl Request {
             .any(|combination| !combination.different.is_empty())
     }
 
-    pub(super) fn count(&self) -> usize {
-        self.combinations.len()
+    /// What distinguishes its jobs from each other.
+    pub(super) fn labels(&self) -> Vec<String> {
+        self.combinations.iter().map(label).collect()
     }
 
-    /// The one with this label, by itself.
-    pub(super) fn job_labelled(&self, id: JobId, label: &str) -> anyhow::Result<OneJob> {
-        let mut jobs = self
-            .combinations
-            .iter()
-            .map(|combination| self.job(id, None, combination));
-        jobs.find(|job| job.label == label)
-            .context("The command line makes no such job")
-    }
-
-    /// The jobs of an array, with these identifiers.
-    ///
-    /// Each has a notebook of its own.
-    pub(super) fn jobs(&self, group: GroupId, ids: &[JobId]) -> anyhow::Result<Vec<OneJob>> {
-        let jobs: Vec<OneJob> = ids
-            .iter()
-            .zip(&self.combinations)
-            .map(|(id, combination)| self.job(*id, Some(group), combination))
-            .collect();
-        let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
-        for job in &jobs {
-            let output = job.output.as_deref().unwrap_or(&self.program);
-            if let Some(other) = outputs.insert(output, job) {
-                anyhow::bail!(
-                    "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
-                    other.label,
-                    job.label,
-                    output.display()
-                );
-            }
-        }
-        Ok(jobs)
-    }
-
-    fn job(&self, id: JobId, group: Option<GroupId>, combination: &Combination) -> OneJob {
-        let parts = combination.different.iter();
-        let parts: Vec<String> = parts
-            .map(|parameter| format!("{}={}", parameter.name, parameter.value_in_names()))
-            .collect();
-        OneJob {
+    /// The job with this label.
+    pub(super) fn job(
+        &self,
+        id: JobId,
+        group: Option<GroupId>,
+        label: &str,
+    ) -> anyhow::Result<OneJob> {
+        let mut combinations = self.combinations.iter();
+        let combination = combinations.find(|combination| self::label(combination) == label);
+        let combination = combination.context("The command line makes no such job")?;
+        Ok(OneJob {
             id,
             group,
-            label: parts.join(" "),
+            label: label.to_owned(),
             parameters: combination.parameters.clone(),
-            output: self.is_notebook().then(|| self.output(combination, &parts)),
-        }
+            output: self.is_notebook().then(|| self.output(combination)),
+        })
     }
 
     /// Where the notebook goes as it ran: `train.out.ipynb` beside `train.ipynb`, or `train.seed=3.out.ipynb`.
-    fn output(&self, combination: &Combination, parts: &[String]) -> PathBuf {
+    fn output(&self, combination: &Combination) -> PathBuf {
         let Some(output) = &self.output else {
             let stem = self.program.file_stem().unwrap_or_default();
             let mut name = stem.to_os_string();
-            for part in parts {
+            for part in parts(combination) {
                 name.push(format!(".{part}"));
             }
             name.push(".out.ipynb");
@@ -222,6 +194,18 @@ impl Request {
     }
 }
 
+/// Each parameter that differs between the jobs, as part of a name.
+fn parts(combination: &Combination) -> Vec<String> {
+    let different = combination.different.iter();
+    different
+        .map(|parameter| format!("{}={}", parameter.name, parameter.value_in_names()))
+        .collect()
+}
+
+fn label(combination: &Combination) -> String {
+    parts(combination).join(" ")
+}
+
 /// In the order of the command line.
 fn given(matches: &ArgMatches) -> Vec<Given> {
     let of = |name: &str| {
@@ -240,6 +224,26 @@ pub(crate) fn is_notebook(program: &Path) -> bool {
     program
         .extension()
         .is_some_and(|extension| extension == "ipynb")
+}
+
+/// Each job of an array has a notebook of its own.
+///
+/// # Errors
+/// When two would write the same one.
+pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
+    let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
+    for job in jobs {
+        let output = job.output.as_deref().context("Arrays are of notebooks")?;
+        if let Some(other) = outputs.insert(output, job) {
+            anyhow::bail!(
+                "{} and {} would both write {}\nhint: put the names of the parameters in braces: -o 'out-{{seed}}.ipynb'",
+                other.label,
+                job.label,
+                output.display()
+            );
+        }
+    }
+    Ok(())
 }
 
 /// The program, as far as it is read before it runs.

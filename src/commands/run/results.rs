@@ -74,11 +74,10 @@ pub(super) fn show(
 }
 
 /// Says how the run can go on.
-pub(super) fn show_kept(record: &Record) {
-    if let Some(kept) = record
-        .kept
-        .as_ref()
-        .filter(|kept| kept.until > Timestamp::now())
+pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
+    if let Some(kept) = &record.kept
+        && kept.until > Timestamp::now()
+        && folder.is_running().unwrap_or(false)
     {
         eprintln!(
             "Its variables are kept until {}: `baton run --resume {}` goes on at cell {}",
@@ -205,7 +204,10 @@ pub(super) fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<
 }
 
 /// How all jobs of a group ended; `None` while the group runs.
-fn ends_of(settings: &Settings, group: &GroupFolder) -> anyhow::Result<Option<Vec<Ended>>> {
+pub(super) fn ends_of(
+    settings: &Settings,
+    group: &GroupFolder,
+) -> anyhow::Result<Option<Vec<Ended>>> {
     let is_running = group.is_running().context("Failed to look at the group")?;
     if is_running {
         return Ok(None);
@@ -234,7 +236,7 @@ pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
         Ok(ended.map(|ended| (ended.error.clone().unwrap_or_default(), exit_code(&ended))))
     };
     let code = follow(&folder.log(), follows, ended)?;
-    show_kept(&folder.read()?);
+    show_kept(&folder, &folder.read()?);
     Ok(code)
 }
 
@@ -304,7 +306,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     match ended {
         Some(ended) => {
             show_end(Some(output), &ended);
-            show_kept(&record);
+            show_kept(&folder, &record);
             Ok(ExitCode::from(exit_code(&ended)))
         }
         None => {

@@ -22,9 +22,10 @@ use jiff::Timestamp;
 use tokio::sync::mpsc;
 
 use super::{
+    array,
     group::GroupFolder,
     progress::Progress,
-    record::{Ended, Kept, Outcome, RunFolder},
+    record::{Ended, Kept, Outcome, Record, RunFolder},
     request::{Loaded, OneJob, Request, is_notebook},
     results,
     watched::{Run, Watched},
@@ -150,8 +151,11 @@ pub(super) fn main(
     matches: &ArgMatches,
     run: &str,
 ) -> anyhow::Result<ExitCode> {
-    let folder = find(&settings.state_folder, run)?;
     let (json, detaches) = (matches.get_flag("json"), matches.get_flag("detach"));
+    if let Some(group) = GroupFolder::find(&settings.state_folder, run)? {
+        return resume_group(settings, &group, json, detaches);
+    }
+    let folder = find(&settings.state_folder, run)?;
     let record = folder.read()?;
     match results::end_of(&settings.state_folder, &folder)? {
         None => anyhow::bail!("This run goes on\nhint: baton logs -f {}", record.job),
@@ -160,18 +164,7 @@ pub(super) fn main(
         }
         Some(_) => {}
     }
-    // Paths of the command line are from there.
-    std::env::set_current_dir(&record.called_in)
-        .with_context(|| format!("The folder {} is gone", record.called_in.display()))?;
-    let words: Vec<OsString> = record.command.iter().map(OsString::from).collect();
-    let command = cli::matches(&words);
-    let command = command
-        .subcommand_matches("run")
-        .context("This run was recorded by another version\nhint: run it again")?;
-    let mut request = Request::read(command, &words)?;
-    request.json = json;
-    // What cannot be read is said here, and not in the background.
-    Loaded::read(&request)?;
+    let request = request_of(&record, json)?;
     let mut log = File::open(folder.log()).context("Failed to read the log of the run")?;
     log.seek(SeekFrom::End(0))?;
     if record.kept.is_some() && ask(&folder, record.job)? {
@@ -183,8 +176,54 @@ pub(super) fn main(
         return follow(settings, &folder, log, json);
     }
     eprintln!("The variables of this run are not kept: all of it runs again");
-    let job = request.job_labelled(JobId::random(), &record.label)?;
+    let job = request.job(JobId::random(), None, &record.label)?;
     super::run_alone(settings, &request, &job, false, detaches)
+}
+
+/// Runs the jobs again that did not end well, as a group of their own.
+fn resume_group(
+    settings: &Settings,
+    group: &GroupFolder,
+    json: bool,
+    detaches: bool,
+) -> anyhow::Result<ExitCode> {
+    let record = group.read()?;
+    let Some(ends) = results::ends_of(settings, group)? else {
+        anyhow::bail!("This group goes on\nhint: baton logs -f {}", record.group);
+    };
+    let mut records = Vec::new();
+    for (job, ended) in record.jobs.iter().zip(&ends) {
+        if ended.outcome != Outcome::Ok {
+            records.push(group.job(*job).read()?);
+        }
+    }
+    let first = records.first().context(
+        "All jobs of this group have ended without an error: there is nothing to resume",
+    )?;
+    let request = request_of(first, json)?;
+    let labels: Vec<String> = records.iter().map(|record| record.label.clone()).collect();
+    eprintln!("{} of {} jobs run again", labels.len(), ends.len());
+    array::begin(settings, &request, &labels, detaches)
+}
+
+/// As the run was asked for, from the folder where that was.
+fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
+    std::env::set_current_dir(&record.called_in)
+        .with_context(|| format!("The folder {} is gone", record.called_in.display()))?;
+    let words: Vec<OsString> = record.command.iter().map(OsString::from).collect();
+    anyhow::ensure!(
+        !words.is_empty(),
+        "This run was recorded by an older version\nhint: run it again"
+    );
+    let command = cli::matches(&words);
+    let command = command
+        .subcommand_matches("run")
+        .context("It was no `baton run`")?;
+    let mut request = Request::read(command, &words)?;
+    request.json = json;
+    // What cannot be read is said here, and not in the background.
+    Loaded::read(&request)?;
+    Ok(request)
 }
 
 fn find(state_folder: &Path, run: &str) -> anyhow::Result<RunFolder> {
@@ -196,10 +235,6 @@ fn find(state_folder: &Path, run: &str) -> anyhow::Result<RunFolder> {
         })?;
         return RunFolder::find(state_folder, job);
     }
-    anyhow::ensure!(
-        GroupFolder::find(state_folder, run)?.is_none(),
-        "{run} is a group\nhint: name one of its jobs, or the notebook that it wrote"
-    );
     RunFolder::find(state_folder, run)
 }
 
@@ -234,7 +269,7 @@ fn follow(
         if let Some(ended) = ended {
             let record = folder.read()?;
             let code = results::show(record.job, record.output.as_deref(), &ended, json);
-            results::show_kept(&record);
+            results::show_kept(folder, &record);
             return code;
         }
         sleep(LOOK);
