@@ -15,7 +15,7 @@ mod streams;
 use std::{path::Path, time::Duration};
 
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
-use tokio::sync::mpsc;
+use tokio::sync::{Notify, mpsc};
 
 pub use document::{CodeCell, Document, DocumentError};
 pub use outputs::Recorder;
@@ -115,8 +115,11 @@ impl Runner {
     ) -> Result<End, ClientError> {
         let interrupter = self.kernel.interrupter();
         let code = cell(&job);
-        let mut is_interrupted = false;
+        // An interrupt between two cells is lost, so it waits for the first sign of this one.
+        let begun = Notify::new();
+        let (mut is_interrupted, mut is_sent) = (false, false);
         let running = self.kernel.run_as(job.message_id, &code, |output| {
+            begun.notify_one();
             if let Some(report) = Report::of(output) {
                 let _ = reports.send(report); // nobody may listen
             }
@@ -126,12 +129,16 @@ impl Runner {
             tokio::select! {
                 reply = &mut running => break reply?,
                 Some(()) = interrupts.recv() => match std::mem::replace(&mut is_interrupted, true) {
-                    false => interrupter.interrupt(),
+                    false => {}
                     true => {
                         self.gave_up = true;
                         return Ok(End::Interrupted);
                     }
                 },
+                () = begun.notified(), if is_interrupted && !is_sent => {
+                    is_sent = true;
+                    interrupter.interrupt();
+                }
             }
         };
         let error = reply.error.filter(|_| reply.status != ReplyStatus::Ok);
