@@ -224,6 +224,10 @@ async fn jobs_of_a_group_are_found_by_its_last_digits() {
         let others: Vec<Job> = every(&broker, "ada-token", &path).await;
         assert_eq!(others, []);
     }
+    let page = answer(&broker, "bob-token", &format!("/job?id={}", jobs[0])).await;
+    let page = page.text().await.unwrap();
+    let shown = format!("<dt>Group</dt><dd><code>{group}</code></dd>");
+    assert!(page.contains(&shown), "{page}");
 }
 
 #[tokio::test]
