@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from pathlib import Path
 from typing import Any
@@ -132,18 +133,19 @@ def test_a_detached_array_is_followed_and_fetched(run: Runs, place: Place, tmp_p
 
 
 def test_a_group_is_cancelled_with_what_it_has_not_submitted(run: Runs, place: Place, tmp_path: Path) -> None:
+    """Some of its jobs run, some wait in the queue, and others are to come."""
     cell, _ = held(place, "never")
     write(tmp_path / "long.ipynb", cell)
-    told = detach(run, "long.ipynb", "-p", "seed=1..30", "--at-once", "2")
+    told = detach(run, "long.ipynb", "-p", "seed=1..30")
     group = told["group"]
-    wait_for_log(run, told["jobs"][0]["job"], "begun")
+    wait_for_log(run, group, " runs ")
+    wait_until(lambda: {row["state"] for row in rows_of(run, group)} == {"queued", "started"}, "some run, some wait")
     said = run(group[-8:], command="cancel")
     assert said.returncode == 0, said.stderr
-    assert "28 jobs of this group will not be submitted" in said.stderr
+    assert re.search(r"\b[12]\d jobs of this group will not be submitted", said.stderr), said.stderr
     followed = run("-f", group, command="logs")
-    assert followed.returncode == 130
-    assert followed.stderr == "Of 30 jobs, 30 cancelled\n"
-    assert len(rows_of(run, group)) <= 2
+    assert (followed.returncode, followed.stderr) == (130, "Of 30 jobs, 30 cancelled\n"), followed.stdout
+    assert len(rows_of(run, group)) < 20
     assert {row["state"] for row in rows_of(run, group)} == {"finished"}
     assert "Cancelled before it was submitted" in run(told["jobs"][29]["job"], command="logs").stderr
     assert "no cell that ends with" in run("0123456789abcdef0123", command="cancel").stderr

@@ -48,6 +48,8 @@ pub enum End {
     /// The program failed and has reported why.
     ProgramFailed(String),
     Interrupted,
+    /// Somebody stopped it at the broker before it ran.
+    Stopped(String),
     /// The time limit of the job, or of cells in its course.
     TimedOut,
     /// The service could not run it, or not to its end: the error and its message.
@@ -147,6 +149,7 @@ impl Runner {
             Some(error) => match error.ename.as_str() {
                 "ProgramFailed" => End::ProgramFailed(error.evalue),
                 "KeyboardInterrupt" => End::Interrupted,
+                "CellStopped" => End::Stopped(error.evalue),
                 "CellTimeout" => End::TimedOut,
                 _ => End::ServiceFailed {
                     name: error.ename,

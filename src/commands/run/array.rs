@@ -235,7 +235,10 @@ async fn run(
             continue;
         };
         for place in schedule.stop() {
-            array.folder.job(array.jobs[place].id).end(&why, None)?;
+            let recorded = array.folder.job(array.jobs[place].id).end(&why, None);
+            if let Err(error) = recorded {
+                tracing::warn!("{error:#}"); // others are still to end in order
+            }
             ended.insert(place, why.clone());
         }
         if why.outcome == Outcome::Interrupted {

@@ -175,6 +175,10 @@ impl Watched {
                 error: Some("The run was interrupted".to_owned()),
                 ..Ended::new(Outcome::Interrupted)
             },
+            End::Stopped(why) => Ended {
+                error: Some(why),
+                ..Ended::new(Outcome::Interrupted)
+            },
             End::TimedOut => Ended {
                 error: Some("Stopped at the time limit of the run".to_owned()),
                 cell: cell.map(|cell| cell + 1),
