@@ -27,7 +27,7 @@ use super::{
     record::{Ended, Outcome, Record, RunFolder, open_log},
     request::{Loaded, OneJob, Request, check_outputs},
     results::{self, ShownJob},
-    watched::{self, Run},
+    watched::{self, Run, Step},
 };
 use crate::{settings::Settings, signals::EndSignals};
 
@@ -123,6 +123,8 @@ struct Schedule {
     count: usize,
     at_once: usize,
     next: usize,
+    /// Its kernel starts. One after the other, so that the jobs are submitted in their order.
+    starting: Option<usize>,
     /// Submitted, and not yet on a worker.
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
@@ -134,30 +136,38 @@ impl Schedule {
             count,
             at_once: at_once.unwrap_or(MOST_AT_ONCE).min(MOST_AT_ONCE),
             next: 0,
+            starting: None,
             waiting: BTreeSet::new(),
             running: BTreeSet::new(),
         }
     }
 
     fn begin_next(&mut self) -> Option<usize> {
-        let has_room = self.waiting.len() < MOST_WAITING
+        let has_room = self.starting.is_none()
+            && self.waiting.len() < MOST_WAITING
             && self.waiting.len() + self.running.len() < self.at_once;
         if !has_room || self.next == self.count {
             return None;
         }
         self.next += 1;
-        self.waiting.insert(self.next - 1);
-        Some(self.next - 1)
+        self.starting = Some(self.next - 1);
+        self.starting
     }
 
-    fn on_begin(&mut self, job: usize) {
-        if self.waiting.remove(&job) {
-            self.running.insert(job);
-        }
+    fn on_step(&mut self, job: usize, step: Step) {
+        self.starting.take_if(|starting| *starting == job);
+        match step {
+            Step::Submitted => self.waiting.insert(job),
+            Step::OnWorker => {
+                self.waiting.remove(&job);
+                self.running.insert(job)
+            }
+        };
     }
 
     /// Returns whether a worker had run it.
     fn on_end(&mut self, job: usize) -> bool {
+        self.starting.take_if(|starting| *starting == job);
         self.waiting.remove(&job);
         self.running.remove(&job)
     }
@@ -183,7 +193,7 @@ async fn run(
     let mut ended: BTreeMap<usize, Ended> = BTreeMap::new();
     let mut running = FuturesUnordered::new();
     let mut interrupts: BTreeMap<usize, mpsc::Sender<()>> = BTreeMap::new();
-    let (on_worker, mut on_workers) = mpsc::unbounded_channel();
+    let (step, mut steps) = mpsc::unbounded_channel();
     let mut look = interval(LOOK);
     look.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut is_cancelled = false;
@@ -191,10 +201,10 @@ async fn run(
         while let Some(place) = schedule.begin_next() {
             let (interrupt, interrupts_of_job) = mpsc::channel(1);
             interrupts.insert(place, interrupt);
-            let on_worker = on_worker.clone();
+            let step = step.clone();
             running.push(async move {
-                let on_begin = || _ = on_worker.send(place);
-                let ended = run_job(array, &array.jobs[place], interrupts_of_job, on_begin).await;
+                let on_step = |reached| _ = step.send((place, reached));
+                let ended = run_job(array, &array.jobs[place], interrupts_of_job, on_step).await;
                 let ended = ended.and_then(|ended| {
                     array.folder.job(array.jobs[place].id).end(&ended, None)?;
                     Ok(ended)
@@ -208,16 +218,16 @@ async fn run(
         }
         shown.progress(&schedule, ended.len());
         let stopped = tokio::select! {
-            Some(place) = on_workers.recv() => {
-                schedule.on_begin(place);
-                shown.begun(&array.jobs[place]);
+            Some((place, step)) = steps.recv() => {
+                schedule.on_step(place, step);
+                shown.step(&array.jobs[place], step);
                 None
             }
             Some((place, end)) = running.next() => {
                 interrupts.remove(&place);
-                while let Ok(other) = on_workers.try_recv() {
-                    schedule.on_begin(other);
-                    shown.begun(&array.jobs[other]);
+                while let Ok((other, step)) = steps.try_recv() {
+                    schedule.on_step(other, step);
+                    shown.step(&array.jobs[other], step);
                 }
                 let has_run = schedule.on_end(place);
                 shown.ended(&array.jobs[place], &end);
@@ -255,7 +265,7 @@ async fn run_job(
     array: &Array<'_>,
     job: &OneJob,
     interrupts: mpsc::Receiver<()>,
-    on_begin: impl FnOnce(),
+    on_step: impl FnMut(Step),
 ) -> anyhow::Result<Ended> {
     let folder = array.folder.job(job.id);
     let loaded = array.loaded.with(job);
@@ -267,7 +277,7 @@ async fn run_job(
         loaded: &loaded,
         folder: &folder,
     };
-    watched::run(run, progress, interrupts, on_begin).await
+    watched::run(run, progress, interrupts, on_step).await
 }
 
 fn cancelled() -> Ended {
@@ -304,8 +314,10 @@ impl Shown {
         })
     }
 
-    fn begun(&mut self, job: &OneJob) {
-        self.record(&format!("{} runs (job {})", job.label, job.id));
+    fn step(&mut self, job: &OneJob, step: Step) {
+        if step == Step::OnWorker {
+            self.record(&format!("{} runs (job {})", job.label, job.id));
+        }
     }
 
     fn ended(&mut self, job: &OneJob, ended: &Ended) {
@@ -338,7 +350,7 @@ impl Shown {
             "\r\x1b[2K{ended} of {} ended, {} running, {} waiting, {} to come",
             self.count,
             schedule.running.len(),
-            schedule.waiting.len(),
+            schedule.waiting.len() + usize::from(schedule.starting.is_some()),
             schedule.count - schedule.next,
         );
         let _ = terminal.flush();
@@ -362,22 +374,29 @@ impl Drop for Shown {
 mod tests {
     use super::*;
 
-    fn begun(schedule: &mut Schedule) -> Vec<usize> {
-        std::iter::from_fn(|| schedule.begin_next()).collect()
+    /// Those that are submitted now, one after the other.
+    fn submitted(schedule: &mut Schedule) -> Vec<usize> {
+        let next = || {
+            let job = schedule.begin_next()?;
+            assert_eq!(schedule.begin_next(), None, "one kernel starts at a time");
+            schedule.on_step(job, Step::Submitted);
+            Some(job)
+        };
+        std::iter::from_fn(next).collect()
     }
 
     #[test]
     fn jobs_follow_as_others_leave_the_queue() {
         let mut schedule = Schedule::new(100, None);
-        assert_eq!(begun(&mut schedule), [0, 1, 2, 3]);
-        schedule.on_begin(1);
-        schedule.on_begin(2);
-        assert_eq!(begun(&mut schedule), [4, 5]);
+        assert_eq!(submitted(&mut schedule), [0, 1, 2, 3]);
+        schedule.on_step(1, Step::OnWorker);
+        schedule.on_step(2, Step::OnWorker);
+        assert_eq!(submitted(&mut schedule), [4, 5]);
         assert!(schedule.on_end(1));
         assert!(!schedule.on_end(0));
-        assert_eq!(begun(&mut schedule), [6]);
+        assert_eq!(submitted(&mut schedule), [6]);
         assert_eq!(schedule.stop(), 7..100);
-        assert!(begun(&mut schedule).is_empty());
+        assert!(submitted(&mut schedule).is_empty());
     }
 
     #[test]
@@ -390,13 +409,13 @@ mod tests {
             let mut schedule = Schedule::new(100, at_once);
             let mut all = 0;
             loop {
-                let begun = begun(&mut schedule);
-                if begun.is_empty() {
+                let submitted = submitted(&mut schedule);
+                if submitted.is_empty() {
                     break;
                 }
-                all += begun.len();
-                for job in begun {
-                    schedule.on_begin(job);
+                all += submitted.len();
+                for job in submitted {
+                    schedule.on_step(job, Step::OnWorker);
                 }
             }
             assert_eq!(all, most);
@@ -404,10 +423,12 @@ mod tests {
     }
 
     #[test]
-    fn a_short_array_ends() {
-        let mut schedule = Schedule::new(1, None);
-        assert_eq!(begun(&mut schedule), [0]);
+    fn a_kernel_that_does_not_start_keeps_no_other_from_starting() {
+        let mut schedule = Schedule::new(2, None);
+        assert_eq!(schedule.begin_next(), Some(0));
         assert!(!schedule.on_end(0));
-        assert!(begun(&mut schedule).is_empty());
+        assert_eq!(submitted(&mut schedule), [1]);
+        assert!(!schedule.on_end(1));
+        assert!(submitted(&mut schedule).is_empty());
     }
 }

@@ -131,7 +131,7 @@ async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     let listening = tokio::spawn(pass_on(signals, interrupt, in_background));
     let ended = match in_background && run.request.is_notebook() && !run.request.keep.is_zero() {
         true => resume::run(run, progress, interrupts).await,
-        false => watched::run(run, progress, interrupts, || {}).await,
+        false => watched::run(run, progress, interrupts, |_| {}).await,
     };
     listening.abort();
     ended

@@ -62,7 +62,7 @@ pub(super) async fn run(
         };
         let keep = Some(Keep { name: &name, begin });
         let end = watched
-            .follow(run, &mut runner, keep, &mut interrupts, || {})
+            .follow(run, &mut runner, keep, &mut interrupts, |_| {})
             .await?;
         let stays = watched.is_kept() && matches!(end, End::ProgramFailed(_) | End::TimedOut);
         let cells = watched.cells_before(run);

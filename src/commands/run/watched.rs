@@ -28,12 +28,21 @@ pub(super) struct Run<'a> {
     pub(super) folder: &'a RunFolder,
 }
 
-/// Runs the job in a kernel of its own. `on_begin` is called when a worker has begun with its first cell.
+/// How far a job has come; each is said once.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Step {
+    /// To the broker, as far as the kernel's first sign tells.
+    Submitted,
+    /// A worker has begun with its first cell.
+    OnWorker,
+}
+
+/// Runs the job in a kernel of its own.
 pub(super) async fn run(
     run: Run<'_>,
     progress: Progress,
     mut interrupts: mpsc::Receiver<()>,
-    on_begin: impl FnOnce(),
+    on_step: impl FnMut(Step),
 ) -> anyhow::Result<Ended> {
     let mut watched = Watched::begin(run, progress)?;
     let kernelspec = run.request.kernelspec(run.job)?;
@@ -41,7 +50,7 @@ pub(super) async fn run(
         return watched.end(End::Interrupted);
     };
     let end = watched
-        .follow(run, &mut runner, None, &mut interrupts, on_begin)
+        .follow(run, &mut runner, None, &mut interrupts, on_step)
         .await;
     runner.end().await;
     watched.end(end?)
@@ -93,9 +102,9 @@ impl Watched {
         runner: &mut Runner,
         keep: Option<Keep<'_>>,
         interrupts: &mut mpsc::Receiver<()>,
-        on_begin: impl FnOnce(),
+        mut on_step: impl FnMut(Step),
     ) -> anyhow::Result<End> {
-        let mut on_begin = Some(on_begin);
+        let mut step = None;
         let (reports, mut reported) = mpsc::unbounded_channel();
         let running = runner.run(
             baton_runner::Job {
@@ -114,8 +123,13 @@ impl Watched {
             tokio::select! {
                 biased;
                 Some(report) = reported.recv() => {
-                    if matches!(report, Report::Program(_)) && let Some(on_begin) = on_begin.take() {
-                        on_begin();
+                    let reached = match report {
+                        Report::Program(_) => Step::OnWorker,
+                        _ => Step::Submitted,
+                    };
+                    if step.is_none() || step == Some(Step::Submitted) && reached == Step::OnWorker {
+                        step = Some(reached);
+                        on_step(reached);
                     }
                     self.on_report(&report);
                 }
