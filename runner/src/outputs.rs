@@ -271,3 +271,91 @@ fn split_texts(output: &mut Map<String, Value>) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+
+    fn notebook(sources: &[&str]) -> Document {
+        let cell = |source: &&str| match source.strip_prefix('#') {
+            Some(title) => {
+                json!({"cell_type": "markdown", "id": title.trim(), "metadata": {}, "source": title})
+            }
+            None => {
+                json!({"cell_type": "code", "id": *source, "metadata": {}, "execution_count": null, "source": *source, "outputs": []})
+            }
+        };
+        let cells: Vec<Value> = sources.iter().map(cell).collect();
+        let value = json!({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": cells});
+        Document::parse(&value.to_string()).unwrap()
+    }
+
+    fn message(msg_type: &str, content: Value) -> Report {
+        Report::Program(Message {
+            msg_type: msg_type.to_owned(),
+            content,
+            date: String::new(),
+        })
+    }
+
+    fn shows(id: &str, text: &str) -> Value {
+        json!({"data": {"text/plain": text}, "metadata": {}, "transient": {"display_id": id}})
+    }
+
+    fn texts(recorder: &mut Recorder, cell: usize) -> Vec<String> {
+        let cell = recorder.document().code_cell(cell).unwrap();
+        let outputs = cell["outputs"].as_array().unwrap().iter();
+        outputs
+            .map(|output| output["data"]["text/plain"][0].as_str().unwrap().to_owned())
+            .collect()
+    }
+
+    /// The first two cells of a notebook of three have run.
+    fn interrupted() -> Recorder {
+        let mut recorder = Recorder::new(notebook(&["a", "b", "c"]));
+        for (cell, id) in [(0, "bar"), (1, "other")] {
+            recorder.record(&message("cell", json!({"number": cell})));
+            recorder.record(&message(
+                "execute_input",
+                json!({"execution_count": cell + 1}),
+            ));
+            recorder.record(&message("display_data", shows(id, "old")));
+            recorder.record(&message("execute_reply", json!({})));
+        }
+        recorder
+    }
+
+    #[test]
+    fn cells_that_ran_keep_what_they_showed_where_they_are_now() {
+        let mut recorder = interrupted();
+        recorder.resume(notebook(&["# title", "a", "changed", "c"]), 1);
+        assert_eq!(recorder.running(), None);
+        assert_eq!(texts(&mut recorder, 1), ["old"]);
+        assert_eq!(
+            recorder.document().code_cell(1).unwrap()["execution_count"],
+            1
+        );
+        assert!(texts(&mut recorder, 2).is_empty());
+        // A later cell moves the bar of an earlier one, and knows nothing of a cell that runs again.
+        recorder.record(&message("cell", json!({"number": 2})));
+        recorder.record(&message("update_display_data", shows("bar", "new")));
+        recorder.record(&message("update_display_data", shows("other", "new")));
+        assert_eq!(texts(&mut recorder, 1), ["new"]);
+        assert!(texts(&mut recorder, 2).is_empty());
+    }
+
+    #[test]
+    fn nothing_is_kept_where_all_cells_run_again() {
+        let mut recorder = interrupted();
+        recorder.resume(notebook(&["a", "b", "c"]), 2);
+        recorder.record(&message("restarted", json!({})));
+        for cell in 0..3 {
+            assert!(texts(&mut recorder, cell).is_empty());
+        }
+        recorder.record(&message("cell", json!({"number": 0})));
+        recorder.record(&message("display_data", shows("bar", "again")));
+        assert_eq!(texts(&mut recorder, 0), ["again"]);
+    }
+}
