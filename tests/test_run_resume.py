@@ -87,6 +87,17 @@ def test_variables_are_kept_in_the_sandbox_of_a_course(service: Service) -> None
     (run.folder / "data.txt").write_text("data")
     assert resume(run, job)["ended"]["outcome"] == "ok"
     assert [printed(cell) for cell in out(run).cells] == [model, "2\n", f"{model.strip()} 2\n"]
+    (run.folder / "helper.py").write_text("value = 1\n")
+    (run.folder / "data.txt").write_text("")
+    job = failed(run, LOADS + "\nimport helper", FAILS, "print(helper.value)")
+    model = printed(out(run).cells[0])
+    assert resume(run, job)["ended"]["outcome"] == "failed"
+    assert printed(out(run).cells[0]) == model
+    (run.folder / "data.txt").write_text("data")
+    (run.folder / "helper.py").write_text("value = 'mended'\n")
+    assert resume(run, job)["ended"]["outcome"] == "ok"
+    assert printed(out(run).cells[0]) != model
+    assert printed(out(run).cells[2]) == "mended\n"
 
 
 def test_it_may_fail_and_go_on_again(run: Runs) -> None:
@@ -120,6 +131,24 @@ def test_a_change_above_runs_all_cells_again(run: Runs, cells: list[str]) -> Non
     assert "resumed" not in ran.metadata.baton
 
 
+def test_a_module_that_changed_runs_all_cells_again(run: Runs) -> None:
+    (run.folder / "helper.py").write_text("value = 1\n")
+    (run.folder / "unused.py").write_text("")
+    job = failed(run, LOADS + "\nimport helper", FAILS, "print(helper.value)")
+    model = printed(out(run).cells[0])
+    (run.folder / "unused.py").write_text("changed = True\n")
+    again = resume(run, job)
+    assert printed(out(run).cells[0]) == model
+    assert again["ended"]["outcome"] == "failed"
+    (run.folder / "data.txt").write_text("data")
+    (run.folder / "helper.py").write_text("value = 'mended'\n")
+    said = run("--resume", job)
+    assert said.returncode == 0, said.stderr
+    assert "All cells run again: helper.py has changed" in said.stdout
+    assert printed(out(run).cells[0]) != model
+    assert printed(out(run).cells[2]) == "mended\n"
+
+
 def test_all_cells_run_again_where_the_variables_are_gone(run: Runs) -> None:
     write(run.folder / "train.ipynb", LOADS, FAILS, LAST)
     said = run("train.ipynb")
@@ -142,7 +171,7 @@ def test_a_session_that_ended_meanwhile(run: Runs) -> None:
     os.kill(session, signal.SIGKILL)
     said = run("--resume", job)
     assert said.returncode == 0, said.stderr
-    assert "The session has ended meanwhile: all cells run again" in said.stdout
+    assert "All cells run again: the session has ended meanwhile" in said.stdout
     ran = out(run)
     assert [cell.execution_count for cell in ran.cells] == [1, 2, 3]
     assert int(printed(ran.cells[0])) != session

@@ -79,7 +79,8 @@ impl Progress {
             "resumed" => self.note("The variables of the cells before are there"),
             "restarted" => {
                 self.begun = 0;
-                self.note("The session has ended meanwhile: all cells run again");
+                let why = content["why"].as_str().unwrap_or("the session has ended");
+                self.note(&format!("All cells run again: {why}"));
             }
             "execute_result" | "display_data" => {
                 if let Some(text) = content["data"]["text/plain"].as_str() {

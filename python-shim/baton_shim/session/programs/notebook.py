@@ -9,6 +9,7 @@ session where it is kept for `baton run --resume`.
 
 from __future__ import annotations
 
+import ast
 import os
 import queue
 import signal
@@ -25,6 +26,13 @@ from baton_shim.session.programs.report import ProgramFailed, Report
 START_SECONDS = 60
 # A kernel that ended is noticed after this time at the latest.
 LOOK_SECONDS = 0.5
+
+
+LOADED_MODULES = (
+    "[file for file in (getattr(module, '__file__', None) for module in list(__import__('sys').modules.values()))"
+    " if isinstance(file, str) and file.startswith({folder!r})][:500]"
+)
+"""Files of modules in the notebook's folder, as the kernel answers; it shortens longer lists."""
 
 
 class Cell(NamedTuple):
@@ -46,7 +54,11 @@ def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, be
     report = Report()
     kernel = take_kept(keep if begin else None)
     if begin:
-        report.message("restarted" if kernel is None else "resumed", {})
+        why = "the session has ended meanwhile" if kernel is None else kernel.why_not_resumed()
+        if why is not None and kernel is not None:
+            kernel.end()
+            kernel = None
+        report.message("resumed" if kernel is not None else "restarted", {"why": why})
     left = [Cell(*cell) for cell in (cells if kernel is None else cells[begin:])]
     if kernel is None:
         kernel = NotebookKernel(report)
@@ -58,11 +70,11 @@ def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, be
             if any(payload.get("source") == "ask_exit" for payload in reply.get("payload", ())):
                 break  # `exit()`
     except (ProgramFailed, KeyboardInterrupt):
-        if keep is None or not kernel.is_alive():
-            kernel.end()
-        else:
-            _kept.append((keep, kernel))
+        if keep is not None and kernel.is_alive():
+            keep_kernel(keep, kernel)
             report.message("kept", {})
+        else:
+            kernel.end()
         raise
     except BaseException:
         kernel.end()
@@ -72,6 +84,15 @@ def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, be
 
 _kept: list[tuple[str, NotebookKernel]] = []
 """The kernel of the last notebook, if it failed and was to be kept."""
+
+
+def keep_kernel(name: str, kernel: NotebookKernel) -> None:
+    try:
+        kernel.note_modules()
+    except BaseException:
+        kernel.end()
+        raise
+    _kept.append((name, kernel))
 
 
 def take_kept(name: str | None) -> NotebookKernel | None:
@@ -91,6 +112,8 @@ class NotebookKernel:
 
     def __init__(self, report: Report) -> None:
         self._report = report
+        self._start = os.getcwd()
+        self._modules: dict[str, tuple[int, int] | None] = {}
         self._folder = tempfile.TemporaryDirectory(prefix="baton-notebook-")
         file = os.path.join(self._folder.name, "connection.json")
         write_connection_file(file, transport="ipc", ip=os.path.join(self._folder.name, "kernel"))
@@ -107,6 +130,23 @@ class NotebookKernel:
 
     def is_alive(self) -> bool:
         return self._process.poll() is None
+
+    def note_modules(self) -> None:
+        """Of the modules that the notebook has loaded from its folder, what their files are like now."""
+        self._modules = {path: like(path) for path in self._loaded_modules()}
+
+    def why_not_resumed(self) -> str | None:
+        """A module that is loaded stays as it was, which the notebook from the top would not see."""
+        changed = [path for path, before in self._modules.items() if like(path) != before]
+        return f"{os.path.relpath(changed[0], self._start)} has changed" if changed else None
+
+    def _loaded_modules(self) -> list[str]:
+        expression = LOADED_MODULES.format(folder=os.path.join(self._start, ""))
+        asked = self._client.execute("", silent=True, user_expressions={"modules": expression}, allow_stdin=False)
+        answer = self._reply(asked)["content"].get("user_expressions", {}).get("modules", {})
+        text = answer.get("data", {}).get("text/plain")
+        paths: list[str] = ast.literal_eval(text) if text else []
+        return paths
 
     def _wait_until_ready(self) -> None:
         """Output from before the subscription would be lost, so an answer has to arrive on iopub, too."""
@@ -153,6 +193,9 @@ class NotebookKernel:
                 self._report.stream(content["name"], content["text"])
             elif kind != "status":
                 self._report.message(kind, content, message["header"]["date"].isoformat())
+        return self._reply(asked)
+
+    def _reply(self, asked: str) -> dict[str, Any]:
         while True:
             try:
                 reply: dict[str, Any] = self._client.get_shell_msg(timeout=LOOK_SECONDS)
@@ -172,6 +215,15 @@ class NotebookKernel:
             self._process.kill()  # nothing of it is kept
         self._process.wait()
         self._folder.cleanup()
+
+
+def like(path: str) -> tuple[int, int] | None:
+    """Changes with the file's content, as far as its time and size show."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_size
 
 
 def ending(status: int) -> str:
