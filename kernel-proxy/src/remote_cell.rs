@@ -79,8 +79,8 @@ pub(crate) struct RemoteCells {
     /// The worker that has the session.
     session_on: Option<String>,
     deferred: DeferredState,
-    /// What an earlier kernel left has been told.
-    told_of_earlier: bool,
+    /// What earlier kernels left was mentioned.
+    mentioned_earlier_kernels: bool,
 }
 
 /// What can happen while no cell runs.
@@ -119,7 +119,7 @@ impl RemoteCells {
             session: None,
             session_on: None,
             deferred: DeferredState::default(),
-            told_of_earlier: false,
+            mentioned_earlier_kernels: false,
         };
         (cells, drive_link)
     }
@@ -175,7 +175,7 @@ impl RemoteCells {
             })
             .await;
         cell.release().await?;
-        self.tell_of_earlier_kernels(cell, &transports).await?;
+        self.mention_earlier_kernels(cell, &transports).await?;
         let finished = self.follow(cell).await?;
         self.receive_and_apply(cell, finished).await
     }

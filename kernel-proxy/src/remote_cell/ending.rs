@@ -27,12 +27,13 @@ impl RemoteCells {
         writer.send(&ToNotebook::Autosave { call, name }).await
     }
 
-    pub(super) async fn tell_of_earlier_kernels(
+    pub(super) async fn mention_earlier_kernels(
         &mut self,
         cell: &mut RemoteCell<'_>,
         transports: &Transports,
     ) -> Result<(), Stop> {
-        if std::mem::replace(&mut self.told_of_earlier, true) || self.naming.is_program() {
+        if std::mem::replace(&mut self.mentioned_earlier_kernels, true) || self.naming.is_program()
+        {
             return Ok(());
         }
         let states = async {
