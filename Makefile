@@ -24,7 +24,7 @@ unexport PYTHONDONTWRITEBYTECODE
 
 # What goes into the wheel. Tests do not, so a changed test installs nothing anew.
 SOURCES := pyproject.toml README.md LICENSE Cargo.toml Cargo.lock \
-	$(shell find src kernel-proxy gpu-worker broker crates plan runner kernelspec python-shim/baton_shim \
+	$(shell find src kernel-proxy gpu-worker broker crates plan runner kernelspec python-shim/baton python-shim/baton_shim \
 		-type f -not -path '*/tests/*' -not -path '*/__pycache__/*')
 
 .PHONY: help

@@ -15,6 +15,8 @@ use crate::{
     settings::{Setting, flags_of},
 };
 
+/// Started by the package `baton`, never by a person.
+pub(crate) const PROGRAM: &str = "program";
 pub(crate) const DETACHED: &str = "detached";
 /// What a detached service is to its own process, and to the notebooks that start one.
 pub(crate) const IN_BACKGROUND: &str = "in-background";
@@ -50,6 +52,17 @@ pub(crate) fn command() -> Command {
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
         ))
+        .subcommand(
+            Command::new(PROGRAM)
+                .about("Run blocks under `with gpu:` for the Python program that started this")
+                .arg(
+                    Arg::new("name")
+                        .long("name")
+                        .value_name("NAME")
+                        .help("The program's name, for people"),
+                )
+                .hide(true),
+        )
         .subcommand(
             Command::new(sleep::COMMAND)
                 .about("Move processes of sessions off the GPU for a worker")

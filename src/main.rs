@@ -40,6 +40,8 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     if command != "up" {
         let default = match command {
             "broker" | "chunks" | "worker" => "info",
+            // Its errors are the program's, which shows them.
+            cli::PROGRAM => "error",
             _ => "warn",
         };
         logging::to_stderr(surroundings, default);
@@ -102,6 +104,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             trial::run_program()?;
             Ok(ExitCode::SUCCESS)
         }
+        cli::PROGRAM => commands::program::main(surroundings, matches),
         "files" => commands::files::main(&settings()?, matches),
         "status" => commands::status::main(&settings()?, matches),
         other => anyhow::bail!("There is no command {other}"),

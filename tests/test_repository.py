@@ -81,6 +81,7 @@ LAYERS = {
     "state": {"base", "virtual"},
     "surroundings": {"base", "virtual", "state"},
     "notebook": {"base", "virtual", "state", "surroundings"},
+    "program": {"base", "virtual", "state", "surroundings", "notebook"},
     "session": {"base", "virtual", "state", "surroundings"},
 }
 

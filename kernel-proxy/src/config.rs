@@ -66,9 +66,20 @@ pub enum BrokerChoice {
     Misconfigured(String),
 }
 
+/// Who sees what remote cells show.
+pub(crate) enum Audience {
+    /// The notebook's clients.
+    Clients(Relay),
+    /// The program that runs them, which shows everything itself.
+    Program {
+        /// For people to read.
+        name: String,
+    },
+}
+
 /// What `%%gpu` cells need.
 pub(crate) struct RemoteConfig {
-    pub(crate) relay: Relay,
+    pub(crate) audience: Audience,
     pub(crate) broker: BrokerChoice,
     pub(crate) course: Option<String>,
     pub(crate) priority: Priority,

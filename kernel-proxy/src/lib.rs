@@ -2,12 +2,14 @@
 //!
 //! In: connections of clients. Out: the same bytes to and from the notebook kernel, and on iopub, between whole
 //! messages, what `%%gpu` cells publish elsewhere. `remote_cell` tells what happens to a `%%gpu` cell.
+//! A plain Python program has the same without clients and relay (`program`).
 //!
 //! **Invariant:** a message that is not ours leaves with the bytes it arrived with, and nothing that happens to
 //! broker, worker or network touches an ordinary cell.
 
 mod config;
 mod kernel;
+mod program;
 mod relay;
 mod remote_cell;
 mod shim;
@@ -29,6 +31,7 @@ use tokio_util::task::TaskTracker;
 pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
 use kernel::{Kernel, Signals};
+pub use program::{ProgramConfig, run_program};
 use relay::{KernelSide, Listeners, Relay};
 
 /// How long a `%%gpu` cell may take to say goodbye to its broker once the notebook kernel is gone.
@@ -74,7 +77,7 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
     let connections = listeners.serve(&relay, &kernel_side, &shutdown);
     let remote_tasks = TaskTracker::new();
     let remote_config = config::RemoteConfig {
-        relay,
+        audience: config::Audience::Clients(relay),
         broker: config.broker,
         course: config.course,
         priority: config.priority,

@@ -106,7 +106,7 @@ impl RemoteCells {
             link::open(config.broker, config.course, notebook, config.patience);
         let cells = Self {
             notebook,
-            naming: Naming::new(),
+            naming: Naming::new(&config.audience),
             priority: config.priority,
             python: String::new(),
             python_version: String::new(),
@@ -115,7 +115,7 @@ impl RemoteCells {
             patience: config.patience,
             transfer: Transfer::new(config.kernel_pid, config.memory),
             files: NotebookFiles::new(config.trash),
-            display: Display::new(config.relay),
+            display: Display::new(config.audience),
             session: None,
             session_on: None,
             deferred: DeferredState::default(),
@@ -230,7 +230,7 @@ impl RemoteCells {
             let look = cell.status_line.next_look(cell.now());
             tokio::select! {
                 sent = &mut sending => break sent,
-                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell),
+                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
                 stopped = cell.stopped(), if stop.is_none() => {
                     stop = Some(stopped);
                     cancel.cancel();
@@ -319,7 +319,7 @@ impl RemoteCells {
                     names = None;
                     self.send_names(cell, sent).await?;
                 }
-                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell),
+                () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
             }
             if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
                 return Err(Stop::Cancelled);
@@ -423,12 +423,13 @@ impl RemoteCells {
             self.patience,
         )
         .await?;
+        let summary = self.display.summary(cell, finished.usage).await?;
         let message = ToNotebook::Finished {
             call: cell.call,
             outcome: finished.outcome,
             error: finished.error,
             delta: Some(delta),
-            summary: self.display.summary(cell, finished.usage),
+            summary,
         };
         cell.writer.send_with_file(&message, file.as_fd()).await?;
         let applied = cell.applied().await;
@@ -516,7 +517,7 @@ impl RemoteCells {
             Stop::Shim(error) => return Err(error),
         };
         file_changes::warn_if_not_undone(&self.files, &mut self.display, cell).await;
-        self.display.end_status_line(cell);
+        self.display.end_status_line(cell).await?;
         cell.writer.send(&message).await?;
         Ok(CellEnd::Done)
     }

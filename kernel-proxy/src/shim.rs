@@ -29,6 +29,27 @@ pub(crate) async fn serve(
     drive_link.await;
 }
 
+/// Serves one connection until it or `shutdown` ends it, and then says goodbye to the broker.
+pub(crate) async fn serve_one(
+    reader: ShimReader,
+    mut writer: ShimWriter,
+    config: RemoteConfig,
+    shutdown: CancellationToken,
+) {
+    let (mut cells, drive_link) = RemoteCells::open(config);
+    let mut reader = reader.within(baton_chunks::memory::available_bytes());
+    tokio::pin!(drive_link);
+    tokio::select! {
+        () = shutdown.cancelled() => {}
+        () = &mut drive_link => return,
+        served = serve_connection(&mut cells, &mut reader, &mut writer) => if let Err(error) = served {
+            tracing::warn!(error = ?error, "The program's connection broke");
+        },
+    }
+    drop(cells);
+    drive_link.await;
+}
+
 async fn serve_connections(cells: &mut RemoteCells, listener: &ShimListener, kernel_pid: u32) {
     loop {
         let (mut reader, mut writer) = match listener.accept(kernel_pid).await {

@@ -1,10 +1,16 @@
 """Baton's public package: `from baton import gpu`.
 
 `with gpu:` runs its block on a GPU, and `@gpu` each call of a function, with the promises of a `%%gpu` cell.
+`python -m baton train.py` runs a program whose own file has blocks.
 """
 
 from baton_shim.base.blocks import RUNTIME, Gpu, gpu
 
 __all__ = ["Gpu", "gpu"]
 
-RUNTIME.imported()
+if RUNTIME.imported is not None:
+    RUNTIME.imported()
+elif RUNTIME.kernel is None:
+    from baton_shim.program import start
+
+    RUNTIME.kernel = start.begin()

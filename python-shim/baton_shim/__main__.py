@@ -23,15 +23,11 @@ def main() -> None:
         return
     if os.environ.get("BATON_DISABLE", "") not in ("", "0"):
         execute([sys.executable, "-m", "ipykernel_launcher", *arguments])
-    from baton_shim.base.binary import find_binary
+    from baton_shim.base.binary import NOT_FOUND, find_binary
 
     binary = find_binary()
     if binary is None:
-        sys.stderr.write(
-            "The program 'baton' was not found beside this Python or on PATH\n"
-            "hint: install it again with 'pip install --force-reinstall baton-jupyter', "
-            "or set BATON_BINARY to its path\n"
-        )
+        sys.stderr.write("{}\nhint: {}\n".format(*NOT_FOUND))
         sys.exit(1)
     command = [binary, "kernel", "--python", sys.executable]
     if sys.platform == "linux":

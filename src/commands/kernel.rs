@@ -60,19 +60,19 @@ pub(crate) fn main(
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// What the settings say to a kernel.
-struct Choices {
-    broker: BrokerChoice,
-    course: Option<String>,
-    priority: Priority,
-    transport: TransportChoice,
-    patience: Duration,
+/// What the settings say to a kernel, and to a program.
+pub(super) struct Choices {
+    pub(super) broker: BrokerChoice,
+    pub(super) course: Option<String>,
+    pub(super) priority: Priority,
+    pub(super) transport: TransportChoice,
+    pub(super) patience: Duration,
     virtual_cuda: bool,
-    trash: TrashConfig,
+    pub(super) trash: TrashConfig,
 }
 
 impl Choices {
-    fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
+    pub(super) fn read(surroundings: &Surroundings) -> anyhow::Result<Self> {
         let settings = Settings::read(surroundings, BTreeMap::new())?;
         Ok(Self {
             course: settings.course.clone(),
@@ -92,7 +92,7 @@ impl Choices {
     }
 
     /// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
-    fn misconfigured(error: &anyhow::Error) -> Self {
+    pub(super) fn misconfigured(error: &anyhow::Error) -> Self {
         Self {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
             course: None,

@@ -13,6 +13,7 @@ pub(crate) mod kernel;
 pub(crate) mod people;
 pub(crate) mod plan;
 pub(crate) mod pools;
+pub(crate) mod program;
 pub(crate) mod publish;
 pub(crate) mod run;
 pub(crate) mod states;

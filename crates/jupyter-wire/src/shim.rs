@@ -37,6 +37,8 @@ pub enum ShimError {
     Frame(#[from] FrameError),
     #[error("The session closed its connection before it said hello")]
     Closed,
+    #[error("The connection was made by another process")]
+    Foreign,
 }
 
 /// A connection whose other end a kernel inherits. No path leads to it.
@@ -94,6 +96,21 @@ fn receive_sender(stream: &UnixStream) -> io::Result<Option<Pid>> {
     Ok(credentials)
 }
 
+/// One end of a pair of sockets that the process `pid` made.
+///
+/// # Errors
+/// When another process made it.
+pub fn of_peer(stream: UnixStream, pid: u32) -> Result<(ShimReader, ShimWriter), ShimError> {
+    match is_process(stream.peer_cred()?.pid(), pid) {
+        true => Ok(split(stream)),
+        false => Err(ShimError::Foreign),
+    }
+}
+
+fn is_process(peer: Option<i32>, pid: u32) -> bool {
+    peer.is_some_and(|peer| u32::try_from(peer) == Ok(pid))
+}
+
 pub struct ShimListener {
     listener: UnixListener,
     path: PathBuf,
@@ -120,7 +137,7 @@ impl ShimListener {
         loop {
             let (stream, _) = self.listener.accept().await?;
             let peer = stream.peer_cred()?.pid();
-            if peer.is_some_and(|pid| u32::try_from(pid) == Ok(kernel_pid)) {
+            if is_process(peer, kernel_pid) {
                 return Ok(split(stream));
             }
             tracing::warn!(

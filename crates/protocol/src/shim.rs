@@ -264,6 +264,16 @@ pub enum ToNotebook {
     },
     /// The session has ended between two cells.
     SessionEnded { worker: String },
+    /// The first message to a plain program. A kernel knows these from its environment.
+    Ready {
+        /// Of the sender, which removes it; to be removed by the program if the sender was killed.
+        folder: String,
+        /// The library that finds changed memory.
+        scanner: String,
+    },
+    /// The line that says what the call waits for or how long it has run, for a plain program, which has no other
+    /// clients. It replaces the one before.
+    Status { call: CallId, line: Output },
     /// They are lost: the notebook goes back to before the first call of which something is missing.
     DeferredLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost: the notebook has the values from before the cell.

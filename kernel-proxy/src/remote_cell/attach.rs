@@ -50,7 +50,7 @@ impl RemoteCells {
         };
         self.link.detach(job).await;
         self.display.close_comms(&mut cell);
-        self.display.end_status_line(&mut cell);
+        self.display.end_status_line(&mut cell).await?;
         let error = match stop {
             Stop::KernelGone => return Ok(None),
             Stop::Shim(error) => return Err(error),
@@ -80,13 +80,14 @@ impl RemoteCells {
             Some((file, about, delta)) => (Some(file), Some(about), Some(delta)),
             None => (None, None, None),
         };
+        let summary = self.display.summary(cell, end.usage).await?;
         let attached = ToNotebook::Attached {
             call: cell.call,
             outcome: end.outcome,
             error: end.error,
             about,
             delta,
-            summary: self.display.summary(cell, end.usage),
+            summary,
         };
         match &file {
             Some(file) => cell.writer.send_with_file(&attached, file.as_fd()).await?,
@@ -127,7 +128,7 @@ impl RemoteCells {
                 },
                 stop = cell.stopped() => return Err(stop),
                 () = tokio::time::sleep(look) => {
-                    self.display.refresh_status_line(cell);
+                    self.display.refresh_status_line(cell).await?;
                     continue;
                 }
             };

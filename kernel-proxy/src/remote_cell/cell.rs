@@ -208,7 +208,7 @@ impl<'a> RemoteCell<'a> {
             let look = self.status_line.next_look(self.now());
             tokio::select! {
                 () = link.status_changed() => {}
-                () = tokio::time::sleep(look) => display.refresh_status_line(self),
+                () = tokio::time::sleep(look) => display.refresh_status_line(self).await?,
                 stop = self.stopped() => return Err(stop),
             }
         }

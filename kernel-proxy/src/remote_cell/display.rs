@@ -12,19 +12,24 @@ use bytes::Bytes;
 use super::cell::{RemoteCell, Stop};
 use super::output_history::OutputHistory;
 use super::status_line::StatusMessage;
+use crate::config::Audience;
 use crate::relay::{Relay, is_visible};
 
 pub(super) struct Display {
-    relay: Relay,
+    /// `None`: a plain program, which captures everything.
+    relay: Option<Relay>,
     history: OutputHistory,
     /// The message id of the cell that the last output stands below.
     last_output_below: Option<String>,
 }
 
 impl Display {
-    pub(super) fn new(relay: Relay) -> Self {
+    pub(super) fn new(audience: Audience) -> Self {
         Self {
-            relay,
+            relay: match audience {
+                Audience::Clients(relay) => Some(relay),
+                Audience::Program { .. } => None,
+            },
             history: OutputHistory::default(),
             last_output_below: None,
         }
@@ -37,13 +42,16 @@ impl Display {
         output: Output,
     ) -> Result<(), Stop> {
         cell.note_comm(&output);
-        if cell.captured {
-            let publish = ToNotebook::Publish {
-                call: cell.call,
-                output,
-            };
-            return Ok(cell.writer.send(&publish).await?);
-        }
+        let relay = match &self.relay {
+            Some(relay) if !cell.captured => relay.clone(),
+            _ => {
+                let publish = ToNotebook::Publish {
+                    call: cell.call,
+                    output,
+                };
+                return Ok(cell.writer.send(&publish).await?);
+            }
+        };
         self.history.note(cell.call, &output);
         if is_visible(&output.kind) {
             self.remove_status_line(cell, true);
@@ -52,7 +60,7 @@ impl Display {
         } else if output.kind == "clear_output" {
             cell.status_line.cleared();
         }
-        self.relay.inject(
+        relay.inject(
             &cell.parent,
             &output.kind,
             &output.content,
@@ -106,80 +114,112 @@ impl Display {
     }
 
     pub(super) fn begin(&self, cell: &RemoteCell<'_>) {
-        if cell.parent.background {
-            self.relay.begin_background(&cell.parent);
+        if cell.parent.background
+            && let Some(relay) = &self.relay
+        {
+            relay.begin_background(&cell.parent);
         }
     }
 
     pub(super) async fn end(&self, cell: &mut RemoteCell<'_>) -> Result<(), FrameError> {
-        if cell.parent.background {
-            self.relay.end_background(&cell.parent);
+        if cell.parent.background
+            && let Some(relay) = &self.relay
+        {
+            relay.end_background(&cell.parent);
         }
         self.replay_wanted(cell).await
     }
 
     /// Updates the status line if it is due.
-    pub(super) fn refresh_status_line(&self, cell: &mut RemoteCell<'_>) {
+    pub(super) async fn refresh_status_line(
+        &self,
+        cell: &mut RemoteCell<'_>,
+    ) -> Result<(), FrameError> {
         let now = cell.now();
-        if let Some(message) = cell.status_line.look(now) {
-            self.put_status(cell, &message);
+        match cell.status_line.look(now) {
+            Some(message) => self.put_status(cell, message).await,
+            None => Ok(()),
         }
     }
 
     /// Returns the summary of a finished cell for the shim, which shows it below all output of the cell; `None` if the
     /// status line shows it.
-    pub(super) fn summary(&self, cell: &mut RemoteCell<'_>, usage: Usage) -> Option<Output> {
+    pub(super) async fn summary(
+        &self,
+        cell: &mut RemoteCell<'_>,
+        usage: Usage,
+    ) -> Result<Option<Output>, FrameError> {
         self.remove_status_line(cell, true);
         let now = cell.now();
-        let text = cell.status_line.summary(now, usage)?;
-        if cell.status_line.is_shown() {
+        let Some(text) = cell.status_line.summary(now, usage) else {
+            return Ok(None);
+        };
+        if self.relay.is_some() && cell.status_line.is_shown() {
             let message = cell.status_line.show(&text, now);
-            self.put_status(cell, &message);
-            return None;
+            self.put_status(cell, message).await?;
+            return Ok(None);
         }
-        let message = StatusMessage::new(&text);
-        Some(Output {
-            kind: message.kind.to_owned(),
-            content: message.content.into(),
-            metadata: Bytes::from_static(b"{}"),
-            buffers: Vec::new(),
-        })
+        Ok(Some(output_of(StatusMessage::new(&text))))
     }
 
     /// Ends the status line of a cell that returned nothing; the shim's message gives the reason.
-    pub(super) fn end_status_line(&self, cell: &mut RemoteCell<'_>) {
+    pub(super) async fn end_status_line(
+        &self,
+        cell: &mut RemoteCell<'_>,
+    ) -> Result<(), FrameError> {
         self.remove_status_line(cell, false);
-        if cell.status_line.is_shown() {
-            let message = cell.status_line.show("The cell did not finish", cell.now());
-            self.put_status(cell, &message);
+        if self.relay.is_none() || !cell.status_line.is_shown() {
+            return Ok(());
         }
+        let message = cell.status_line.show("The cell did not finish", cell.now());
+        self.put_status(cell, message).await
     }
 
     /// Removes the status line, at once or when other output replaces it. Jupyter can clear only all output of a
     /// cell, so the line stays if the cell has shown anything else.
     fn remove_status_line(&self, cell: &mut RemoteCell<'_>, when_replaced: bool) {
-        let is_alone = !self.relay.has_output(&cell.parent)
+        let Some(relay) = &self.relay else {
+            return;
+        };
+        let is_alone = !relay.has_output(&cell.parent)
             && self.last_output_below.as_ref() != Some(&cell.parent.message_id);
         if cell.status_line.is_shown() && is_alone {
             let content = serde_json::json!({"wait": when_replaced}).to_string();
-            self.relay
-                .inject(&cell.parent, "clear_output", content.as_bytes(), b"{}", &[]);
+            relay.inject(&cell.parent, "clear_output", content.as_bytes(), b"{}", &[]);
             cell.status_line.cleared();
         }
     }
 
-    fn put_status(&self, cell: &RemoteCell<'_>, message: &StatusMessage) {
-        let content = message.content.as_bytes();
-        self.relay
-            .inject(&cell.parent, message.kind, content, b"{}", &[]);
+    async fn put_status(
+        &self,
+        cell: &mut RemoteCell<'_>,
+        message: StatusMessage,
+    ) -> Result<(), FrameError> {
+        if let Some(relay) = &self.relay {
+            let content = message.content.as_bytes();
+            relay.inject(&cell.parent, message.kind, content, b"{}", &[]);
+            return Ok(());
+        }
+        let (call, line) = (cell.call, output_of(message));
+        cell.writer.send(&ToNotebook::Status { call, line }).await
     }
 
     /// Closes the comms that the cell opened: nothing can answer on them.
     pub(super) fn close_comms(&self, cell: &mut RemoteCell<'_>) {
         for comm in cell.comms.drain(..) {
             let content = serde_json::json!({"comm_id": comm, "data": {}}).to_string();
-            self.relay
-                .inject(&cell.parent, "comm_close", content.as_bytes(), b"{}", &[]);
+            if let Some(relay) = &self.relay {
+                relay.inject(&cell.parent, "comm_close", content.as_bytes(), b"{}", &[]);
+            }
         }
+    }
+}
+
+fn output_of(message: StatusMessage) -> Output {
+    Output {
+        kind: message.kind.to_owned(),
+        content: message.content.into(),
+        metadata: Bytes::from_static(b"{}"),
+        buffers: Vec::new(),
     }
 }

@@ -4,6 +4,7 @@ use baton_protocol::{CellKey, ClientJob, JobId, JobKind};
 use baton_transport::Token;
 
 use super::link::Status;
+use crate::config::Audience;
 
 pub(super) struct Naming {
     /// For people to read.
@@ -11,14 +12,19 @@ pub(super) struct Naming {
     own_secret: Token,
     /// The last job that the client named.
     client_job: Option<JobId>,
+    of_program: bool,
 }
 
 impl Naming {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(audience: &Audience) -> Self {
         Self {
-            notebook: notebook_name(),
+            notebook: match audience {
+                Audience::Clients(_) => notebook_name(),
+                Audience::Program { name } => name.clone(),
+            },
             own_secret: Token::new(&uuid::Uuid::new_v4().to_string()),
             client_job: None,
+            of_program: matches!(audience, Audience::Program { .. }),
         }
     }
 
@@ -36,9 +42,9 @@ impl Naming {
         }
     }
 
-    /// Whether the kernel runs a program, and no cells of a notebook.
+    /// Whether a program runs, and no cells of a notebook.
     pub(super) fn is_program(&self) -> bool {
-        self.client_job.is_some()
+        self.of_program || self.client_job.is_some()
     }
 
     /// Without a token, runs of the same cell are recognized only until the kernel ends.

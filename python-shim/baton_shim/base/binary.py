@@ -13,6 +13,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+NOT_FOUND = (
+    "The program 'baton' was not found beside this Python or on PATH",
+    "install it again with 'pip install --force-reinstall baton-jupyter', or set BATON_BINARY to its path",
+)
+"""What happened, and what to do."""
+
 
 def find_binary() -> str | None:
     chosen = os.environ.get("BATON_BINARY")

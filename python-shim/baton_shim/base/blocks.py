@@ -35,8 +35,8 @@ NOT_TRANSFORMED = (
     "exec(), %run and __main__ do not work"
 )
 NO_BATON = (
-    "This program was started without Baton, so there is no GPU to send code to\n"
-    "hint: run it in a notebook with the kernel 'Python (shared GPU)'"
+    "This kernel was started without Baton, so there is no GPU to send code to\n"
+    "hint: select the kernel 'Python (shared GPU)' (Kernel > Change Kernel…)"
 )
 
 
@@ -70,6 +70,10 @@ class Kernel(Protocol):
     remote: bool
     """Whether blocks run elsewhere."""
 
+    @property
+    def not_transformed(self) -> str:
+        """What is said of a block that was not taken out of its code."""
+
     def options(self, given: dict[str, Any]) -> Any:
         """Raises ValueError."""
 
@@ -84,6 +88,7 @@ class OnGpuMachine:
     """A program that is there already: `with gpu:` and `@gpu` change nothing."""
 
     remote = False
+    not_transformed = NOT_TRANSFORMED
 
     def options(self, given: dict[str, Any]) -> None:
         pass
@@ -99,8 +104,8 @@ class Runtime:
     """Which kernel of Baton's this program is, if any."""
 
     kernel: Kernel | None = None
-    imported: Callable[[], None] = staticmethod(lambda: None)
-    """Called when a program imports `baton`."""
+    imported: Callable[[], None] | None = None
+    """Called when a program imports `baton`. None: it is no kernel of Baton's."""
 
 
 RUNTIME = Runtime()
@@ -132,7 +137,7 @@ class Gpu:
         if RUNTIME.kernel is None:
             raise RuntimeError(NO_BATON)
         if RUNTIME.kernel.remote:
-            raise RuntimeError(NOT_TRANSFORMED)
+            raise RuntimeError(RUNTIME.kernel.not_transformed)
         return self
 
     def __exit__(self, *error: object) -> None:

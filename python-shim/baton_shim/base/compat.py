@@ -71,6 +71,7 @@ HANDLERS = Part(
     "handlers of set_custom_exc see the wrong lines of %%gpu cells",
     (f"{_SHELL}.set_custom_exc", f"{_SHELL}.set_custom_exc.CustomTB"),
 )
+ENDING = Part("variables are not saved when the kernel is shut down", (f"{_KERNEL}.do_shutdown",))
 BLOCKS = Part("'with gpu:' and '@gpu' do not run", (f"{_SHELL}.ast_transformers",))
 DEBUGGER = Part("%debug shows the wrong lines after a %%gpu cell", (f"{_SHELL}.debugger",))
 # ---- parts for libraries

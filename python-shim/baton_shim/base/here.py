@@ -37,10 +37,20 @@ def watch_images() -> None:
     late.when_imported("PIL.Image", shown_memory)
 
 
+class Program:
+    """A plain Python program."""
+
+    shell: Any = None
+    """What stands for a kernel's shell. IPython does not know it."""
+
+
+PROGRAM = Program()
+
+
 def this_shell() -> Any:
     from IPython import get_ipython
 
-    return get_ipython()
+    return PROGRAM.shell or get_ipython()
 
 
 # What `ip.display_formatter` and the like are.

@@ -51,6 +51,8 @@ class Link:
         self._buffer = bytearray()
         self._files: list[int] = []
         self._sends = threading.Lock()
+        self.is_closed = False
+        """Whether the other end is known to be gone."""
 
     @classmethod
     def to(cls, path: str) -> Link:
@@ -105,6 +107,7 @@ class Link:
                 if listen:
                     self._read()
             except (BrokenPipeError, ConnectionResetError) as error:
+                self.is_closed = True
                 raise LinkClosed("The process that started this kernel has ended") from error
 
     def receive(self, interrupts: Interrupts | None = None, timeout: float | None = None) -> Message | None:
@@ -142,6 +145,7 @@ class Link:
             if level == socket.SOL_SOCKET and kind == socket.SCM_RIGHTS:
                 self._files += struct.unpack(f"{len(content) // 4}i", content[: len(content) // 4 * 4])
         if not data:
+            self.is_closed = True
             raise LinkClosed("The process that started this kernel has ended")
         self._buffer += data
 

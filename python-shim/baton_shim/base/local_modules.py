@@ -66,6 +66,17 @@ class LocalModules(MetaPathFinder):
         """From now on this end writes down what it loads."""
         late.before_execution(self._look)
 
+    def note_loaded(self) -> None:
+        """The student's modules that were loaded before this end began to write down."""
+        for name, module in list(sys.modules.items()):
+            loader = getattr(getattr(module, "__spec__", None), "loader", None)
+            path = str(getattr(loader, "path", ""))
+            if not isinstance(loader, SourceFileLoader) or not is_own(name, path):
+                continue
+            with contextlib.suppress(OSError):
+                source = loader.get_data(path)
+                self.loaded.setdefault(name, Loaded(to_home(path), source, hasattr(module, "__path__")))
+
     def restart(self) -> None:
         """The other end is a process that has just begun."""
         self._told.clear()
@@ -112,9 +123,7 @@ class LocalModules(MetaPathFinder):
 
     def _look(self, loader: SourceFileLoader, module: ModuleType) -> None:
         path = str(loader.path)
-        if is_installed(path):
-            return
-        if module.__name__ == "__main__" or module.__name__.partition(".")[0] in ("baton", "baton_shim"):
+        if not is_own(module.__name__, path):
             return
         try:
             source = loader.get_data(path)
@@ -203,6 +212,11 @@ class GivenLoader(SourceFileLoader):
     def exec_module(self, module: ModuleType) -> None:
         with quiet():
             super().exec_module(module)
+
+
+def is_own(name: str, path: str) -> bool:
+    """Whether this module is the student's."""
+    return not is_installed(path) and name != "__main__" and name.partition(".")[0] not in ("baton", "baton_shim")
 
 
 def is_installed(path: str) -> bool:

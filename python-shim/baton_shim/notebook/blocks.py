@@ -5,14 +5,13 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
 from baton_shim.base import cell_blocks
+from baton_shim.base.blocks import NOT_TRANSFORMED
+from baton_shim.notebook.gpu_line import of_arguments
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -27,6 +26,7 @@ class NotebookBlocks:
     """What the package `baton` finds in the notebook kernel."""
 
     remote = True
+    not_transformed = NOT_TRANSFORMED
 
     def __init__(self, home: Home, parse: Callable[[str], Options]) -> None:
         """`parse` reads the line behind `%%gpu`."""
@@ -34,12 +34,7 @@ class NotebookBlocks:
         cell_blocks.begin(self, home.shell)
 
     def options(self, given: dict[str, Any]) -> Options:
-        if "background" in given:
-            raise ValueError("background is no option here\nhint: call an @gpu function with f.background(...)")
-        try:
-            return self._parse(line_of(given))
-        except UsageError as error:
-            raise ValueError(str(error)) from None
+        return of_arguments(given, self._parse)
 
     def run_in_background(self, work: Work, given: dict[str, Any]) -> Job:
         check_thread()
@@ -70,14 +65,3 @@ def check_thread() -> None:
 def runs_cells(thread: threading.Thread) -> bool:
     """The main thread, and those of Jupyter's subshells."""
     return thread is threading.main_thread() or type(thread).__module__.startswith("ipykernel.")
-
-
-def line_of(given: dict[str, Any]) -> str:
-    """The options as they stand behind `%%gpu`."""
-    words: list[str] = []
-    for name, value in given.items():
-        if value is None or value is False:
-            continue
-        several = value if isinstance(value, (list, tuple, set, frozenset)) else () if value is True else (value,)
-        words += [f"--{name.replace('_', '-')}", *map(str, several)]
-    return shlex.join(words)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
-from baton_shim.notebook import analysis, landing, outputs
+from baton_shim.notebook import analysis, landing
 from baton_shim.notebook.debugging import warn_of_breakpoints
 from baton_shim.notebook.departure import UNNAMED, Departure, depart, named_refusal, supply
 from baton_shim.state import errors
@@ -109,7 +109,17 @@ class Call:
             elif message.name in ("finished", "failed"):
                 return message
             else:
-                self.meanwhile(message, interrupts)
+                self._meanwhile_or_give_up(message, interrupts)
+
+    def _meanwhile_or_give_up(self, message: Message, interrupts: Interrupts) -> None:
+        try:
+            self.meanwhile(message, interrupts)
+        except LinkClosed:
+            raise
+        except BaseException:  # of what shows the output: a closed pipe, the student's own stream
+            self._give_up()
+            self.home.void()
+            raise
 
     def cancel(self) -> None:
         self._stop("cancel")
@@ -150,9 +160,11 @@ class Call:
         elif message.name == "names_wanted":
             self._names_wanted(body["names"], interrupts)
         elif message.name == "publish":
-            outputs.publish(self.home.shell, body["output"])
+            self.home.show(body["output"])
+        elif message.name == "status":
+            self.home.show_status(body["line"])
         elif message.name == "input_wanted":
-            value = outputs.ask(self.home.shell, body["prompt"], body["password"], interrupts)
+            value = self.home.ask(body["prompt"], body["password"], interrupts)
             if value is None:
                 self.cancel()
             self.home.link.send("input", call=self.number, value=value)

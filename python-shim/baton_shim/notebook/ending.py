@@ -15,8 +15,6 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base.link import LinkClosed
-from baton_shim.notebook.asking import ask
-from baton_shim.state import errors
 
 if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
@@ -36,7 +34,7 @@ class Ending:
         return self._do_shutdown(restart)
 
     def _at_exit(self) -> None:
-        if self._restarts or os.getpid() != self._process:
+        if self._restarts or not self._home.calls or os.getpid() != self._process:
             return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a kernel that takes longer, and waits on
         try:
@@ -45,10 +43,14 @@ class Ending:
         except LinkClosed:
             pass
         except BaseException as error:
+            from baton_shim.state import errors
+
             said = f"The notebook's variables were not saved ({type(error).__name__}: {errors.short(error)})"
             print(said, file=sys.__stderr__)
 
     def _save(self) -> None:
+        from baton_shim.notebook.asking import ask
+
         home = self._home
         name = ask(home, "Asking", "ending").body["name"]
         if name is None:

@@ -21,9 +21,10 @@ from baton_shim.base import compat, frames
 from baton_shim.base.closure import Uses
 from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference, watch_images
-from baton_shim.base.link import Link, LinkClosed
+from baton_shim.base.link import LinkClosed
 from baton_shim.notebook import in_background, outputs
 from baton_shim.notebook.debugging import seam_debugger
+from baton_shim.notebook.ending import Ending
 from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
 from baton_shim.surroundings import Surroundings
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
 
     from baton_shim.base.blocks import Work
     from baton_shim.base.comms import HomeComms
+    from baton_shim.base.interrupts import Interrupts
     from baton_shim.base.job import Job
-    from baton_shim.base.link import Message
+    from baton_shim.base.link import Link, Message
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.again import Again
     from baton_shim.notebook.attached import EarlierJobs
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
-    from baton_shim.notebook.ending import Ending
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
     from baton_shim.notebook.rest import Rest
@@ -53,11 +54,11 @@ if TYPE_CHECKING:
 
 
 class Home:
-    def __init__(self, shell: Any, socket_path: str, modules: LocalModules) -> None:
+    def __init__(self, shell: Any, connect: Callable[[], Link], modules: LocalModules) -> None:
         self.shell = shell
         self.modules = modules
-        self.link = Link.to(socket_path)
-        self.link.hello()
+        self._connect = connect
+        self._link: Link | None = None
         self.calls = 0
         self.session = 0
         """Counts the object tables, so that a stand-in knows whether its session still lives."""
@@ -91,13 +92,28 @@ class Home:
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         watch_images()
         FIT.attach(compat.SWITCHING, SWITCH.begin)
+        self._attach(shell)
+
+    def _attach(self, shell: Any) -> None:
+        """To a notebook kernel, which is connected from its start on."""
+        _ = self.link
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
         FIT.attach(compat.IN_BACKGROUND, in_background.listen, shell)
+        FIT.attach(compat.ENDING, Ending, self)
         FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
         FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
         FIT.attach(compat.DEBUGGER, seam_debugger, shell)
         self._seam_display()
+
+    @property
+    def link(self) -> Link:
+        """To the proxy."""
+        if self._link is None:
+            link = self._connect()
+            link.hello()
+            self._link = link
+        return self._link
 
     @functools.cached_property
     def comms(self) -> HomeComms:
@@ -125,12 +141,6 @@ class Home:
         from baton_shim.notebook.saved_states import SavedStates
 
         return SavedStates(self)
-
-    @functools.cached_property
-    def ending(self) -> Ending:
-        from baton_shim.notebook.ending import Ending
-
-        return Ending(self)
 
     @functools.cached_property
     def earlier_jobs(self) -> EarlierJobs:
@@ -175,7 +185,6 @@ class Home:
             from baton_shim.state import Table
 
             by_reference(self.shell)
-            _ = self.ending
             self._table = Table(self.namespace, self.modules.apply)
             self.session += 1
             self.shared.clear()
@@ -251,8 +260,6 @@ class Home:
         return landed.ended
 
     def _remotely(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
-        from baton_shim.notebook.cell import cell_number
-
         WATCH.cell_leaves()
         self.wait_for_background()
         while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
@@ -261,8 +268,7 @@ class Home:
             self.turn.release()
             raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
         self.busy = True
-        self.comms.cell_begins()
-        self.pages.cell_begins(cell_number(self.shell), self.shell.kernel.get_parent("shell"))
+        self._remote_begins()
         first, result, raised = self.calls + 1, None, None
         try:
             result = self._run(make, options)
@@ -271,13 +277,21 @@ class Home:
             raise
         finally:
             self.busy = False
-            calls = range(first, self.calls + 1)
-            self._note(calls, result, raised)
+            self._remote_ends(range(first, self.calls + 1), result, raised)
             del raised  # it and its traceback would hold each other
-            self.rest.listen()
-            self.comms.cell_ends()
             self.turn.release()
         return result
+
+    def _remote_begins(self) -> None:
+        from baton_shim.notebook.cell import cell_number
+
+        self.comms.cell_begins()
+        self.pages.cell_begins(cell_number(self.shell), self.shell.kernel.get_parent("shell"))
+
+    def _remote_ends(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
+        self._note(calls, landed, error)
+        self.rest.listen()
+        self.comms.cell_ends()
 
     def _note(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
         """For pages that are not open now."""
@@ -356,6 +370,17 @@ class Home:
         self.shell.events.register("post_execute", self._show_displays_after)
         self.shell.events.register("post_run_cell", self._cell_ended)
         self.shell.events.register("pre_run_cell", self._cell_begins)
+
+    def show(self, output: dict[str, Any]) -> None:
+        """What the session shows, where something here captures output."""
+        outputs.publish(self.shell, output)
+
+    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
+        """None after an interrupt."""
+        return outputs.ask(self.shell, prompt, password, interrupts)
+
+    def show_status(self, line: dict[str, Any]) -> None:
+        """The clients of a notebook are shown it by the proxy."""
 
     def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
         """Show the line that says where a cell ran below all that the cell shows."""

@@ -74,7 +74,11 @@ def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | No
         return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
     if outcome == "cancelled" or error is None:
         lines = error["traceback"] if error else []
-        return errors.with_lines(KeyboardInterrupt(), lines or ["KeyboardInterrupt"])
+        interrupted = KeyboardInterrupt()
+        if landed is not None and landed.error is not None:
+            found = errors.rebuild(landed.error, "KeyboardInterrupt", "", home.namespace)
+            interrupted.__traceback__ = found.__traceback__
+        return errors.with_lines(interrupted, lines or ["KeyboardInterrupt"])
     raised, description = (landed.raised, landed.error) if landed else (None, None)
     if not isinstance(raised, BaseException):
         raised = errors.rebuild(description or b"", error["name"], error["value"], home.namespace)

@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
-from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
 
 from baton_shim.base import compat, tested
 from baton_shim.base.compat import FIT
 from baton_shim.base.source import GPU_LINE
 from baton_shim.notebook import both
-from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names, variable
+from baton_shim.notebook.gpu_line import read, with_options
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton_shim.notebook.home import Home
+    from baton_shim.notebook.options import Options
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
 JOB = re.compile(r"[0-9a-f-]+")
@@ -49,42 +49,7 @@ NO_PROXY = (
 def register(shell: Any, home: Home | None, why_not: str) -> None:
     """Adds the magics; without a `home` they say `why_not`."""
 
-    @magic_arguments()  # type: ignore[untyped-decorator]
-    @argument(  # type: ignore[untyped-decorator]
-        "--quiet", action="store_true", help="hide the queue position and the worker of the cell"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--timeout", metavar="DURATION", help="stop the cell after it has run for this time, such as 90s, 5m or 1h30m"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--gpu", metavar="MODEL", help="run only on this GPU, such as a100"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--mem",
-        metavar="SIZE",
-        help="run only where the session may use this much GPU memory, such as 8G, and let it use no more",
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not show a use"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--drop", nargs="+", metavar="NAMES", help="do not send or return these variables"
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--background",
-        nargs="?",
-        const="",
-        metavar="NAME",
-        help="go on with other cells meanwhile; the variable NAME gets a handle with result() and cancel()",
-    )
-    @argument(  # type: ignore[untyped-decorator]
-        "--no-return",
-        action="store_true",
-        help="return only the output; the next cell starts again from the notebook's variables",
-    )
+    @with_options
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpu(line: str, cell: str) -> Any:
         """Run this cell on a GPU, with the notebook's variables.
@@ -108,18 +73,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         return None
 
     def parse(line: str) -> Options:
-        options = parse_argstring(gpu, line)
-        return Options(
-            quiet=options.quiet or (home is not None and home.quiet),
-            keep=names(options.keep, "--keep"),
-            drop=names(options.drop, "--drop"),
-            returns=not options.no_return,
-            background=variable(options.background),
-            timeout_ms=milliseconds(options.timeout),
-            gpu_memory_bytes=gpu_bytes(options.mem),
-            gpu=gpu_model(options.gpu),
-            priority=options.priority,
-        )
+        return read(line, quiet=home is not None and home.quiet, magic=gpu)
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def explain(line: str) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from typing import Any
 
 from baton_shim.base.interrupts import Interrupts
@@ -61,10 +62,13 @@ def publish_past_capture(shell: Any, output: dict[str, Any], parent: dict[str, A
 def ask(shell: Any, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
     """What the student typed; an end of file as Jupyter writes it; None after an interrupt."""
     kernel = shell.kernel
+    return asked(kernel.getpass if password else kernel.raw_input, prompt, interrupts)
+
+
+def asked(read: Callable[[str], str], prompt: str, interrupts: Interrupts) -> str | None:
     try:
         with interrupts.raising():
-            answer: str = kernel.getpass(prompt) if password else kernel.raw_input(prompt)
-            return answer
+            return read(prompt)
     except EOFError:
         return "\x04"
     except KeyboardInterrupt:

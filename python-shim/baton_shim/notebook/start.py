@@ -63,9 +63,12 @@ def aim_interrupts(kernel: Any) -> None:
 
 
 def make_home(shell: Any, socket_path: str, modules: LocalModules) -> Home:
+    from functools import partial
+
+    from baton_shim.base.link import Link
     from baton_shim.notebook.home import Home
 
-    return Home(shell, socket_path, modules)
+    return Home(shell, partial(Link.to, socket_path), modules)
 
 
 def give_magics(shell: Any, home: Home | None, expected: bool) -> None:

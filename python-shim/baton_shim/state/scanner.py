@@ -22,6 +22,8 @@ from baton_shim.state import memory
 from baton_shim.state.segments import Segment
 from baton_shim.state.watch import Ranges, private_memory, watch
 
+SCANNER = "BATON_SCANNER"
+"""The path of the library."""
 _BLOCK_BYTES = 4096
 _DIGEST_BYTES = 16
 _LEAST_BYTES = 256 << 10  # for less, a look is not worth its costs
@@ -36,7 +38,7 @@ Runs = list[tuple[int, int]]
 
 @functools.cache
 def library() -> ctypes.CDLL | None:
-    path = os.environ.pop("BATON_SCANNER", None)
+    path = os.environ.pop(SCANNER, None)
     if path is None:
         return None
     try:

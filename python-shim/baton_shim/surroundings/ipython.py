@@ -6,6 +6,7 @@ import sys
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from baton_shim.base.here import PROGRAM
 from baton_shim.surroundings.kind import Kind, entries, rows
 
 if TYPE_CHECKING:
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
 
 def shell() -> Any:
     """None where there is none. As `get_ipython`, in a tenth of its time."""
+    if PROGRAM.shell is not None:
+        return PROGRAM.shell
     found: Any = sys.modules.get("IPython.core.interactiveshell")
     return found.InteractiveShell._instance if found else None
 

@@ -27,6 +27,16 @@ def environment(_: Any) -> dict[Any, Any]:
     return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than all the rest
 
 
+def environment_at_start() -> dict[Any, Any]:
+    """As the system gave it to this process."""
+    try:
+        with open("/proc/self/environ", "rb") as file:
+            entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
+    except OSError:
+        return environment(None)
+    return {name: value for name, found, value in entries if found}
+
+
 def of_everywhere(before: Any, now: Any) -> Any:
     new, gone = changed(before, now)
     return {name: new[name] for name in new if travels(name)}, [name for name in gone if travels(name)]
@@ -70,6 +80,16 @@ def search_path(_: Any) -> list[Any]:
     return [to_home(entry) for entry in sys.path]
 
 
+def installed_path() -> list[Any]:
+    """Without the folders of a program's own modules."""
+    return [entry for entry in search_path(None) if is_of_python(str(entry))]
+
+
+def is_of_python(entry: str) -> bool:
+    shared = os.path.basename(entry) in ("site-packages", "dist-packages")
+    return shared or entry.startswith((f"{sys.base_prefix}{os.sep}lib", f"{sys.prefix}{os.sep}lib"))
+
+
 def give_search_path(_: Any, difference: Any) -> None:
     sys.path[:] = [to_here(entry) for entry in edited(search_path(_), difference)]
 
@@ -84,10 +104,14 @@ def set_locale(_: Any, name: str) -> None:
 
 LIMITS = "The interpreter's limits"
 
+ENVIRONMENT = Kind(
+    "environment", "The environment", "os", environment, give_environment, difference=of_everywhere, whole=False
+)
+PATH = Kind("sys.path", "sys.path", "sys", search_path, give_search_path, difference=edits, whole=False)
 PROCESS: tuple[Kind, ...] = (
-    Kind("environment", "The environment", "os", environment, give_environment, difference=of_everywhere, whole=False),
+    ENVIRONMENT,
     Kind("folder", "The working directory", "os", folder, go_to),
-    Kind("sys.path", "sys.path", "sys", search_path, give_search_path, difference=edits, whole=False),
+    PATH,
     # A session has the notebook kernel's own arguments from its first cell on.
     Kind("sys.argv", "sys.argv", "sys", lambda _: [*sys.argv], give_arguments, None),
     *rows(

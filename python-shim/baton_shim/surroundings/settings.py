@@ -21,7 +21,7 @@ from baton_shim.surroundings.ipython import IPYTHON
 from baton_shim.surroundings.kind import Kind
 from baton_shim.surroundings.notices import NOTICES
 from baton_shim.surroundings.part import warn
-from baton_shim.surroundings.process import PROCESS
+from baton_shim.surroundings.process import ENVIRONMENT, PATH, PROCESS, environment_at_start, installed_path
 
 Changes = dict[str, list[bytes]]
 """Differences by the name of their kind."""
@@ -50,6 +50,11 @@ class Settings:
         self._waiting: Changes = {}
         self._told: set[str] = set()  # of these kinds it was said that they stay
         self._modules = 0  # so many were imported at the last look
+
+    def begins_as_program(self) -> None:
+        """A session also lacks the folders of the program's own modules, and the variables that the program has set."""
+        self._start |= {PATH.name: installed_path(), ENVIRONMENT.name: environment_at_start()}
+        self._known = dict(self._start)
 
     def restart(self) -> None:
         self._known = dict(self._start)

@@ -34,6 +34,8 @@ class Switch:
         self.on = True
         """What the student wants; it travels to the session."""
         self._session = False
+        self.ask: Callable[[], bool] | None = None
+        """Says whether virtual CUDA is wanted, where the environment does not; asked with the first library."""
         self._patches: dict[str, Patches] = {}
 
     def begin(self, session: bool = False) -> None:
@@ -68,6 +70,8 @@ class Switch:
         return library in self._patches
 
     def _arrived(self, library: str) -> None:
+        if self.ask is not None:
+            self.on, self.ask = self.on and self.ask(), None
         if not self.active or library in self._patches:
             return
         patches = Patches()

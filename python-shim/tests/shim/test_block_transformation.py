@@ -252,6 +252,6 @@ def test_names_that_a_module_imports(code: str) -> None:
 def test_without_baton() -> None:
     assert RUNTIME.kernel is None
     for use in (lambda: gpu.__enter__(), lambda: gpu(lambda: 1)()):
-        with pytest.raises(RuntimeError, match="This program was started without Baton"):
+        with pytest.raises(RuntimeError, match="This kernel was started without Baton"):
             use()
     assert isinstance(gpu(mem="8G"), Gpu)

@@ -175,6 +175,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     },
     ToNotebook::StateFailed { call: 9, error: Some(error()) },
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
+    ToNotebook::Ready { folder: "/run/user/1000/baton-program-1".to_owned(), scanner: "/run/user/1000/baton-program-1/scanner.so".to_owned() },
+    ToNotebook::Status { call: 9, line: output() },
     ToNotebook::DeferredLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
 ], {
@@ -194,6 +196,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Attached { .. } => "attached",
     ToNotebook::StateFailed { .. } => "state_failed",
     ToNotebook::SessionEnded { .. } => "session_ended",
+    ToNotebook::Ready { .. } => "ready",
+    ToNotebook::Status { .. } => "status",
     ToNotebook::DeferredLost { .. } => "deferred_lost",
     ToNotebook::Failed { .. } => "failed",
 });

@@ -1,0 +1,106 @@
+//! The process that a plain Python program starts in the place of a proxy.
+//!
+//! Its standard input is one end of a socket, whose other end the program holds. In: what the shim of a notebook kernel
+//! sends. Out: what it receives, and, because there are no clients, each status line.
+//!
+//! **Invariant:** it ends with the program, however that ends, and starts no process of its own but this user's broker.
+
+use std::os::fd::AsFd as _;
+use std::os::unix::net::UnixStream as Connected;
+
+use anyhow::Context as _;
+use baton_chunks::scanner;
+use baton_jupyter_wire::folder::PrivateFolder;
+use baton_jupyter_wire::process::{parent, parent_gone};
+use baton_jupyter_wire::shim::of_peer;
+use baton_protocol::Priority;
+use baton_protocol::shim::ToNotebook;
+use baton_transport::{MemoryHolder, TransportChoice};
+use tokio::net::UnixStream;
+use tokio::signal::unix::{SignalKind, signal};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+
+use crate::config::{Audience, BrokerChoice, RemoteConfig, TrashConfig};
+use crate::{REMOTE_CELLS_END, shim};
+
+#[derive(Debug, Clone)]
+pub struct ProgramConfig {
+    /// For people to read.
+    pub name: String,
+    pub broker: BrokerChoice,
+    pub course: Option<String>,
+    pub priority: Priority,
+    pub transport: TransportChoice,
+    pub patience: std::time::Duration,
+    pub trash: TrashConfig,
+}
+
+/// Serves the program that started this process until it ends or closes the connection.
+///
+/// # Errors
+/// When standard input is no connection to that program, or no folder can be made for sockets.
+pub async fn run_program(config: ProgramConfig) -> anyhow::Result<()> {
+    let program = parent();
+    let mut terminations =
+        signal(SignalKind::terminate()).context("Failed to listen for signals")?;
+    // An interrupt is the program's, which cancels what runs.
+    let _interrupts = signal(SignalKind::interrupt()).context("Failed to listen for signals")?;
+    let stream = connection().context(
+        "Standard input is no connection to a program\n\
+         hint: the package `baton` starts this command by itself",
+    )?;
+    let program_pid = u32::try_from(program.as_raw()).context("The program has no process id")?;
+    let (reader, mut writer) = of_peer(stream, program_pid)
+        .context("The connection is not of the program that started this")?;
+    let folder = PrivateFolder::create("program")?;
+    let scanner = scanner::install(folder.path())
+        .context("Failed to write into the program's private folder")?;
+    let (memory, serve_memory) = MemoryHolder::open(folder.path())
+        .context("Failed to listen for workers on this machine")?;
+    let ready = ToNotebook::Ready {
+        folder: folder.path().to_string_lossy().into_owned(),
+        scanner: scanner.to_string_lossy().into_owned(),
+    };
+    writer
+        .send(&ready)
+        .await
+        .context("The program has closed its connection")?;
+
+    let shutdown = CancellationToken::new();
+    let tasks = TaskTracker::new();
+    let remote_config = RemoteConfig {
+        audience: Audience::Program { name: config.name },
+        broker: config.broker,
+        course: config.course,
+        trash: config.trash,
+        priority: config.priority,
+        memory: (config.transport == TransportChoice::Auto).then_some(memory),
+        kernel_pid: program_pid,
+        patience: config.patience,
+    };
+    let served = tasks.spawn(shim::serve_one(
+        reader,
+        writer,
+        remote_config,
+        shutdown.clone(),
+    ));
+    let ended = shutdown.clone();
+    tasks.spawn(async move { ended.run_until_cancelled(serve_memory).await });
+    tasks.close();
+    tokio::select! {
+        _ = served => {}
+        _ = terminations.recv() => {}
+        // Children of the program may hold its end of the connection open.
+        () = parent_gone(program) => {}
+    }
+    shutdown.cancel();
+    let _ = tokio::time::timeout(REMOTE_CELLS_END, tasks.wait()).await;
+    Ok(())
+}
+
+fn connection() -> std::io::Result<UnixStream> {
+    let stream = Connected::from(std::io::stdin().as_fd().try_clone_to_owned()?);
+    stream.set_nonblocking(true)?;
+    UnixStream::from_std(stream)
+}

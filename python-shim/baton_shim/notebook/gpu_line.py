@@ -1,0 +1,91 @@
+"""The line behind `%%gpu`, and the same options as arguments of `gpu(...)`: how they are declared and read."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic_arguments import argument, magic_arguments, parse_argstring
+
+from baton_shim.notebook.options import Options, gpu_bytes, gpu_model, milliseconds, names, variable
+
+_ARGUMENTS: tuple[Callable[[Any], Any], ...] = (
+    argument("--quiet", action="store_true", help="hide the queue position and the worker of the cell"),
+    argument(
+        "--timeout", metavar="DURATION", help="stop the cell after it has run for this time, such as 90s, 5m or 1h30m"
+    ),
+    argument("--gpu", metavar="MODEL", help="run only on this GPU, such as a100"),
+    argument(
+        "--mem",
+        metavar="SIZE",
+        help="run only where the session may use this much GPU memory, such as 8G, and let it use no more",
+    ),
+    argument("--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"),
+    argument(
+        "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not show a use"
+    ),
+    argument("--drop", nargs="+", metavar="NAMES", help="do not send or return these variables"),
+    argument(
+        "--background",
+        nargs="?",
+        const="",
+        metavar="NAME",
+        help="go on with other cells meanwhile; the variable NAME gets a handle with result() and cancel()",
+    ),
+    argument(
+        "--no-return",
+        action="store_true",
+        help="return only the output; the next cell starts again from the notebook's variables",
+    ),
+)
+
+
+def with_options(magic: Callable[..., Any]) -> Any:
+    """Declares the options of `%%gpu`."""
+    for declare in reversed(_ARGUMENTS):
+        magic = declare(magic)
+    return magic_arguments()(magic)
+
+
+@with_options
+def gpu(line: str) -> None:
+    """Declares them for `gpu(...)`, which has no magic."""
+
+
+def read(line: str, *, quiet: bool = False, magic: Any = gpu) -> Options:
+    """Raises UsageError."""
+    options = parse_argstring(magic, line)
+    return Options(
+        quiet=options.quiet or quiet,
+        keep=names(options.keep, "--keep"),
+        drop=names(options.drop, "--drop"),
+        returns=not options.no_return,
+        background=variable(options.background),
+        timeout_ms=milliseconds(options.timeout),
+        gpu_memory_bytes=gpu_bytes(options.mem),
+        gpu=gpu_model(options.gpu),
+        priority=options.priority,
+    )
+
+
+def of_arguments(given: dict[str, Any], parse: Callable[[str], Options] = read) -> Options:
+    """Raises ValueError."""
+    if "background" in given:
+        raise ValueError("background is no option here\nhint: call an @gpu function with f.background(...)")
+    try:
+        return parse(line_of(given))
+    except UsageError as error:
+        raise ValueError(str(error)) from None
+
+
+def line_of(given: dict[str, Any]) -> str:
+    """The options as they stand behind `%%gpu`."""
+    words: list[str] = []
+    for name, value in given.items():
+        if value is None or value is False:
+            continue
+        several = value if isinstance(value, (list, tuple, set, frozenset)) else () if value is True else (value,)
+        words += [f"--{name.replace('_', '-')}", *map(str, several)]
+    return shlex.join(words)

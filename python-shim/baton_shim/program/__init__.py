@@ -1,0 +1,1 @@
+"""Plain Python programs: blocks under `with gpu:` and calls of `@gpu` functions without a notebook."""

@@ -1,0 +1,79 @@
+"""What the package `baton` finds in a plain Python program.
+
+Blocks are taken out of modules that the program imports from now on. Its own file is compiled before this package is
+imported, so that needs `python -m baton` (`run.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from baton_shim.base.local_modules import LocalModules
+from baton_shim.base.packages import Packages
+from baton_shim.program.home import ProgramHome
+from baton_shim.program.words import reworded
+
+if TYPE_CHECKING:
+    from baton_shim.base.blocks import Work
+    from baton_shim.base.job import Job
+    from baton_shim.notebook.options import Options
+
+BACKGROUND = (
+    "f.background() works in a notebook only, where changes can land between two cells; nothing has run\n"
+    "hint: call the function itself, or use gpu.map for several calls at once"
+)
+
+
+class ProgramBlocks:
+    remote = True
+
+    def __init__(self) -> None:
+        modules = LocalModules(Packages())
+        modules.note_loaded()
+        modules.watch()
+        self._home = ProgramHome(modules)
+
+    @property
+    def not_transformed(self) -> str:
+        program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "PROGRAM.py"
+        return (
+            "This 'with gpu:' was compiled before Baton was imported, so its block cannot move to a GPU; "
+            "nothing of it has run\n"
+            f"hint: start the program with 'python -m baton {program}', import baton before the module with the block, "
+            "or put the block into a function under @gpu"
+        )
+
+    def options(self, given: dict[str, Any]) -> Options:
+        from baton_shim.notebook.gpu_line import of_arguments
+
+        return of_arguments(given)
+
+    def run_in_background(self, work: Work, given: dict[str, Any]) -> Job:
+        raise RuntimeError(BACKGROUND)
+
+    def run(self, work: Work, given: dict[str, Any]) -> tuple[int, Any]:
+        from baton_shim.state import errors
+
+        if threading.current_thread() is not threading.main_thread():
+            raise RuntimeError(
+                "'with gpu:' and '@gpu' do not work in threads\n"
+                "hint: use them in the main thread, and start the threads inside of the block"
+            )
+        sys.stdout.flush()  # else the block's output would come first
+        sys.stderr.flush()
+        try:
+            return self._home.run_block(work, self.options(given))
+        except errors.GpuServiceError as error:
+            error.unit = work.unit
+            error.message = reworded(error.message, work.unit)
+            error.hint = reworded(error.hint, work.unit) if error.hint is not None else None
+            for line in error._render_traceback_()[1:]:
+                error.add_note(line)
+            raise
+        except KeyboardInterrupt as error:
+            for line in errors.rendered(error) or ():  # it was interrupted before its state was here
+                error.add_note(line.removeprefix("KeyboardInterrupt: "))
+            raise

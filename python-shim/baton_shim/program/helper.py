@@ -1,0 +1,100 @@
+"""The process that stands for a proxy: `baton program`, a child of this program, which connects it with the broker.
+
+It reads the memory of this program, as a proxy reads a kernel's, and ends when the connection closes.
+
+**Invariant:** however the two end, neither a process nor a socket stays.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import socket
+import subprocess
+import sys
+
+from baton_shim.base.binary import NOT_FOUND, find_binary
+from baton_shim.base.interrupts import postponed
+from baton_shim.base.link import Link, LinkClosed
+from baton_shim.state.errors import GpuServiceError
+from baton_shim.state.scanner import SCANNER
+
+START_SECONDS = 20.0
+END_SECONDS = 3.0
+_PR_SET_PTRACER = 0x59616D61
+NOT_STARTED = "Baton's helper process, which connects this program with the GPU machines, did not start"
+
+
+class Helper:
+    """One that runs. Raises GpuServiceError when it does not start."""
+
+    def __init__(self, folder: str) -> None:
+        """`folder`: the working directory with which the program began."""
+        binary = find_binary()
+        if binary is None:
+            raise GpuServiceError(*NOT_FOUND)
+        self._private_folder: str | None = None
+        own, other = socket.socketpair()
+        with postponed(), other:
+            try:
+                self._process = subprocess.Popen(
+                    [binary, "program", f"--name={program_name()}"],
+                    stdin=other.fileno(),
+                    stdout=subprocess.DEVNULL,
+                    cwd=folder if os.path.isdir(folder) else None,
+                    process_group=0,  # an interrupt is this program's, and so is a stop from the terminal
+                )
+            except OSError as error:
+                own.close()
+                raise GpuServiceError(f"{NOT_STARTED} ({error.strerror}: {binary})", "check BATON_BINARY") from None
+        allow_to_read(self._process.pid)
+        self.link = Link(own)
+        try:
+            self._ready()
+        except BaseException:
+            self.close()
+            raise
+
+    def _ready(self) -> None:
+        try:
+            message = self.link.receive(timeout=START_SECONDS)
+        except LinkClosed:
+            message = None
+        if message is None or message.name != "ready":
+            raise GpuServiceError(NOT_STARTED, "run `baton doctor` in a terminal")
+        self._private_folder = message.body["folder"]
+        os.environ[SCANNER] = message.body["scanner"]
+
+    @property
+    def is_running(self) -> bool:
+        return not self.link.is_closed and self._process.poll() is None
+
+    def close(self) -> None:
+        """Says goodbye to the broker with it."""
+        self.link.close()
+        try:
+            self._process.wait(END_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._private_folder is not None and os.path.basename(self._private_folder).startswith("baton-program-"):
+            shutil.rmtree(self._private_folder, ignore_errors=True)  # it is there only if the helper was killed
+
+    def forget(self) -> None:
+        """In a fork of this program, whose parent the helper serves."""
+        self.link.close()
+        self._process.returncode = 0  # it is no child of this process
+
+
+def program_name() -> str:
+    """For people to read."""
+    name = os.path.basename(sys.argv[0] if sys.argv else "")
+    return "python" if name in ("", "-", "-c", "-m") else name
+
+
+def allow_to_read(pid: int) -> None:
+    """Where Yama forbids children to read the memory of their parent."""
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)

@@ -1,0 +1,145 @@
+"""A program's end of the journey: what it keeps between blocks, and the helper process that serves it.
+
+**Invariant:** the helper starts with the first block, and ends with the program.
+"""
+
+from __future__ import annotations
+
+import atexit
+import functools
+import getpass
+import json
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+from baton_shim.base import here
+from baton_shim.notebook.home import Home
+from baton_shim.notebook.outputs import asked
+from baton_shim.program import switch
+from baton_shim.program.helper import Helper
+from baton_shim.program.shell import ProgramShell
+from baton_shim.program.terminal import Terminal
+from baton_shim.program.tracebacks import show_without_own_frames
+from baton_shim.program.words import reworded
+from baton_shim.state.errors import GpuServiceError
+
+if TYPE_CHECKING:
+    from baton_shim.base.blocks import Work
+    from baton_shim.base.interrupts import Interrupts
+    from baton_shim.base.link import Link
+    from baton_shim.base.local_modules import LocalModules
+    from baton_shim.notebook.landing import Landed
+    from baton_shim.notebook.options import Options
+
+
+HELPER_GONE = "run it again; the next block starts another helper"
+
+
+class NoUndo:
+    """`%gpu_undo` is a notebook's."""
+
+    def note(self, *of: Any) -> None:
+        pass
+
+    table_ends = rest_arrived = rest_lost = note
+
+
+class ProgramHome(Home):
+    def __init__(self, modules: LocalModules) -> None:
+        self._folder = os.getcwd()
+        self._helper: Helper | None = None
+        self._unit = "block"
+        self.terminal = Terminal()
+        shell = ProgramShell()
+        here.PROGRAM.shell = shell
+        switch.read_setting()
+        super().__init__(shell, self._start, modules)
+        self.surroundings.settings.begins_as_program()
+
+    def _attach(self, shell: Any) -> None:
+        show_without_own_frames()
+        atexit.register(self._end)
+        os.register_at_fork(after_in_child=self._forked)
+
+    @functools.cached_property
+    def undo_log(self) -> Any:
+        return NoUndo()
+
+    def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
+        self._unit = work.unit
+        if not self.calls:
+            self.shell.history_manager.input_hist_raw.append(main_source())  # what the program patches is read in it
+        self._drop_dead_helper()
+        try:
+            return super().run_block(work, options)
+        except GpuServiceError as error:
+            if self._helper is not None and not self._helper.is_running:
+                error.hint = HELPER_GONE
+            raise
+        finally:
+            self.terminal.remove_status()
+            self._drop_dead_helper()
+
+    def _remote_begins(self) -> None:
+        pass
+
+    def _remote_ends(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
+        shown, self.displays_after = self.displays_after, []
+        for kind, content in shown:
+            self.show({"kind": kind, "content": content})
+
+    # ---- what is shown
+
+    def show(self, output: dict[str, Any]) -> None:
+        self.terminal.show(output)
+
+    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
+        self.terminal.remove_status()
+        return asked(getpass.getpass if password else input, prompt, interrupts)
+
+    def show_status(self, line: dict[str, Any]) -> None:
+        self.terminal.show_status(self._text_of(line))
+
+    def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
+        self.terminal.show_summary(self._text_of(line))
+
+    def _text_of(self, line: dict[str, Any]) -> str:
+        return reworded(json.loads(line["content"])["data"]["text/plain"], self._unit)
+
+    # ---- the helper
+
+    def _start(self) -> Link:
+        self._helper = Helper(self._folder)
+        return self._helper.link
+
+    def _drop_dead_helper(self) -> None:
+        """The next block starts another one, and so a new session."""
+        if self._helper is not None and not self._helper.is_running:
+            self._end()
+            self.void()
+
+    def _end(self) -> None:
+        helper, self._helper = self._helper, None
+        self._link = None
+        if helper is not None:
+            helper.close()
+
+    def _forked(self) -> None:
+        """A fork has the variables, and gets a helper and a session of its own."""
+        helper, self._helper = self._helper, None
+        self._link = None
+        self._table, self.turn, self.busy = None, threading.RLock(), False
+        self.unreleased.clear()
+        if helper is not None:
+            helper.forget()
+
+
+def main_source() -> str:
+    """Of the program's own file; empty where it has none."""
+    try:
+        with open(sys.modules["__main__"].__file__ or "", encoding="utf-8", errors="replace") as file:
+            return file.read()
+    except (OSError, AttributeError, ValueError):
+        return ""

@@ -1,0 +1,51 @@
+"""The shell and kernel that the notebook's half of this package expects, for a program that has neither.
+
+It is a shell of IPython's, whose parts hold the settings that travel (printers, aliases, hooks), around the program's
+own `__main__`. It runs no code.
+
+**Invariant:** nothing of it is seen: `get_ipython()` finds none, and no name, file or history is made.
+"""
+
+from __future__ import annotations
+
+import sys
+import uuid
+from types import SimpleNamespace
+from typing import Any
+
+from IPython.core.builtin_trap import BuiltinTrap
+from IPython.core.history import HistoryManager
+from IPython.core.interactiveshell import InteractiveShell
+
+
+class ProgramKernel:
+    """In so far as a block needs one."""
+
+    def __init__(self, shell: Any) -> None:
+        self.shell = shell
+        self.session = SimpleNamespace(session=uuid.uuid4().hex)
+
+    def get_parent(self, channel: str | None = None) -> dict[str, Any]:
+        """The request for the next block or call."""
+        header = {"msg_id": uuid.uuid4().hex, "msg_type": "execute_request", "session": self.session.session}
+        return {"header": header, "content": {"allow_stdin": True}}
+
+
+class ProgramShell(InteractiveShell):  # type: ignore[misc]
+    """Not the instance that `get_ipython()` finds."""
+
+    def __init__(self) -> None:
+        super().__init__(user_module=sys.modules["__main__"])
+        self.kernel = ProgramKernel(self)
+
+    def init_history(self) -> None:
+        self.history_manager = HistoryManager(shell=self, parent=self, hist_file=":memory:", enabled=False)
+
+    def init_builtins(self) -> None:
+        self.builtin_trap = BuiltinTrap(shell=self)  # without the names that a shell gives to all code
+
+    def _leave_out(self, *arguments: Any) -> None:
+        """What belongs to a shell that a person uses."""
+
+    init_ipython_dir = init_profile_dir = init_virtualenv = init_sys_modules = init_user_ns = _leave_out
+    init_completer = init_prompts = init_logstart = _leave_out

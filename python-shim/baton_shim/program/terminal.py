@@ -1,0 +1,66 @@
+"""What a block shows in a plain program: its output on the program's own streams, and a status line on a terminal.
+
+**Invariant:** what is piped or redirected has the program's output and nothing else.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from typing import Any
+
+CLEAR_LINE = "\r\x1b[K"
+
+
+class Terminal:
+    def __init__(self) -> None:
+        self._has_line = False
+
+    def show(self, output: dict[str, Any]) -> None:
+        content = json.loads(output["content"])
+        kind = output["kind"]
+        if kind == "stream":
+            self._write("stderr" if content["name"] == "stderr" else "stdout", content["text"])
+        elif kind in ("display_data", "update_display_data", "execute_result"):
+            text = content["data"].get("text/plain")
+            if text:
+                self._write("stdout", f"{text}\n")
+        elif kind == "clear_output" and is_terminal(sys.stdout):
+            self._write("stdout", CLEAR_LINE)
+
+    def show_status(self, text: str) -> None:
+        if not is_terminal(sys.stderr):
+            return
+        width = shutil.get_terminal_size().columns - 1
+        line = " · ".join(text.splitlines())
+        sys.stderr.write(f"{CLEAR_LINE}{line if len(line) <= width else f'{line[: width - 1]}…'}")
+        sys.stderr.flush()
+        self._has_line = True
+
+    def show_summary(self, text: str) -> None:
+        """In the place of the status line. What ended before there was one needs none."""
+        if self._has_line:
+            self.show_status(text)
+            sys.stderr.write("\n")
+            self._has_line = False
+
+    def remove_status(self) -> None:
+        if self._has_line:
+            sys.stderr.write(CLEAR_LINE)
+            sys.stderr.flush()
+            self._has_line = False
+
+    def _write(self, name: str, text: str) -> None:
+        self.remove_status()
+        stream = getattr(sys, name)
+        if stream is not None:  # none in a program without streams
+            stream.write(text)
+            stream.flush()
+
+
+def is_terminal(stream: Any) -> bool:
+    try:
+        return bool(stream.isatty())
+    except (AttributeError, ValueError):  # it is none, or closed
+        return False

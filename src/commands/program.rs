@@ -1,0 +1,34 @@
+//! `baton program`: what the package `baton` starts in a plain Python program.
+
+use std::{process::ExitCode, time::Duration};
+
+use baton_kernel_proxy::ProgramConfig;
+use clap::ArgMatches;
+use tokio::runtime::Builder;
+
+use super::kernel::Choices;
+use crate::{runtime, settings::Surroundings};
+
+/// How long reads of the program's memory may still take at the end.
+const END: Duration = Duration::from_secs(1);
+
+pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
+    let choices =
+        Choices::read(surroundings).unwrap_or_else(|error| Choices::misconfigured(&error));
+    let config = ProgramConfig {
+        name: matches
+            .get_one::<String>("name")
+            .cloned()
+            .unwrap_or_else(|| "program".to_owned()),
+        broker: choices.broker,
+        course: choices.course,
+        priority: choices.priority,
+        transport: choices.transport,
+        patience: choices.patience,
+        trash: choices.trash,
+    };
+    let runtime = runtime::start(Builder::new_current_thread())?;
+    runtime.block_on(baton_kernel_proxy::run_program(config))?;
+    runtime.shutdown_timeout(END);
+    Ok(ExitCode::SUCCESS)
+}

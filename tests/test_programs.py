@@ -1,0 +1,537 @@
+"""`with gpu:` and `@gpu` in plain Python programs, through this user's broker."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.service import BINARY, run_binary
+
+HERE = {"BATON_SESSION": "of this test"}
+"""With it `baton` takes this machine for the GPU machine, so a program is an ordinary one of Python's."""
+
+
+class Programs:
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.folder = folder
+        self.environment = place.environment
+        self._running: list[subprocess.Popen[str]] = []
+
+    def write(self, source: str, name: str = "train.py") -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+        return name
+
+    def begin(self, *command: str, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        everything = self.environment | (environment or {})
+        process = subprocess.Popen([sys.executable, *command], env=everything, cwd=self.folder, text=True, **options)
+        self._running.append(process)
+        return process
+
+    def run(self, *command: str, **options: Any) -> tuple[str, int]:
+        """What it wrote to both streams, and its exit code."""
+        process = self.begin(*command, **options)
+        output, _ = process.communicate(timeout=100)
+        return output, process.returncode
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+@pytest.fixture
+def programs(place: Place, tmp_path: Path) -> Iterator[Programs]:
+    programs = Programs(place, tmp_path)
+    yield programs
+    programs.close()
+
+
+def helper_of(pid: int) -> psutil.Process:
+    found = [child for child in psutil.Process(pid).children() if "program" in child.cmdline()[1:2]]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def private_folders(place: Place) -> list[Path]:
+    return list((place.folder / "run").glob("baton-program-*"))
+
+
+# ---- a program is what it is without Baton, apart from where its blocks run
+
+ORDINARY = {
+    "functions": """
+        import sys
+        from baton import gpu
+        rows = [1]; same = rows
+        class Model:
+            def __init__(self): self.rows = rows
+            @gpu
+            def fit(self, n, *, key=2):
+                print("fit", n); print("note", file=sys.stderr)
+                self.rows.append(n * key)
+                return self
+        model = Model()
+        print("before")
+        print(model.fit(3) is model, rows is same is model.rows, rows)
+        print(model.fit(4, key=5).rows, file=sys.stderr)
+        """,
+    "blocks": '''
+        """Its own text."""
+        from __future__ import annotations
+        from baton import gpu
+        total, names = 0, {"a": []}
+        for n in range(5):
+            with gpu:
+                total += n
+                names["a"].append(n)
+                if n == 3: break
+        with gpu: lines = open(__file__).read().splitlines()
+        print(total, names, __name__, __doc__, len(lines))
+        def train(n, *more):
+            y = 1
+            def closed(): return y
+            for _ in range(n):
+                with gpu(timeout="5m"):
+                    y += closed()
+                    if y > 8: return y, more
+            return y
+        print(train(1), train(9, 7))
+        ''',
+    "errors": """
+        import traceback
+        from baton import gpu
+        rows = []
+        class Mine(Exception):
+            def __init__(self, a, b): super().__init__(f"{a} {b}"); self.a = a
+        def fails(x):
+            with gpu:
+                rows.append(x)
+                raise Mine(x, rows)
+        try: fails(1)
+        except Mine as error: print("caught", error.a, rows)
+        fails(2)
+        """,
+    "an exit": """
+        import sys, atexit
+        from baton import gpu
+        atexit.register(print, "at the end")
+        with gpu: code = 3
+        sys.exit(code)
+        """,
+    "state around it": """
+        import os, random, warnings
+        os.environ["BEFORE"] = "1"
+        from baton import gpu
+        os.environ["AFTER"] = "2"
+        random.seed(5)
+        @gpu
+        def draw():
+            os.environ["THERE"] = os.environ["BEFORE"] + os.environ["AFTER"]
+            return random.random()
+        print(draw(), random.random(), os.environ["THERE"])
+        """,
+    "coroutines": """
+        import asyncio
+        from baton import gpu
+        @gpu
+        async def add(a, b):
+            await asyncio.sleep(0)
+            return a + b
+        async def main():
+            with gpu:
+                await asyncio.sleep(0)
+                x = 1
+            return await add(x, 2)
+        print(asyncio.run(main()))
+        """,
+    "a patched library": """
+        import json
+        from baton import gpu
+        class Shouting(json.JSONEncoder):
+            def encode(self, o): return super().encode(o).upper()
+        json.JSONEncoder.shout = lambda self: "shouted"
+        @gpu
+        def text(x): return json.dumps(x, cls=Shouting), json.JSONEncoder().shout()
+        print(text({"a": 1}))
+        """,
+}
+
+
+@pytest.mark.parametrize("program", ORDINARY)
+def test_a_program_is_as_without_baton(programs: Programs, program: str) -> None:
+    name = programs.write(ORDINARY[program])
+    assert programs.run("-m", "baton", name) == programs.run(name, environment=HERE)
+
+
+def test_it_runs_elsewhere(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import os, sys
+        from baton import gpu
+        with gpu: there = os.getpid()
+        print(there != os.getpid(), sys.argv, sys.path[0] == os.getcwd())
+        """
+    )
+    assert programs.run("-m", "baton", name, "--epochs", "3") == (f"True ['{name}', '--epochs', '3'] True\n", 0)
+    output, code = programs.run(name)
+    assert code == 1
+    assert "RuntimeError: This 'with gpu:' was compiled before Baton was imported" in output
+    assert "nothing of it has run" in output
+    assert f"hint: start the program with 'python -m baton {name}'" in output
+
+
+def test_an_error_of_a_call_has_the_frames_of_the_program(programs: Programs) -> None:
+    name = programs.write("from baton import gpu\n@gpu\ndef f(x):\n    z = 0\n    return x / z\nf(1)")
+    output, code = programs.run(name)
+    assert code == 1
+    assert re.findall(r"line (\d+), in (\S+)", output) == [("6", "<module>"), ("5", "f")]
+    assert "baton_shim" not in output
+
+
+def test_own_modules(programs: Programs) -> None:
+    """Those beside the program, wherever it is started, imported before baton or after it, or in a block only."""
+    programs.write("from baton import gpu\ndef f(x):\n    with gpu: x.append(1)\n    return x", "scripts/after.py")
+    programs.write("def g(x): return [*x, 2]", "scripts/early.py")
+    programs.write("def h(x): return [*x, 3]", "scripts/there.py")
+    source = """
+        import early
+        from baton import gpu
+        import after
+        @gpu
+        def call(x):
+            import there
+            return there.h(early.g(x))
+        print(call(after.f([0])))
+        """
+    name = programs.write(source, "scripts/main.py")
+    assert programs.run(name) == ("[0, 1, 2, 3]\n", 0)
+    as_module = programs.run("-m", "baton", "-m", "scripts.main", environment={"PYTHONPATH": "scripts"})
+    assert as_module == ("[0, 1, 2, 3]\n", 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["missing.py"], "can't open file"),
+        (["-m", "missing"], "No module named missing"),
+        ([], "Usage: python -m baton"),
+        (["-x"], "Usage: python -m baton"),
+    ],
+)
+def test_what_cannot_be_run(programs: Programs, arguments: list[str], says: str) -> None:
+    output, code = programs.run("-m", "baton", *arguments)
+    assert says in output
+    assert code != 0
+
+
+@pytest.mark.parametrize("source", ["x = (", "from baton import gpu\nclass A:\n    with gpu: pass", "await x"])
+def test_what_does_not_compile(programs: Programs, source: str) -> None:
+    name = programs.write(source)
+    output, code = programs.run("-m", "baton", name)
+    assert code == 1
+    assert f'{name}", line ' in output
+    assert "SyntaxError" in output
+    assert "baton_shim" not in output
+
+
+# ---- what may happen meanwhile
+
+SLOW = """
+import os, time
+from baton import gpu
+rows = []
+@gpu
+def slow():
+    rows.append(1)
+    print("begun")
+    while True: time.sleep(0.01)
+"""
+
+
+def test_an_interrupt(programs: Programs) -> None:
+    name = programs.write(SLOW + "try: slow()\nexcept KeyboardInterrupt: print('first', rows, flush=True)\nslow()\n")
+    program = programs.begin(name)
+    assert program.stdout is not None
+    for line in ("begun\n", "first [1]\n", "begun\n"):
+        assert program.stdout.readline() == line
+        if line == "begun\n":
+            program.send_signal(signal.SIGINT)
+    rest = program.stdout.read()
+    assert "in slow\n    while True: time.sleep(0.01)" in rest
+    assert rest.rstrip().endswith("KeyboardInterrupt")
+    assert program.wait(60) == -signal.SIGINT
+
+
+def test_a_helper_that_is_killed(programs: Programs, place: Place) -> None:
+    name = programs.write(
+        SLOW
+        + "try: slow()\nexcept RuntimeError as error: print(error, rows); print(*error.__notes__, flush=True)\n"
+        + "@gpu\ndef fine(): return [*rows, 2]\nprint(fine())\n"
+    )
+    program = programs.begin(name)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "begun\n"
+    helper_of(program.pid).kill()
+    assert program.stdout.readline().endswith("has ended []\n")
+    assert "hint: run it again" in (said := program.stdout.readline())
+    assert "Your variables are as they were before the call" in said
+    assert program.stdout.readline() == "[2]\n"
+    assert program.wait(60) == 0
+    assert private_folders(place) == []
+
+
+def test_a_program_that_is_killed(programs: Programs, place: Place) -> None:
+    program = programs.begin(programs.write(SLOW + "slow()\n", "killed.py"))
+    assert program.stdout is not None
+    assert program.stdout.readline() == "begun\n"
+    helper = helper_of(program.pid)
+    program.kill()
+    wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
+    assert private_folders(place) == []
+    wait_until(lambda: "cancelled" in job_line(place, "killed.py"), "the job is cancelled")
+
+
+def job_line(place: Place, program: str) -> str:
+    said = run_binary(place, "jobs")
+    assert said.returncode == 0, said.stderr
+    return next(line for line in said.stdout.splitlines() if program in line)
+
+
+def test_nothing_begins_before_the_first_block(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import os
+        import psutil
+        from baton import gpu
+        @gpu(timeout="5m", mem="1G")
+        def f(): pass
+        print(psutil.Process().children())
+        """
+    )
+    assert programs.run(name) == ("[]\n", 0)
+
+
+def test_children(programs: Programs) -> None:
+    """Of both kinds: each has a helper and a session of its own, and the parent keeps its own."""
+    name = programs.write(
+        """
+        import multiprocessing, os
+        from baton import gpu
+        rows = []
+        @gpu
+        def there():
+            rows.append(1)
+            return os.getpid(), len(rows)
+        def child(answers): answers.put(there())
+        if __name__ == "__main__":
+            own = there()
+            for method in ("fork", "spawn"):
+                context = multiprocessing.get_context(method)
+                answers = context.Queue()
+                process = context.Process(target=child, args=(answers,))
+                process.start()
+                session, count = answers.get()
+                process.join()
+                print(method, session != own[0], count, process.exitcode)
+            print(there() == (own[0], 2))
+        """
+    )
+    assert programs.run(name) == ("fork True 2 0\nspawn True 1 0\nTrue\n", 0)
+
+
+def test_threads_are_refused(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import threading
+        from baton import gpu
+        @gpu
+        def f(): pass
+        def call():
+            try: f()
+            except RuntimeError as error: print(error)
+        thread = threading.Thread(target=call); thread.start(); thread.join()
+        try: f.background()
+        except RuntimeError as error: print(error)
+        """
+    )
+    output, code = programs.run(name)
+    assert code == 0
+    assert "do not work in threads\nhint: " in output
+    assert "f.background() works in a notebook only" in output
+
+
+def test_questions_are_the_programs(programs: Programs) -> None:
+    name = programs.write(
+        """
+        from baton import gpu
+        @gpu
+        def ask():
+            try: return input("name? "), input()
+            except EOFError: return "the end"
+        print(ask()); print(ask())
+        """
+    )
+    program = programs.begin(name, stdin=subprocess.PIPE)
+    output, _ = program.communicate("Ada\nLovelace\n", timeout=100)
+    assert output == "name? ('Ada', 'Lovelace')\nname? the end\n"
+
+
+def test_a_pipe_that_closes(programs: Programs) -> None:
+    name = programs.write(
+        """
+        from baton import gpu
+        rows = []
+        with gpu:
+            rows.append(1)
+            for n in range(10 ** 9): print(n)
+        """
+    )
+    program = programs.begin("-m", "baton", name, stderr=subprocess.PIPE)
+    assert program.stdout is not None
+    assert program.stderr is not None
+    assert program.stdout.readline() == "0\n"
+    program.stdout.close()
+    assert "BrokenPipeError" in program.stderr.read()
+    assert program.wait(60) != 0
+
+
+def test_a_status_line_on_a_terminal_only(programs: Programs, place: Place) -> None:
+    sign = place.signs / "go-on"
+    name = programs.write(
+        f"""
+        import os, time
+        from baton import gpu
+        with gpu:
+            while not os.path.exists({str(sign)!r}): time.sleep(0.01)
+        print("done")
+        """
+    )
+    main, other = pty.openpty()
+    program = programs.begin("-m", "baton", name, stderr=other)
+    os.close(other)
+    said = read_until(main, "Running on ")
+    assert "\r\x1b[K" in said
+    sign.touch()
+    said = read_until(main, " waited ")
+    assert re.search(r"[CG]PU: [\d.]+ s on ", said)
+    assert program.communicate(timeout=60)[0] == "done\n"
+    os.close(main)
+    assert programs.run("-m", "baton", name) == ("done\n", 0)
+
+
+def read_until(terminal: int, text: str) -> str:
+    said = ""
+    while text not in said:
+        said += os.read(terminal, 4096).decode()
+    return said
+
+
+# ---- where there is none, or it is here
+
+CALLS = """
+    from baton import gpu
+    rows = [1]
+    @gpu
+    def f(): rows.append(2)
+    try: f()
+    except RuntimeError as error: print(error, rows); print(*error.__notes__)
+    """
+
+
+@pytest.mark.parametrize(
+    ("environment", "happened", "hint"),
+    [
+        (
+            {"BATON_AUTOSTART": "false"},
+            "This program cannot use the GPU service: no broker",
+            "`baton up`",
+        ),
+        ({"BATON_BROKER_ADDRESS": "nowhere"}, "Wrong value for broker_address", "then start the program again"),
+        ({"BATON_BROKER_ADDRESS": "unix:/nowhere/b.sock"}, "The GPU service does not answer", "run the call again"),
+        ({"BATON_BINARY": "/nowhere/baton"}, "Baton's helper process", "BATON_BINARY"),
+    ],
+)
+def test_without_a_broker(tmp_path: Path, environment: dict[str, str], happened: str, hint: str) -> None:
+    place = Place.create()
+    programs = Programs(place, tmp_path)
+    output, code = programs.run(programs.write(CALLS), environment=environment)
+    assert code == 0, output
+    assert happened in output
+    assert "[1]\n" in output
+    assert hint in output
+    assert "Your variables are as they were before the call" in output
+    assert not re.search(r"\b(cell|notebook|kernel)s?\b", output)
+    programs.close()
+    assert place.close() == []
+
+
+def test_a_lost_broker_is_an_error_and_its_return_is_found(programs: Programs, tmp_path: Path) -> None:
+    service = Service.create()
+    service.start_broker()
+    service.start_worker()
+    own = Programs(service.place, tmp_path)
+    sign = service.place.signs / "on"
+    name = own.write(
+        f"""
+        import os, time
+        from baton import gpu
+        @gpu
+        def f(): return 5
+        print(f(), flush=True)
+        while not os.path.exists({str(sign)!r}): time.sleep(0.01)
+        try: f()
+        except RuntimeError as error: print(error, flush=True)
+        while os.path.exists({str(sign)!r}): time.sleep(0.01)
+        print(f())
+        """
+    )
+    program = own.begin(name, environment=service.access)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "5\n"
+    service.kill("broker")
+    sign.touch()
+    assert "The GPU service does not answer" in program.stdout.readline()
+    service.start_broker()
+    sign.unlink()
+    assert program.stdout.read() == "5\n"
+    assert program.wait(60) == 0
+    own.close()
+    assert service.close() == []
+
+
+def test_in_a_session_it_changes_nothing(programs: Programs, new_kernel: Callable[..., Kernel]) -> None:
+    source = "import os\nfrom baton import gpu\nown = os.getpid()\nwith gpu: print(os.getpid() == own)\n"
+    name = programs.write(source)
+    kernel = new_kernel(folder=programs.folder)
+    assert kernel.run(f"%%gpu\n!python {name}").ok().stdout.split() == ["True"]
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 100}
+    ran = subprocess.run([BINARY, "run", name], env=programs.environment, cwd=programs.folder, **options)
+    assert ran.stdout == "True\n", ran.stderr
+
+
+@pytest.mark.parametrize(("setting", "there"), [("", True), ("virtual_cuda = false\n", False)])
+@pytest.mark.parametrize("first", ["import torch", "from baton import gpu"])
+def test_virtual_cuda(tmp_path: Path, setting: str, there: bool, first: str) -> None:
+    place = Place.create()
+    folder = place.folder / "home/.config/baton"
+    folder.mkdir(parents=True)
+    (folder / "config.toml").write_text(setting)
+    programs = Programs(place, tmp_path)
+    name = programs.write(f"{first}\nfrom baton import gpu\nimport torch\nprint(torch.cuda.is_available())")
+    assert programs.run(name) == (f"{there}\n", 0)
+    assert place.close() == []
