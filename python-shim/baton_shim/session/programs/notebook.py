@@ -10,12 +10,15 @@ session where it is kept for `baton run --resume`.
 from __future__ import annotations
 
 import ast
+import contextlib
+import math
 import os
 import queue
 import signal
 import subprocess
 import sys
 import tempfile
+import time
 from typing import Any, NamedTuple
 
 from jupyter_client.blocking import BlockingKernelClient
@@ -26,6 +29,8 @@ from baton_shim.session.programs.report import ProgramFailed, Report
 START_SECONDS = 60
 # A kernel that ended is noticed after this time at the latest.
 LOOK_SECONDS = 0.5
+# What a kernel publishes leaves it before its reply; if it has not come so long after that, it never will.
+LOST_SECONDS = 0.02
 
 
 LOADED_MODULES = (
@@ -149,18 +154,16 @@ class NotebookKernel:
         return paths
 
     def _wait_until_ready(self) -> None:
-        """Output from before the subscription would be lost, so an answer has to arrive on iopub, too."""
-        asked = self._client.kernel_info()
-        for _ in range(int(START_SECONDS / LOOK_SECONDS)):
-            try:
-                message = self._client.get_iopub_msg(timeout=LOOK_SECONDS)
-            except queue.Empty:
-                self._check()
-                asked = self._client.kernel_info()
-                continue
-            if message["parent_header"].get("msg_id") == asked:
+        """Output from before the subscription would be lost, so what the kernel says on iopub has to arrive, too."""
+        deadline = time.monotonic() + START_SECONDS
+        while time.monotonic() < deadline:
+            asked = self._client.kernel_info()
+            self._reply(asked, deadline)
+            with contextlib.suppress(queue.Empty):
+                while self._client.get_iopub_msg(timeout=LOST_SECONDS)["parent_header"].get("msg_id") != asked:
+                    pass
                 return
-        raise ProgramFailed(f"The notebook's kernel did not answer within {START_SECONDS} s")
+        raise late()
 
     def run(self, cell: Cell) -> dict[str, Any]:
         """The content of the reply. An interrupt of the job is one of the cell, and ends the job after it."""
@@ -195,8 +198,8 @@ class NotebookKernel:
                 self._report.message(kind, content, message["header"]["date"].isoformat())
         return self._reply(asked)
 
-    def _reply(self, asked: str) -> dict[str, Any]:
-        while True:
+    def _reply(self, asked: str, deadline: float = math.inf) -> dict[str, Any]:
+        while time.monotonic() < deadline:
             try:
                 reply: dict[str, Any] = self._client.get_shell_msg(timeout=LOOK_SECONDS)
             except queue.Empty:
@@ -204,6 +207,7 @@ class NotebookKernel:
                 continue
             if reply["parent_header"].get("msg_id") == asked:
                 return reply
+        raise late()
 
     def _check(self) -> None:
         if (status := self._process.poll()) is not None:
@@ -224,6 +228,10 @@ def like(path: str) -> tuple[int, int] | None:
     except OSError:
         return None
     return found.st_mtime_ns, found.st_size
+
+
+def late() -> ProgramFailed:
+    return ProgramFailed(f"The notebook's kernel did not answer within {START_SECONDS} s")
 
 
 def ending(status: int) -> str:
