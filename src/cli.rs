@@ -61,6 +61,13 @@ pub(crate) fn command() -> Command {
                         .value_name("NAME")
                         .help("The program's name, for people"),
                 )
+                .arg(
+                    Arg::new("kind")
+                        .long("kind")
+                        .value_name("KIND")
+                        .value_parser(["map"])
+                        .help("What all of its jobs run"),
+                )
                 .hide(true),
         )
         .subcommand(

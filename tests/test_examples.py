@@ -29,6 +29,7 @@ NAMES = [
     "11-with-gpu",
     "12-save-and-load",
     "13-background-cells",
+    "14-many-calls",
 ]
 
 
@@ -244,6 +245,16 @@ def test_a_model_of_a_first_course_learns(place: Place) -> None:
     matched(r'Predicted: "(\w+)", actual: "\w+"\n', saved.stdout)
     *_, tested = results_of("09-pytorch-in-an-hour", place.work)
     assert int(matched(r"(?s:.*)of all 120: (\d+)%\n", tested.stdout)) > 80
+
+
+def test_many_calls(place: Place) -> None:
+    _, _, losses, best, products, error = results_of("14-many-calls", place.work)
+    shown = [float(number) for number in NUMBER.findall(losses.value or "")]
+    assert len(shown) == 3
+    assert shown[0] > shown[1] > shown[2]
+    assert best.value == "(0.1, False, True)"
+    assert products.value == "[0, 1, 4, 9, 16, 25, 36, 49]"
+    assert error.stdout == "division by zero ['This is the error of item 2 of gpu.map: 0']\n"
 
 
 # ---- with a real GPU: numbers are near those of the CPU, unless the GPU drew them

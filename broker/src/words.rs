@@ -96,6 +96,7 @@ pub(crate) fn title(kind: JobKind, name: &str, execution_count: Option<u32>) -> 
     let cell = match (kind, execution_count) {
         (JobKind::Notebook, _) => return format!("{name} (all cells)"),
         (JobKind::Script, _) => return format!("{name} (script)"),
+        (JobKind::Map, _) => return format!("{name} (gpu.map)"),
         (_, Some(number)) => format!("{name} [{number}]"),
         (_, None) => name.to_owned(),
     };
@@ -103,7 +104,7 @@ pub(crate) fn title(kind: JobKind, name: &str, execution_count: Option<u32>) -> 
         JobKind::Background => format!("{cell} (background)"),
         JobKind::Block => format!("{cell} (with gpu)"),
         JobKind::Call => format!("{cell} (@gpu)"),
-        JobKind::Cell | JobKind::Notebook | JobKind::Script => cell,
+        JobKind::Cell | JobKind::Notebook | JobKind::Script | JobKind::Map => cell,
     }
 }
 
@@ -253,6 +254,7 @@ mod tests {
             "lab.ipynb [4] (@gpu)",
             "lab.ipynb (all cells)",
             "lab.ipynb (script)",
+            "lab.ipynb (gpu.map)",
         ];
         assert_eq!(titles, expected);
     }

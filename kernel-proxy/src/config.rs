@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_mirror::TrashLimits;
-use baton_protocol::Priority;
+use baton_protocol::{JobKind, Priority};
 use baton_transport::{Dial, MemoryHolder, TransportChoice};
 
 use crate::kernel::ForkedKernel;
@@ -74,6 +74,8 @@ pub(crate) enum Audience {
     Program {
         /// For people to read.
         name: String,
+        /// What its jobs run.
+        kind: Option<JobKind>,
     },
 }
 

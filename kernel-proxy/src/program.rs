@@ -13,8 +13,8 @@ use baton_chunks::scanner;
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::process::{parent, parent_gone};
 use baton_jupyter_wire::shim::of_peer;
-use baton_protocol::Priority;
 use baton_protocol::shim::ToNotebook;
+use baton_protocol::{JobKind, Priority};
 use baton_transport::{MemoryHolder, TransportChoice};
 use tokio::net::UnixStream;
 use tokio::signal::unix::{SignalKind, signal};
@@ -28,6 +28,8 @@ use crate::{REMOTE_CELLS_END, shim};
 pub struct ProgramConfig {
     /// For people to read.
     pub name: String,
+    /// What all of its jobs run, where that is the same.
+    pub kind: Option<JobKind>,
     pub broker: BrokerChoice,
     pub course: Option<String>,
     pub priority: Priority,
@@ -70,7 +72,10 @@ pub async fn run_program(config: ProgramConfig) -> anyhow::Result<()> {
     let shutdown = CancellationToken::new();
     let tasks = TaskTracker::new();
     let remote_config = RemoteConfig {
-        audience: Audience::Program { name: config.name },
+        audience: Audience::Program {
+            name: config.name,
+            kind: config.kind,
+        },
         broker: config.broker,
         course: config.course,
         trash: config.trash,

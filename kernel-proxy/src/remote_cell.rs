@@ -50,7 +50,7 @@ pub(crate) use self::saved_states::Asked;
 use self::session_state::SessionState;
 use self::status_line::Waiting;
 use self::transfer::Transfer;
-use crate::config::RemoteConfig;
+use crate::config::{Audience, RemoteConfig};
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
@@ -81,6 +81,8 @@ pub(crate) struct RemoteCells {
     deferred: DeferredState,
     /// What earlier kernels left was mentioned.
     mentioned_earlier_kernels: bool,
+    /// What all jobs run, where it is the same.
+    kind: Option<JobKind>,
 }
 
 /// What can happen while no cell runs.
@@ -104,6 +106,10 @@ impl RemoteCells {
         let notebook = NotebookId::random();
         let (link, ended, drive_link) =
             link::open(config.broker, config.course, notebook, config.patience);
+        let kind = match config.audience {
+            Audience::Clients(_) => None,
+            Audience::Program { kind, .. } => kind,
+        };
         let cells = Self {
             notebook,
             naming: Naming::new(&config.audience),
@@ -120,6 +126,7 @@ impl RemoteCells {
             session_on: None,
             deferred: DeferredState::default(),
             mentioned_earlier_kernels: false,
+            kind,
         };
         (cells, drive_link)
     }
@@ -137,7 +144,8 @@ impl RemoteCells {
         writer: &mut ShimWriter,
     ) -> Result<CellEnd, FrameError> {
         self.deferred.repeat();
-        let job = self.naming.job_of(&run.message_id, run.kind);
+        let kind = self.kind.unwrap_or(run.kind);
+        let job = self.naming.job_of(&run.message_id, kind);
         let mut cell = RemoteCell::new(job, &run, reader, writer);
         let span = tracing::error_span!("job", job.id = %job.id);
         self.display.begin(&cell);
@@ -354,6 +362,7 @@ impl RemoteCells {
             JobEvent::Started { worker } => {
                 cell.started = true;
                 self.ended.forget();
+                self.display.started(cell).await?;
                 cell.status_line.starts(cell.now());
                 cell.worker = Some(worker);
             }

@@ -3,6 +3,7 @@
 use std::{process::ExitCode, time::Duration};
 
 use baton_kernel_proxy::ProgramConfig;
+use baton_protocol::JobKind;
 use clap::ArgMatches;
 use tokio::runtime::Builder;
 
@@ -20,6 +21,9 @@ pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow:
             .get_one::<String>("name")
             .cloned()
             .unwrap_or_else(|| "program".to_owned()),
+        kind: matches
+            .get_one::<String>("kind")
+            .and_then(|kind| JobKind::from_name(kind)),
         broker: choices.broker,
         course: choices.course,
         priority: choices.priority,

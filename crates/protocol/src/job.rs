@@ -50,16 +50,19 @@ pub enum JobKind {
     /// All cells of a notebook, in a kernel of their own.
     Notebook,
     Script,
+    /// Some of the calls of one `gpu.map`.
+    Map,
 }
 
 impl JobKind {
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 7] = [
         Self::Cell,
         Self::Background,
         Self::Block,
         Self::Call,
         Self::Notebook,
         Self::Script,
+        Self::Map,
     ];
 
     #[must_use]
@@ -71,6 +74,7 @@ impl JobKind {
             Self::Call => "call",
             Self::Notebook => "notebook",
             Self::Script => "script",
+            Self::Map => "map",
         }
     }
 
@@ -82,7 +86,7 @@ impl JobKind {
     /// Whether it is a cell of somebody's notebook, or a part of one.
     #[must_use]
     pub fn is_of_cell(self) -> bool {
-        !matches!(self, Self::Notebook | Self::Script)
+        !matches!(self, Self::Notebook | Self::Script | Self::Map)
     }
 
     /// Whether it goes on when its notebook kernel ends.

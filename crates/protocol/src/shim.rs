@@ -274,6 +274,8 @@ pub enum ToNotebook {
     /// The line that says what the call waits for or how long it has run, for a plain program, which has no other
     /// clients. It replaces the one before.
     Status { call: CallId, line: Output },
+    /// For a plain program: the call has left the queue.
+    Started { call: CallId },
     /// They are lost: the notebook goes back to before the first call of which something is missing.
     DeferredLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost: the notebook has the values from before the cell.

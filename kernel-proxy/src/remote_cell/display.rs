@@ -113,6 +113,15 @@ impl Display {
         Ok(())
     }
 
+    /// Tells a plain program that its job has left the queue.
+    pub(super) async fn started(&self, cell: &mut RemoteCell<'_>) -> Result<(), FrameError> {
+        if self.relay.is_some() {
+            return Ok(());
+        }
+        let call = cell.call;
+        cell.writer.send(&ToNotebook::Started { call }).await
+    }
+
     pub(super) fn begin(&self, cell: &RemoteCell<'_>) {
         if cell.parent.background
             && let Some(relay) = &self.relay

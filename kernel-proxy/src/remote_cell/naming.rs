@@ -20,7 +20,7 @@ impl Naming {
         Self {
             notebook: match audience {
                 Audience::Clients(_) => notebook_name(),
-                Audience::Program { name } => name.clone(),
+                Audience::Program { name, .. } => name.clone(),
             },
             own_secret: Token::new(&uuid::Uuid::new_v4().to_string()),
             client_job: None,

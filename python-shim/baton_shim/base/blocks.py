@@ -15,7 +15,7 @@ import marshal
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple, Protocol
 
@@ -83,6 +83,11 @@ class Kernel(Protocol):
     def run_in_background(self, work: Work, options: Any) -> Job:
         """The handle of a call that runs in the background."""
 
+    def map(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, options: Any
+    ) -> list[Any]:
+        """The results of calls that run in several sessions at once. Raises the first error."""
+
 
 class OnGpuMachine:
     """A program that is there already: `with gpu:` and `@gpu` change nothing."""
@@ -98,6 +103,11 @@ class OnGpuMachine:
 
     def run_in_background(self, work: Work, options: Any) -> Job:
         raise NotImplementedError
+
+    def map(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, options: Any
+    ) -> list[Any]:
+        return [function(*arguments) for arguments in items]
 
 
 class Runtime:
@@ -132,6 +142,39 @@ class Gpu:
                 RUNTIME.kernel.options(configured.options)
             return configured if function is None else configured(function)
         return self if function is None else decorated(function, self)
+
+    def map(
+        self,
+        function: Callable[..., Any],
+        /,
+        *iterables: Iterable[Any],
+        chunksize: int = 1,
+        max_workers: int | None = None,
+        **options: Any,
+    ) -> list[Any]:
+        """Calls the function for each item, in several sessions at once, and returns the results in order.
+
+        With several iterables the function gets one item of each, as with the builtin `map`. `chunksize` items run in
+        one job, and at most `max_workers` jobs at once; the broker decides how many do. Options are those of `%%gpu`,
+        for each job.
+
+        Each call has a copy of its arguments, and of the variables that the function uses, as they were when `map` was
+        called. Only results return. On the GPU machine itself, the calls are made one after another, right there.
+
+        Raises the first error of a call, with a note that names the item; the other calls are cancelled. Raises
+        TypeError and ValueError for arguments of a wrong type or value, RuntimeError where Baton does not run.
+        """
+        if not callable(function):
+            raise TypeError(f"gpu.map calls a function, not a {type(function).__name__}")
+        if not iterables:
+            raise TypeError("gpu.map needs the items: gpu.map(function, items)")
+        for name, number in (("chunksize", chunksize), ("max_workers", max_workers)):
+            if number is not None and number < 1:
+                raise ValueError(f"{name} must be at least 1, not {number}")
+        if RUNTIME.kernel is None:
+            raise RuntimeError(NO_BATON)
+        items = list(zip(*iterables, strict=False))
+        return RUNTIME.kernel.map(function, items, chunksize, max_workers, {**self.options, **options})
 
     def __enter__(self) -> Gpu:
         if RUNTIME.kernel is None:
@@ -213,8 +256,12 @@ def call(function: types.FunctionType, arguments: tuple[Any, ...], keywords: dic
 
 
 def work_of(function: types.FunctionType, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Work:
-    name = function.__name__ if function.__name__.isidentifier() else "function"
-    return Work(f"{name}(...)", None, function, arguments, keywords, "call")
+    return Work(text_of_call(function), None, function, arguments, keywords, "call")
+
+
+def text_of_call(function: Callable[..., Any]) -> str:
+    name = getattr(function, "__name__", "")
+    return f"{name if name.isidentifier() else 'function'}(...)"
 
 
 # ---- what transformed code calls

@@ -24,8 +24,9 @@ class BothCell(NamedTuple):
 class BothCells:
     """One end's cells, in their order. A session only runs what it is told."""
 
-    def __init__(self) -> None:
-        self.cells: list[BothCell] = []
+    def __init__(self, cells: list[BothCell] | None = None) -> None:
+        """`cells`: those of another end, to be told to one more session."""
+        self.cells = [] if cells is None else cells
         self.run: Callable[[Iterable[BothCell]], None] | None = None
         """What runs them; set in sessions."""
         self._told = 0

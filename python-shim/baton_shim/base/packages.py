@@ -181,6 +181,12 @@ class Packages:
     def may_install(self) -> bool:
         return self.overlay is not None and self.overlay.may_install
 
+    def copy(self) -> Packages:
+        """In the notebook: for one more session."""
+        copied = Packages()
+        copied._known = self._known
+        return copied
+
     def restart(self) -> None:
         """The other end is a process that has just begun."""
         self._told = None

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,7 @@ from baton_shim.base.blocks import NOT_TRANSFORMED
 from baton_shim.notebook.gpu_line import of_arguments
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from baton_shim.base.blocks import Work
     from baton_shim.base.job import Job
@@ -41,17 +42,29 @@ class NotebookBlocks:
         return self._home.run_in_background(work, self.options(given)._replace(background=""))
 
     def run(self, work: Work, given: dict[str, Any]) -> tuple[int, Any]:
-        from baton_shim.state.errors import GpuServiceError, safe
-
-        check_thread()
-        sys.stdout.flush()  # else the block's output would come first
-        sys.stderr.flush()
-        try:
+        with in_words_of(work.unit):
             return self._home.run_block(work, self.options(given))
-        except GpuServiceError as error:
-            error.unit = work.unit
-            error.message = error.message.replace(safe("cell"), safe(work.unit))
-            raise
+
+    def map(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, given: Any
+    ) -> list[Any]:
+        with in_words_of("call"):
+            return self._home.map(function, items, chunk, most, self.options(given))
+
+
+@contextlib.contextmanager
+def in_words_of(unit: str) -> Iterator[None]:
+    from baton_shim.state.errors import GpuServiceError, safe
+
+    check_thread()
+    sys.stdout.flush()  # else its output would come first
+    sys.stderr.flush()
+    try:
+        yield
+    except GpuServiceError as error:
+        error.unit = unit
+        error.message = error.message.replace(safe("cell"), safe(unit))
+        raise
 
 
 def check_thread() -> None:

@@ -10,9 +10,12 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import os
 import sys
 import threading
+import uuid
+from html import escape
 from typing import TYPE_CHECKING, Any
 
 from IPython.core.error import UsageError
@@ -54,9 +57,17 @@ if TYPE_CHECKING:
 
 
 class Home:
-    def __init__(self, shell: Any, connect: Callable[[], Link], modules: LocalModules) -> None:
+    def __init__(
+        self,
+        shell: Any,
+        connect: Callable[[], Link],
+        modules: LocalModules,
+        surroundings: Surroundings | None = None,
+    ) -> None:
         self.shell = shell
         self.modules = modules
+        self.folder = working_folder()
+        """With which the kernel started."""
         self._connect = connect
         self._link: Link | None = None
         self.calls = 0
@@ -77,10 +88,12 @@ class Home:
         self.unreleased: dict[int, list[Any]] = {}
         """What the proxy may still be reading, by call: it must not be freed."""
         self.displays_after: list[tuple[str, str]] = []
+        self._progress = ""
+        """The display that has the line of a `gpu.map`."""
         self._summaries: list[dict[str, Any]] = []
         self._in_cell = False
         """What the session showed after the cell, for after its value or error here."""
-        self.surroundings = Surroundings(shell.user_ns, modules)
+        self.surroundings = surroundings or Surroundings(shell.user_ns, modules)
         self.setters = Setters()
         self._table: Table | None = None
         self.turn = threading.RLock()
@@ -90,13 +103,13 @@ class Home:
         self.background: Background | None = None
         """From the first background cell on."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
-        watch_images()
-        FIT.attach(compat.SWITCHING, SWITCH.begin)
         self._attach(shell)
 
     def _attach(self, shell: Any) -> None:
         """To a notebook kernel, which is connected from its start on."""
         _ = self.link
+        watch_images()
+        FIT.attach(compat.SWITCHING, SWITCH.begin)
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
         FIT.attach(compat.IN_BACKGROUND, in_background.listen, shell)
@@ -260,27 +273,51 @@ class Home:
         return landed.ended
 
     def _remotely(self, make: Callable[[], NotebookCell], options: Options) -> Landed | None:
+        with self._taking_turn():
+            self._remote_begins()
+            first, result, raised = self.calls + 1, None, None
+            try:
+                result = self._run(make, options)
+            except BaseException as error:
+                raised = error
+                raise
+            finally:
+                self.busy = False
+                self._remote_ends(range(first, self.calls + 1), result, raised)
+                del raised  # it and its traceback would hold each other
+        return result
+
+    @contextlib.contextmanager
+    def _taking_turn(self) -> Iterator[None]:
         WATCH.cell_leaves()
         self.wait_for_background()
         while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
             pass
-        if self.busy:
-            self.turn.release()
-            raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
-        self.busy = True
-        self._remote_begins()
-        first, result, raised = self.calls + 1, None, None
         try:
-            result = self._run(make, options)
-        except BaseException as error:
-            raised = error
-            raise
+            if self.busy:
+                raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
+            self.busy = True
+            try:
+                yield
+            finally:
+                self.busy = False
         finally:
-            self.busy = False
-            self._remote_ends(range(first, self.calls + 1), result, raised)
-            del raised  # it and its traceback would hold each other
             self.turn.release()
-        return result
+
+    @property
+    def name(self) -> str:
+        """Of the notebook, for people."""
+        return os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "notebook"
+
+    def map(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, options: Options
+    ) -> list[Any]:
+        """The results of the calls, in order."""
+        from baton_shim.notebook.lanes import Mapped
+
+        with self._taking_turn():
+            self.rest.bring()  # the calls may use it
+            return Mapped(self, options, most).run(function, items, chunk)
 
     def _remote_begins(self) -> None:
         from baton_shim.notebook.cell import cell_number
@@ -375,6 +412,20 @@ class Home:
         """What the session shows, where something here captures output."""
         outputs.publish(self.shell, output)
 
+    def show_progress(self, text: str, *, first: bool, last: bool) -> None:
+        """One line, which later ones replace until the `last`."""
+        if first:
+            self._progress = f"baton-{uuid.uuid4().hex}"
+        html = f'<small style="opacity:0.7">{escape(text)}</small>'
+        content = {
+            "data": {"text/plain": text, "text/html": html},
+            "metadata": {},
+            "transient": {"display_id": self._progress},
+        }
+        kind = "display_data" if first else "update_display_data"
+        line = {"kind": kind, "content": json.dumps(content), "metadata": b"", "buffers": []}
+        outputs.publish_past_capture(self.shell, line)
+
     def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
         """None after an interrupt."""
         return outputs.ask(self.shell, prompt, password, interrupts)
@@ -410,6 +461,13 @@ class Home:
     def _cell_ended(self, *result: object) -> None:
         self._in_cell, self._shown = False, None
         self._show_summaries()
+
+
+def working_folder() -> str:
+    try:
+        return os.getcwd()
+    except OSError:  # it was deleted
+        return ""
 
 
 def budget() -> tuple[int, ...]:

@@ -37,6 +37,15 @@ class Unit(Protocol):
     def unit(self) -> str: ...
 
 
+class NoUndo:
+    """Where nothing can be undone."""
+
+    def note(self, *of: object) -> None:
+        pass
+
+    table_ends = rest_arrived = rest_lost = note
+
+
 @dataclass
 class Step:
     """What is undone at once: one cell, or those whose results arrived together."""

@@ -6,6 +6,7 @@ imported, so that needs `python -m baton` (`run.py`).
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import threading
@@ -17,6 +18,8 @@ from baton_shim.program.home import ProgramHome
 from baton_shim.program.words import reworded
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
     from baton_shim.base.blocks import Work
     from baton_shim.base.job import Job
     from baton_shim.notebook.options import Options
@@ -55,25 +58,37 @@ class ProgramBlocks:
         raise RuntimeError(BACKGROUND)
 
     def run(self, work: Work, given: dict[str, Any]) -> tuple[int, Any]:
-        from baton_shim.state import errors
-
-        if threading.current_thread() is not threading.main_thread():
-            raise RuntimeError(
-                "'with gpu:' and '@gpu' do not work in threads\n"
-                "hint: use them in the main thread, and start the threads inside of the block"
-            )
-        sys.stdout.flush()  # else the block's output would come first
-        sys.stderr.flush()
-        try:
+        with in_words_of(work.unit):
             return self._home.run_block(work, self.options(given))
-        except errors.GpuServiceError as error:
-            error.unit = work.unit
-            error.message = reworded(error.message, work.unit)
-            error.hint = reworded(error.hint, work.unit) if error.hint is not None else None
-            for line in error._render_traceback_()[1:]:
-                error.add_note(line)
-            raise
-        except KeyboardInterrupt as error:
-            for line in errors.rendered(error) or ():  # it was interrupted before its state was here
-                error.add_note(line.removeprefix("KeyboardInterrupt: "))
-            raise
+
+    def map(
+        self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, given: Any
+    ) -> list[Any]:
+        with in_words_of("call"):
+            return self._home.map(function, items, chunk, most, self.options(given))
+
+
+@contextlib.contextmanager
+def in_words_of(unit: str) -> Iterator[None]:
+    from baton_shim.state import errors
+
+    if threading.current_thread() is not threading.main_thread():
+        raise RuntimeError(
+            "'with gpu:' and '@gpu' do not work in threads\n"
+            "hint: use them in the main thread, and start the threads inside of the block"
+        )
+    sys.stdout.flush()  # else the block's output would come first
+    sys.stderr.flush()
+    try:
+        yield
+    except errors.GpuServiceError as error:
+        error.unit = unit
+        error.message = reworded(error.message, unit)
+        error.hint = reworded(error.hint, unit) if error.hint is not None else None
+        for line in error._render_traceback_()[1:]:
+            error.add_note(line)
+        raise
+    except KeyboardInterrupt as error:
+        for line in errors.rendered(error) or ():  # it was interrupted before its state was here
+            error.add_note(line.removeprefix("KeyboardInterrupt: "))
+        raise

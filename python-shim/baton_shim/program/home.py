@@ -15,15 +15,16 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base import here
+from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
 from baton_shim.notebook.outputs import asked
 from baton_shim.program import switch
-from baton_shim.program.helper import Helper
 from baton_shim.program.shell import ProgramShell
 from baton_shim.program.terminal import Terminal
 from baton_shim.program.tracebacks import show_without_own_frames
 from baton_shim.program.words import reworded
 from baton_shim.state.errors import GpuServiceError
+from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
     from baton_shim.base.blocks import Work
@@ -37,18 +38,8 @@ if TYPE_CHECKING:
 HELPER_GONE = "run it again; the next block starts another helper"
 
 
-class NoUndo:
-    """`%gpu_undo` is a notebook's."""
-
-    def note(self, *of: Any) -> None:
-        pass
-
-    table_ends = rest_arrived = rest_lost = note
-
-
 class ProgramHome(Home):
     def __init__(self, modules: LocalModules) -> None:
-        self._folder = os.getcwd()
         self._helper: Helper | None = None
         self._unit = "block"
         self.terminal = Terminal()
@@ -59,19 +50,25 @@ class ProgramHome(Home):
         self.surroundings.settings.begins_as_program()
 
     def _attach(self, shell: Any) -> None:
+        here.watch_images()
+        SWITCH.begin()
         show_without_own_frames()
         atexit.register(self._end)
         os.register_at_fork(after_in_child=self._forked)
 
     @functools.cached_property
     def undo_log(self) -> Any:
+        from baton_shim.notebook.undo import NoUndo
+
         return NoUndo()
 
+    @property
+    def name(self) -> str:
+        name = os.path.basename(sys.argv[0] if sys.argv else "")
+        return "python" if name in ("", "-", "-c", "-m") else name
+
     def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
-        self._unit = work.unit
-        if not self.calls:
-            self.shell.history_manager.input_hist_raw.append(main_source())  # what the program patches is read in it
-        self._drop_dead_helper()
+        self._begin(work.unit)
         try:
             return super().run_block(work, options)
         except GpuServiceError as error:
@@ -81,6 +78,17 @@ class ProgramHome(Home):
         finally:
             self.terminal.remove_status()
             self._drop_dead_helper()
+
+    def map(self, *arguments: Any) -> list[Any]:
+        self._begin("call")
+        return super().map(*arguments)
+
+    def _begin(self, unit: str) -> None:
+        self._unit = unit
+        known = self.shell.history_manager.input_hist_raw
+        if len(known) == 1:
+            known.append(main_source())  # what the program patches is read in it
+        self._drop_dead_helper()
 
     def _remote_begins(self) -> None:
         pass
@@ -102,6 +110,9 @@ class ProgramHome(Home):
     def show_status(self, line: dict[str, Any]) -> None:
         self.terminal.show_status(self._text_of(line))
 
+    def show_progress(self, text: str, *, first: bool, last: bool) -> None:
+        (self.terminal.show_summary if last else self.terminal.show_status)(reworded(text, self._unit))
+
     def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
         self.terminal.show_summary(self._text_of(line))
 
@@ -111,7 +122,7 @@ class ProgramHome(Home):
     # ---- the helper
 
     def _start(self) -> Link:
-        self._helper = Helper(self._folder)
+        self._helper = Helper(self.folder, self.name)
         return self._helper.link
 
     def _drop_dead_helper(self) -> None:

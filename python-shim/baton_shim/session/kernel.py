@@ -72,8 +72,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
         self.shell.custom_handler = None
-        self._surroundings = Surroundings(self.shell.user_ns, modules)
-        self._surroundings.add(SessionComms(self))
+        self.surroundings = Surroundings(self.shell.user_ns, modules)
+        self.surroundings.add(SessionComms(self))
         self._thrift = Thrift()
         self._troubles: list[str] = []
         self._both = BothRunner(self)
@@ -135,14 +135,14 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 return
             self._wait_for_begin()
             self._link.send("started", message_id=self._message_id)
-            self._surroundings.patches.expect(cell["code"], self.shell.user_ns)
+            self.surroundings.patches.expect(cell["code"], self.shell.user_ns)
             self._faults.open(prepared["dynamic"])
             code = self.blocks.begin(prepared.get("block"), cell["code"])
             self.shell.block_runs = prepared.get("block") is not None
             reply = await self._run(code, cell["silent"], cell["allow_stdin"])
             self._faults.close()
             self._thrift.end_cell(self._loop)
-            self._surroundings.patches.read(cell["code"], self.shell.user_ns)
+            self.surroundings.patches.read(cell["code"], self.shell.user_ns)
             self._finish(reply, prepared)
 
     def _wait_for_begin(self) -> None:
@@ -164,8 +164,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._names.whole()
             assert message.file_descriptor is not None
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
-            self._surroundings.patches.hear(extra["patched"])
-            self._surroundings.settings.settle(self._table.rebuilt)
+            self.surroundings.patches.hear(extra["patched"])
+            self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
@@ -181,7 +181,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         return prepared
 
     def _apply_besides(self, extra: dict[str, Any], undo: OnUndo) -> None:
-        self._troubles = self._surroundings.apply(extra, undo)
+        self._troubles = self.surroundings.apply(extra, undo)
 
     def _remember_sources(self, extra: dict[str, Any]) -> None:
         for file_name, (number, source) in extra["sources"].items():
@@ -252,7 +252,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.shell.last_execution_result = None  # it holds the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
-        around = self._surroundings.look()
+        around = self.surroundings.look()
         if not prepared["returns"]:
             if result is not None:
                 self.shell.display_pub.publish(result.data, result.metadata)
@@ -336,7 +336,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
             nothing |= {key: extra[key] for key in ("error", "displays_after")}
             return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
-        self._surroundings.commit(around)
+        self.surroundings.commit(around)
         return snapshot
 
     def _travels_itself(self, error: BaseException | None) -> bool:

@@ -3,7 +3,7 @@
 What flows in: a namespace and names. What flows out: one message (`Snapshot`) that brings the other kernel's table,
 and so the very objects that it holds, up to date.
 
-**Invariant:** Python never copies or hashes large memory; it says where it lies.
+**Invariant:** Python never copies or hashes large memory; it says where it lies. `packed.py` does copy it.
 """
 
 from __future__ import annotations

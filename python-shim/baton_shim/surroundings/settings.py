@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 import pickle
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from baton_shim.base.compat import FIT
@@ -55,6 +56,17 @@ class Settings:
         """A session also lacks the folders of the program's own modules, and the variables that the program has set."""
         self._start |= {PATH.name: installed_path(), ENVIRONMENT.name: environment_at_start()}
         self._known = dict(self._start)
+
+    @contextmanager
+    def put_back(self) -> Iterator[None]:
+        """Afterwards all of them are as before."""
+        before = [(kind, kind.look()) for kind in kinds() if kind.is_here()]
+        try:
+            yield
+        finally:
+            for kind, value in before:
+                with suppress(Exception):  # as in `look`
+                    put_back(kind, value)
 
     def restart(self) -> None:
         self._known = dict(self._start)

@@ -177,6 +177,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::SessionEnded { worker: "gpu-2".to_owned() },
     ToNotebook::Ready { folder: "/run/user/1000/baton-program-1".to_owned(), scanner: "/run/user/1000/baton-program-1/scanner.so".to_owned() },
     ToNotebook::Status { call: 9, line: output() },
+    ToNotebook::Started { call: 9 },
     ToNotebook::DeferredLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
 ], {
@@ -198,6 +199,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::SessionEnded { .. } => "session_ended",
     ToNotebook::Ready { .. } => "ready",
     ToNotebook::Status { .. } => "status",
+    ToNotebook::Started { .. } => "started",
     ToNotebook::DeferredLost { .. } => "deferred_lost",
     ToNotebook::Failed { .. } => "failed",
 });

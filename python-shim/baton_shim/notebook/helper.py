@@ -13,7 +13,6 @@ import os
 import shutil
 import socket
 import subprocess
-import sys
 
 from baton_shim.base.binary import NOT_FOUND, find_binary
 from baton_shim.base.interrupts import postponed
@@ -30,8 +29,10 @@ NOT_STARTED = "Baton's helper process, which connects this program with the GPU 
 class Helper:
     """One that runs. Raises GpuServiceError when it does not start."""
 
-    def __init__(self, folder: str) -> None:
-        """`folder`: the working directory with which the program began."""
+    def __init__(self, folder: str, name: str, kind: str | None = None) -> None:
+        """`folder`: the working directory with which the program began. `name`: of the program, for people.
+        `kind`: of all of its jobs.
+        """
         binary = find_binary()
         if binary is None:
             raise GpuServiceError(*NOT_FOUND)
@@ -40,7 +41,7 @@ class Helper:
         with postponed(), other:
             try:
                 self._process = subprocess.Popen(
-                    [binary, "program", f"--name={program_name()}"],
+                    [binary, "program", f"--name={name}", *([f"--kind={kind}"] if kind else [])],
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     cwd=folder if os.path.isdir(folder) else None,
@@ -86,12 +87,6 @@ class Helper:
         """In a fork of this program, whose parent the helper serves."""
         self.link.close()
         self._process.returncode = 0  # it is no child of this process
-
-
-def program_name() -> str:
-    """For people to read."""
-    name = os.path.basename(sys.argv[0] if sys.argv else "")
-    return "python" if name in ("", "-", "-c", "-m") else name
 
 
 def allow_to_read(pid: int) -> None:

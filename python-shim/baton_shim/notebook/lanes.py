@@ -1,0 +1,336 @@
+"""`gpu.map`: calls that run in several sessions at once, each a *lane* with a helper process and an object table.
+
+In: a function, and the arguments of each call. Out: the results in the order of the calls, or the first error.
+
+A call is given a copy of what it uses, as it was when `gpu.map` was called, and gives back its result and nothing else
+(`surroundings/mapped.py`). A lane is added only while all others run, so the broker decides how many there are: where
+it lets one cell of a person run at a time, there are two.
+
+**Invariant:** the notebook's own object table and session do not hear of it; whatever happens, the variables stay as
+they are, and no lane outlives the call.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import select
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+from baton_shim.base.blocks import Work, text_of_call
+from baton_shim.base.both import BothCells
+from baton_shim.base.interrupts import Interrupts
+from baton_shim.base.link import LinkClosed
+from baton_shim.base.local_modules import LocalModules
+from baton_shim.notebook import analysis
+from baton_shim.notebook.call import Call, names_of, proxy_gone
+from baton_shim.notebook.cell import BlockCell
+from baton_shim.notebook.departure import first_name, sources, text_of
+from baton_shim.notebook.helper import Helper
+from baton_shim.notebook.home import Home
+from baton_shim.notebook.progress import Progress
+from baton_shim.notebook.undo import NoUndo
+from baton_shim.state import Refused, Table, errors
+from baton_shim.state.errors import StateRefused
+from baton_shim.state.packed import Packed, Unpacked, packed
+from baton_shim.surroundings import Difference
+from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, RESULT, run_calls
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from baton_shim.base.link import Link, Message
+    from baton_shim.base.undoing import OnUndo
+    from baton_shim.notebook.landing import Landed
+    from baton_shim.notebook.options import Options
+
+MOST_LANES = 16
+"""By default."""
+TICK_SECONDS = 1.0
+SETTLED_SECONDS = 0.1
+"""A call that runs for so long is not one whose end is on its way already."""
+
+Arguments = tuple[Any, ...]
+
+
+class LaneModules(LocalModules):
+    """The notebook's modules, told to a lane's session. What that loads itself is of no interest."""
+
+    def __init__(self, modules: LocalModules) -> None:
+        super().__init__(modules.packages.copy())
+        self.loaded = modules.loaded
+        self.both = BothCells(modules.both.cells)
+
+    def apply(self, news: bytes, undo: OnUndo) -> None:
+        pass
+
+
+class LaneSurroundings:
+    """What travels with a lane's own messages. All else is in those that it carries."""
+
+    def __init__(self, home: Home) -> None:
+        self.modules = LaneModules(home.modules)
+        self.patches = self
+        self.settings = home.surroundings.settings
+
+    def read_new(self, cells: list[str], namespace: object) -> None:
+        pass
+
+    def named(self) -> str:
+        return ""
+
+    def look(self) -> Difference:
+        return Difference(self.modules.look(), {})
+
+    def commit(self, difference: Difference) -> None:
+        self.modules.commit()
+
+    def apply(self, said: object, undo: OnUndo) -> list[str]:
+        return []
+
+    def restart(self) -> None:
+        self.modules.restart()
+
+
+class NoRest:
+    """Nothing follows a call."""
+
+    due = False
+
+    def applied(self, *of: object) -> None:
+        pass
+
+    def keep(self, message: Message) -> None:
+        message.close()
+
+    take = keep
+
+
+class LaneHome(Home):
+    """A lane's end of the journey. It has no names, and lands nothing in the notebook."""
+
+    def __init__(self, home: Home, connect: Callable[[], Link]) -> None:
+        self._notebook = home
+        self._names: dict[str, Any] = {}
+        self.status = ""
+        """What its call waits for."""
+        surroundings: Any = LaneSurroundings(home)
+        super().__init__(home.shell, connect, surroundings.modules, surroundings)
+
+    def _attach(self, shell: Any) -> None:
+        """Nothing of the kernel."""
+
+    @functools.cached_property
+    def undo_log(self) -> Any:
+        return NoUndo()
+
+    @functools.cached_property
+    def rest(self) -> Any:
+        return NoRest()
+
+    @property
+    def namespace(self) -> dict[str, Any]:
+        return self._names
+
+    def show(self, output: dict[str, Any]) -> None:
+        self._notebook.show(output)
+
+    def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
+        return self._notebook.ask(prompt, password, interrupts)
+
+    def show_displays_after(self) -> None:
+        """What the session shows after a cell, such as figures."""
+        shown, self.displays_after = self.displays_after, []
+        for kind, content in shown:
+            self.show({"kind": kind, "content": content})
+
+    def show_status(self, line: dict[str, Any]) -> None:
+        """Kept for the one line of all lanes."""
+        self.status = str(json.loads(line["content"])["data"]["text/plain"])
+
+    def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
+        pass
+
+
+class Lane:
+    def __init__(self, home: Home, options: Options) -> None:
+        self._helper: Helper | None = None
+        self._notebook, self._options = home, options
+        self._home = LaneHome(home, self._connect)
+        self.call: Call | None = None
+        self.first = 0
+        """The number of the first item that it runs."""
+        self._runs_since: float | None = None
+
+    def _connect(self) -> Link:
+        self._helper = Helper(self._notebook.folder, self._notebook.name, kind="map")
+        return self._helper.link
+
+    def begin(self, work: Work, first: int, interrupts: Interrupts) -> None:
+        cell = BlockCell(self._home.shell, work)
+        self.call, self.first, self._runs_since = Call(self._home, cell, self._options), first, None
+        self.call.leave(names_of(cell), interrupts)
+
+    @property
+    def has_started(self) -> bool:
+        return self.call is not None and self._runs_since is not None
+
+    @property
+    def waits_for(self) -> str:
+        return self._home.status
+
+    @property
+    def runs(self) -> bool:
+        """Whether the call has left the queue, and not only now."""
+        return self._runs_since is not None and time.monotonic() - self._runs_since >= SETTLED_SECONDS
+
+    def fileno(self) -> int:
+        return self._home.link.fileno()
+
+    def hear(self, interrupts: Interrupts) -> Landed | None:
+        """What has come; what the call brought if it has ended. Raises what it raised."""
+        try:
+            while (message := self._home.link.receive(timeout=0)) is not None:
+                if (landed := self._take(message, interrupts)) is not None:
+                    return landed
+        except LinkClosed:
+            raise proxy_gone() from None
+        return None
+
+    def _take(self, message: Message, interrupts: Interrupts) -> Landed | None:
+        if self.call is None or message.body.get("call") != self.call.number:
+            self._home.overdue(message)
+        elif message.name in ("finished", "failed"):
+            call, self.call = self.call, None
+            try:
+                return call.land(message, interrupts)
+            finally:
+                self._home.show_displays_after()
+        elif message.name == "started":
+            self._runs_since = time.monotonic()
+        else:
+            self.call.meanwhile(message, interrupts)
+        return None
+
+    def hang_up(self) -> None:
+        """Its call is cancelled."""
+        if self._helper is not None:
+            self._helper.link.close()
+
+    def close(self) -> None:
+        if self._helper is not None:
+            self._helper.close()
+
+
+class Mapped:
+    """The calls of one `gpu.map`."""
+
+    def __init__(self, home: Home, options: Options, most: int | None) -> None:
+        self._home, self._options, self._most = home, options, most or MOST_LANES
+        self._lanes: list[Lane] = []
+        self._results: dict[int, Any] = {}
+
+    def run(self, function: Callable[..., Any], items: Sequence[Arguments], chunk: int) -> list[Any]:
+        """Raises the first error; nothing of this `gpu.map` runs afterwards."""
+        waiting = deque(range(0, len(items), chunk))
+        self._progress = Progress(self._home, len(items), self._options)
+        text = text_of_call(function)
+        try:
+            with Interrupts() as interrupts:
+                with interrupts.raising():
+                    shared = self._shared(function)
+                while waiting or any(lane.call for lane in self._lanes):
+                    while waiting and (lane := self._free()) is not None:
+                        first = waiting.popleft()
+                        with interrupts.raising():
+                            some = self._packed(ARGUMENTS, list(items[first : first + chunk]))
+                        work = Work(text, None, run_calls, (shared, some, first), {}, "call")
+                        lane.begin(work, first, interrupts)
+                    self._hear(interrupts, SETTLED_SECONDS if waiting else TICK_SECONDS)
+                    if interrupts.count:
+                        raise interrupted()
+        finally:
+            self._progress.end()
+            for lane in self._lanes:
+                lane.hang_up()
+            for lane in self._lanes:
+                lane.close()
+        return [self._results[number] for number in range(len(items))]
+
+    def _free(self) -> Lane | None:
+        """One that has no call; a new one only if those of all others run."""
+        for lane in self._lanes:
+            if lane.call is None:
+                return lane
+        if len(self._lanes) >= self._most or not all(lane.runs for lane in self._lanes):
+            return None
+        self._lanes.append(Lane(self._home, self._options))
+        return self._lanes[-1]
+
+    def _hear(self, interrupts: Interrupts, seconds: float) -> None:
+        poll = select.poll()
+        lanes = {lane.fileno(): lane for lane in self._lanes if lane.call is not None}
+        for place in (*lanes, interrupts.wake):
+            poll.register(place, select.POLLIN)
+        ready = {place for place, _ in poll.poll(seconds * 1000)}
+        if interrupts.wake in ready:
+            interrupts.quiet()
+        lines = [lane.waits_for for lane in self._lanes if lane.call is not None and not lane.has_started]
+        self._progress.look(sum(lane.has_started for lane in self._lanes), list(filter(None, lines)))
+        failed: dict[int, Exception] = {}
+        for place in ready & lanes.keys():
+            lane = lanes[place]
+            try:
+                landed = lane.hear(interrupts)
+            except Exception as error:
+                errors.raise_here(error)
+                failed[lane.first] = error
+                continue
+            if landed is not None:
+                assert landed.ended is not None
+                self._arrive(lane.first, landed.ended[1])
+        if failed:
+            raise failed[min(failed)]
+
+    def _arrive(self, first: int, results: list[Packed]) -> None:
+        self._progress.done += len(results)
+        for number, result in enumerate(results, first):
+            with Unpacked(result) as message:
+                self._results[number] = message.apply(Table(self._home.namespace, home=True))[RESULT]
+
+    # ---- what travels
+
+    def _shared(self, function: Callable[..., Any]) -> Packed:
+        """The function with the variables that it may use. What cannot travel explains itself when a call uses it."""
+        home = self._home
+        namespace = home.namespace
+        visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)
+        needed = analysis.needed(analysis.CellNames(), namespace, visible, [function])
+        names = set(needed.names | needed.wished)
+        cells = home.shell.history_manager.input_hist_raw
+        extra = {
+            FUNCTION: function,
+            "sources": sources(home.shell, needed.files),
+            **home.surroundings.whole(cells),
+        }
+        while True:
+            try:
+                return packed(Table(namespace).snapshot(sorted(names), certain=frozenset(), extra=extra))
+            except Refused as refused:
+                if (name := first_name(refused.path)) not in names:
+                    raise StateRefused(text_of(refused), refused.hint) from None
+                names.discard(name)
+
+    def _packed(self, name: str, value: object) -> Packed:
+        table = Table(self._home.namespace)
+        snapshot = table.snapshot([], extra={name: value}, places=[("items", value)])
+        if table.stayed:
+            raise StateRefused(f"An item of gpu.map {table.stayed[0][1]} and cannot move to the GPU machine")
+        return packed(snapshot)
+
+
+def interrupted() -> BaseException:
+    lines = ["KeyboardInterrupt: gpu.map was interrupted, and its calls are cancelled", errors.safe("call")]
+    return errors.with_lines(KeyboardInterrupt(), lines)

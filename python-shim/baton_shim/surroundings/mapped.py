@@ -1,0 +1,102 @@
+"""Calls of `gpu.map` in a session: each begins with what was there when `gpu.map` was called.
+
+In: the function with all that it uses, and some of the items, each as a self-contained message. Out: the results, each
+as such a message.
+
+The first message is applied anew for each call, so no call sees what another one changed. The memory of large arrays
+is mapped and not copied, until it is written to.
+
+**Invariant:** afterwards the session's variables and settings are as before.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from baton_shim.base.undoing import OnUndo, take_back
+from baton_shim.state import Table
+from baton_shim.state.packed import Packed, Unpacked, packed
+from baton_shim.surroundings import Surroundings, warn
+
+FUNCTION, ARGUMENTS, RESULT = "function", "arguments", "result"
+"""Under these names they stand in their messages."""
+_LONGEST_SHOWN = 80
+
+
+class CannotReturn(TypeError):
+    """The result of a call holds what cannot leave its session."""
+
+
+CannotReturn.__name__ = CannotReturn.__qualname__ = "TypeError"
+CannotReturn.__module__ = "builtins"
+
+
+def run_calls(shared: Packed, calls: Packed, first: int) -> list[Packed]:
+    """The results, in order. `first`: the number of the first item among all. Raises what a call raises."""
+    from baton_shim.base.here import this_shell
+
+    kernel = this_shell().kernel
+    namespace: dict[str, Any] = kernel.shell.user_ns
+    results = []
+    with Unpacked(shared) as message, Unpacked(calls) as items:
+        everything: list[tuple[Any, ...]] = items.apply(Table(namespace))[ARGUMENTS]
+        for number, arguments in enumerate(everything, first):
+            with begun(message, namespace, kernel.surroundings) as function:
+                try:
+                    result = function(*arguments)
+                    results.append(packed_result(result, namespace, number))
+                except Exception as error:
+                    error.add_note(f"This is the error of item {number} of gpu.map: {shown(arguments)}")
+                    raise
+                del function, result
+    return results
+
+
+@contextlib.contextmanager
+def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundings) -> Iterator[Any]:
+    """The function, with what it uses, as these were in the notebook."""
+    before, done = dict(namespace), list[Any]()
+
+    def besides(extra: dict[str, Any], undo: OnUndo) -> None:
+        for line in surroundings.apply(extra, done.append):
+            warn(line)
+
+    with surroundings.settings.put_back():
+        try:
+            yield message.apply(Table(namespace), besides=besides)[FUNCTION]
+        finally:
+            take_back(done)
+            for name in set(namespace) - before.keys():
+                del namespace[name]
+            namespace.update(before)
+
+
+def packed_result(result: Any, namespace: dict[str, Any], number: int) -> Packed:
+    table = Table(namespace, home=False)
+    snapshot = table.snapshot([], extra={RESULT: result}, places=[(RESULT, result)])
+    if table.stayed:
+        obj, reason = table.stayed[0]
+        namespace[RESULT] = result  # where the way to it is looked for, until this call has ended
+        way = table.path(obj, RESULT) or RESULT
+        raise CannotReturn(
+            f"'{way}' of item {number} of gpu.map {reason} and cannot return\n"
+            "hint: return what you need of it, such as its numbers"
+        )
+    return packed(snapshot)
+
+
+def shown(arguments: tuple[Any, ...]) -> str:
+    text = ", ".join(map(short, arguments))
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
+
+
+def short(value: Any) -> str:
+    if sys.getsizeof(value, _LONGEST_SHOWN + 1) > 10 * _LONGEST_SHOWN:  # a `repr` may take long
+        return f"<{type(value).__name__}>"
+    try:
+        return repr(value)
+    except Exception:  # of the student's own class
+        return f"<{type(value).__name__}>"
