@@ -524,6 +524,25 @@ def test_in_a_session_it_changes_nothing(programs: Programs, new_kernel: Callabl
     assert ran.stdout == "True\n", ran.stderr
 
 
+def test_an_ipython_that_does_not_fit_costs_blocks_only(programs: Programs) -> None:
+    name = programs.write(
+        """
+        from IPython.core.interactiveshell import InteractiveShell
+        del InteractiveShell.init_magics
+        from baton import gpu
+        @gpu(timeout="1m")
+        def f(): pass
+        print("works", flush=True)
+        f()
+        """
+    )
+    output, code = programs.run(name)
+    assert code == 1
+    assert output.startswith("works\n")
+    assert "RuntimeError: Baton does not fit the installed IPython" in output
+    assert "Nothing has run\nhint: update it with: " in output
+
+
 @pytest.mark.parametrize(("setting", "there"), [("", True), ("virtual_cuda = false\n", False)])
 @pytest.mark.parametrize("first", ["import torch", "from baton import gpu"])
 def test_virtual_cuda(tmp_path: Path, setting: str, there: bool, first: str) -> None:

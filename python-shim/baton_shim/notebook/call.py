@@ -89,7 +89,7 @@ class Call:
             "gpu_memory_bytes": self.options.gpu_memory_bytes,
             "gpu": self.options.gpu,
             "priority": self.options.priority,
-            "state": departure.snapshot.as_wire(),
+            "state": self.home.wire(departure.snapshot),
         }
 
     def _wait(self, interrupts: Interrupts) -> Message | None:
@@ -184,7 +184,7 @@ class Call:
             self.cancel()
             return
         self.home.unreleased[self.number].append(departure.table)
-        self.home.link.send("state", call=self.number, state=departure.snapshot.as_wire())
+        self.home.link.send("state", call=self.number, state=self.home.wire(departure.snapshot))
 
     def _names_wanted(self, names: list[str], interrupts: Interrupts) -> None:
         """The running cell looks up what it was not given, and waits."""
@@ -202,7 +202,7 @@ class Call:
         if interrupts.count and self.give_up_at is None:
             self.cancel()  # before the cell goes on
         self.home.unreleased[self.number].append(self.departure.table)
-        self.home.link.send("names", call=self.number, state=snapshot.as_wire())
+        self.home.link.send("names", call=self.number, state=self.home.wire(snapshot))
 
     def land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
         self.home.unreleased.pop(self.number, None)

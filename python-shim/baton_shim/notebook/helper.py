@@ -50,7 +50,8 @@ class Helper:
             except OSError as error:
                 own.close()
                 raise GpuServiceError(f"{NOT_STARTED} ({error.strerror}: {binary})", "check BATON_BINARY") from None
-        allow_to_read(self._process.pid)
+        if kind == "block":
+            allow_to_read(self._process.pid)
         self.link = Link(own)
         try:
             self._ready()

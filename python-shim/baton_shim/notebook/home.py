@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from baton_shim.notebook.saved_states import SavedStates
     from baton_shim.notebook.status import Transfer
     from baton_shim.notebook.undo import UndoLog
-    from baton_shim.state import Table
+    from baton_shim.state import Snapshot, Table
 
 
 class Home:
@@ -407,6 +407,10 @@ class Home:
         self.shell.events.register("post_execute", self._show_displays_after)
         self.shell.events.register("post_run_cell", self._cell_ended)
         self.shell.events.register("pre_run_cell", self._cell_begins)
+
+    def wire(self, snapshot: Snapshot) -> dict[str, Any]:
+        """How it goes to the proxy, which reads this kernel's memory."""
+        return snapshot.as_wire()
 
     def show(self, output: dict[str, Any]) -> None:
         """What the session shows, where something here captures output."""

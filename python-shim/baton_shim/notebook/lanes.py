@@ -45,6 +45,7 @@ if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
+    from baton_shim.state import Snapshot
 
 MOST_LANES = 16
 """By default."""
@@ -133,6 +134,10 @@ class LaneHome(Home):
     @property
     def namespace(self) -> dict[str, Any]:
         return self._names
+
+    def wire(self, snapshot: Snapshot) -> dict[str, Any]:
+        """Without addresses: where the system lets one process read another's memory, it is one at a time."""
+        return {**snapshot.as_wire(), "stream": snapshot.stream.in_frame()}
 
     def show(self, output: dict[str, Any]) -> None:
         self._notebook.show(output)

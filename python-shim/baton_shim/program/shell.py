@@ -3,12 +3,13 @@
 It is a shell of IPython's, whose parts hold the settings that travel (printers, aliases, hooks), around the program's
 own `__main__`. It runs no code.
 
-**Invariant:** nothing of it is seen: `get_ipython()` finds none, and no name, file or history is made.
+**Invariant:** nothing of it is seen: `get_ipython()` finds none, and no name, file or history stays.
 """
 
 from __future__ import annotations
 
 import sys
+import tempfile
 import uuid
 from types import SimpleNamespace
 from typing import Any
@@ -34,8 +35,13 @@ class ProgramKernel:
 class ProgramShell(InteractiveShell):  # type: ignore[misc]
     """Not the instance that `get_ipython()` finds."""
 
+    profile_dir: Any = None
+    """IPython 8 keeps a database in it."""
+
     def __init__(self) -> None:
-        super().__init__(user_module=sys.modules["__main__"])
+        with tempfile.TemporaryDirectory(prefix="baton-") as folder:
+            self.profile_dir = SimpleNamespace(location=folder)
+            super().__init__(user_module=sys.modules["__main__"])
         self.kernel = ProgramKernel(self)
 
     def init_history(self) -> None:

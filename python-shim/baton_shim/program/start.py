@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from baton_shim.base.blocks import OnGpuMachine
 
@@ -25,6 +25,33 @@ def begin() -> Kernel | None:
     interactive = sys.modules.get("IPython.core.interactiveshell")
     if interactive is not None and interactive.InteractiveShell.initialized():
         return None
-    from baton_shim.program.blocks import ProgramBlocks
+    try:
+        from baton_shim.program.blocks import ProgramBlocks
 
-    return ProgramBlocks()
+        return ProgramBlocks()
+    except Exception as error:  # of an IPython that differs from all known ones: the program itself may work
+        return DoesNotFit(error)
+
+
+class DoesNotFit:
+    """Says with the first block or call why there is no other."""
+
+    remote = True
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    @property
+    def not_transformed(self) -> str:
+        from baton_shim.base.compat import UPDATE, does_not_fit
+
+        why = f"no block or call of this program can run on a GPU ({type(self._error).__name__}: {self._error})"
+        return f"{does_not_fit(('IPython',), [why])}. Nothing has run\n{UPDATE}"
+
+    def options(self, given: object) -> None:
+        """They are looked at with the first call."""
+
+    def run(self, *of: object) -> NoReturn:
+        raise RuntimeError(self.not_transformed) from self._error
+
+    run_in_background = map = run

@@ -26,6 +26,7 @@ from baton_shim.state.scanner import Seen
 
 _LENGTH = struct.Struct("<I")
 _LEAST_LEFT_BYTES = 64 << 10  # a smaller part of the stream goes over the socket
+_MOST_HERE = 1 << 30  # of one piece in a frame, whose lengths have 32 bits
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,13 @@ class Stream:
             else {"here": bytes(part)}
             for part in self.parts
         ]
+
+    def in_frame(self) -> list[dict[str, Any]]:
+        """As wire, for a process that may not read this one's memory."""
+        pieces = (
+            memoryview(part)[at : at + _MOST_HERE] for part in self.parts for at in range(0, len(part), _MOST_HERE)
+        )
+        return [{"here": bytes(piece)} for piece in pieces]
 
 
 @dataclass(frozen=True)
