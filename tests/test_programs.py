@@ -326,6 +326,23 @@ def test_nothing_begins_before_the_first_block(programs: Programs) -> None:
     assert programs.run(name) == ("[]\n", 0)
 
 
+def test_changed_memory_is_found_as_in_a_kernel(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import os
+        import numpy as np
+        from baton import gpu
+        data = np.zeros(1_000_000)
+        for n in range(3):
+            with gpu: data[n] += 1
+            data[-1] += 1
+        with open("/proc/self/maps") as maps: found = "/scanner.so" in maps.read()
+        print(data[:4], data[-1], found, [name for name in os.environ if "SCANNER" in name])
+        """
+    )
+    assert programs.run("-m", "baton", name) == ("[1. 1. 1. 0.] 3.0 True []\n", 0)
+
+
 def test_children(programs: Programs) -> None:
     """Of both kinds: each has a helper and a session of its own, and the parent keeps its own."""
     name = programs.write(

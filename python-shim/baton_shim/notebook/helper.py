@@ -17,8 +17,8 @@ import subprocess
 from baton_shim.base.binary import NOT_FOUND, find_binary
 from baton_shim.base.interrupts import postponed
 from baton_shim.base.link import Link, LinkClosed
+from baton_shim.state import scanner
 from baton_shim.state.errors import GpuServiceError
-from baton_shim.state.scanner import SCANNER
 
 START_SECONDS = 20.0
 END_SECONDS = 3.0
@@ -54,12 +54,12 @@ class Helper:
             allow_to_read(self._process.pid)
         self.link = Link(own)
         try:
-            self._ready()
+            self._ready(reads_memory=kind == "block")
         except BaseException:
             self.close()
             raise
 
-    def _ready(self) -> None:
+    def _ready(self, *, reads_memory: bool) -> None:
         try:
             message = self.link.receive(timeout=START_SECONDS)
         except LinkClosed:
@@ -67,7 +67,8 @@ class Helper:
         if message is None or message.name != "ready":
             raise GpuServiceError(NOT_STARTED, "run `baton doctor` in a terminal")
         self._private_folder = message.body["folder"]
-        os.environ[SCANNER] = message.body["scanner"]
+        if reads_memory:
+            scanner.use(message.body["scanner"])
 
     @property
     def is_running(self) -> bool:

@@ -69,6 +69,7 @@ class ProgramHome(Home):
 
     def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
         self._begin(work.unit)
+        _ = self.link  # its process brings the library that looks for changed memory
         try:
             return super().run_block(work, options)
         except GpuServiceError as error:

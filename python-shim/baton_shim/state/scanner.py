@@ -36,6 +36,15 @@ Runs = list[tuple[int, int]]
 """Of blocks: the first one's number, and how many."""
 
 
+def use(path: str) -> None:
+    """For a process whose environment did not name it when it began."""
+    if library() is None:
+        library.cache_clear()
+        _digest.cache_clear()
+        os.environ[SCANNER] = path
+        library()
+
+
 @functools.cache
 def library() -> ctypes.CDLL | None:
     path = os.environ.pop(SCANNER, None)

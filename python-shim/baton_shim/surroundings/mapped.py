@@ -26,6 +26,24 @@ FUNCTION, ARGUMENTS, RESULT = "function", "arguments", "result"
 _LONGEST_SHOWN = 80
 
 
+class Kept:
+    """The message that all jobs of one `gpu.map` have in common."""
+
+    def __init__(self) -> None:
+        self._of: Whole | None = None
+        self._unpacked: Unpacked | None = None
+
+    def unpacked(self, whole: Whole) -> Unpacked:
+        if self._unpacked is None or self._of is None or self._of.content is not whole.content:
+            if self._unpacked is not None:
+                self._unpacked.close()
+            self._of, self._unpacked = whole, Unpacked(whole)
+        return self._unpacked
+
+
+KEPT = Kept()
+
+
 class CannotReturn(TypeError):
     """The result of a call holds what cannot leave its session."""
 
@@ -41,7 +59,8 @@ def run_calls(shared: Packed, calls: Packed, first: int) -> list[Packed]:
     kernel = this_shell().kernel
     namespace: dict[str, Any] = kernel.shell.user_ns
     results = []
-    with Unpacked(shared) as message, Unpacked(calls) as items:
+    message = KEPT.unpacked(shared)
+    with Unpacked(calls) as items:
         everything: list[tuple[Any, ...]] = items.apply(Table(namespace))[ARGUMENTS]
         for number, arguments in enumerate(everything, first):
             with begun(message, namespace, kernel.surroundings) as function:
