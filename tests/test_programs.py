@@ -277,6 +277,48 @@ def test_an_interrupt(programs: Programs) -> None:
     assert program.wait(60) == -signal.SIGINT
 
 
+def test_an_ignored_interrupt(programs: Programs, place: Place) -> None:
+    """As in the background of a shell script."""
+    sign = place.signs / "ignored"
+    name = programs.write(
+        f"""
+        import os, signal, time
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        from baton import gpu
+        @gpu
+        def slow():
+            print("begun")
+            while not os.path.exists({str(sign)!r}): time.sleep(0.01)
+            return "done"
+        print(slow())
+        """
+    )
+    program = programs.begin(name)
+    assert program.stdout is not None
+    assert program.stdout.readline() == "begun\n"
+    program.send_signal(signal.SIGINT)
+    sign.touch()
+    assert program.stdout.read() == "done\n"
+    assert program.wait(60) == 0
+
+
+def test_the_handler_of_interrupts_stays(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import signal
+        from baton import gpu
+        @gpu
+        def f(): pass
+        def own(*of): pass
+        for handler in (signal.SIG_DFL, signal.SIG_IGN, own, signal.default_int_handler):
+            signal.signal(signal.SIGINT, handler)
+            f()
+            print(signal.getsignal(signal.SIGINT) == handler)
+        """
+    )
+    assert programs.run(name) == ("True\n" * 4, 0)
+
+
 def test_a_helper_that_is_killed(programs: Programs, place: Place) -> None:
     name = programs.write(
         SLOW

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 if TYPE_CHECKING:
     from jupyter_client.session import Session
@@ -30,6 +30,11 @@ get_handler = _signal.getsignal
 
 class Interrupts:
     """Holds SIGINT from `__enter__` to `__exit__`. In a thread that gets no signals it does nothing."""
+
+    also_ignored: ClassVar[bool] = True
+    """Whether one is held that the process ignores, as kernels do between two cells. A plain program goes on ignoring
+    it, such as one in the background of a shell script.
+    """
 
     count: int
     """How many interrupts have been held."""
@@ -43,7 +48,9 @@ class Interrupts:
     def __enter__(self) -> Interrupts:
         try:
             self._previous = set_handler(signal.SIGINT, self._handle)
-            self._installed = True
+            self._installed = self.also_ignored or self._previous != signal.SIG_IGN
+            if not self._installed:
+                set_handler(signal.SIGINT, self._previous)
         except ValueError:  # not the main thread
             self._installed = False
         return self
@@ -53,7 +60,8 @@ class Interrupts:
     ) -> None:
         if self._installed:
             self._installed = False
-            set_handler(signal.SIGINT, self._previous or signal.SIG_DFL)
+            # None: a library's in C. Python 3.11 knows only its own zero, not the one of the enumeration.
+            set_handler(signal.SIGINT, self._previous or _signal.SIG_DFL)
         os.close(self.wake)
         os.close(self._alarm)
 

@@ -10,6 +10,7 @@ One thread at a time receives; any thread may send.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import socket
@@ -163,6 +164,12 @@ class Link:
         del self._buffer[:end]
         file_descriptor = self._files.pop(0) if body.get("delta") is not None else None
         return Message(name, body, file_descriptor)
+
+    def hang_up(self) -> None:
+        """The other end learns of it also where a fork of this process has the connection open."""
+        with contextlib.suppress(OSError):
+            self._socket.shutdown(socket.SHUT_RDWR)
+        self.close()
 
     def close(self) -> None:
         self._socket.close()

@@ -75,8 +75,8 @@ class Helper:
         return not self.link.is_closed and self._process.poll() is None
 
     def close(self) -> None:
-        """Says goodbye to the broker with it."""
-        self.link.close()
+        """It says goodbye to the broker."""
+        self.link.hang_up()
         try:
             self._process.wait(END_SECONDS)
         except subprocess.TimeoutExpired:

@@ -222,7 +222,7 @@ class Lane:
     def hang_up(self) -> None:
         """Its call is cancelled."""
         if self._helper is not None:
-            self._helper.link.close()
+            self._helper.link.hang_up()
 
     def close(self) -> None:
         if self._helper is not None:
@@ -253,7 +253,8 @@ class Mapped:
                             some = self._packed(ARGUMENTS, list(items[first : first + chunk]))
                         work = Work(text, None, run_calls, (shared, some, first), {}, "call")
                         lane.begin(work, first, interrupts)
-                    self._hear(interrupts, SETTLED_SECONDS if waiting else TICK_SECONDS)
+                    if not self._hear(interrupts):
+                        self._wait(interrupts, SETTLED_SECONDS if waiting else TICK_SECONDS)
                     if interrupts.count:
                         raise interrupted()
         finally:
@@ -274,19 +275,21 @@ class Mapped:
         self._lanes.append(Lane(self._home, self._options))
         return self._lanes[-1]
 
-    def _hear(self, interrupts: Interrupts, seconds: float) -> None:
-        poll = select.poll()
-        lanes = {lane.fileno(): lane for lane in self._lanes if lane.call is not None}
-        for place in (*lanes, interrupts.wake):
-            poll.register(place, select.POLLIN)
-        ready = {place for place, _ in poll.poll(seconds * 1000)}
-        if interrupts.wake in ready:
-            interrupts.quiet()
+    def _wait(self, interrupts: Interrupts, seconds: float) -> None:
+        """For a lane that has something to say, or an interrupt."""
         lines = [lane.waits_for for lane in self._lanes if lane.call is not None and not lane.has_started]
         self._progress.look(sum(lane.has_started for lane in self._lanes), list(filter(None, lines)))
+        poll = select.poll()
+        for place in (interrupts.wake, *(lane.fileno() for lane in self._lanes if lane.call is not None)):
+            poll.register(place, select.POLLIN)
+        if interrupts.wake in (place for place, _ in poll.poll(seconds * 1000)):
+            interrupts.quiet()
+
+    def _hear(self, interrupts: Interrupts) -> bool:
+        """Whether a lane has become free. Also what came with something else, of which the system knows nothing."""
         failed: dict[int, Exception] = {}
-        for place in ready & lanes.keys():
-            lane = lanes[place]
+        ended = False
+        for lane in [lane for lane in self._lanes if lane.call is not None]:
             try:
                 landed = lane.hear(interrupts)
             except Exception as error:
@@ -296,8 +299,10 @@ class Mapped:
             if landed is not None:
                 assert landed.ended is not None
                 self._arrive(lane.first, landed.ended[1])
+                ended = True
         if failed:
             raise failed[min(failed)]
+        return ended
 
     def _arrive(self, first: int, results: list[Packed]) -> None:
         self._progress.done += len(results)

@@ -15,6 +15,7 @@ import threading
 from typing import TYPE_CHECKING, Any
 
 from baton_shim.base import here
+from baton_shim.base.interrupts import Interrupts
 from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
 from baton_shim.notebook.outputs import asked
@@ -28,7 +29,6 @@ from baton_shim.virtual import SWITCH
 
 if TYPE_CHECKING:
     from baton_shim.base.blocks import Work
-    from baton_shim.base.interrupts import Interrupts
     from baton_shim.base.link import Link
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.notebook.landing import Landed
@@ -45,6 +45,7 @@ class ProgramHome(Home):
         self.terminal = Terminal()
         shell = ProgramShell()
         here.PROGRAM.shell = shell
+        Interrupts.also_ignored = False
         switch.read_setting()
         super().__init__(shell, self._start, modules)
         self.surroundings.settings.begins_as_program()
