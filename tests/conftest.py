@@ -10,6 +10,7 @@ import pytest
 from end_to_end import Gate, Kernel, Place, Service
 from end_to_end.leftovers import Leftovers
 from end_to_end.network import Network
+from end_to_end.programs import Programs
 
 ROOT = Path(__file__).parent.parent
 
@@ -63,6 +64,13 @@ def gate(tmp_path: Path) -> Iterator[Gate]:
     gate = Gate(tmp_path)
     yield gate
     gate.open_all()
+
+
+@pytest.fixture
+def programs(place: Place, tmp_path: Path) -> Iterator[Programs]:
+    programs = Programs(place, tmp_path)
+    yield programs
+    programs.close()
 
 
 @pytest.fixture

@@ -6,24 +6,16 @@ import json
 import re
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.programs import HERE, Programs, private_folders
 from end_to_end.service import run_binary
 from test_interrupt import interrupt
-from test_programs import HERE, Programs, private_folders
 
 IMPORTED = "from baton import gpu\nimport os\nhome = os.getpid()"
-
-
-@pytest.fixture
-def programs(place: Place, tmp_path: Path) -> Iterator[Programs]:
-    programs = Programs(place, tmp_path)
-    yield programs
-    programs.close()
 
 
 @pytest.fixture
@@ -152,6 +144,7 @@ def test_the_first_error_names_its_item(kernel: Kernel) -> None:
         ("gpu.map(lambda n: next(numbers), [1])", "StayedError", "'numbers' is a generator"),
         ("gpu.map(3, [1])", "TypeError", "gpu.map calls a function, not a int"),
         ("gpu.map(print)", "TypeError", "gpu.map needs the items"),
+        ("async def f(n): pass\ngpu.map(f, [1])", "TypeError", "gpu.map calls no coroutine function"),
         ("gpu.map(print, [1], chunksize=0)", "ValueError", "chunksize must be at least 1, not 0"),
         ("gpu.map(print, [1], speed=3)", "ValueError", "speed"),
         ("gpu.map(print, [1], timeout='soon')", "ValueError", "that is not a duration"),
@@ -256,6 +249,19 @@ def test_with_one_slot_two_sessions_take_turns(service: Service, new_kernel: Cal
     kernel = service.kernel(new_kernel)
     kernel.run(IMPORTED).ok()
     assert kernel.evaluate("len(set(gpu.map(lambda n: os.environ['BATON_SESSION'], range(8))))") <= 2
+
+
+def test_files_that_calls_write_are_in_the_folder(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_worker(slots=2)
+    kernel = service.kernel(new_kernel)
+    kernel.run(f"{IMPORTED}\nimport pathlib\npathlib.Path('given').write_text('7')").ok()
+    kernel.run(
+        "def call(n):\n"
+        "    pathlib.Path(f'out-{n}').write_text(pathlib.Path('given').read_text() * n)\n"
+        "_ = gpu.map(call, range(4))"
+    ).ok()
+    written: Any = kernel.evaluate("[pathlib.Path(f'out-{n}').read_text() for n in range(4)]")
+    assert written == ["", "7", "77", "777"]
 
 
 def test_a_lost_worker_is_an_error(service: Service, new_kernel: Callable[..., Kernel]) -> None:

@@ -7,69 +7,15 @@ import pty
 import re
 import signal
 import subprocess
-import sys
-import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.programs import HERE, Programs, helper_of, private_folders
 from end_to_end.service import BINARY, run_binary
-
-HERE = {"BATON_SESSION": "of this test"}
-"""With it `baton` takes this machine for the GPU machine, so a program is an ordinary one of Python's."""
-
-
-class Programs:
-    def __init__(self, place: Place, folder: Path) -> None:
-        self.folder = folder
-        self.environment = place.environment
-        self._running: list[subprocess.Popen[str]] = []
-
-    def write(self, source: str, name: str = "train.py") -> str:
-        path = self.folder / name
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(textwrap.dedent(source))
-        return name
-
-    def begin(self, *command: str, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
-        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
-        everything = self.environment | (environment or {})
-        process = subprocess.Popen([sys.executable, *command], env=everything, cwd=self.folder, text=True, **options)
-        self._running.append(process)
-        return process
-
-    def run(self, *command: str, **options: Any) -> tuple[str, int]:
-        """What it wrote to both streams, and its exit code."""
-        process = self.begin(*command, **options)
-        output, _ = process.communicate(timeout=100)
-        return output, process.returncode
-
-    def close(self) -> None:
-        for process in self._running:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
-@pytest.fixture
-def programs(place: Place, tmp_path: Path) -> Iterator[Programs]:
-    programs = Programs(place, tmp_path)
-    yield programs
-    programs.close()
-
-
-def helper_of(pid: int) -> psutil.Process:
-    found = [child for child in psutil.Process(pid).children() if "program" in child.cmdline()[1:2]]
-    assert len(found) == 1, found
-    return found[0]
-
-
-def private_folders(place: Place) -> list[Path]:
-    return list((place.folder / "run").glob("baton-program-*"))
-
 
 # ---- a program is what it is without Baton, apart from where its blocks run
 
@@ -346,12 +292,23 @@ def test_a_program_that_is_killed(programs: Programs, place: Place) -> None:
     wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
     assert private_folders(place) == []
     wait_until(lambda: "cancelled" in job_line(place, "killed.py"), "the job is cancelled")
+    assert " block " in job_line(place, "killed.py")
 
 
 def job_line(place: Place, program: str) -> str:
     said = run_binary(place, "jobs")
     assert said.returncode == 0, said.stderr
     return next(line for line in said.stdout.splitlines() if program in line)
+
+
+@pytest.mark.parametrize("stdin", [subprocess.DEVNULL, subprocess.PIPE])
+def test_the_helper_serves_the_program_that_started_it_only(place: Place, stdin: int) -> None:
+    options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "env": place.environment}
+    options |= {"input": "hello"} if stdin == subprocess.PIPE else {"stdin": stdin}
+    said = subprocess.run([BINARY, "program"], **options)
+    assert said.returncode == 1
+    assert "hint: the package `baton` starts this command by itself" in said.stderr
+    assert private_folders(place) == []
 
 
 def test_nothing_begins_before_the_first_block(programs: Programs) -> None:

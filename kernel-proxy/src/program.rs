@@ -24,6 +24,9 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Audience, BrokerChoice, RemoteConfig, TrashConfig};
 use crate::{REMOTE_CELLS_END, shim};
 
+const NO_CONNECTION: &str = "Standard input is no connection to the program that started this\n\
+     hint: the package `baton` starts this command by itself";
+
 #[derive(Debug, Clone)]
 pub struct ProgramConfig {
     /// For people to read.
@@ -48,13 +51,9 @@ pub async fn run_program(config: ProgramConfig) -> anyhow::Result<()> {
         signal(SignalKind::terminate()).context("Failed to listen for signals")?;
     // An interrupt is the program's, which cancels what runs.
     let _interrupts = signal(SignalKind::interrupt()).context("Failed to listen for signals")?;
-    let stream = connection().context(
-        "Standard input is no connection to a program\n\
-         hint: the package `baton` starts this command by itself",
-    )?;
+    let stream = connection().context(NO_CONNECTION)?;
     let program_pid = u32::try_from(program.as_raw()).context("The program has no process id")?;
-    let (reader, mut writer) = of_peer(stream, program_pid)
-        .context("The connection is not of the program that started this")?;
+    let (reader, mut writer) = of_peer(stream, program_pid).context(NO_CONNECTION)?;
     let folder = PrivateFolder::create("program")?;
     let scanner = scanner::install(folder.path())
         .context("Failed to write into the program's private folder")?;

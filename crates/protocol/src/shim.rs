@@ -1,4 +1,4 @@
-//! Between a Python shim (`python-shim`) and the Rust process that started its kernel.
+//! Between a Python shim (`python-shim`) and the Rust process that started its kernel, or that a plain program started.
 //!
 //! One Unix socket for each kernel. A frame is a length (8 bytes, big endian) and one MessagePack document.
 //! A frame that hands over memory carries exactly one file descriptor (`SCM_RIGHTS`, with its first byte).

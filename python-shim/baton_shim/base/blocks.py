@@ -166,6 +166,8 @@ class Gpu:
         """
         if not callable(function):
             raise TypeError(f"gpu.map calls a function, not a {type(function).__name__}")
+        if inspect.iscoroutinefunction(function):
+            raise TypeError("gpu.map calls no coroutine function\nhint: call it in a function with asyncio.run()")
         if not iterables:
             raise TypeError("gpu.map needs the items: gpu.map(function, items)")
         for name, number in (("chunksize", chunksize), ("max_workers", max_workers)):

@@ -1,0 +1,58 @@
+"""Plain Python programs of one imaginary user."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from end_to_end.place import Place
+
+HERE = {"BATON_SESSION": "of this test"}
+"""With it `baton` takes this machine for the GPU machine, so a program is an ordinary one of Python's."""
+
+
+class Programs:
+    def __init__(self, place: Place, folder: Path) -> None:
+        self.folder = folder
+        self.environment = place.environment
+        self._running: list[subprocess.Popen[str]] = []
+
+    def write(self, source: str, name: str = "train.py") -> str:
+        path = self.folder / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(textwrap.dedent(source))
+        return name
+
+    def begin(self, *command: str, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
+        options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
+        everything = self.environment | (environment or {})
+        process = subprocess.Popen([sys.executable, *command], env=everything, cwd=self.folder, text=True, **options)
+        self._running.append(process)
+        return process
+
+    def run(self, *command: str, **options: Any) -> tuple[str, int]:
+        """What it wrote to both streams, and its exit code."""
+        process = self.begin(*command, **options)
+        output, _ = process.communicate(timeout=100)
+        return output, process.returncode
+
+    def close(self) -> None:
+        for process in self._running:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def helper_of(pid: int) -> psutil.Process:
+    found = [child for child in psutil.Process(pid).children() if "program" in child.cmdline()[1:2]]
+    assert len(found) == 1, found
+    return found[0]
+
+
+def private_folders(place: Place) -> list[Path]:
+    return list((place.folder / "run").glob("baton-program-*"))
