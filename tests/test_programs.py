@@ -76,8 +76,10 @@ ORDINARY = {
         import sys, atexit
         from baton import gpu
         atexit.register(print, "at the end")
-        with gpu: code = 3
-        sys.exit(code)
+        try:
+            with gpu: sys.exit("no")
+        except SystemExit as error: print(error.code)
+        with gpu: sys.exit(3)
         """,
     "state around it": """
         import os, random, warnings
@@ -281,6 +283,27 @@ def test_a_helper_that_is_killed(programs: Programs, place: Place) -> None:
     assert program.stdout.readline() == "[2]\n"
     assert program.wait(60) == 0
     assert private_folders(place) == []
+
+
+def test_a_session_that_is_killed_changes_nothing(programs: Programs) -> None:
+    name = programs.write(
+        """
+        import os
+        from baton import gpu
+        rows = [1]
+        try:
+            with gpu: rows.append(2); os.kill(os.getpid(), 9)
+        except RuntimeError as error: print(error, rows, *error.__notes__)
+        with gpu: rows.append(3)
+        print(rows)
+        """
+    )
+    output, code = programs.run("-m", "baton", name)
+    assert code == 0, output
+    assert " [1] hint: " in output
+    assert "the block worked in the program's folder itself" in output
+    assert "Your variables are as they were before the block" in output
+    assert output.endswith("[1, 3]\n")
 
 
 def test_a_program_that_is_killed(programs: Programs, place: Place) -> None:

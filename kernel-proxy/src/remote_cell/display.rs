@@ -76,6 +76,10 @@ impl Display {
         cell: &mut RemoteCell<'_>,
         warning: &str,
     ) -> Result<(), Stop> {
+        let warning = match self.relay {
+            Some(_) => warning.to_owned(),
+            None => in_words_of_program(warning),
+        };
         self.say(cell, &format!("warning: {warning}")).await
     }
 
@@ -222,6 +226,14 @@ impl Display {
             }
         }
     }
+}
+
+/// A program has neither cells nor a notebook.
+fn in_words_of_program(warning: &str) -> String {
+    warning
+        .replace("The cell", "The block")
+        .replace("the cell", "the block")
+        .replace("the notebook's folder", "the program's folder")
 }
 
 fn output_of(message: StatusMessage) -> Output {

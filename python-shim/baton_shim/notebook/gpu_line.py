@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable
 from typing import Any
@@ -49,14 +50,20 @@ def with_options(magic: Callable[..., Any]) -> Any:
     return magic_arguments()(magic)
 
 
-@with_options
-def gpu(line: str) -> None:
-    """Declares them for `gpu(...)`, which has no magic."""
+@functools.cache
+def without_magic() -> Any:
+    """Declares them for `gpu(...)` in a program."""
+
+    @with_options
+    def gpu(line: str) -> None:
+        pass
+
+    return gpu
 
 
-def read(line: str, *, quiet: bool = False, magic: Any = gpu) -> Options:
+def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
     """Raises UsageError."""
-    options = parse_argstring(magic, line)
+    options = parse_argstring(magic or without_magic(), line)
     return Options(
         quiet=options.quiet or quiet,
         keep=names(options.keep, "--keep"),

@@ -24,10 +24,11 @@ from baton_shim.base.both import BothCells
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed
 from baton_shim.base.local_modules import LocalModules
+from baton_shim.base.sources import sources
 from baton_shim.notebook import analysis
 from baton_shim.notebook.call import Call, names_of, proxy_gone
 from baton_shim.notebook.cell import BlockCell
-from baton_shim.notebook.departure import first_name, sources, text_of
+from baton_shim.notebook.departure import text_of
 from baton_shim.notebook.helper import Helper
 from baton_shim.notebook.home import Home
 from baton_shim.notebook.progress import Progress
@@ -35,6 +36,7 @@ from baton_shim.notebook.undo import NoUndo
 from baton_shim.state import Refused, Table, errors
 from baton_shim.state.errors import StateRefused
 from baton_shim.state.packed import Packed, Unpacked, packed
+from baton_shim.state.refusal import first_name
 from baton_shim.surroundings import Difference
 from baton_shim.surroundings.mapped import ARGUMENTS, FUNCTION, RESULT, run_calls
 

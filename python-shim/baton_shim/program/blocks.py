@@ -77,8 +77,9 @@ def in_words_of(unit: str) -> Iterator[None]:
             "'with gpu:' and '@gpu' do not work in threads\n"
             "hint: use them in the main thread, and start the threads inside of the block"
         )
-    sys.stdout.flush()  # else the block's output would come first
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None and not stream.closed:
+            stream.flush()  # else the block's output would come first
     try:
         yield
     except errors.GpuServiceError as error:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import inspect
+import re
+import warnings
 from types import TracebackType
 from typing import Any
 
@@ -13,6 +15,8 @@ from baton_shim.base import cell_blocks
 from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, OnGpuMachine, in_file
 
 _RUN = '__import__("IPython").get_ipython().kernel.blocks.run_{}()'
+HOW_TO_EXIT = ("ignore", re.compile("To exit: use"), UserWarning, None, 0)
+"""What IPython says of `sys.exit()`, which in a block is for the code around it."""
 Block = tuple[tuple[bytes, str] | None, Any, tuple[Any, ...], dict[str, Any]]
 """Code, or a function and its arguments."""
 
@@ -31,9 +35,15 @@ class SessionBlocks(OnGpuMachine):
         self._block, self._ended = block, (DONE, None)
         if block is None:
             return code
+        warnings.filters.insert(0, HOW_TO_EXIT)  # type: ignore[attr-defined]
         module, function, _, _ = block
         awaits = inspect.iscoroutinefunction(function) or (module and in_file(*module).co_flags & inspect.CO_COROUTINE)
         return f"await {_RUN.format('awaiting')}" if awaits else _RUN.format("now")
+
+    def ran(self) -> None:
+        """The code of the cell has come to its end."""
+        if HOW_TO_EXIT in warnings.filters:
+            warnings.filters.remove(HOW_TO_EXIT)  # type: ignore[attr-defined]
 
     def end(self) -> tuple[Any, tuple[int, Any]]:
         """What the block was given and may have changed, and how it ended."""

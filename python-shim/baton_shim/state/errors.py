@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any
 
-from baton_shim.base import frames
+from baton_shim.base import frames, here
 
 
 class GpuServiceError(RuntimeError):
@@ -178,7 +178,7 @@ def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, A
         bases, places, *content = pickle.loads(description)
         trace = traces.rebuilt(places, namespace)
         found = find_class(bases[0], namespace)
-        if found is not None and issubclass(found, Exception | KeyboardInterrupt):
+        if found is not None and issubclass(found, may_be_raised()):
             arguments, attributes = content
             error = make(found, arguments)
             vars(error).update(attributes)
@@ -187,6 +187,12 @@ def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, A
     except Exception:  # a missing package, an `__init__` or `__str__` that fails: the stand-in serves
         pass
     return stand_in(name, value, nearest(bases, namespace)).with_traceback(trace)
+
+
+def may_be_raised() -> tuple[type[BaseException], ...]:
+    """A kernel does not end because of a cell, but a plain program does."""
+    kinds = (Exception, KeyboardInterrupt)
+    return kinds if here.PROGRAM.shell is None else (*kinds, SystemExit)
 
 
 def make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException:
