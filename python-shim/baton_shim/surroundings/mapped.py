@@ -30,10 +30,10 @@ class Kept:
     """The message that all jobs of one `gpu.map` have in common."""
 
     def __init__(self) -> None:
-        self._of: Whole | None = None
+        self._of: Packed | None = None
         self._unpacked: Unpacked | None = None
 
-    def unpacked(self, whole: Whole) -> Unpacked:
+    def unpacked(self, whole: Packed) -> Unpacked:
         if self._unpacked is None or self._of is None or self._of.content is not whole.content:
             if self._unpacked is not None:
                 self._unpacked.close()
