@@ -73,6 +73,8 @@ class Grading:
     def __init__(self, place: Place, **environment: str) -> None:
         self.folder = place.work / "grading"
         self.environment = place.environment | environment | {"PYTHONPATH": str(TOOLS)}
+        programs = Path(sys.executable).parent  # nbgrader starts alembic
+        self.environment["PATH"] = f"{programs}:{self.environment['PATH']}"
         source = self.folder / "source/ps1"
         source.mkdir(parents=True)
         settings = ["c = get_config()", "c.CourseDirectory.course_id = 'ml101'", "c.ExecutePreprocessor.timeout = 3600"]
