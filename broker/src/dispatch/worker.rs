@@ -469,7 +469,12 @@ impl Dispatch {
                     0 if *outcome != Outcome::Refused => self.ran(id, now).run_ms,
                     run_ms => run_ms,
                 };
-                accepted.extend(self.charge(id, run_ms, now, actions));
+                let charged_ms = match usage.gpu {
+                    // Where sessions take turns, a program leaves the GPU to others between them.
+                    Some(gpu) if self.jobs[&id].kind.is_program() => gpu.held_ms.min(run_ms),
+                    _ => run_ms,
+                };
+                accepted.extend(self.charge(id, charged_ms, now, actions));
             }
             accepted.push(event);
         }

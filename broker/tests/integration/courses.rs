@@ -5,8 +5,8 @@ use crate::harness::{
     write_private,
 };
 use baton_protocol::{
-    BudgetLeft, CellKey, FencingNumber, JobEvent, JobId, NotebookId, Outcome, Period, Priority,
-    RemoteError, Submission, Usage,
+    BudgetLeft, CellKey, FencingNumber, GpuUsage, JobEvent, JobId, JobKind, NotebookId, Outcome,
+    Period, Priority, RemoteError, Submission, Usage,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
 };
 use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
@@ -43,12 +43,16 @@ fn ended_after(run_ms: u64) -> JobEvent {
         salvageable: false,
         usage: Usage {
             run_ms,
+            gpu: Some(GpuUsage {
+                held_ms: run_ms / 4,
+                ..GpuUsage::default()
+            }),
             ..Usage::default()
         },
     }
 }
 
-/// A cell that took so long by the worker's clock and by the broker's, whose database moves its start back while no
+/// A cell that had a GPU for a quarter of its time, and took so long by the worker's clock and by the broker's, whose database moves its start back while no
 /// broker runs.
 struct Ran {
     broker: Broker,
@@ -168,6 +172,16 @@ fn left(left_ms: u64) -> JobEvent {
         of_ms: 600_000,
         period: Period::Week,
     })
+}
+
+#[tokio::test]
+async fn a_whole_program_is_charged_for_the_gpu_that_it_had() {
+    let broker = broker(BUDGET).await;
+    let worker = FakeWorker::new(&broker.dial).await;
+    let mut program = submission(NotebookId::random());
+    program.cell.kind = JobKind::Notebook;
+    let ran = run_for(broker, worker, "ml", program, 240_000).await;
+    assert!(ran.events.contains(&left(540_000)));
 }
 
 #[tokio::test]

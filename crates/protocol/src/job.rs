@@ -89,6 +89,12 @@ impl JobKind {
         !matches!(self, Self::Notebook | Self::Script | Self::Map)
     }
 
+    /// Whether it is a program of many parts, of which only some may need a GPU.
+    #[must_use]
+    pub fn is_program(self) -> bool {
+        matches!(self, Self::Notebook | Self::Script)
+    }
+
     /// Whether it goes on when its notebook kernel ends.
     #[must_use]
     pub fn outlives_kernel(self) -> bool {

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use baton_protocol::GpuUsage;
+use baton_protocol::{GpuUsage, JobKind};
 
 use super::Run;
 use crate::gpu::{Cell, EndReason, Usage};
@@ -26,13 +26,14 @@ impl Run<'_> {
     }
 
     /// Puts down what the cell used. `false`: the session can use the GPU no more, and the student is told.
-    pub(super) async fn end_turns(&mut self, ending: &mut Ending) -> bool {
+    pub(super) async fn end_turns(&mut self, ending: &mut Ending, kind: JobKind) -> bool {
         let Some(gpu) = self.session.gpu() else {
             return true;
         };
         gpu.cell(Cell::Ended);
         let used = gpu.usage().await;
-        if used.peak_bytes > 0 || !used.held.is_zero() {
+        // A program that leaves the GPU alone is not charged for it.
+        if used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program() {
             self.usage.gpu = Some(told(used));
         }
         if let Some(reason) = used.ended.filter(|_| ending.state.is_none()) {
