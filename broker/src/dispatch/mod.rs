@@ -425,6 +425,7 @@ impl Dispatch {
         if nobody_asks {
             self.close(id, actions);
         }
+        self.make_room_for_orphans_of(id, actions);
     }
 
     fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {

@@ -10,6 +10,8 @@ use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
 use std::time::Duration;
 use tokio::time::Instant;
 
+/// Of one person in one course, that have ended; the oldest one makes way.
+const MOST_ENDED: usize = 20;
 /// How long what an orphan leaves waits for another kernel.
 const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
 
@@ -51,7 +53,26 @@ impl Dispatch {
             let salvage = ToWorker::Salvage { job: id };
             actions.push(Action::ToWorker(connection, salvage));
         }
+        self.make_room_for_orphans_of(id, actions);
         true
+    }
+
+    /// The job is an orphan now, or one that has ended.
+    pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(newest) = self.jobs.get(&id) else {
+            return;
+        };
+        let has_ended = |job: &&Job| {
+            let ended = job.orphaned.is_some() && job.phase == Phase::Finished;
+            ended && job.account == newest.account
+        };
+        let mut ended: Vec<&Job> = self.jobs.values().filter(has_ended).collect();
+        ended.sort_unstable_by_key(|job| job.sequence);
+        let surplus = ended.len().saturating_sub(MOST_ENDED);
+        let oldest: Vec<JobId> = ended[..surplus].iter().map(|job| job.id).collect();
+        for job in oldest {
+            self.close(job, actions);
+        }
     }
 
     /// The notebook kernel was only cut off.

@@ -286,3 +286,21 @@ async fn what_a_lost_worker_had_of_it_is_lost() {
     };
     assert!(state.is_none() && error.unwrap().value.contains("was lost"));
 }
+
+#[tokio::test]
+async fn so_many_of_one_person_wait_and_the_oldest_makes_way() {
+    let broker = class().await;
+    let mut worker = FakeWorker::new(&broker.dial_as("sesame")).await;
+    let mut jobs = Vec::new();
+    for _ in 0..22 {
+        let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
+        let (job, fencing) = runs(&mut proxy, &mut worker, JobKind::Background).await;
+        proxy.say(FromProxy::Goodbye {}).await;
+        assert_eq!(worker.next().await, ToWorker::Salvage { job });
+        // Its session has died.
+        let end = vec![finished(Outcome::WorkerLost)];
+        worker.report(job, fencing, 3, end).await;
+        jobs.push((job, Some(Outcome::WorkerLost)));
+    }
+    assert_eq!(attachable(&broker, "ada").await, jobs[2..]);
+}
