@@ -37,6 +37,25 @@ def notebook_kernel(kernel: Kernel) -> psutil.Process:
     return psutil.Process(kernel.evaluate("__import__('os').getpid()"))
 
 
+@pytest.fixture(scope="module")
+def calm() -> Iterator[Service]:
+    """A service that no test breaks. Its worker's sessions see gates."""
+    service = Service.create()
+    courses = service.place.folder / "courses.toml"
+    courses.write_text("jobs_per_person = 4\n")
+    service.start_broker(BATON_BROKER_COURSES_FILE=str(courses))
+    service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")
+    yield service
+    left = service.close()
+    assert not left, f"Processes left behind: {left}"
+
+
+@pytest.fixture
+def start(calm: Service, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
+    """Begins kernels of one person."""
+    return lambda: calm.kernel(new_kernel)
+
+
 @pytest.fixture
 def away(service: Service, new_kernel: Callable[..., Kernel]) -> Iterator[Callable[..., Kernel]]:
     """Kernels of a broker and a worker that the test can break. The worker's sessions see gates."""
@@ -48,7 +67,10 @@ def away(service: Service, new_kernel: Callable[..., Kernel]) -> Iterator[Callab
 # ---- what comes
 
 
-def test_a_cell_goes_on_after_a_restart_and_the_next_kernel_gets_what_it_leaves(kernel: Kernel, gate: Gate) -> None:
+def test_a_cell_goes_on_after_a_restart_and_the_next_kernel_gets_what_it_leaves(
+    start: Callable[[], Kernel], gate: Gate
+) -> None:
+    kernel = start()
     kernel.run("values = [1]; alias = values; other = 'not given'").ok()
     body = f"{gate.closed()}values.append(2)\nnew = {{'same': values}}\nprint('end')\nlen(values)"
     begun(kernel, body)
@@ -65,13 +87,13 @@ def test_a_cell_goes_on_after_a_restart_and_the_next_kernel_gets_what_it_leaves(
     assert kernel.gpu("values.append(3)\nnew['same']").ok().value == "[1, 2, 3]"
 
 
-def test_a_cell_that_has_ended_waits_for_another_kernel(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    first = new_kernel()
+def test_a_cell_that_has_ended_waits_for_another_kernel(start: Callable[[], Kernel], gate: Gate) -> None:
+    first = start()
     first.run("import numpy as np; array = np.arange(100_000.0); view = array[10:20]").ok()
     begun(first, f"{gate.closed()}array += 1\nview *= 2\nresult = array.sum()")
     first.shutdown()
     gate.open()
-    second = new_kernel()
+    second = start()
     wait_for_end(second)
     assert ": done." in jobs(second)[0]
     second.run(f"%gpu_attach {digits(jobs(second)[0])}").ok()
@@ -87,8 +109,8 @@ def test_a_cell_that_has_ended_waits_for_another_kernel(new_kernel: Callable[...
 
 
 @pytest.mark.parametrize("victim", ["proxy", "kernel"])
-def test_the_end_of_a_process_counts_as_a_restart(new_kernel: Callable[..., Kernel], gate: Gate, victim: str) -> None:
-    first, second = new_kernel(), new_kernel()
+def test_the_end_of_a_process_counts_as_a_restart(start: Callable[[], Kernel], gate: Gate, victim: str) -> None:
+    first, second = start(), start()
     process = first.proxy if victim == "proxy" else notebook_kernel(first)
     begun(first, f"{gate.closed()}made = 1")
     process.kill()
@@ -98,8 +120,8 @@ def test_the_end_of_a_process_counts_as_a_restart(new_kernel: Callable[..., Kern
     assert second.evaluate("made") == 1
 
 
-def test_a_result_that_the_kernel_was_too_busy_to_take(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    busy, kernel = new_kernel(), new_kernel()
+def test_a_result_that_the_kernel_was_too_busy_to_take(start: Callable[[], Kernel], gate: Gate) -> None:
+    busy, kernel = start(), start()
     process = notebook_kernel(busy)
     cell = begun(busy, f"{gate.closed()}made = 'made'\nprint('end')")
     busy.begin("import threading; print('busy'); threading.Event().wait()").wait_for_text("busy")
@@ -111,8 +133,8 @@ def test_a_result_that_the_kernel_was_too_busy_to_take(new_kernel: Callable[...,
     assert kernel.evaluate("made") == "made"
 
 
-def test_the_value_of_a_call_in_the_background(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_the_value_of_a_call_in_the_background(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     kernel.run("from baton import gpu").ok()
     body = textwrap.indent(f"print('begun')\n{gate.closed()}return items * 2", "    ")
     kernel.run(f"@gpu\ndef work(items):\n{body}").ok()
@@ -126,10 +148,8 @@ def test_the_value_of_a_call_in_the_background(new_kernel: Callable[..., Kernel]
 # ---- what does not
 
 
-def test_an_error_is_raised_and_what_was_changed_before_it_is_there(
-    new_kernel: Callable[..., Kernel], gate: Gate
-) -> None:
-    kernel = new_kernel()
+def test_an_error_is_raised_and_what_was_changed_before_it_is_there(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     kernel.run("values = []").ok()
     begun(kernel, f"{gate.closed()}values.append(1)\n1 / 0")
     kernel.restart()
@@ -140,8 +160,8 @@ def test_an_error_is_raised_and_what_was_changed_before_it_is_there(
     assert kernel.evaluate("values") == [1]
 
 
-def test_what_cannot_travel_is_named(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_what_cannot_travel_is_named(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     begun(kernel, f"{gate.closed()}good = [1]\nbad = (n for n in good)\nbad")
     kernel.restart()
     gate.open()
@@ -151,8 +171,8 @@ def test_what_cannot_travel_is_named(new_kernel: Callable[..., Kernel], gate: Ga
     assert kernel.evaluate("good, 'bad' in dir()") == ([1], False)
 
 
-def test_a_name_that_only_the_old_kernel_has(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_a_name_that_only_the_old_kernel_has(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     kernel.run("hidden = 5; done = []").ok()
     begun(kernel, f"{gate.closed()}done.append(1)\neval('hid' + 'den')")
     kernel.restart()
@@ -162,8 +182,8 @@ def test_a_name_that_only_the_old_kernel_has(new_kernel: Callable[..., Kernel], 
     assert kernel.evaluate("done") == [1]
 
 
-def test_a_cell_that_has_not_begun_ends_with_its_kernel(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_a_cell_that_has_not_begun_ends_with_its_kernel(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     kernel.run("values = []").ok()
     begun(kernel, f"{gate.closed()}values.append(1)")
     background(kernel, "values.append(2)", "second")
@@ -177,8 +197,8 @@ def test_a_cell_that_has_not_begun_ends_with_its_kernel(new_kernel: Callable[...
 # ---- the student decides
 
 
-def test_waiting_can_be_interrupted_and_the_cell_goes_on(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_waiting_can_be_interrupted_and_the_cell_goes_on(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     begun(kernel, f"{gate.closed()}made = 1")
     kernel.restart()
     cell = kernel.begin("%gpu_attach")
@@ -192,8 +212,8 @@ def test_waiting_can_be_interrupted_and_the_cell_goes_on(new_kernel: Callable[..
     assert kernel.evaluate("made") == 1
 
 
-def test_cells_are_told_apart_and_one_can_be_cancelled(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    first, second = new_kernel(), new_kernel()
+def test_cells_are_told_apart_and_one_can_be_cancelled(start: Callable[[], Kernel], gate: Gate) -> None:
+    first, second = start(), start()
     for number, kernel in enumerate((first, second)):
         begun(kernel, f"{gate.closed()}made = {number}")
     first.restart()
@@ -212,8 +232,8 @@ def test_cells_are_told_apart_and_one_can_be_cancelled(new_kernel: Callable[...,
     assert first.run("%gpu_attach").reply["ename"] == "UsageError"
 
 
-def test_an_attached_cell_can_be_undone(new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    kernel = new_kernel()
+def test_an_attached_cell_can_be_undone(start: Callable[[], Kernel], gate: Gate) -> None:
+    kernel = start()
     begun(kernel, f"{gate.closed()}made = 'on the GPU'")
     kernel.restart()
     kernel.run("made = 'here'").ok()

@@ -437,3 +437,5 @@ def test_a_new_kernel_does_not_wait_for_the_cells_of_the_last_one(
     cell.wait_for_text("begun")
     kernel.restart()
     assert kernel.run("5").ok().value == "5"
+    gate.open()
+    kernel.run("%gpu_attach").ok()

@@ -315,7 +315,7 @@ def test_a_program_that_is_killed(programs: Programs, place: Place) -> None:
     wait_until(lambda: not helper.is_running() or helper.status() == psutil.STATUS_ZOMBIE, "the helper has ended")
     assert private_folders(place) == []
     wait_until(lambda: "cancelled" in job_line(place, "killed.py"), "the job is cancelled")
-    assert " block " in job_line(place, "killed.py")
+    assert " call " in job_line(place, "killed.py")
 
 
 def job_line(place: Place, program: str) -> str:

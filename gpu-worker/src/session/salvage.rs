@@ -58,7 +58,7 @@ impl Salvage {
         }
     }
 
-    /// Returns the session if it lives. It is of no use to another cell.
+    /// Returns the session if it lives.
     pub(crate) async fn take(
         mut self,
         mut session: Session,

@@ -50,8 +50,9 @@ impl RemoteCells {
         };
         let name = saved_as(&self.naming.notebook);
         let saved = states.iter().find(|state| state.name == name);
-        let lines = saved.map(of_state).into_iter();
-        for line in lines.chain((!jobs.is_empty()).then(|| of_jobs(jobs.len()))) {
+        let of_notebook = |job: &&api::AttachableJob| job.notebook == self.naming.notebook;
+        let left = jobs.iter().filter(of_notebook).count();
+        for line in saved.map(of_state).into_iter().chain(of_jobs(left)) {
             self.display.say(cell, &line).await?;
         }
         Ok(())
@@ -81,11 +82,16 @@ fn of_state(state: &api::SavedState) -> String {
     )
 }
 
-fn of_jobs(count: usize) -> String {
-    match count {
-        1 => "A background cell of an earlier kernel of yours is left. %gpu_jobs says how it comes here".to_owned(),
-        _ => format!("{count} background cells of earlier kernels of yours are left. %gpu_jobs says how they come here"),
-    }
+fn of_jobs(count: usize) -> Option<String> {
+    let line = match count {
+        0 => return None,
+        1 => "A background cell of this notebook's last kernel waits for you: %gpu_jobs shows it"
+            .to_owned(),
+        _ => format!(
+            "{count} background cells of this notebook's earlier kernels wait for you: %gpu_jobs lists them"
+        ),
+    };
+    Some(line)
 }
 
 #[cfg(test)]

@@ -34,7 +34,7 @@ class Ending:
         return self._do_shutdown(restart)
 
     def _at_exit(self) -> None:
-        if self._restarts or not self._home.calls or os.getpid() != self._process:
+        if self._restarts or os.getpid() != self._process:
             return
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a kernel that takes longer, and waits on
         try:

@@ -50,11 +50,12 @@ class Helper:
             except OSError as error:
                 own.close()
                 raise GpuServiceError(f"{NOT_STARTED} ({error.strerror}: {binary})", "check BATON_BINARY") from None
-        if kind == "block":
+        reads_memory = kind is None  # what lanes send are copies
+        if reads_memory:
             allow_to_read(self._process.pid)
         self.link = Link(own)
         try:
-            self._ready(reads_memory=kind == "block")
+            self._ready(reads_memory=reads_memory)
         except BaseException:
             self.close()
             raise

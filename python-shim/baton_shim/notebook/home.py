@@ -27,7 +27,6 @@ from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.link import LinkClosed
 from baton_shim.notebook import in_background, outputs
 from baton_shim.notebook.debugging import seam_debugger
-from baton_shim.notebook.ending import Ending
 from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
 from baton_shim.surroundings import Surroundings
@@ -113,7 +112,6 @@ class Home:
         FIT.attach(compat.HINTS, WATCH.begin, shell)
         FIT.attach(compat.PAGES, self.pages.listen)
         FIT.attach(compat.IN_BACKGROUND, in_background.listen, shell)
-        FIT.attach(compat.ENDING, Ending, self)
         FIT.attach(compat.TRACEBACKS, seam_traceback, shell)
         FIT.attach(compat.HANDLERS, seam_custom_handler, shell)
         FIT.attach(compat.DEBUGGER, seam_debugger, shell)
@@ -154,6 +152,13 @@ class Home:
         from baton_shim.notebook.saved_states import SavedStates
 
         return SavedStates(self)
+
+    @functools.cached_property
+    def ending(self) -> object:
+        """From the first `%%gpu` cell on."""
+        from baton_shim.notebook.ending import Ending
+
+        return FIT.attach(compat.ENDING, Ending, self)
 
     @functools.cached_property
     def earlier_jobs(self) -> EarlierJobs:
@@ -198,6 +203,7 @@ class Home:
             from baton_shim.state import Table
 
             by_reference(self.shell)
+            _ = self.ending
             self._table = Table(self.namespace, self.modules.apply)
             self.session += 1
             self.shared.clear()

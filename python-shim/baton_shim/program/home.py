@@ -39,6 +39,8 @@ HELPER_GONE = "run it again; the next block starts another helper"
 
 
 class ProgramHome(Home):
+    ending = None
+
     def __init__(self, modules: LocalModules) -> None:
         self._helper: Helper | None = None
         self._unit = "block"
