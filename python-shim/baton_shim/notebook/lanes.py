@@ -114,6 +114,8 @@ class NoRest:
 class LaneHome(Home):
     """A lane's end of the journey. It has no names, and lands nothing in the notebook."""
 
+    ending = None
+
     def __init__(self, home: Home, connect: Callable[[], Link]) -> None:
         self._notebook = home
         self._names: dict[str, Any] = {}
