@@ -298,9 +298,15 @@ async fn so_many_of_one_person_wait_and_the_oldest_makes_way() {
         proxy.say(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::Salvage { job });
         // Its session has died.
-        let end = vec![finished(Outcome::WorkerLost)];
-        worker.report(job, fencing, 3, end).await;
-        jobs.push((job, Some(Outcome::WorkerLost)));
+        let end = FromWorker::Events {
+            job,
+            fencing,
+            first: 3,
+            events: vec![finished(Outcome::Cancelled)],
+        };
+        worker.say(end).await;
+        while !matches!(worker.next().await, ToWorker::Acknowledge { .. }) {}
+        jobs.push((job, Some(Outcome::Cancelled)));
     }
     assert_eq!(attachable(&broker, "ada").await, jobs[2..]);
 }
