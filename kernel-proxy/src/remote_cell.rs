@@ -488,22 +488,17 @@ impl RemoteCells {
     ) -> Result<CellEnd, FrameError> {
         self.session = None;
         // The broker decides whether it goes on, when it hears that the notebook kernel has ended.
-        match stop {
-            Stop::KernelGone if cell.kind.outlives_kernel() => return Ok(CellEnd::KernelGone),
-            Stop::Shim(error) if cell.kind.outlives_kernel() => return Err(error),
-            Stop::Ending(call) => {
-                self.on_ending(call, cell.writer).await?;
-                return Ok(CellEnd::Done);
-            }
-            _ => {}
+        let is_left = cell.kind.outlives_kernel()
+            && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
+        if !is_left {
+            let outcome = match &stop {
+                Stop::Failed(failure) => Some(failure.outcome),
+                _ => (!cell.withdrawn).then_some(Outcome::Cancelled),
+            };
+            self.link.give_up(cell.job, outcome).await;
+            self.deferred.request(&self.link).await;
+            self.display.close_comms(cell);
         }
-        let outcome = match &stop {
-            Stop::Failed(failure) => Some(failure.outcome),
-            _ => (!cell.withdrawn).then_some(Outcome::Cancelled),
-        };
-        self.link.give_up(cell.job, outcome).await;
-        self.deferred.request(&self.link).await;
-        self.display.close_comms(cell);
         let message = match stop {
             Stop::Cancelled | Stop::GivenUp => ToNotebook::Finished {
                 call: cell.call,
@@ -521,7 +516,10 @@ impl RemoteCells {
                 }
             }
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),
-            Stop::Ending(_) => return Ok(CellEnd::Done),
+            Stop::Ending(call) => {
+                self.on_ending(call, cell.writer).await?;
+                return Ok(CellEnd::Done);
+            }
             Stop::KernelGone => return Ok(CellEnd::KernelGone),
             Stop::Shim(error) => return Err(error),
         };

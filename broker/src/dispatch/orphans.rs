@@ -57,9 +57,10 @@ impl Dispatch {
         true
     }
 
-    /// The job is an orphan now, or one that has ended.
+    /// The job may have become an orphan, or an orphan that has ended.
     pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let Some(newest) = self.jobs.get(&id) else {
+        let job = self.jobs.get(&id);
+        let Some(newest) = job.filter(|job| job.orphaned.is_some()) else {
             return;
         };
         let has_ended = |job: &&Job| {

@@ -71,8 +71,7 @@ class Again:
             for kind, content in shown(home, cell):
                 # A later cell has no value of an earlier one, so that is displayed.
                 kind = "display_data" if kind == "execute_result" else kind
-                message = {"kind": kind, "content": json.dumps(content)}
-                outputs.publish(home.shell, {"metadata": b"", "buffers": [], **message})
+                outputs.publish(home.shell, outputs.plain(kind, json.dumps(content)))
 
     def _bytes(self) -> int:
         return sum(cell.bytes() for cell in self.cells)

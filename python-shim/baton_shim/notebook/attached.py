@@ -59,8 +59,7 @@ class EarlierJobs:
                 raise
             lines += [f"Not in it: {one}, which {why}" for one, why in sorted(about.get("left_out", {}).items())]
             for kind, content in extra["displays"]:
-                output = {"kind": kind, "content": content, "metadata": b"", "buffers": []}
-                outputs.publish_past_capture(home.shell, output)
+                outputs.publish_past_capture(home.shell, outputs.plain(kind, content))
             print("\n".join(lines))
         home.link.send("applied", call=end["call"], error=None)
         self._taken.add(job["job"])

@@ -237,8 +237,7 @@ class Background:
         """Below its own cell."""
 
         def show(kind: str, content: str) -> None:
-            output = {"kind": kind, "content": content, "metadata": b"", "buffers": []}
-            outputs.publish_past_capture(self._home.shell, output, one.cell.parent)
+            outputs.publish_past_capture(self._home.shell, outputs.plain(kind, content), one.cell.parent)
 
         if value is not None:
             data, metadata = value

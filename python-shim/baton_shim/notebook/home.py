@@ -433,7 +433,7 @@ class Home:
             "transient": {"display_id": self._progress},
         }
         kind = "display_data" if first else "update_display_data"
-        line = {"kind": kind, "content": json.dumps(content), "metadata": b"", "buffers": []}
+        line = outputs.plain(kind, json.dumps(content))
         outputs.publish_past_capture(self.shell, line)
 
     def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:

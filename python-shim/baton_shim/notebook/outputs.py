@@ -27,6 +27,11 @@ def captured(shell: Any) -> bool:
     )
 
 
+def plain(kind: str, content: str) -> dict[str, Any]:
+    """An output without metadata or buffers; `content` is JSON text."""
+    return {"kind": kind, "content": content, "metadata": b"", "buffers": []}
+
+
 def publish(shell: Any, output: dict[str, Any]) -> None:
     kind = output["kind"]
     content = json.loads(output["content"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from baton_shim.base import wire
 from baton_shim.base.closure import reach
 from baton_shim.base.sources import sources
-from baton_shim.state import Snapshot, Table
+from baton_shim.state import Table
 from baton_shim.state.errors import GpuServiceError
 from baton_shim.state.whole import whole
 
@@ -47,9 +47,4 @@ def salvage(shell: Any, modules: LocalModules, left: Left) -> tuple[dict[str, An
         return {"about": NOTHING, "state": None, "error": remote}, None
     about = saved.about()
     about["left_out"] = {**saved.left, **dict.fromkeys([VALUE] if saved.losses else [], "; ".join(saved.losses))}
-    return {"about": about, "state": wired(saved.snapshot), "error": None}, saved.table
-
-
-def wired(snapshot: Snapshot) -> dict[str, Any]:
-    body: dict[str, Any] = snapshot.as_wire()
-    return body
+    return {"about": about, "state": saved.snapshot.as_wire(), "error": None}, saved.table
