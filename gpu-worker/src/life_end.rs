@@ -6,12 +6,8 @@
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
+use baton_scheduling::pools::last_step;
 use tokio::time::Instant;
-
-/// At most so long for each of the last two steps.
-const LONGEST_STEP: Duration = Duration::from_secs(60);
-/// A short life spends at most this part of it on each of them.
-const PART: u32 = 8;
 
 #[derive(Debug, Clone)]
 pub(crate) struct LifeEnd {
@@ -25,7 +21,7 @@ impl LifeEnd {
     pub(crate) fn new(leaves_at: SystemTime) -> Self {
         let left = leaves_at.duration_since(SystemTime::now());
         let left = left.unwrap_or_default();
-        let step = LONGEST_STEP.min(left / PART);
+        let step = last_step(left);
         Self {
             step,
             cells_end: leaves_at - step,

@@ -34,6 +34,8 @@ pub struct PastCell {
     /// A number that stands for a person.
     pub person: u64,
     pub submitted: f64,
+    /// When it took a slot.
+    pub assigned: Option<f64>,
     pub started: Option<f64>,
     pub finished: Option<f64>,
     /// It ended by itself: it was not stopped, and its worker was not lost.
@@ -45,6 +47,7 @@ impl From<&api::PastCell> for PastCell {
         Self {
             person: cell.person.into(),
             submitted: seconds(cell.submitted_ms),
+            assigned: cell.assigned_ms.map(seconds),
             started: cell.started_ms.map(seconds),
             finished: cell.finished_ms.map(seconds),
             ended_itself: cell.ended_itself,

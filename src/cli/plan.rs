@@ -141,8 +141,11 @@ pub(super) fn plan() -> Command {
                 .long("pool")
                 .value_name("MIN-MAX")
                 .value_parser(PoolSize::from_text)
-                .conflicts_with_all(["policies", "exclusive", "states", "from-broker", "report", "stay"])
-                .help("Simulate --users people on a pool of so many machines that come and go, such as 0-4"),
+                .conflicts_with_all(["policies", "exclusive", "states", "report", "stay"])
+                .help(
+                    "Simulate a pool of so many machines that come and go, such as 0-4: with --users people, or \
+                     with the cells of the past (--from-broker)",
+                ),
         )
         .arg(
             time("start", Some("40s"), "How long a machine takes to start, for --pool")
@@ -151,6 +154,17 @@ pub(super) fn plan() -> Command {
         .arg(
             time("idle", Some("5m"), "After how long without a cell a machine leaves, for --pool")
                 .requires("pool"),
+        )
+        .arg(
+            time("walltime", Some("2h"), "How long a machine may stay, for --pool").requires("pool"),
+        )
+        .arg(
+            time(
+                "target-wait",
+                Some("60s"),
+                "The time in which all waiting cells should have begun, for --pool",
+            )
+            .requires("pool"),
         )
         .arg(
             switch(

@@ -50,7 +50,11 @@ pub(crate) fn main(
 ) -> anyhow::Result<ExitCode> {
     let json = matches.get_flag("json");
     if matches.contains_id("pool") {
-        print!("{}", pool::simulate(matches)?);
+        let said = match matches.get_flag("from-broker") {
+            true => pool::replay(matches, &from_broker::history(&settings()?, matches)?)?,
+            false => pool::simulate(matches)?,
+        };
+        print!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
     if matches.get_flag("policies") {

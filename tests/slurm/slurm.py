@@ -1,4 +1,4 @@
-"""A Slurm of one node on this machine: `slurmctld`, `slurmd` and `munged`, each as a process of its own.
+"""A Slurm on this machine: `slurmctld`, `munged`, and a `slurmd` for each node, each as a process of its own.
 
 Debian's package `slurm-wlm` has them all. It needs root, because `slurmd` does.
 """
@@ -11,12 +11,14 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from end_to_end.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
-GPUS = ("/dev/null", "/dev/zero")
+DEVICES = ("/dev/null", "/dev/zero")
 
 
 def is_installed() -> bool:
@@ -24,17 +26,21 @@ def is_installed() -> bool:
 
 
 class Slurm:
-    """Its files lie in one folder; commands find it with `SLURM_CONF`."""
+    """Its files lie in one folder; commands find it with `SLURM_CONF`. Each of its nodes has two GPUs by default."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, nodes: int = 1, gpus: int = 2, **lines: object) -> None:
+        """`lines`: further ones of `slurm.conf`."""
         self.folder = folder
-        self._processes: list[subprocess.Popen[bytes]] = []
+        self.nodes = [f"node{number}" for number in range(nodes)]
+        self._lines = lines
+        self._gpus = gpus
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
         for name in ("state", "spool", "munge"):
             (folder / name).mkdir(parents=True)
         self.config = folder / "slurm.conf"
         self.config.write_text(self._config())
         # Slurm counts devices and never opens them.
-        (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in GPUS))
+        (folder / "gres.conf").write_text("".join(f"Name=gpu File={device}\n" for device in DEVICES[:gpus]))
         (folder / "cgroup.conf").write_text("CgroupAutomount=no\n")
         key = folder / "munge/key"
         key.write_bytes(secrets.token_bytes(128))
@@ -48,6 +54,7 @@ class Slurm:
         munge = self.folder / "munge"
         self._start(
             "munged",
+            "munged",
             "--foreground",
             "--force",
             f"--key-file={munge}/key",
@@ -57,9 +64,36 @@ class Slurm:
             f"--seed-file={munge}/seed",
         )
         wait_until((munge / "socket").exists, "munged listens")
-        self._start("slurmctld", "-D", "-f", str(self.config))
-        self._start("slurmd", "-D", "-f", str(self.config))
-        wait_until(lambda: self.runs("sinfo", "--noheader", "--format=%T").strip() == "idle", "the node is ready", 60)
+        self._start("slurmctld", "slurmctld", "-D", "-f", str(self.config))
+        for node in self.nodes:
+            self.start_node(node)
+        wait_until(lambda: self.states() == dict.fromkeys(self.nodes, "idle"), "the nodes are ready", 60)
+
+    def start_node(self, node: str) -> None:
+        self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.config))
+
+    def kill_node(self, node: str) -> None:
+        """As when its power fails: `slurmd` and all that it has started are dead at once."""
+        daemon = self._processes.pop(node)
+        for process in [psutil.Process(daemon.pid), *self._processes_of_jobs(node)]:
+            with suppress(psutil.Error):
+                process.kill()
+        daemon.wait(timeout=30)
+
+    def _processes_of_jobs(self, node: str) -> set[psutil.Process]:
+        """With the steps that started them, which are not children of `slurmd`."""
+        marks = self.environment | {"SLURMD_NODENAME": node}
+        found = set()
+        for process in psutil.process_iter():
+            with suppress(psutil.Error):
+                if marks.items() <= process.environ().items() and (step := process.parent()):
+                    found |= {step, *step.children(recursive=True)}
+        return found
+
+    def states(self) -> dict[str, str]:
+        """What Slurm says of each node."""
+        lines = self.runs("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
+        return {node: state for node, state in (line.split() for line in lines)}
 
     def runs(self, *command: str) -> str:
         """What a command of Slurm prints; empty if it fails."""
@@ -69,34 +103,31 @@ class Slurm:
     def close(self) -> None:
         self.runs("scancel", "--user=root")
         wait_until(lambda: not self.runs("squeue", "--noheader").strip(), "the jobs have ended", 60)
-        for process in reversed(self._processes):
+        for process in reversed(self._processes.values()):
             process.terminate()
             process.wait(timeout=30)
 
-    def _start(self, *command: str) -> None:
-        with (self.folder / f"{command[0]}.log").open("ab") as log:
-            self._processes.append(
-                subprocess.Popen(
-                    command, env=os.environ | self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
-                )
+    def _start(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self._processes[name] = subprocess.Popen(
+                command, env=os.environ | self.environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
 
     def _config(self) -> str:
         host = socket.gethostname().partition(".")[0]
-        control, node = free_ports(2)
+        control, *ports = free_ports(1 + len(self.nodes))
         lines = {
             "ClusterName": "test",
             "SlurmctldHost": f"{host}(127.0.0.1)",
             "SlurmctldPort": control,
-            "SlurmdPort": node,
             "SlurmUser": "root",
             "AuthType": "auth/munge",
             "AuthInfo": f"socket={self.folder}/munge/socket",
             "CredType": "cred/munge",
             "StateSaveLocation": self.folder / "state",
-            "SlurmdSpoolDir": self.folder / "spool",
+            "SlurmdSpoolDir": self.folder / "spool/%n",
             "SlurmctldPidFile": self.folder / "slurmctld.pid",
-            "SlurmdPidFile": self.folder / "slurmd.pid",
+            "SlurmdPidFile": self.folder / "%n.pid",
             "ProctrackType": "proctrack/linuxproc",
             "TaskPlugin": "task/none",
             "SelectType": "select/cons_tres",
@@ -110,10 +141,12 @@ class Slurm:
             "MinJobAge": 2,
             "KillWait": 30,
             "SchedulerParameters": "sched_interval=2,bf_interval=2",
+            **self._lines,
         }
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
-        node_line = f"NodeName={host} NodeAddr=127.0.0.1 CPUs=8 Gres=gpu:{len(GPUS)} State=UNKNOWN\n"
-        return text + node_line + f"PartitionName=gpu Nodes={host} Default=YES MaxTime=INFINITE State=UP\n"
+        for name, port in zip(self.nodes, ports, strict=True):
+            text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=gpu:{self._gpus}\n"
+        return text + f"PartitionName=gpu Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
 
 
 def free_ports(count: int) -> Sequence[int]:

@@ -87,6 +87,7 @@ fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
             ended_itself: ended_itself(row.outcome),
             person: *numbers.entry(row.owner).or_insert(next),
             submitted_ms: row.submitted_ms,
+            assigned_ms: row.assigned_ms,
             started_ms: row.started_ms,
             finished_ms: row.finished_ms,
         }

@@ -15,14 +15,11 @@ use baton_scheduling::pools;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
-    time::Duration,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
     time::MissedTickBehavior,
 };
-
-const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 pub(crate) struct Runner {
     pub(crate) settings: Vec<PoolSettings>,
@@ -41,7 +38,7 @@ pub(crate) async fn run(mut runner: Runner) {
     if runner.settings.is_empty() {
         return std::future::pending().await;
     }
-    let mut ticks = tokio::time::interval(LOOK_EVERY);
+    let mut ticks = tokio::time::interval(pools::LOOK_EVERY);
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: Option<Vec<Known>> = None;
     loop {

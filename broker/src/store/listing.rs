@@ -83,6 +83,7 @@ pub(crate) struct HistoryFilter {
 pub(crate) struct HistoryRow {
     pub(crate) owner: String,
     pub(crate) submitted_ms: i64,
+    pub(crate) assigned_ms: Option<i64>,
     pub(crate) started_ms: Option<i64>,
     pub(crate) finished_ms: Option<i64>,
     pub(crate) outcome: Option<Outcome>,
@@ -96,7 +97,7 @@ impl Store {
         limit: u32,
     ) -> Result<Vec<HistoryRow>, StoreError> {
         let mut query = sql(
-            "SELECT owner, submitted_ms, started_ms, finished_ms, outcome FROM jobs WHERE submitted_ms >= ",
+            "SELECT owner, submitted_ms, assigned_ms, started_ms, finished_ms, outcome FROM jobs WHERE submitted_ms >= ",
         );
         query.push_bind(filter.since_ms);
         if let Some(courses) = &filter.courses {
@@ -230,6 +231,7 @@ fn history_row(row: &Row) -> Result<HistoryRow, StoreError> {
     Ok(HistoryRow {
         owner: row.get("owner")?,
         submitted_ms: row.get("submitted_ms")?,
+        assigned_ms: row.get("assigned_ms")?,
         started_ms: row.get("started_ms")?,
         finished_ms: row.get("finished_ms")?,
         outcome: outcome(row)?,

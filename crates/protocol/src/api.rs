@@ -518,6 +518,8 @@ pub struct PastCell {
     /// The same number is the same person; in another answer it may be another.
     pub person: u32,
     pub submitted_ms: i64,
+    /// When it was given to a worker, and took one of its slots.
+    pub assigned_ms: Option<i64>,
     pub started_ms: Option<i64>,
     pub finished_ms: Option<i64>,
     /// Neither stopped nor lost.

@@ -7,10 +7,20 @@
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
+use std::time::Duration;
+
 /// Of one pool. A batch system may take long to say that something is wrong with them.
 pub const MOST_PENDING: u32 = 2;
 /// After so many failures in a row a pool starts nothing until a person resumes it.
 pub const MOST_FAILURES: u32 = 3;
+
+/// How often the broker asks what each pool should have.
+pub const LOOK_EVERY: Duration = Duration::from_secs(1);
+
+/// At most so long for each of a worker's last two steps.
+const LONGEST_STEP: Duration = Duration::from_secs(60);
+/// A short life spends at most this part of it on each of them.
+const STEPS_IN_A_LIFE: u32 = 8;
 
 /// What its administrator wants of a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -109,6 +119,13 @@ pub fn to_start(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
     let has = present.up.saturating_add(present.pending);
     let missing = wanted(terms, demand, present).saturating_sub(has);
     missing.min(MOST_PENDING.saturating_sub(present.pending))
+}
+
+/// A worker whose time on its machine is limited takes no cells in the last two steps of it: in the first of them cells
+/// may end, in the second results go to their notebooks.
+#[must_use]
+pub fn last_step(life: Duration) -> Duration {
+    LONGEST_STEP.min(life / STEPS_IN_A_LIFE)
 }
 
 /// After how long without a cell a worker leaves.

@@ -4,6 +4,7 @@
 //! Each run is one course, event by event, from one seed; runs are independent, and together they say how sure their
 //! mean is ([`Estimate`]).
 
+mod course;
 mod first_come;
 mod people;
 mod pool;
@@ -11,6 +12,7 @@ mod sharing;
 mod statistics;
 mod times;
 
+pub use course::{Course, OwnCell, PastWaits};
 pub use pool::{Elastic, ElasticAnswer, elastic};
 pub use sharing::{Class, LONG, Policy, SHORT, Shared, share};
 pub use statistics::Estimate;

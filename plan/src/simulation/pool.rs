@@ -1,9 +1,15 @@
 //! Machines that come and go: a pool of workers, by the rules with which the broker asks for them.
 //!
 //! The cells are placed by [`baton_scheduling::queue::plan`], and workers asked for by [`baton_scheduling::pools`], as
-//! in the broker. The broker's estimate of who starts in time is the number of mean runs ahead of a cell here.
+//! in the broker and as often. The broker's estimate of who starts in time is the number of mean runs ahead of a cell
+//! here.
 
-use std::{cmp::Reverse, collections::BinaryHeap, collections::HashSet, sync::Arc};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 
 use baton_protocol::{NotebookId, WorkerId};
 use baton_scheduling::{
@@ -14,7 +20,7 @@ use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 use uuid::Uuid;
 
 use super::{
-    Length, Runs, Times, each_seed,
+    Course, Length, Runs, Times, each_seed,
     people::{job, notebook},
     statistics::Spread,
 };
@@ -23,9 +29,7 @@ use crate::simulation::Estimate;
 /// People who use a pool, and its terms. Times are in seconds.
 #[derive(Debug, Clone)]
 pub struct Elastic {
-    pub people: usize,
-    pub edit: Times,
-    pub run: Times,
+    pub course: Course,
     pub terms: Terms,
     /// Cells that one machine runs at once.
     pub slots: u32,
@@ -33,6 +37,8 @@ pub struct Elastic {
     pub start: Times,
     /// After so long without a cell a machine leaves.
     pub idle: f64,
+    /// After so long every machine has to have left.
+    pub walltime: f64,
 }
 
 /// What a pool costs and gives.
@@ -46,6 +52,8 @@ pub struct ElasticAnswer {
     pub waits: [Estimate; 3],
     /// Machines that are there, on average; one that is being started counts from its request on.
     pub machines: Estimate,
+    /// The sum of the hours that machines were there.
+    pub machine_hours: Estimate,
     /// The part of their slots in which a cell runs.
     pub utilisation: Estimate,
     /// Machines that are started in an hour.
@@ -68,13 +76,20 @@ enum Happening {
     Comes(u128),
     /// If it has been idle since that time.
     Leaves(u128, u64),
+    /// Its time is nearly over.
+    Drains(u128),
+    /// The broker asks for the machines that the pool should have.
+    Looks,
 }
 
 struct Machine {
     id: u128,
     came: bool,
     kept: bool,
+    draining: bool,
     idle_since: f64,
+    /// Notebooks with a session there.
+    warm: HashSet<NotebookId>,
 }
 
 struct World<'pool> {
@@ -85,8 +100,12 @@ struct World<'pool> {
     /// Times are positive, so their bits are in the same order.
     calendar: BinaryHeap<Reverse<(u64, Happening)>>,
     jobs: Vec<Job>,
-    /// When each person submitted.
+    /// When each notebook submitted.
     since: Vec<f64>,
+    /// How many cells of each have begun.
+    begun: Vec<usize>,
+    ended: usize,
+    looks: bool,
     machines: Vec<Machine>,
     asked: u128,
     counted: Counted,
@@ -104,6 +123,7 @@ pub fn elastic(pool: &Elastic, length: Length, runs: Runs) -> ElasticAnswer {
         at_once: estimate(&|run| run.waits.zero()),
         waits: [0.5, 0.9, 0.99].map(|part| estimate(&|run| run.waits.percentile(part))),
         machines: estimate(&|run| run.machine_seconds / run.seconds),
+        machine_hours: estimate(&|run| run.machine_seconds / 3600.0),
         utilisation: estimate(&|run| run.busy_seconds / (run.machine_seconds * slots).max(1e-9)),
         starts: estimate(&|run| run.starts as f64 / run.seconds * 3600.0),
     }
@@ -117,23 +137,28 @@ fn run(pool: &Elastic, length: Length, seed: u64) -> Counted {
         warm_up: length.warm_up,
         calendar: BinaryHeap::new(),
         jobs: Vec::new(),
-        since: vec![0.0; pool.people],
+        since: vec![0.0; pool.course.notebooks()],
+        begun: vec![0; pool.course.notebooks()],
+        ended: 0,
+        looks: false,
         machines: Vec::new(),
         asked: 0,
         counted: Counted {
-            seconds: length.measured,
+            seconds: 0.0,
             waits: Spread::new(),
             machine_seconds: 0.0,
             busy_seconds: 0.0,
             starts: 0,
         },
     };
-    for person in 0..pool.people {
-        world.edits(person);
+    for notebook in 0..pool.course.notebooks() {
+        world.edits(notebook);
     }
-    world.ask();
+    world.happens(Happening::Looks);
     let end = length.warm_up + length.measured;
-    while let Some(Reverse((at, happening))) = world.calendar.pop() {
+    while !world.is_over()
+        && let Some(Reverse((at, happening))) = world.calendar.pop()
+    {
         let at = f64::from_bits(at);
         world.pass(at.min(end));
         if at > end {
@@ -141,8 +166,11 @@ fn run(pool: &Elastic, length: Length, seed: u64) -> Counted {
         }
         world.happens(happening);
         world.place();
-        world.ask();
+        if happening != Happening::Looks {
+            world.look_soon();
+        }
     }
+    world.counted.seconds = world.now - world.warm_up;
     world.counted
 }
 
@@ -161,9 +189,30 @@ impl World<'_> {
         self.calendar.push(Reverse((at, happening)));
     }
 
+    /// Every cell has ended, and only those machines are there that always are.
+    fn is_over(&self) -> bool {
+        self.pool.course.cells() == Some(self.ended)
+            && self.machines.iter().all(|machine| machine.kept)
+    }
+
     fn edits(&mut self, person: usize) {
-        let edit = self.pool.edit.draw(&mut self.random);
-        self.later(edit, Happening::Submits(person));
+        let edit = self
+            .pool
+            .course
+            .edit(person, self.begun[person], &mut self.random);
+        if let Some(edit) = edit {
+            self.later(edit, Happening::Submits(person));
+        }
+    }
+
+    /// The broker looks at its pools in steps, and between two of them nothing changes but by what happens.
+    fn look_soon(&mut self) {
+        if !self.looks {
+            self.looks = true;
+            let step = pools::LOOK_EVERY.as_secs_f64();
+            let next = (self.now / step).floor() * step + step;
+            self.later(next - self.now, Happening::Looks);
+        }
     }
 
     fn happens(&mut self, happening: Happening) {
@@ -176,6 +225,7 @@ impl World<'_> {
                 let is_own = |job: &Job| job.notebook == notebook(person);
                 if let Some(place) = self.jobs.iter().position(is_own) {
                     let ended = self.jobs.remove(place);
+                    self.ended += 1;
                     self.may_be_idle(ended.worker);
                 }
                 self.edits(person);
@@ -185,6 +235,19 @@ impl World<'_> {
                     machine.came = true;
                 }
                 self.may_be_idle(Some(worker(id)));
+                let walltime = Duration::from_secs_f64(self.pool.walltime);
+                let takes_cells = walltime - 2 * pools::last_step(walltime);
+                self.later(takes_cells.as_secs_f64(), Happening::Drains(id));
+            }
+            Happening::Drains(id) => {
+                for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
+                    machine.draining = true;
+                }
+                self.may_be_idle(Some(worker(id)));
+            }
+            Happening::Looks => {
+                self.looks = false;
+                self.ask();
             }
             Happening::Leaves(id, since) => {
                 let runs = self.jobs.iter().any(|job| job.worker == Some(worker(id)));
@@ -198,8 +261,12 @@ impl World<'_> {
 
     fn may_be_idle(&mut self, of: Option<WorkerId>) {
         let (now, runs) = (self.now, self.jobs.iter().any(|job| job.worker == of));
-        let mut machines = self.machines.iter_mut();
-        let Some(machine) = machines.find(|machine| Some(worker(machine.id)) == of) else {
+        let is_meant = |machine: &Machine| Some(worker(machine.id)) == of;
+        if !runs {
+            self.machines
+                .retain(|machine| !(is_meant(machine) && machine.draining));
+        }
+        let Some(machine) = self.machines.iter_mut().find(|machine| is_meant(machine)) else {
             return;
         };
         machine.idle_since = now;
@@ -218,9 +285,9 @@ impl World<'_> {
             .map(|machine| Worker {
                 worker: worker(machine.id),
                 slots: self.pool.slots,
-                warm: HashSet::new(),
+                warm: machine.warm.clone(),
                 keeping: HashSet::new(),
-                open: true,
+                open: !machine.draining,
                 offer: Arc::default(),
                 leaves_in_ms: None,
             })
@@ -237,23 +304,29 @@ impl World<'_> {
             let person = number(job.notebook);
             // It is no longer idle, whatever it was before.
             for machine in &mut self.machines {
+                machine.warm.remove(&job.notebook);
                 if self::worker(machine.id) == worker {
                     machine.idle_since = f64::INFINITY;
+                    machine.warm.insert(job.notebook);
                 }
             }
             if self.now >= self.warm_up {
                 self.counted.waits.add(self.now - self.since[person]);
             }
-            let run = self.pool.run.draw(&mut self.random);
+            let cell = self.begun[person];
+            self.begun[person] += 1;
+            let run = self.pool.course.run(person, cell, &mut self.random);
             self.later(run, Happening::Ends(person));
         }
     }
 
     /// Asks for the machines that the pool should have.
     fn ask(&mut self) {
-        let up = self.machines.iter().filter(|machine| machine.came).count();
+        let came = self.machines.iter().filter(|machine| machine.came);
+        let pending = self.machines.len() - came.clone().count();
+        let up = came.filter(|machine| !machine.draining).count();
         let slots = up as f64 * f64::from(self.pool.slots);
-        let run = self.pool.run.mean();
+        let run = self.pool.course.mean_run();
         let waiting = self.jobs.iter().filter(|job| job.worker.is_none());
         let starts_after = |ahead: usize| (ahead + 1) as f64 * run / slots;
         let late = waiting.enumerate().filter(|(ahead, _)| {
@@ -266,7 +339,7 @@ impl World<'_> {
         let present = Present {
             running: count(self.jobs.iter().filter(|job| job.worker.is_some()).count()),
             up: count(up),
-            pending: count(self.machines.len() - up),
+            pending: count(pending),
             slots: self.pool.slots,
             failures: 0,
         };
@@ -280,6 +353,8 @@ impl World<'_> {
                 id,
                 came: false,
                 kept: kept < self.pool.terms.min as usize,
+                draining: false,
+                warm: HashSet::new(),
                 idle_since: f64::INFINITY,
             });
             if self.now >= self.warm_up {

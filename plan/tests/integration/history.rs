@@ -25,6 +25,7 @@ fn lived(rates: &Rates, people: u64, until: f64, patience: f64) -> Vec<PastCell>
             cells.push(PastCell {
                 person,
                 submitted: now,
+                assigned: Some(now),
                 started: Some(now),
                 finished: (finished < until).then_some(finished),
                 ended_itself: run < patience,
@@ -92,6 +93,7 @@ fn cells_that_still_wait_make_the_waits_longer() {
     cells.extend((0..40).map(|_| PastCell {
         person: 2,
         submitted: 300.0,
+        assigned: None,
         started: None,
         finished: None,
         ended_itself: false,
@@ -107,6 +109,7 @@ fn cell(submitted: f64, wait: f64, run: f64) -> PastCell {
     PastCell {
         person: 1,
         submitted,
+        assigned: Some(submitted),
         started: Some(submitted + wait),
         finished: Some(submitted + wait + run),
         ended_itself: true,
@@ -183,7 +186,7 @@ proptest! {
             let submitted = random.random_range(0.0..5000.0);
             let started = random.random_bool(0.9).then(|| submitted + random.random_range(0.0..50.0));
             let finished = random.random_bool(0.9).then(|| started.unwrap_or(submitted) + random.random_range(0.0..500.0));
-            PastCell { person: random.random_range(0..5), submitted, started, finished, ended_itself: started.is_some() }
+            PastCell { person: random.random_range(0..5), submitted, assigned: started, started, finished, ended_itself: started.is_some() }
         }).collect();
         if let Ok(fit) = fit(&cells, places, 6000.0) {
             prop_assert!(fit.rates.checked().is_ok(), "{:?}", fit.rates);

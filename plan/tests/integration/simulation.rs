@@ -1,8 +1,11 @@
 //! The simulation against the chains where both can speak, and against what the policies are for.
 
 use baton_plan::{
-    PoolTerms, Rates, repairman, shared,
-    simulation::{Class, Elastic, Length, Policy, Runs, Times, elastic, first_come, share},
+    PastCell, PoolTerms, Rates, repairman, shared,
+    simulation::{
+        Class, Course, Elastic, ElasticAnswer, Length, OwnCell, PastWaits, Policy, Runs, Times,
+        elastic, first_come, share,
+    },
 };
 
 use crate::{CLASS, close};
@@ -143,11 +146,81 @@ fn means_are_those_of_their_distributions() {
     close(Times::Measured(vec![1.0, 2.0, 6.0]).mean(), 3.0, 1e-12);
 }
 
+fn past(person: u64, submitted: f64, assigned: f64, finished: f64) -> PastCell {
+    PastCell {
+        person,
+        submitted,
+        assigned: Some(assigned),
+        started: Some(assigned),
+        finished: Some(finished),
+        ended_itself: true,
+    }
+}
+
+#[test]
+fn a_past_is_replayed_by_notebook_and_without_what_never_ran() {
+    let cells = [
+        past(1, 130.0, 130.0, 140.0),
+        past(1, 100.0, 101.0, 110.0),
+        // Beside the first cell, so in another notebook.
+        past(1, 105.0, 106.0, 109.0),
+        past(2, 102.0, 102.0, 112.0),
+        PastCell {
+            assigned: None,
+            finished: None,
+            ..past(2, 120.0, 0.0, 0.0)
+        },
+    ];
+    let Course::Replayed(notebooks) = Course::replayed(&cells) else {
+        panic!("a past is replayed");
+    };
+    let cell = |edit, run| OwnCell { edit, run };
+    assert_eq!(
+        notebooks,
+        [
+            vec![cell(0.0, 9.0), cell(20.0, 10.0)],
+            vec![cell(5.0, 3.0)],
+            vec![cell(2.0, 10.0)]
+        ]
+    );
+    close(PastWaits::of(&cells).mean, 0.5, 1e-3);
+}
+
+/// Three cells at once on one machine that takes ten seconds to start: it is asked for at once, and one runs after
+/// another.
+#[test]
+fn a_replayed_burst_waits_for_the_start_and_for_those_ahead() {
+    let cells = [0, 1, 2].map(|person| past(person, 50.0, 50.0, 70.0));
+    let mut pool = Elastic {
+        course: Course::replayed(&cells),
+        start: Times::Fixed(10.0),
+        ..pool(0, 1, 60.0)
+    };
+    let whole = Length {
+        warm_up: 0.0,
+        measured: f64::INFINITY,
+    };
+    let once = Runs { count: 1, seed: 1 };
+    let answer = elastic(&pool, whole, once);
+    assert_eq!(answer.cells, 3);
+    // The broker looks at its pools once a second, also in the beginning.
+    close(answer.wait.mean, (11.0 + 31.0 + 51.0) / 3.0, 0.01);
+    let seconds = |answer: &ElasticAnswer| answer.machine_hours.mean * HOUR;
+    close(seconds(&answer), 10.0 + 60.0 + 60.0, 1e-9);
+    // A machine that may stay for 40 s takes cells for 30 s, and the next one starts while the last cell ends there.
+    pool.walltime = 40.0;
+    let answer = elastic(&pool, whole, once);
+    close(answer.wait.mean, (11.0 + 31.0 + 52.0) / 3.0, 0.01);
+    close(seconds(&answer), (10.0 + 40.0) + (10.0 + 30.0), 1e-9);
+}
+
 fn pool(min: u32, max: u32, idle: f64) -> Elastic {
     Elastic {
-        people: 12,
-        edit: Times::Exponential(120.0),
-        run: Times::Exponential(30.0),
+        course: Course::Drawn {
+            people: 12,
+            edit: Times::Exponential(120.0),
+            run: Times::Exponential(30.0),
+        },
         terms: PoolTerms {
             min,
             max,
@@ -156,6 +229,7 @@ fn pool(min: u32, max: u32, idle: f64) -> Elastic {
         slots: 1,
         start: Times::Fixed(40.0),
         idle,
+        walltime: 1e6 * HOUR,
     }
 }
 

@@ -20,8 +20,25 @@ pub(super) struct Told {
 }
 
 pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Told> {
-    let days = *matches.get_one::<u32>("days").expect("it has a default");
-    let mut query = vec![("days", days.to_string())];
+    let history = history(settings, matches)?;
+    let (gpus, places) = places(&history, matches)?;
+    let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
+    let fit = fit(&cells, places, seconds(history.now_ms)).context(
+        "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
+    )?;
+    Ok(Told {
+        days: days(matches),
+        cells: cells.len(),
+        capacity: Capacity::of(fit, gpus, places, Effort::THOROUGH),
+    })
+}
+
+pub(super) fn days(matches: &ArgMatches) -> u32 {
+    *matches.get_one::<u32>("days").expect("it has a default")
+}
+
+pub(super) fn history(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<History> {
+    let mut query = vec![("days", days(matches).to_string())];
     let course: Option<&String> = matches.get_one("course");
     query.extend(course.map(|course| ("course", course.clone())));
     let api = Api::new(&service::dial(settings)?)?;
@@ -29,18 +46,7 @@ pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<T
         .enable_all()
         .build()
         .context("Failed to start")?;
-    let history: History = runtime.block_on(api.ask("/v1/history", &query))?;
-
-    let (gpus, places) = places(&history, matches)?;
-    let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
-    let fit = fit(&cells, places, seconds(history.now_ms)).context(
-        "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
-    )?;
-    Ok(Told {
-        days,
-        cells: cells.len(),
-        capacity: Capacity::of(fit, gpus, places, Effort::THOROUGH),
-    })
+    Ok(runtime.block_on(api.ask("/v1/history", &query))?)
 }
 
 /// GPUs, and cells that run on them at once.
