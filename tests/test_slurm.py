@@ -2,46 +2,40 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Callable, Iterator
 
 import pytest
 from end_to_end import Kernel
-from end_to_end.cluster import Cluster, free_port
-from end_to_end.place import MARK
-from end_to_end.service import BINARY
-from slurm.slurm import Slurm, is_installed
+from end_to_end.cluster import free_port
+from slurm.cluster import SlurmCluster
+from slurm.slurm import is_installed
 
 pytestmark = pytest.mark.skipif(not is_installed(), reason="Slurm (slurm-wlm) is not installed, or this is not root")
 
-WORKER_VARIABLES = ("BATON_WORKER_SANDBOX", "BATON_WORKER_READABLE", "BATON_WORKER_SESSION_ENVIRONMENT", MARK)
 STARTS_SECONDS = 60
-
-
-class SlurmCluster(Cluster):
-    def __init__(self, port: int) -> None:
-        super().__init__(port)
-        self.slurm = Slurm(self.service.place.folder / "slurm")
-        self.environment = self.slurm.environment
-        self.slurm.start()
-
-    def start_broker(self, **settings: object) -> None:
-        """Workers are of the test's place, as an administrator's prolog would set them up."""
-        own = self.service.place.environment
-        variables = [f"{name}={own[name]}" for name in (*WORKER_VARIABLES, "XDG_RUNTIME_DIR") if name in own]
-        worker = shlex.join(["env", *variables, str(BINARY), "worker", "--slots", "1"])
-        super().start_broker(worker=worker, **settings)
-
-    def jobs(self) -> list[str]:
-        return self.slurm.runs("squeue", "--noheader", "--format=%i %T").split("\n")
 
 
 @pytest.fixture
 def cluster() -> Iterator[SlurmCluster]:
     cluster = SlurmCluster(free_port())
     yield cluster
-    cluster.slurm.close()
-    assert cluster.service.close() == []
+    cluster.close()
+
+
+@pytest.fixture
+def two_nodes() -> Iterator[SlurmCluster]:
+    cluster = SlurmCluster(free_port(), nodes=2, gpus=1)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def preempting() -> Iterator[SlurmCluster]:
+    """Its second partition takes the node from the jobs of the first."""
+    lines = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
+    cluster = SlurmCluster(free_port(), gpus=1, **lines)
+    yield cluster
+    cluster.close()
 
 
 def test_a_burst_starts_workers_and_a_killed_broker_finds_them(
@@ -54,7 +48,7 @@ def test_a_burst_starts_workers_and_a_killed_broker_finds_them(
     cells = [kernel.begin(f"%%gpu\n{code}") for kernel in kernels]
     both = cluster.wait_for(lambda pool: pool["up"] == 2, "two workers have come", STARTS_SECONDS)
     assert sorted(worker["job"] for worker in both["workers"]) == ["1", "2"]
-    assert sorted(line for line in cluster.jobs() if line) == ["1 RUNNING", "2 RUNNING"]
+    assert sorted(cluster.jobs()) == ["1 RUNNING", "2 RUNNING"]
     cluster.service.kill("broker")
     cluster.restart_broker()
     again = cluster.wait_for(lambda pool: pool["up"] == 2, "both workers are known again")
@@ -86,16 +80,63 @@ def test_a_cancelled_job_and_one_that_is_refused(cluster: SlurmCluster, new_kern
     assert waiting.finish(seconds=STARTS_SECONDS).ok().value == "[1, 2, 3, 4]"
 
 
-def test_a_requeued_job_is_the_same_worker_again(cluster: SlurmCluster, new_kernel: Callable[..., Kernel]) -> None:
+def test_a_job_that_a_partition_preempts_is_replaced(
+    preempting: SlurmCluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster = preempting
     cluster.start_broker(max=1, walltime="10m")
     kernel = cluster.service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
     kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
-    # As when a partition with a higher priority takes the node: the same job begins again, with the same token.
-    cluster.slurm.runs("scontrol", "requeuehold", "1")
+    # Slurm does not start it again by itself: the broker asks for another worker as soon as a cell waits.
+    urgent = cluster.submit_urgent_job()
+    cluster.wait_for(lambda pool: not pool["workers"], "the worker has left", STARTS_SECONDS)
+    waiting = kernel.begin("%%gpu\nvalues.append(3)\nvalues")
+    cluster.wait_for(lambda pool: pool["workers"] and pool["workers"][0]["state"] == "queued", "another one is awaited")
+    cluster.slurm.runs("scancel", urgent)
+    assert waiting.finish(seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+
+
+def test_a_preempted_job_that_is_requeued_is_the_same_worker_again(
+    preempting: SlurmCluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster = preempting
+    submit = 'sbatch --parsable --requeue --gpus=1 --time={walltime} --wrap "exec {command}"'
+    cluster.start_broker(max=1, walltime="10m", submit=submit)
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
+    before = cluster.pool["workers"]
+    urgent = cluster.submit_urgent_job()
     cluster.wait_for(lambda pool: pool["workers"][0]["state"] == "queued", "the job waits again", STARTS_SECONDS)
-    cluster.slurm.runs("scontrol", "release", "1")
+    cluster.slurm.runs("scancel", urgent)
     # Slurm lets a requeued job wait two minutes otherwise.
     cluster.slurm.runs("scontrol", "update", "JobId=1", "StartTime=now")
-    assert kernel.gpu("values.append(3)\nvalues", seconds=2 * STARTS_SECONDS).ok().value == "[1, 2, 3]"
-    assert [worker["job"] for worker in cluster.pool["workers"]] == ["1"]
+    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+    [name] = [worker["name"] for worker in before]
+    again = {"name": name, "state": "connected"}
+    cluster.wait_for(
+        lambda pool: any(again.items() <= worker.items() for worker in pool["workers"]), "it has come again"
+    )
+
+
+def test_a_node_that_dies_is_replaced_before_slurm_notices(
+    two_nodes: SlurmCluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster = two_nodes
+    cluster.start_broker(max=1, walltime="10m")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
+    [node] = cluster.busy_nodes()
+    cluster.slurm.kill_node(node)
+    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+    states = {"1": "disconnected", "2": "connected"}
+    cluster.wait_for(
+        lambda pool: {worker["job"]: worker["state"] for worker in pool["workers"]} == states, "both are listed"
+    )
+    assert sorted(cluster.jobs()) == ["1 RUNNING", "2 RUNNING"]
+    cluster.slurm.give_up(node)
+    cluster.wait_for(lambda pool: len(pool["workers"]) == 1, "Slurm has given the node up", STARTS_SECONDS)
+    # It had come, so its end is no failure of the pool.
+    assert cluster.pool["failures"] == 0

@@ -80,6 +80,8 @@ use watched::Watched;
 const GOODBYE: Duration = Duration::from_secs(3);
 /// What people ask of pools waits for its turn.
 const POOL_REQUESTS: usize = 16;
+/// A worker of a pool may be missing for so many graces of workers before another one may be asked for.
+const LOST_GRACES: u32 = 6;
 
 /// Serves until `shutdown`, or until something breaks for good.
 ///
@@ -205,6 +207,7 @@ pub async fn run(
         requests: requested,
         address: for_workers,
         token_folder: config.pool_tokens,
+        lost_after: LOST_GRACES * config.worker_grace,
     });
     let shared = Shared {
         access: Arc::new(for_all),

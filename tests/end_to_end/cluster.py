@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import signal
 import socket
 import sys
@@ -12,10 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from end_to_end.place import Place
-from end_to_end.service import Service, run_binary
+from end_to_end.place import MARK, Place
+from end_to_end.service import BINARY, Service, run_binary
 from end_to_end.waiting import wait_until
 
+WORKER_VARIABLES = (
+    *("BATON_WORKER_SANDBOX", "BATON_WORKER_READABLE", "BATON_WORKER_SESSION_ENVIRONMENT"),
+    *(MARK, "XDG_RUNTIME_DIR"),
+)
 BATCH = Path(__file__).parents[1] / "batch/batch.py"
 
 
@@ -29,13 +34,16 @@ def free_port() -> int:
 class Cluster:
     """Over TCP, so that tokens are needed."""
 
+    name = "slurm-gpu"
+    """Of its pool."""
+
     def __init__(self, port: int) -> None:
         self.service = Service(Place.create(), listen=f"http://127.0.0.1:{port}")
         self.config = self.service.place.folder / "broker.toml"
         self.environment: dict[str, str] = {}
 
     def start_broker(self, **settings: object) -> None:
-        lines = {"name": "slurm-gpu", "provider": "command", "max": 2, "idle": "600s", "check": "200ms", **settings}
+        lines = {"name": self.name, "provider": "command", "max": 2, "idle": "600s", "check": "200ms", **settings}
         text = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
         self.config.write_text(f"[[pool]]\n{text}")
         self.restart_broker()
@@ -43,6 +51,12 @@ class Cluster:
     def restart_broker(self) -> None:
         self.service.start_broker(BATON_CONFIG=str(self.config), **self.environment)
         wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
+
+    def worker_command(self, **environment: str) -> str:
+        """A worker of the test's place, as an administrator's prolog would set it up."""
+        own = self.service.place.environment | environment
+        variables = [f"{name}={own[name]}" for name in WORKER_VARIABLES if name in own]
+        return shlex.join(["env", *variables, str(BINARY), "worker", "--slots", "1"])
 
     def says(self, *arguments: str) -> str:
         said = run_binary(self.service.place, *arguments, **self.service.access)
@@ -52,7 +66,7 @@ class Cluster:
     @property
     def pool(self) -> dict[str, Any]:
         pools: list[dict[str, Any]] = json.loads(self.says("pools", "--json"))
-        assert [pool["pool"] for pool in pools] == ["slurm-gpu"]
+        assert [pool["pool"] for pool in pools] == [self.name]
         return pools[0]
 
     def wait_for(self, condition: Callable[[dict[str, Any]], object], what: str, seconds: float = 30) -> dict[str, Any]:

@@ -18,6 +18,9 @@ import psutil
 from end_to_end.waiting import wait_until
 
 PROGRAMS = ("munged", "slurmctld", "slurmd", "sbatch", "squeue", "scancel", "scontrol")
+URGENT = "urgent"
+"""A partition of the same nodes with a higher priority."""
+
 DEVICES = ("/dev/null", "/dev/zero")
 
 
@@ -80,6 +83,10 @@ class Slurm:
                 process.kill()
         daemon.wait(timeout=30)
 
+    def give_up(self, node: str) -> None:
+        """Slurm does so by itself once it has heard nothing of the node for `SlurmdTimeout`."""
+        self.runs("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
+
     def _processes_of_jobs(self, node: str) -> set[psutil.Process]:
         """With the steps that started them, which are not children of `slurmd`."""
         marks = self.environment | {"SLURMD_NODENAME": node}
@@ -90,10 +97,16 @@ class Slurm:
                     found |= {step, *step.children(recursive=True)}
         return found
 
+    def node_of(self, pid: int) -> str:
+        """On which node a process of a job runs."""
+        process = psutil.Process(pid)
+        names = [one.environ().get("SLURMD_NODENAME") for one in process.parents() if one.pid != 1]
+        return next(name for name in names if name)
+
     def states(self) -> dict[str, str]:
         """What Slurm says of each node."""
         lines = self.runs("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
-        return {node: state for node, state in (line.split() for line in lines)}
+        return dict(line.split() for line in lines)
 
     def runs(self, *command: str) -> str:
         """What a command of Slurm prints; empty if it fails."""
@@ -101,6 +114,9 @@ class Slurm:
         return said.stdout if said.returncode == 0 else ""
 
     def close(self) -> None:
+        for node in self.nodes:
+            if node not in self._processes:
+                self.give_up(node)
         self.runs("scancel", "--user=root")
         wait_until(lambda: not self.runs("squeue", "--noheader").strip(), "the jobs have ended", 60)
         for process in reversed(self._processes.values()):
@@ -146,7 +162,9 @@ class Slurm:
         text = "".join(f"{key}={value}\n" for key, value in lines.items())
         for name, port in zip(self.nodes, ports, strict=True):
             text += f"NodeName={name} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} CPUs=8 Gres=gpu:{self._gpus}\n"
-        return text + f"PartitionName=gpu Nodes={','.join(self.nodes)} Default=YES MaxTime=INFINITE State=UP\n"
+        nodes = f"Nodes={','.join(self.nodes)} MaxTime=INFINITE State=UP"
+        text += f"PartitionName=gpu {nodes} Default=YES PriorityTier=1\n"
+        return text + f"PartitionName={URGENT} {nodes} PriorityTier=2\n"
 
 
 def free_ports(count: int) -> Sequence[int]:

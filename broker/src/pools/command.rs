@@ -16,6 +16,15 @@ const INHERITED: [&str; 10] = [
     "SLURM_CONF",
     "KRB5CCNAME",
 ];
+/// How the commands of a pool are run.
+#[derive(Debug, Clone)]
+pub(crate) struct Terms {
+    /// How long one may take.
+    pub(crate) limit: Duration,
+    /// Further variables that they see.
+    pub(crate) environment: Vec<String>,
+}
+
 /// Of what a command says, in characters.
 const LONGEST_WORDS: usize = 500;
 
@@ -39,12 +48,13 @@ pub(crate) enum CommandError {
 }
 
 /// `arguments`: the program first.
-pub(crate) async fn run(arguments: &[String], limit: Duration) -> Result<Said, CommandError> {
+pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, CommandError> {
     let (program, rest) = arguments
         .split_first()
         .map_or(("", &[][..]), |(first, rest)| (first, rest));
     let known = INHERITED
-        .iter()
+        .into_iter()
+        .chain(terms.environment.iter().map(String::as_str))
         .filter_map(|name| Some((name, std::env::var_os(name)?)));
     // Slurm writes what a job prints into a file there.
     let folder = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
@@ -57,7 +67,7 @@ pub(crate) async fn run(arguments: &[String], limit: Duration) -> Result<Said, C
         .stdin(Stdio::null())
         .kill_on_drop(true);
     let program = || program.to_owned();
-    let output = match timeout(limit, command.output()).await {
+    let output = match timeout(terms.limit, command.output()).await {
         Ok(Ok(output)) => output,
         Ok(Err(source)) => {
             return Err(CommandError::Start {
@@ -68,7 +78,7 @@ pub(crate) async fn run(arguments: &[String], limit: Duration) -> Result<Said, C
         Err(_) => {
             return Err(CommandError::Slow {
                 program: program(),
-                after: limit,
+                after: terms.limit,
             });
         }
     };
@@ -101,7 +111,7 @@ pub(crate) enum JobState {
 
 /// The first word of the answer decides. A job that is forgotten is said so by an error in Slurm, by nothing elsewhere.
 pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
-    const PENDING: [&str; 12] = [
+    const PENDING: [&str; 14] = [
         "PENDING",
         "PD",
         "CONFIGURING",
@@ -112,16 +122,33 @@ pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
         "QUEUED",
         "Q",
         "QW",
+        "HQW",
+        "T",
         "HELD",
         "H",
     ];
-    const RUNNING: [&str; 6] = ["RUNNING", "R", "COMPLETING", "CG", "STAGE_OUT", "E"];
+    const RUNNING: [&str; 8] = [
+        "RUNNING",
+        "R",
+        "COMPLETING",
+        "CG",
+        "STAGE_OUT",
+        "E",
+        // Of Grid Engine: restarted, and being deleted.
+        "RR",
+        "DR",
+    ];
     let Ok(said) = said else {
         return JobState::Unknown;
     };
     if !said.succeeded {
         let words = said.words.to_ascii_lowercase();
-        let forgotten = ["invalid job id", "unknown job", "no such job"];
+        let forgotten = [
+            "invalid job id",
+            "unknown job",
+            "no such job",
+            "jobs do not exist",
+        ];
         return match forgotten.iter().any(|known| words.contains(known)) {
             true => JobState::Gone,
             false => JobState::Unknown,
@@ -147,12 +174,15 @@ mod tests {
 
     #[tokio::test]
     async fn a_command_is_no_shell_and_sees_no_secret() {
-        let limit = Duration::from_secs(30);
-        let said = run(&words(&["printf", "%s", "$HOME; x"]), limit)
+        let mut terms = Terms {
+            limit: Duration::from_secs(30),
+            environment: Vec::new(),
+        };
+        let said = run(&words(&["printf", "%s", "$HOME; x"]), &terms)
             .await
             .unwrap();
         assert_eq!(said.output, "$HOME; x");
-        let said = run(&words(&["env"]), limit).await.unwrap();
+        let said = run(&words(&["env"]), &terms).await.unwrap();
         let names = said
             .output
             .lines()
@@ -160,14 +190,18 @@ mod tests {
         for name in names {
             assert!(INHERITED.contains(&name), "{name}");
         }
-        let failed = run(&words(&["ls", "/nowhere"]), limit).await.unwrap();
+        let failed = run(&words(&["ls", "/nowhere"]), &terms).await.unwrap();
         assert!(
             !failed.succeeded && failed.words.starts_with("ls: "),
             "{failed:?}"
         );
-        let missing = run(&words(&["/nowhere/sbatch"]), limit).await.unwrap_err();
+        let missing = run(&words(&["/nowhere/sbatch"]), &terms).await.unwrap_err();
         assert!(missing.to_string().contains("could not be started"));
-        let slow = run(&words(&["sleep", "600"]), Duration::from_millis(10)).await;
+        terms.environment.push("CARGO_PKG_NAME".to_owned());
+        let said = run(&words(&["printenv", "CARGO_PKG_NAME"]), &terms).await;
+        assert_eq!(said.unwrap().output, "baton-broker");
+        terms.limit = Duration::from_millis(10);
+        let slow = run(&words(&["sleep", "600"]), &terms).await;
         assert!(matches!(slow, Err(CommandError::Slow { .. })));
     }
 
@@ -187,6 +221,10 @@ mod tests {
         }
         let forgotten = "slurm_load_jobs error: Invalid job id specified";
         assert_eq!(state(false, forgotten), JobState::Gone);
+        assert_eq!(
+            state(false, "Following jobs do not exist: 7"),
+            JobState::Gone
+        );
         let away = "slurm_load_jobs error: Unable to contact slurm controller";
         assert_eq!(state(false, away), JobState::Unknown);
     }

@@ -23,6 +23,8 @@ pub(super) struct Life {
     pub(super) checked: Option<Instant>,
     /// Since when its job runs without a worker that is connected.
     pub(super) missing_since: Option<Instant>,
+    /// It had come, and has been missing for so long that another one may be asked for.
+    pub(super) lost: bool,
     pub(super) failing: Option<(Instant, String)>,
     pub(super) draining: bool,
     pub(super) connected: bool,
@@ -50,6 +52,7 @@ impl Life {
             state: JobState::Unknown,
             checked: None,
             missing_since: None,
+            lost: false,
             failing: None,
             draining: false,
             connected: false,
@@ -79,8 +82,15 @@ impl Life {
         since.elapsed() >= limit
     }
 
+    /// One whose job the batch system starts again is not: when it will come is not known by other starts.
     pub(super) fn is_pending(&self) -> bool {
-        !self.connected && (self.row.connected_ms.is_none() || self.state == JobState::Pending)
+        self.row.connected_ms.is_none()
+    }
+
+    /// It takes cells, or has been missing for a moment only.
+    fn is_up(&self) -> bool {
+        let is_missed = self.row.connected_ms.is_some() && self.state != JobState::Pending;
+        !self.draining && (self.connected || is_missed && !self.lost)
     }
 
     pub(super) fn shown_state(&self) -> PoolWorkerState {
@@ -100,8 +110,7 @@ impl Known {
     }
 
     pub(super) fn up(&self) -> u32 {
-        let up = |life: &&Life| !life.is_pending() && !life.draining;
-        small(self.lives.iter().filter(up).count())
+        small(self.lives.iter().filter(|life| life.is_up()).count())
     }
 
     pub(super) fn present(&self, running: u32) -> Present {

@@ -30,6 +30,9 @@ impl Runner {
             for life in &mut pool.lives {
                 let worker = seen.get(&life.row.name);
                 life.connected = worker.is_some_and(|worker| worker.is_connected);
+                life.lost = life.row.connected_ms.is_some()
+                    && !life.connected
+                    && life.is_late(self.lost_after);
                 let Some(worker) = worker else { continue };
                 if life.connected {
                     life.missing_since = None;
@@ -100,11 +103,9 @@ impl Runner {
                     continue;
                 };
                 let values = [("id", job.as_str()), ("name", name.as_str())];
-                let said = command::run(
-                    &settings.status.arguments(&values, &[]),
-                    settings.command_limit,
-                )
-                .await;
+                let said =
+                    command::run(&settings.status.arguments(&values, &[]), &settings.commands)
+                        .await;
                 let state = job_state(&said);
                 if state == JobState::Unknown {
                     tracing::warn!(
@@ -191,7 +192,7 @@ impl Runner {
         self.store.keep_pool_worker(&row).await?;
         pool.lives.push(Life::new(row));
         let arguments = orders::submit_arguments(&self.address, settings, pool, &name, &token_file);
-        let said = command::run(&arguments, settings.command_limit).await;
+        let said = command::run(&arguments, &settings.commands).await;
         let job = match &said {
             Ok(said) if said.succeeded => job_id(&said.output),
             _ => None,

@@ -68,11 +68,7 @@ pub(super) async fn cancel(settings: &PoolSettings, pool: &Known, name: &str) {
         return;
     };
     let values = [("id", job.as_str()), ("name", name)];
-    let said = command::run(
-        &settings.cancel.arguments(&values, &[]),
-        settings.command_limit,
-    )
-    .await;
+    let said = command::run(&settings.cancel.arguments(&values, &[]), &settings.commands).await;
     if !said.as_ref().is_ok_and(|said| said.succeeded) {
         tracing::warn!(
             "Failed to cancel job {job} of pool {}: {}",
@@ -140,7 +136,7 @@ pub(super) fn answer_of(said: &Result<Said, CommandError>) -> String {
 /// When the batch system expects a job to begin, if it says so.
 pub(super) async fn expected(settings: &PoolSettings, values: &[(&str, &str)]) -> Option<i64> {
     let template = settings.expected.as_ref()?;
-    let said = command::run(&template.arguments(values, &[]), settings.command_limit).await;
+    let said = command::run(&template.arguments(values, &[]), &settings.commands).await;
     let said = said.ok().filter(|said| said.succeeded)?;
     courses::local_time(said.output.lines().next()?.trim())
 }

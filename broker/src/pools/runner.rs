@@ -15,6 +15,7 @@ use baton_scheduling::pools;
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 use tokio::{
     sync::{mpsc, oneshot, watch},
@@ -31,6 +32,9 @@ pub(crate) struct Runner {
     /// Where workers reach this broker, unless a pool says otherwise.
     pub(crate) address: String,
     pub(crate) token_folder: PathBuf,
+    /// A worker that had come and is missing for so long counts no more, although the batch system may not have noticed
+    /// that its machine is dead.
+    pub(crate) lost_after: Duration,
 }
 
 /// Runs until it is dropped.

@@ -1,15 +1,16 @@
 //! What the settings say of pools: `[[pool]]`.
 
-use super::template::Template;
+use super::{command, template::Template};
 use crate::courses::milliseconds;
-use anyhow::Context;
+use anyhow::{Context, bail};
 use baton_scheduling::pools::Terms;
 use std::{collections::BTreeSet, path::PathBuf, time::Duration};
 
 /// Slurm's commands are the defaults.
 /// The signal before the end goes to the job's shell alone, so the worker takes its place.
-const SUBMIT: &str =
-    "sbatch --parsable --gpus=1 --time={walltime} --signal=B:TERM@120 --wrap \"exec {command}\"";
+/// A job that Slurm started again by itself would come later than a new one, which is asked for only if it is needed.
+const SUBMIT: &str = "sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:TERM@120 \
+                      --wrap \"exec {command}\"";
 const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
@@ -34,8 +35,7 @@ pub struct PoolSettings {
     pub(crate) token_folder: Option<PathBuf>,
     /// How often the batch system is asked for a job.
     pub(crate) check: Duration,
-    /// How long one command may take.
-    pub(crate) command_limit: Duration,
+    pub(crate) commands: command::Terms,
     /// How long a worker whose job runs may take to connect.
     pub(crate) start_limit: Duration,
 }
@@ -65,6 +65,8 @@ struct Section {
     token_folder: Option<PathBuf>,
     check: Option<String>,
     command_limit: Option<String>,
+    #[serde(default)]
+    environment: Vec<String>,
     start_limit: Option<String>,
 }
 
@@ -104,6 +106,9 @@ impl Section {
             self.min <= self.max && self.max > 0,
             "max must be above 0 and not below min"
         );
+        if let Some(own) = self.environment.iter().find(|name| is_of_baton(name)) {
+            bail!("environment: {own} is not for the commands of a batch system");
+        }
         let time = |text: Option<String>, key, default: &str| {
             milliseconds(text.as_deref().unwrap_or(default)).context(key)
         };
@@ -144,11 +149,19 @@ impl Section {
             broker: self.broker,
             token_folder: self.token_folder,
             check: Duration::from_millis(time(self.check, "check", "10s")?),
-            command_limit: Duration::from_millis(time(self.command_limit, "command_limit", "30s")?),
+            commands: command::Terms {
+                limit: Duration::from_millis(time(self.command_limit, "command_limit", "30s")?),
+                environment: self.environment,
+            },
             start_limit: Duration::from_millis(time(self.start_limit, "start_limit", "5m")?),
             name: self.name,
         })
     }
+}
+
+/// Tokens and passwords are among these.
+fn is_of_baton(variable: &str) -> bool {
+    variable.starts_with("BATON_")
 }
 
 #[cfg(test)]
@@ -167,6 +180,7 @@ mod tests {
             [
                 "sbatch",
                 "--parsable",
+                "--no-requeue",
                 "--gpus=1",
                 "--time=02:00:00",
                 "--signal=B:TERM@120",
@@ -198,6 +212,10 @@ mod tests {
             (
                 "[{ name = \"a\", provider = \"command\", max = 1, cancel = \"kill {pid}\" }]",
                 "{pid}",
+            ),
+            (
+                "[{ name = \"a\", provider = \"command\", max = 1, environment = [\"BATON_TOKEN\"] }]",
+                "BATON_TOKEN",
             ),
             (
                 "[{ name = \"a\", provider = \"command\", max = 1, colour = 1 }]",

@@ -1,0 +1,40 @@
+"""A broker whose pool is a Slurm of this machine."""
+
+from __future__ import annotations
+
+from end_to_end.cluster import Cluster
+from end_to_end.waiting import wait_until
+
+from slurm.slurm import URGENT, Slurm
+
+
+class SlurmCluster(Cluster):
+    def __init__(self, port: int, *, nodes: int = 1, gpus: int = 2, sandbox: str = "", **lines: object) -> None:
+        """`sandbox`: of its workers, instead of the tests' own; `lines`: further ones of `slurm.conf`."""
+        super().__init__(port)
+        self._sandbox = {"BATON_WORKER_SANDBOX": sandbox} if sandbox else {}
+        self.slurm = Slurm(self.service.place.folder / "slurm", nodes=nodes, gpus=gpus, **lines)
+        self.environment = self.slurm.environment
+        self.slurm.start()
+
+    def start_broker(self, **settings: object) -> None:
+        super().start_broker(**{"worker": self.worker_command(**self._sandbox)} | settings)
+
+    def jobs(self) -> list[str]:
+        """Those that have not ended, with their states."""
+        return self.slurm.runs("squeue", "--noheader", "--format=%i %T").splitlines()
+
+    def busy_nodes(self) -> list[str]:
+        """Those on which jobs run."""
+        return self.slurm.runs("squeue", "--noheader", "--states=RUNNING", "--format=%N").split()
+
+    def submit_urgent_job(self) -> str:
+        """One that needs the GPUs of all nodes and has priority over those of the pool; its id."""
+        options = ("--parsable", f"--partition={URGENT}", f"--gpus={len(self.slurm.nodes)}", "--output=/dev/null")
+        job = self.slurm.runs("sbatch", *options, "--wrap=sleep infinity").strip()
+        wait_until(lambda: f"{job} RUNNING" in self.jobs(), "the urgent job runs", 60)
+        return job
+
+    def close(self) -> None:
+        self.slurm.close()
+        assert self.service.close() == []

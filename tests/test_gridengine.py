@@ -1,0 +1,82 @@
+"""A pool on a real Grid Engine, with the commands of the guide: another batch system is configuration."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from batch.gridengine import GridEngine, is_installed
+from end_to_end import Kernel
+from end_to_end.cluster import Cluster, free_port
+
+pytestmark = pytest.mark.skipif(
+    not is_installed(),
+    reason="Grid Engine (gridengine-master, -exec and -client) is not installed, or this is not root",
+)
+
+GUIDE = Path(__file__).parent.parent / "docs/guides/pools.md"
+STARTS_SECONDS = 60
+
+
+class GridEngineCluster(Cluster):
+    name = "grid-engine"
+
+    def __init__(self) -> None:
+        super().__init__(free_port())
+        self.batch = GridEngine(self.service.place.folder / "grid-engine", (free_port(), free_port()))
+        self.environment = self.batch.environment
+        self.batch.start()
+
+    def start_broker(self, **settings: object) -> None:
+        """As the guide says, with workers of the test's place."""
+        [section] = [
+            block for block in re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "qsub" in block
+        ]
+        [pool] = tomllib.loads(section)["pool"]
+        super().start_broker(**pool | {"worker": self.worker_command()} | settings)
+
+
+@pytest.fixture
+def cluster() -> Iterator[GridEngineCluster]:
+    cluster = GridEngineCluster()
+    yield cluster
+    cluster.batch.close()
+    assert cluster.service.close() == []
+
+
+def test_workers_come_leave_and_are_replaced(cluster: GridEngineCluster, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker(idle="5s", walltime="10m")
+    assert "is not a program" not in cluster.says("pools", "test", cluster.name)
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
+    [worker] = cluster.pool["workers"]
+    # The same job is known again after the broker's death.
+    cluster.service.kill("broker")
+    cluster.restart_broker()
+    again = cluster.wait_for(lambda pool: pool["up"] == 1, "the worker is known again")
+    assert [worker["job"] for worker in again["workers"]] == [worker["job"]]
+    # Deleted by an administrator, without a warning: the variables are at home.
+    cluster.batch.runs("qdel", worker["job"])
+    cluster.wait_for(lambda pool: not pool["workers"], "Grid Engine says that the job has ended", STARTS_SECONDS)
+    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+    left = cluster.wait_for(lambda pool: not pool["workers"], "the next worker has left", STARTS_SECONDS)
+    assert (left["failures"], left["paused"]) == (0, False)
+
+
+def test_a_worker_for_which_there_is_no_gpu_waits_in_the_queue(
+    cluster: GridEngineCluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker(idle="5s", max=3, start_limit="600s")
+    cells = [cluster.service.kernel(new_kernel).begin("%%gpu\nimport time; time.sleep(3)\n6 * 7") for _ in range(4)]
+    # Two GPUs are there; the third worker waits in the queue of the batch system.
+    queued = cluster.wait_for(
+        lambda pool: {"connected", "queued"} <= {worker["state"] for worker in pool["workers"]},
+        "one worker is queued",
+        STARTS_SECONDS,
+    )
+    assert queued["failures"] == 0
+    assert [cell.finish(seconds=STARTS_SECONDS).ok().value for cell in cells] == ["42"] * 4

@@ -1,0 +1,93 @@
+"""A course of forty notebooks on a Slurm of four nodes: workers come and go, and a node and the broker die."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Iterator
+from datetime import datetime
+
+import pytest
+from end_to_end.cluster import free_port
+from end_to_end.waiting import wait_until
+from slurm.cluster import SlurmCluster
+from slurm.course import Course, Student
+from slurm.slurm import is_installed
+
+pytestmark = pytest.mark.skipif(not is_installed(), reason="Slurm (slurm-wlm) is not installed, or this is not root")
+
+STUDENTS = 40
+NODES = 4
+IDLE = "6s"
+WALLTIME = "1m"
+TARGET_WAIT = "5s"
+# Slurm's signal comes up to 30 s early: in so short a life workers look at their own clock.
+SUBMIT = 'sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:TERM@1 --wrap "exec {command}"'
+
+
+@pytest.fixture
+def cluster() -> Iterator[SlurmCluster]:
+    # Slurm gives up a node that says nothing for ten seconds, and remembers jobs that have ended.
+    lines = {"SlurmdTimeout": 10, "MinJobAge": 600}
+    cluster = SlurmCluster(free_port(), nodes=NODES, gpus=1, sandbox="none", **lines)
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def course(cluster: SlurmCluster) -> Iterator[Course]:
+    pool = {"max": NODES, "idle": IDLE, "walltime": WALLTIME, "target_wait": TARGET_WAIT, "submit": SUBMIT}
+    cluster.start_broker(**pool, check="500ms")
+    course = Course(cluster.service, STUDENTS)
+    yield course
+    course.close()
+
+
+@pytest.mark.timeout(400)
+def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
+    course.all(lambda student: (student.run(0.5), student.work(4, edit_seconds=8)))
+    cluster.wait_for(lambda pool: not pool["workers"], "the workers have left", 60)
+    assert course.failures == []
+    predicts_the_pool(cluster)
+
+    first = course.students[0]
+
+    def begin(student: Student) -> None:
+        student.run(60 if student is first else 1.0)
+        student.work(2, edit_seconds=5)
+
+    def break_it() -> None:
+        wait_until(lambda: first.last_cell in course.processes, "the long cell runs", 60)
+        cluster.slurm.kill_node(cluster.slurm.node_of(course.processes[first.last_cell]))
+        cluster.service.kill("broker")
+        cluster.restart_broker()
+
+    course.all(begin, beside=break_it)
+    assert all(student.has_what_it_completed() for student in course.students)
+    [lost] = course.failures
+    assert "was lost while this cell ran. Your variables are as they were before the cell" in lost
+    assert len(course.completed) == STUDENTS * (5 + 3)
+    assert course.runs == Counter([*course.completed, f"{first.number}-5"])
+
+
+def predicts_the_pool(cluster: SlurmCluster) -> None:
+    """`baton plan` says of the same cells what has happened: how long they waited, and how long machines were there."""
+    start = cluster.pool["start"]["middle_ms"]
+    said = cluster.says(
+        *("plan", "--pool", f"0-{NODES}", "--from-broker", "--json", "--start", f"{start}ms"),
+        *("--idle", IDLE, "--walltime", WALLTIME, "--target-wait", TARGET_WAIT),
+    )
+    plan = json.loads(said)
+    jobs = cluster.slurm.runs("scontrol", "--oneliner", "show", "jobs").splitlines()
+    hours = sum(seconds_of(job) for job in jobs) / 3600
+    assert plan["cells"] == STUDENTS * 5
+    assert plan["wait"] == pytest.approx(plan["was"]["wait"], rel=0.15)
+    assert plan["machine_hours"] == pytest.approx(hours, rel=0.15)
+
+
+def seconds_of(job: str) -> float:
+    """From its submission to its end."""
+    times = dict(re.findall(r"\b(SubmitTime|EndTime)=(\S+)", job))
+    begin, end = (datetime.fromisoformat(times[name]) for name in ("SubmitTime", "EndTime"))
+    return (end - begin).total_seconds()
