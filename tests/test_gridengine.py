@@ -30,6 +30,13 @@ class GridEngineCluster(Cluster):
         self.environment = self.batch.environment
         self.batch.start()
 
+    def close(self) -> None:
+        try:
+            self.batch.close()
+        finally:
+            left = self.service.close()
+        assert left == []
+
     def start_broker(self, **settings: object) -> None:
         """As the guide says, with workers of the test's place."""
         [section] = [
@@ -43,8 +50,7 @@ class GridEngineCluster(Cluster):
 def cluster() -> Iterator[GridEngineCluster]:
     cluster = GridEngineCluster()
     yield cluster
-    cluster.batch.close()
-    assert cluster.service.close() == []
+    cluster.close()
 
 
 def test_workers_come_leave_and_are_replaced(cluster: GridEngineCluster, new_kernel: Callable[..., Kernel]) -> None:

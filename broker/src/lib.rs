@@ -146,7 +146,16 @@ pub async fn run(
     };
     let own_address = config
         .advertise
+        .clone()
         .or_else(|| forward::address(&config.listen, &address));
+    if own_address.is_none()
+        && let Some(pool) = config.pools.iter().find(|pool| pool.broker.is_none())
+    {
+        anyhow::bail!(
+            "The workers of pool {} need one address of this broker: set broker.advertise to its HOST:PORT",
+            pool.name
+        );
+    }
     let own_address = match &config.database {
         Database::Sqlite(_) => own_address.unwrap_or_default(),
         Database::Postgres(_) => own_address.context(
@@ -195,6 +204,7 @@ pub async fn run(
     let (requests, requested) = mpsc::channel(POOL_REQUESTS);
     let pool_status = watch::Sender::default();
     let pools = Pools {
+        names: config.pools.iter().map(|pool| pool.name.clone()).collect(),
         status: pool_status.subscribe(),
         requests,
     };

@@ -38,6 +38,21 @@ impl Value for HttpUrl {
     }
 }
 
+/// Where others connect.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct HostPort(pub(crate) String);
+
+impl Value for HostPort {
+    const EXPECTED: &'static str = "HOST:PORT, such as broker.example.edu:8470";
+
+    fn parse(text: &str) -> Option<Self> {
+        let (host, port) = text.rsplit_once(':')?;
+        let valid = !host.is_empty() && !host.contains('/') && is_plain(host);
+        port.parse::<u16>().ok()?;
+        valid.then(|| Self(text.to_owned()))
+    }
+}
+
 /// An address as a browser is given it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublicUrl(pub(crate) String);

@@ -26,7 +26,8 @@ pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
 
 use kinds::{
-    GroupPattern, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl, UrlPrefix, VariableNames,
+    GroupPattern, HostPort, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl, UrlPrefix,
+    VariableNames,
 };
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
@@ -206,8 +207,8 @@ settings! {
     flag: Some(("database", &["broker"])),
     default: Nothing { described: "`broker.db` in `state_folder`" };
 
-    #[doc = "The `HOST:PORT` at which other brokers on the same PostgreSQL reach this one."]
-    broker_advertise: Option<String> = "broker.advertise",
+    #[doc = "The `HOST:PORT` at which the workers of pools, and other brokers on the same PostgreSQL, reach this broker."]
+    broker_advertise: Option<HostPort> = "broker.advertise",
     flag: Some(("advertise", &["broker"])),
     default: Nothing { described: "the address on which it listens" };
 

@@ -36,5 +36,8 @@ class SlurmCluster(Cluster):
         return job
 
     def close(self) -> None:
-        self.slurm.close()
-        assert self.service.close() == []
+        try:
+            self.slurm.close()
+        finally:
+            left = self.service.close()
+        assert left == []

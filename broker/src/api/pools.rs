@@ -68,7 +68,7 @@ async fn ask<Answer>(
         return Err(NotDone::AdminsOnly.into());
     }
     let unknown = || NotDone::UnknownPool(pool.to_owned());
-    if !shared.pools.all().iter().any(|known| known.pool == pool) {
+    if !shared.pools.names.iter().any(|known| known == pool) {
         return Err(unknown().into());
     }
     let (sender, answer) = oneshot::channel();

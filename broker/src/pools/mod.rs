@@ -36,6 +36,7 @@ pub(crate) enum Request {
 /// For pages and the API.
 #[derive(Clone)]
 pub(crate) struct Pools {
+    pub(crate) names: Arc<[String]>,
     pub(crate) status: watch::Receiver<Arc<Vec<Pool>>>,
     pub(crate) requests: mpsc::Sender<Request>,
 }

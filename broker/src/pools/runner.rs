@@ -46,11 +46,12 @@ pub(crate) async fn run(mut runner: Runner) {
     ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut known: Option<Vec<Known>> = None;
     loop {
+        let leads = *runner.leadership.borrow() == Leadership::Leader;
         let request = tokio::select! {
             _ = ticks.tick() => None,
-            Some(request) = runner.requests.recv() => Some(request),
+            Some(request) = runner.requests.recv(), if leads => Some(request),
         };
-        if *runner.leadership.borrow() != Leadership::Leader {
+        if !leads {
             known = None;
             continue;
         }
