@@ -53,10 +53,9 @@ class GridEngine:
         often = with_values(self.runs("qconf", "-ssconf"), schedule_interval="0:0:1", flush_submit_sec="1")
         self._give("scheduler", often, "-Msconf")
         self._does("qconf", "-aattr", "exechost", "complex_values", f"gpu={GPUS}", self.host)
-        # Without a name it prints what a new queue would have.
-        queue = with_values(
-            self.runs("qconf", "-sq"), qname="all.q", hostlist=self.host, slots="8", shell="/bin/sh", pe_list="NONE"
-        )
+        # Without a name it prints what a new queue would have. A busy machine takes jobs, too.
+        ours = {"qname": "all.q", "hostlist": self.host, "slots": "8", "shell": "/bin/sh"}
+        queue = with_values(self.runs("qconf", "-sq"), **ours, pe_list="NONE", load_thresholds="NONE")
         self._give("queue", queue, "-Aq")
         state = r"^all\.q@\S+ +\S+ +\d+/\d+/8 +\d"
         wait_until(lambda: re.search(state, self.runs("qstat", "-f"), re.MULTILINE), "the queue is ready", 60)
