@@ -82,8 +82,18 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(
             Command::new("config")
-                .about("Show the configuration")
+                .about("Show or check the configuration")
                 .subcommand_required(true)
+                .subcommand(
+                    Command::new("check")
+                        .about("Check a configuration file, without starting anything")
+                        .arg(
+                            Arg::new("file")
+                                .value_name("FILE")
+                                .value_parser(value_parser!(PathBuf))
+                                .help("The file; without it, those that are in effect"),
+                        ),
+                )
                 .subcommand(
                     Command::new("show").about("Print every setting, its value and its origin"),
                 )

@@ -211,6 +211,8 @@ pub struct Config {
     pub worker_slots: u32,
     /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
     pub token: Option<String>,
+    /// Reads `/metrics` and how many workers pools should have, and opens nothing else.
+    pub monitor_token: Option<String>,
     /// Who else has a token, and what for.
     pub people: Option<PathBuf>,
     /// The JupyterHub that knows who has which token besides.
@@ -261,6 +263,7 @@ impl Config {
             connections_a_person: 100,
             worker_slots: 64,
             token: None,
+            monitor_token: None,
             people: None,
             hub: None,
             courses: None,

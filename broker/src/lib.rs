@@ -66,10 +66,11 @@ use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
 use objects::Objects;
+use people::{Identity, hash_of};
 use pools::Pools;
 use quota::Quotas;
 use sign_ins::SignIns;
-use std::{hash::RandomState, sync::Arc, time::Duration};
+use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
 use store::Store;
 use tls::{Certificate, Encrypted};
 use tokio::sync::{mpsc, watch};
@@ -107,6 +108,7 @@ pub async fn run(
             Database::Postgres(_) => "Failed to open the database".to_owned(),
         })?;
     let chunks = open_chunks(&config).await?;
+    let programs = programs(&config)?;
 
     let people = match &config.people {
         Some(path) => Some(Arc::new(Watched::open(path.clone(), People::read)?)),
@@ -149,7 +151,7 @@ pub async fn run(
         .clone()
         .or_else(|| forward::address(&config.listen, &address));
     if own_address.is_none()
-        && let Some(pool) = config.pools.iter().find(|pool| pool.broker.is_none())
+        && let Some(pool) = config.pools.iter().find(|pool| pool.gives_own_address())
     {
         anyhow::bail!(
             "The workers of pool {} need one address of this broker: set broker.advertise to its HOST:PORT",
@@ -191,6 +193,7 @@ pub async fn run(
     let sign_ins = Arc::new(SignIns::new(store.clone()));
     let access = Access::new(
         config.token.as_deref(),
+        programs,
         people.clone(),
         store.clone(),
         hub,
@@ -332,6 +335,31 @@ async fn keep<T>(file: Option<&Watched<T>>) {
         Some(file) => file.keep().await,
         None => std::future::pending().await,
     }
+}
+
+/// Who comes with a token of the settings, by its hash.
+fn programs(config: &Config) -> anyhow::Result<HashMap<String, Identity>> {
+    let mut programs = HashMap::new();
+    let own = config.token.as_deref().map(hash_of);
+    let mut add = |token: &str, whose: &str, identity| {
+        let hash = hash_of(token);
+        let is_new = own.as_ref() != Some(&hash) && programs.insert(hash, identity).is_none();
+        anyhow::ensure!(
+            is_new,
+            "The token of {whose} is also another one's: each must open only its own\nhint: openssl rand -hex 32"
+        );
+        Ok(())
+    };
+    for pool in &config.pools {
+        if let Some(token) = pool.joining_token()? {
+            let name = pool.name.clone();
+            add(&token, &format!("pool {name}"), Identity::of_joining(name))?;
+        }
+    }
+    if let Some(token) = &config.monitor_token {
+        add(token, "monitors", Identity::of_monitor())?;
+    }
+    Ok(programs)
 }
 
 async fn serve_dashboard(

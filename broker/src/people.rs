@@ -169,7 +169,10 @@ impl People {
         }
         Some(Identity {
             person: Some(person.name.clone()),
-            worker: person.worker,
+            kind: match person.worker {
+                true => Kind::Worker,
+                false => Kind::Person,
+            },
             admin: person.admin,
             courses: person.courses.clone(),
         })
@@ -192,25 +195,51 @@ pub(crate) fn hash_of(token: &str) -> String {
 pub(crate) struct Identity {
     /// `None`: whoever runs the service, by its own token or its private socket.
     person: Option<String>,
-    worker: bool,
+    kind: Kind,
     admin: bool,
     courses: BTreeMap<String, Role>,
+}
+
+/// What a token is for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Person,
+    /// The person is its name.
+    Worker,
+    /// Lets workers join a pool, whose name is the person.
+    Joining,
+    /// Reads numbers.
+    Monitor,
 }
 
 impl Identity {
     pub(crate) fn operator() -> Self {
         Self {
             person: None,
-            worker: false,
+            kind: Kind::Person,
             admin: true,
             courses: BTreeMap::new(),
         }
     }
 
     pub(crate) fn of_worker(name: String) -> Self {
+        Self::of_program(name, Kind::Worker)
+    }
+
+    /// Lets workers join this pool, and nothing else.
+    pub(crate) fn of_joining(pool: String) -> Self {
+        Self::of_program(pool, Kind::Joining)
+    }
+
+    /// Reads how much there is to do, and nothing else.
+    pub(crate) fn of_monitor() -> Self {
+        Self::of_program("monitor".to_owned(), Kind::Monitor)
+    }
+
+    fn of_program(name: String, kind: Kind) -> Self {
         Self {
             person: Some(name),
-            worker: true,
+            kind,
             admin: false,
             courses: BTreeMap::new(),
         }
@@ -219,7 +248,7 @@ impl Identity {
     pub(crate) fn of_hub(name: String, admin: bool, courses: BTreeMap<String, Role>) -> Self {
         Self {
             person: Some(name),
-            worker: false,
+            kind: Kind::Person,
             admin,
             courses,
         }
@@ -237,23 +266,40 @@ impl Identity {
 
     /// A worker is given everybody's code and variables.
     pub(crate) fn may_be_worker(&self) -> bool {
-        self.worker || self.person.is_none()
+        self.kind == Kind::Worker || self.is_operator()
     }
 
     /// The name of the only worker that this token stands for. `None`: not a worker's token; the broker's own lets in
     /// workers of any name.
     pub(crate) fn worker(&self) -> Option<&str> {
-        self.person.as_deref().filter(|_| self.worker)
+        self.person.as_deref().filter(|_| self.kind == Kind::Worker)
     }
 
     /// Whoever has the broker's own token.
     pub(crate) fn is_operator(&self) -> bool {
-        !self.worker && self.person.is_none()
+        self.kind == Kind::Person && self.person.is_none()
     }
 
-    /// Everything but what a worker does.
+    /// Everything but what programs do.
     pub(crate) fn may_be_person(&self) -> bool {
-        !self.worker
+        self.kind == Kind::Person
+    }
+
+    /// The numbers of the whole service.
+    pub(crate) fn may_monitor(&self) -> bool {
+        self.admin || self.kind == Kind::Monitor
+    }
+
+    /// Whether workers may join this pool with its token.
+    pub(crate) fn may_join(&self, pool: &str) -> bool {
+        self.is_operator() || self.joins() == Some(pool)
+    }
+
+    /// The pool that this token is for.
+    pub(crate) fn joins(&self) -> Option<&str> {
+        self.person
+            .as_deref()
+            .filter(|_| self.kind == Kind::Joining)
     }
 
     pub(crate) fn may_see(&self, account: &Account) -> bool {

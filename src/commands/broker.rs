@@ -56,6 +56,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.pool_tokens = in_state_folder("pools");
     config.worker_grace = settings.broker_worker_grace;
     config.proxy_grace = settings.broker_proxy_grace;
+    config.monitor_token = settings.monitor_token()?;
     let (token, kept_in) = token.unzip();
     config.token = token;
 

@@ -1,17 +1,36 @@
 //! `baton config`: what is configured, and what can be.
 
-use std::process::ExitCode;
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
+use anyhow::Context;
+use baton_broker::PoolSettings;
 use clap::ArgMatches;
 
-use crate::settings::{self, Surroundings};
+use super::broker;
+use crate::settings::{self, CONFIGURATION_VARIABLE, Settings, Surroundings};
 
 pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    match matches.subcommand_name() {
-        Some("reference") => print!("{}", settings::reference()),
+    match matches.subcommand() {
+        Some(("reference", _)) => print!("{}", settings::reference()),
+        Some(("check", matches)) => check(surroundings, matches.get_one::<PathBuf>("file"))?,
         _ => show(surroundings)?,
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Everything that can be wrong before a program runs. Files that the settings name may be on other machines.
+fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<()> {
+    let mut surroundings = surroundings.clone();
+    if let Some(file) = file {
+        let name = CONFIGURATION_VARIABLE.to_owned();
+        let path = file.display().to_string();
+        surroundings.environment.insert(name, path);
+    }
+    let settings = Settings::read(&surroundings, BTreeMap::new())?;
+    PoolSettings::read(&settings.pool.0).context("The settings of a pool are wrong")?;
+    broker::tls_files(&settings)?;
+    println!("The settings are valid");
+    Ok(())
 }
 
 fn show(surroundings: &Surroundings) -> anyhow::Result<()> {

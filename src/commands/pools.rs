@@ -41,6 +41,8 @@ fn pools_text(pools: &[Pool]) -> String {
         let start = pool.start.map(|start| text::positive(start.middle_ms));
         let state = match (pool.paused, &pool.last_failure) {
             (true, why) => format!("paused: {}", why.as_deref().unwrap_or("too many failures")),
+            // None has failed, but one is late.
+            (false, Some(why)) if pool.failures == 0 => why.clone(),
             (false, Some(why)) => format!("failed {} times: {why}", pool.failures),
             (false, None) => "ok".to_owned(),
         };
@@ -89,6 +91,12 @@ fn pools_text(pools: &[Pool]) -> String {
 }
 
 fn test_text(test: &PoolTest) -> String {
+    if test.commands.is_empty() {
+        let pool = &test.pool;
+        return format!(
+            "The broker runs no command for pool {pool}: what starts its workers reads /v1/scale/{pool}\n"
+        );
+    }
     let commands = test.commands.iter().map(|command| {
         let quoted = |argument: &String| match argument.contains(char::is_whitespace) {
             true => format!("'{argument}'"),

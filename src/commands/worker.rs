@@ -8,6 +8,7 @@ use baton_protocol::WorkerId;
 use baton_transport::Dial;
 use tokio::{runtime::Builder, sync::watch};
 
+use super::join;
 use crate::{
     notify,
     runtime::{self, on_its_threads},
@@ -20,10 +21,17 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;
     let dial = service::dial(settings)?;
     let place = folder.worker(settings.worker_name.as_deref())?;
-    let config = config(settings, place.id, dial, &folder);
+    let mut config = config(settings, place.id, dial, &folder);
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
+        if let Some(pool) = &settings.worker_pool {
+            notify::serves(&format!("Joining pool {pool}"));
+            tokio::select! {
+                joined = join::as_worker(&mut config, pool) => joined?,
+                () = signals.received() => return Ok(()),
+            }
+        }
         let stop = watch::Sender::default();
         let mut status = config.status.subscribe();
         let run = on_its_threads(baton_gpu_worker::run(config, stop.subscribe()));

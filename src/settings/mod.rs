@@ -20,7 +20,7 @@ use baton_transport::TransportChoice;
 
 pub(crate) use kinds::{Dashboard, LeavesAt};
 pub(crate) use reference::reference;
-pub(crate) use sources::SettingsError;
+pub(crate) use sources::{CONFIGURATION_VARIABLE, SettingsError};
 pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
@@ -237,6 +237,19 @@ settings! {
     flag: Some(("person-chunk-limit", &["broker"])),
     default: Text("16GiB");
 
+    #[doc = "A token that can read `/metrics` and `/v1/scale`, and nothing else: for Prometheus and autoscalers. It cannot be in the configuration file: use `broker.monitor_token_file`."]
+    broker_monitor_token: Option<String> = "broker.monitor_token",
+    flag: None,
+    default: Nothing { described: "the contents of `broker.monitor_token_file`" }, secret: true;
+
+    #[doc = "A file that holds the token that can read `/metrics` and `/v1/scale`."]
+    broker_monitor_token_file: Option<PathBuf> = "broker.monitor_token_file",
+    flag: Some(("monitor-token-file", &["broker"])),
+    default: Computed {
+        text: |surroundings| surroundings.credential("monitor-token"),
+        described: "`$CREDENTIALS_DIRECTORY/monitor-token` with `LoadCredential=monitor-token:FILE` of systemd; elsewhere none",
+    };
+
     #[doc = "The file with the tokens of people and their roles in courses, written by `baton people add`. Only its owner may have access to it."]
     broker_people_file: Option<PathBuf> = "broker.people_file",
     flag: Some(("people-file", &["broker", "people"])),
@@ -322,7 +335,7 @@ settings! {
     flag: Some(("proxy-grace", &["broker"])),
     default: Text("5s");
 
-    #[doc = "Pools: batch systems that give workers, each in a section `[[pool]]` of the file. See [the guide](../guides/pools.md)."]
+    #[doc = "Pools: batch systems and autoscalers that give workers, each in a section `[[pool]]` of the file. See [the guide](../guides/pools.md)."]
     pool: PoolList = "pool",
     flag: None,
     default: Text("[]");
@@ -331,6 +344,11 @@ settings! {
     worker_idle_exit: Option<Duration> = "worker.idle_exit",
     flag: Some(("idle-exit", &["worker"])),
     default: Nothing { described: "never" };
+
+    #[doc = "The external pool that the worker joins, with the pool's token as its token. The pool gives it a name and a token of its own, and `worker.name` is what the pool's page shows beside them."]
+    worker_pool: Option<String> = "worker.pool",
+    flag: Some(("pool", &["worker"])),
+    default: Nothing { described: "none" };
 
     #[doc = "The worker's name in notebooks and on the dashboard. A worker with its own token must use the name for which the token was made; another name is refused."]
     worker_name: Option<String> = "worker.name",

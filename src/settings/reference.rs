@@ -16,7 +16,7 @@ A user's configuration file is `$XDG_CONFIG_HOME/baton/config.toml` (`~/.config/
 A key in the user's file overrides the same key in the machine's.
 If `BATON_CONFIG` names a file, only that file is read.
 An unknown key is an error.
-`baton config show` prints every value in effect and its origin.
+`baton config show` prints every value in effect and its origin, and `baton config check FILE` checks a file.
 
 A key with a dot belongs to a section: `worker.slots` is `slots` below `[worker]`.
 Durations are written as `500ms`, `30s`, `10m`, `2h`, sizes as `500MB`, `64GiB`.

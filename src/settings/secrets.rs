@@ -18,6 +18,12 @@ impl Settings {
         secret(self.broker_hub_token.as_deref(), file)
     }
 
+    /// What opens the numbers of the broker alone.
+    pub(crate) fn monitor_token(&self) -> Result<Option<String>, SettingsError> {
+        let file = self.broker_monitor_token_file.as_deref();
+        secret(self.broker_monitor_token.as_deref(), file)
+    }
+
     /// With which this program comes to the broker.
     pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
         let of_hub = self.hub_token.as_deref();

@@ -30,7 +30,7 @@ use axum::{
     Json, Router,
     extract::{DefaultBodyLimit, FromRequestParts, Query},
     http::request::Parts,
-    routing::{any, get},
+    routing::{any, get, post},
 };
 use baton_protocol::api::Problem;
 use serde::de::DeserializeOwned;
@@ -87,6 +87,7 @@ pub(crate) fn routes() -> Router<Shared> {
     let mut document = Document::openapi();
     document.merge(states::Description::openapi());
     document.merge(attachable::Description::openapi());
+    document.merge(pools::ForPrograms::openapi());
     let (router, document) = OpenApiRouter::with_openapi(document)
         .routes(routes!(jobs::list))
         .routes(routes!(jobs::one))
@@ -114,6 +115,16 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/v1/openapi.json", get(async || Json(document)))
         .method_not_allowed_fallback(async || ApiError::Method)
         .route("/v1/{*path}", any(async || ApiError::UnknownPath))
+}
+
+/// For admins and for programs with the token of monitors.
+pub(crate) fn for_monitors() -> Router<Shared> {
+    Router::new().route("/v1/scale/{pool}", get(pools::scale))
+}
+
+/// For workers that have no token of their own yet.
+pub(crate) fn for_joining_workers() -> Router<Shared> {
+    Router::new().route("/v1/pools/{pool}/workers", post(pools::join))
 }
 
 /// The query of a request. A filter that is not known must not give everything.

@@ -1,6 +1,6 @@
 //! Pools: what they have, what they lack, and what admins do to them.
 
-use super::{ApiError, Refusal, paging};
+use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
     dispatch::NotDone,
     engine::unix_ms,
@@ -12,8 +12,14 @@ use axum::{
     Extension, Json,
     extract::{Path, State},
 };
-use baton_protocol::api::{Action, Page, Pool, PoolTest};
+use baton_protocol::api::{Action, JoinPool, Joined, Page, Pool, PoolTest, Scale};
 use tokio::sync::oneshot;
+use utoipa::OpenApi;
+
+/// What programs ask that have tokens of their own.
+#[derive(OpenApi)]
+#[openapi(paths(scale, join))]
+pub(super) struct ForPrograms;
 
 /// Pools of workers, in the order of the settings
 #[utoipa::path(get, path = "/v1/pools", operation_id = "pools",
@@ -58,6 +64,55 @@ pub(super) async fn test(
     ask(&shared, &caller, &pool, Request::Test).await.map(Json)
 }
 
+/// How many workers a pool should have
+///
+/// For admins and programs that start workers, such as an autoscaler.
+#[utoipa::path(get, path = "/v1/scale/{pool}", operation_id = "scale", params(("pool" = String, Path)),
+    responses((status = 200, body = Scale, description = "The numbers now"), Refusal))]
+pub(super) async fn scale(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Json<Scale>, ApiError> {
+    let pools = shared.pools.all();
+    // Right after a start, and on a broker that does not lead.
+    if pools.is_empty() && !shared.pools.names.is_empty() {
+        return Err(ApiError::NotCounted);
+    }
+    let pool = pools.iter().find(|pool| pool.pool == name);
+    let pool = pool.ok_or_else(|| NotDone::UnknownPool(name.clone()))?;
+    Ok(Json(Scale {
+        pool: name,
+        wanted: pool.wanted,
+        processes: pool.wanted.saturating_add(pool.leaving),
+    }))
+}
+
+/// Join a pool as a worker
+///
+/// For workers that something else starts, with the token of their pool. The answer has a token for this worker alone.
+#[utoipa::path(post, path = "/v1/pools/{pool}/workers", operation_id = "join_pool", params(("pool" = String, Path)),
+    request_body = JoinPool,
+    responses((status = 200, body = Joined, description = "What the worker is from now on"), Refusal))]
+pub(super) async fn join(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(pool): Path<String>,
+    Body(join): Body<JoinPool>,
+) -> Result<Json<Joined>, ApiError> {
+    if !caller.identity.may_join(&pool) {
+        return Err(match caller.identity.joins() {
+            Some(own) => ApiError::OnlyJoins {
+                pool: own.to_owned(),
+            },
+            None => ApiError::NotAWorker,
+        });
+    }
+    let joined = put(&shared, &pool, |pool, answer| {
+        Request::Join(pool, join, answer)
+    });
+    Ok(Json(joined.await??))
+}
+
 async fn ask<Answer>(
     shared: &Shared,
     caller: &Caller,
@@ -67,6 +122,15 @@ async fn ask<Answer>(
     if !caller.identity.may_steer_workers() {
         return Err(NotDone::AdminsOnly.into());
     }
+    put(shared, pool, request).await
+}
+
+/// Puts a request to what runs the pools.
+async fn put<Answer>(
+    shared: &Shared,
+    pool: &str,
+    request: impl FnOnce(String, oneshot::Sender<Option<Answer>>) -> Request,
+) -> Result<Answer, ApiError> {
     let unknown = || NotDone::UnknownPool(pool.to_owned());
     if !shared.pools.names.iter().any(|known| known == pool) {
         return Err(unknown().into());
@@ -74,6 +138,6 @@ async fn ask<Answer>(
     let (sender, answer) = oneshot::channel();
     let sent = shared.pools.requests.send(request(pool.to_owned(), sender));
     sent.await.map_err(|_| ApiError::Ending)?;
-    let answer = answer.await.map_err(|_| ApiError::Ending)?;
+    let answer = answer.await.map_err(|_| ApiError::NotCounted)?;
     Ok(answer.ok_or_else(unknown)?)
 }

@@ -20,6 +20,10 @@ pub(crate) enum ApiError {
     NotAWorker,
     #[error("This is a worker's token: only workers can use it")]
     NotAPerson,
+    #[error("This token can read /metrics and /v1/scale, and nothing else")]
+    OnlyReads,
+    #[error("This token lets workers join pool {pool}, and nothing else")]
+    OnlyJoins { pool: String },
     #[error("Only course staff and admins can read the data behind estimates")]
     NotStaff,
     #[error("{0}")]
@@ -67,6 +71,9 @@ pub(crate) enum ApiError {
     Hub(#[from] HubError),
     #[error("The broker is shutting down")]
     Ending,
+    /// A number that is too small would end workers.
+    #[error("The broker does not know yet how many workers it needs")]
+    NotCounted,
     #[error("The broker can open no more files or connections")]
     NoDescriptors,
 }
@@ -86,15 +93,21 @@ impl ApiError {
             Self::WebPage
             | Self::NotAWorker
             | Self::NotAPerson
+            | Self::OnlyReads
+            | Self::OnlyJoins { .. }
             | Self::NotStaff
             | Self::Form
             | Self::AdminsOnly => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::TooOften | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
-            Self::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
-                StatusCode::CONFLICT
-            }
+            Self::NotDone(
+                NotDone::Over
+                | NotDone::NotWaiting
+                | NotDone::Leaving(_)
+                | NotDone::NotExternal(_)
+                | NotDone::PoolFull { .. },
+            ) => StatusCode::CONFLICT,
             Self::NotDone(
                 NotDone::UnknownJob(_)
                 | NotDone::UnknownWorker(_)
@@ -113,9 +126,11 @@ impl ApiError {
             }
             Self::Method => StatusCode::METHOD_NOT_ALLOWED,
             Self::Store(error) if !error.may_pass() => StatusCode::INTERNAL_SERVER_ERROR,
-            Self::Store(_) | Self::Hub(_) | Self::Ending | Self::NoDescriptors => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
+            Self::Store(_)
+            | Self::Hub(_)
+            | Self::Ending
+            | Self::NotCounted
+            | Self::NoDescriptors => StatusCode::SERVICE_UNAVAILABLE,
         }
     }
 
@@ -127,7 +142,7 @@ impl ApiError {
             Self::TooLarge => "too-large",
             Self::TooOften => "too-often",
             Self::TooManyConnections { .. } => "too-many-connections",
-            Self::AdminsOnly => "forbidden",
+            Self::AdminsOnly | Self::OnlyReads | Self::OnlyJoins { .. } => "forbidden",
             Self::NotAWorker => "not-a-worker",
             Self::NotAPerson => "not-a-person",
             Self::NotStaff => "not-staff",
@@ -145,6 +160,7 @@ impl ApiError {
             Self::Store(_) => "database",
             Self::Hub(_) => "hub",
             Self::Ending => "ending",
+            Self::NotCounted => "not-counted",
             Self::NoDescriptors => "no-descriptors",
         }
     }
@@ -168,7 +184,7 @@ impl ApiError {
             }
             Self::Store(_) => Some("see the broker's log"),
             Self::Hub(_) => Some("try again in a minute, or tell the operator of the JupyterHub"),
-            Self::Ending => Some("try again in a second"),
+            Self::Ending | Self::NotCounted => Some("try again in a second"),
             Self::NoDescriptors => Some("tell the operator of the broker"),
             Self::Form => Some("open the page again and repeat the action"),
             Self::TooOften => Some("try again in a second"),
@@ -177,7 +193,9 @@ impl ApiError {
             ),
             Self::AdminsOnly => Some("ask the operator of the broker"),
             Self::NotAWorker => Some("`baton people add NAME --worker` makes one"),
-            Self::NotAPerson => Some("use a token of your own"),
+            Self::NotAPerson | Self::OnlyReads | Self::OnlyJoins { .. } => {
+                Some("use a token of your own")
+            }
             Self::WebPage | Self::NotStaff | Self::TooLarge => None,
         }
     }
@@ -190,6 +208,8 @@ fn kind_of(not_done: &NotDone) -> &'static str {
         NotDone::UnknownPool(_) => "unknown-pool",
         NotDone::UnknownCourse(_) => "unknown-course",
         NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
+        NotDone::NotExternal(_) => "not-external",
+        NotDone::PoolFull { .. } => "pool-full",
         NotDone::Over => "over",
         NotDone::NotWaiting => "not-waiting",
         NotDone::Leaving(_) => "leaving",
@@ -209,6 +229,8 @@ fn hint_of(not_done: &NotDone) -> &'static str {
         }
         NotDone::StaffOnly => "ask the staff of the course",
         NotDone::AdminsOnly => "ask the operator of the broker",
+        NotDone::NotExternal(_) => "set provider = \"external\" in its section [[pool]]",
+        NotDone::PoolFull { .. } => "raise max in its section [[pool]], or start fewer workers",
         NotDone::Over => "there is nothing left to do",
         NotDone::NotWaiting => "it can be cancelled",
         NotDone::Leaving(_) => "start the worker again on its machine",

@@ -66,6 +66,10 @@ pub(crate) enum NotDone {
     UnknownWorker(String),
     #[error("There is no pool {0}")]
     UnknownPool(String),
+    #[error("The broker starts the workers of pool {0}; none joins it by itself")]
+    NotExternal(String),
+    #[error("Pool {pool} has its {max} workers")]
+    PoolFull { pool: String, max: u32 },
     #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
     #[error("Only staff of its course may do this")]

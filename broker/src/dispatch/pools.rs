@@ -36,10 +36,12 @@ impl Dispatch {
         }
     }
 
+    /// A job on a worker that leaves needs no room on another one.
     fn running_in(&self, pool: &PoolState) -> u32 {
         let runs = |job: &&Job| {
             let worker = job.worker.and_then(|worker| self.workers.get(&worker));
-            job.is_running() && worker.is_some_and(|worker| pool.workers.contains(&worker.name))
+            let stays = worker.filter(|worker| !worker.draining);
+            job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
         };
         u32::try_from(self.jobs.values().filter(runs).count()).unwrap_or(u32::MAX)
     }

@@ -32,7 +32,7 @@ use axum::{
     response::{IntoResponse, Response},
 };
 use jiff::Timestamp;
-use std::{net::IpAddr, sync::Arc, time::Duration};
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
 /// Before the tokens of notebooks, so that no other token is looked for among them.
 const NOTEBOOK_PREFIX: &str = "baton-notebook-";
@@ -45,6 +45,8 @@ const LOOK_EVERY: Duration = Duration::from_secs(10);
 pub(crate) struct Access {
     /// The hash of the broker's own token.
     token_hash: Option<String>,
+    /// By the hashes of their tokens.
+    programs: Arc<HashMap<String, Identity>>,
     people: Option<Arc<Watched<People>>>,
     /// Knows the workers of pools.
     store: Store,
@@ -112,6 +114,7 @@ pub(super) struct TokenQuery {
 impl Access {
     pub(crate) fn new(
         token: Option<&str>,
+        programs: HashMap<String, Identity>,
         people: Option<Arc<Watched<People>>>,
         store: Store,
         hub: Option<Arc<Hub>>,
@@ -119,6 +122,7 @@ impl Access {
     ) -> Self {
         Self {
             token_hash: token.map(hash_of),
+            programs: Arc::new(programs),
             people,
             store,
             hub,
@@ -212,6 +216,9 @@ impl Access {
         if own.is_some_and(|own| is_same(hash, own)) {
             return Some(Identity::operator());
         }
+        if let Some(program) = self.programs.get(hash) {
+            return Some(program.clone());
+        }
         let people = self.people.as_ref()?.newest();
         people.of_hash(hash, Timestamp::now())
     }
@@ -243,7 +250,7 @@ impl Access {
             return Ok(None);
         };
         if !identity.may_be_person() {
-            return Err(ApiError::NotAPerson);
+            return Err(not_a_person(&identity));
         }
         limits.admit(&identity)?;
         let person = identity.person().unwrap_or_default().to_owned();
@@ -391,10 +398,33 @@ pub(super) async fn only_workers(request: Request, next: Next) -> Response {
 
 pub(super) async fn no_workers(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
-    if caller.is_some_and(|caller| caller.identity.may_be_person()) {
-        return next.run(request).await;
+    match caller {
+        Some(caller) if caller.identity.may_be_person() => next.run(request).await,
+        Some(caller) => not_a_person(&caller.identity).into_response(),
+        None => ApiError::NotAPerson.into_response(),
     }
-    ApiError::NotAPerson.into_response()
+}
+
+fn not_a_person(identity: &Identity) -> ApiError {
+    match identity.joins() {
+        Some(pool) => ApiError::OnlyJoins {
+            pool: pool.to_owned(),
+        },
+        None if identity.may_monitor() => ApiError::OnlyReads,
+        None => ApiError::NotAPerson,
+    }
+}
+
+/// Admins, and programs that read how much there is to do.
+pub(super) async fn only_monitors(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    match caller {
+        Some(caller) if caller.identity.may_monitor() => next.run(request).await,
+        Some(caller) if !caller.identity.may_be_person() => {
+            not_a_person(&caller.identity).into_response()
+        }
+        _ => ApiError::AdminsOnly.into_response(),
+    }
 }
 
 pub(super) async fn people_need_token(

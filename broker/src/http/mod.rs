@@ -88,10 +88,15 @@ pub(crate) fn router(shared: Shared) -> Router {
     let for_programs = Router::new()
         .merge(sockets::for_proxies())
         .merge(limited(api::routes()))
-        .route("/metrics", get(metrics::show))
         .merge(states::routes())
         .merge(attachable::routes())
         .layer(no_workers.clone())
+        .merge(
+            limited(api::for_monitors())
+                .route("/metrics", get(metrics::show))
+                .layer(middleware::from_fn(access::only_monitors)),
+        )
+        .merge(limited(api::for_joining_workers()))
         .merge(sockets::for_workers().layer(middleware::from_fn(access::only_workers)))
         .merge(chunks::routes())
         .merge(grants::routes())

@@ -26,6 +26,8 @@ pub(super) struct Life {
     /// It had come, and has been missing for so long that another one may be asked for.
     pub(super) lost: bool,
     pub(super) failing: Option<(Instant, String)>,
+    /// Whether that has counted as a failure of its pool.
+    pub(super) failure_counted: bool,
     pub(super) draining: bool,
     pub(super) connected: bool,
     pub(super) expected_ms: Option<i64>,
@@ -37,6 +39,10 @@ pub(super) struct Known {
     /// How long starts took, the last ones.
     pub(super) starts_ms: Vec<u64>,
     pub(super) wanted: u32,
+    /// Since when each worker is wanted that something else is to start and that has not joined.
+    pub(super) asked_ms: Vec<i64>,
+    /// Why nobody may be starting them.
+    pub(super) late: Option<String>,
 }
 
 impl PoolRow {
@@ -54,6 +60,7 @@ impl Life {
             missing_since: None,
             lost: false,
             failing: None,
+            failure_counted: false,
             draining: false,
             connected: false,
             expected_ms: None,
@@ -106,7 +113,26 @@ impl Life {
 
 impl Known {
     pub(super) fn pending(&self) -> u32 {
-        small(self.lives.iter().filter(|life| life.is_pending()).count())
+        let joining = self.lives.iter().filter(|life| life.is_pending());
+        small(joining.count() + self.asked_ms.len())
+    }
+
+    /// Connected ones that take no more cells, and whose machines are not free yet.
+    fn leaving(&self) -> u32 {
+        let leaves = |life: &&Life| life.connected && (life.draining || life.failure_counted);
+        small(self.lives.iter().filter(leaves).count())
+    }
+
+    /// After how long without a cell its workers leave.
+    pub(super) fn idle_ms(&self, settings: &PoolSettings) -> Option<u64> {
+        let usual = self.usual().map(|usual| usual.middle_ms);
+        Some(pools::idle_ms(settings.idle_ms?, usual))
+    }
+
+    /// Whether the next worker does not leave when it is idle.
+    pub(super) fn keeps_the_next(&self, settings: &PoolSettings) -> bool {
+        let kept = self.lives.iter().filter(|life| life.row.kept).count();
+        kept < settings.terms.min as usize
     }
 
     pub(super) fn up(&self) -> u32 {
@@ -151,9 +177,10 @@ impl Known {
             wanted: self.wanted,
             up: self.up(),
             pending: self.pending(),
+            leaving: self.leaving(),
             failures: self.row.failures,
             paused: self.row.is_paused(),
-            last_failure: self.row.words.clone(),
+            last_failure: self.row.words.clone().or_else(|| self.late.clone()),
             start: self.usual(),
             workers: workers.collect(),
         }

@@ -1,7 +1,7 @@
 //! The lives of workers: asked for, come, seen no more, ended.
 
 use super::{
-    PoolSettings, Runner, SeenWorker,
+    Commands, PoolSettings, Provider, Runner, SeenWorker,
     command::{self, JobState, job_state},
     known::{Known, Life, without_end},
     orders::{self, answer_of, expected, job_id},
@@ -63,7 +63,9 @@ impl Runner {
                     && since.elapsed() >= FAILING_LIMIT
                     && life.connected
                     && !life.draining
+                    && !life.failure_counted
                 {
+                    life.failure_counted = true;
                     failed.push((
                         life.row.name.clone(),
                         format!("Sessions do not start there: {why}"),
@@ -71,8 +73,14 @@ impl Runner {
                 }
             }
             for (name, why) in failed {
-                orders::cancel(settings, pool, &name).await;
-                self.end(settings, pool, &name, Some(why)).await?;
+                match &settings.provider {
+                    Provider::Command(commands) => {
+                        orders::cancel(settings, commands, pool, &name).await;
+                        self.end(settings, pool, &name, Some(why)).await?;
+                    }
+                    // It leaves by itself when it is idle. Until then another one takes its place.
+                    Provider::External(_) => self.failed(settings, pool, why).await?,
+                }
             }
         }
         Ok(())
@@ -81,6 +89,10 @@ impl Runner {
     /// Asks the batch systems for the jobs whose workers are not connected.
     pub(super) async fn check_jobs(&self, pools: &mut [Known]) -> Result<(), StoreError> {
         for (settings, pool) in self.settings.iter().zip(&mut *pools) {
+            let Provider::Command(commands) = &settings.provider else {
+                self.check_joined(settings, pool).await?;
+                continue;
+            };
             let names: Vec<String> = pool
                 .lives
                 .iter()
@@ -90,7 +102,7 @@ impl Runner {
                 let Some(life) = pool.lives.iter_mut().find(|life| life.row.name == name) else {
                     continue;
                 };
-                let due = life.checked.is_none_or(|at| at.elapsed() >= settings.check);
+                let due = life.checked.is_none_or(|at| at.elapsed() >= commands.check);
                 if life.connected || !due {
                     continue;
                 }
@@ -104,8 +116,7 @@ impl Runner {
                 };
                 let values = [("id", job.as_str()), ("name", name.as_str())];
                 let said =
-                    command::run(&settings.status.arguments(&values, &[]), &settings.commands)
-                        .await;
+                    command::run(&commands.status.arguments(&values, &[]), &commands.terms).await;
                 let state = job_state(&said);
                 if state == JobState::Unknown {
                     tracing::warn!(
@@ -142,7 +153,7 @@ impl Runner {
                         life.missing_since = None;
                         // A job that was requeued starts another process.
                         life.draining = false;
-                        life.expected_ms = expected(settings, &values).await;
+                        life.expected_ms = expected(commands, &values).await;
                     }
                     _ => {
                         life.expected_ms = None;
@@ -153,7 +164,7 @@ impl Runner {
                             let why = format!(
                                 "Job {job} ran for {limit}, and its worker did not connect"
                             );
-                            orders::cancel(settings, pool, &name).await;
+                            orders::cancel(settings, commands, pool, &name).await;
                             self.end(settings, pool, &name, Some(why)).await?;
                         }
                     }
@@ -166,24 +177,23 @@ impl Runner {
     pub(super) async fn submit(
         &self,
         settings: &PoolSettings,
+        commands: &Commands,
         pool: &mut Known,
     ) -> Result<(), StoreError> {
-        let number = uuid::Uuid::new_v4().simple().to_string();
-        let name = format!("{}-{}", settings.name, &number[..8]);
-        let (token_file, token_hash) = match tokens::create(self.folder(settings), &name) {
+        let name = new_name(settings);
+        let (token_file, token_hash) = match tokens::create(self.folder(commands), &name) {
             Ok(created) => created,
             Err(error) => {
-                let folder = self.folder(settings).display();
+                let folder = self.folder(commands).display();
                 let why = format!("Failed to write a token into {folder}: {error}");
                 return self.failed(settings, pool, why).await;
             }
         };
-        let kept = pool.lives.iter().filter(|life| life.row.kept).count();
         let row = PoolWorkerRow {
             name: name.clone(),
             pool: settings.name.clone(),
             token_hash,
-            kept: kept < settings.terms.min as usize,
+            kept: pool.keeps_the_next(settings),
             job: None,
             submitted_ms: unix_ms(),
             connected_ms: None,
@@ -191,8 +201,14 @@ impl Runner {
         };
         self.store.keep_pool_worker(&row).await?;
         pool.lives.push(Life::new(row));
-        let arguments = orders::submit_arguments(&self.address, settings, pool, &name, &token_file);
-        let said = command::run(&arguments, &settings.commands).await;
+        let arguments = orders::submit_arguments(
+            &self.address,
+            (settings, commands),
+            pool,
+            &name,
+            &token_file,
+        );
+        let said = command::run(&arguments, &commands.terms).await;
         let job = match &said {
             Ok(said) if said.succeeded => job_id(&said.output),
             _ => None,
@@ -217,7 +233,7 @@ impl Runner {
     }
 
     /// Its token opens nothing any more. `failed`: why it never came, or came and could not work.
-    async fn end(
+    pub(super) async fn end(
         &self,
         settings: &PoolSettings,
         pool: &mut Known,
@@ -231,7 +247,9 @@ impl Runner {
         row.ended_ms = Some(unix_ms());
         self.store.keep_pool_worker(&row).await?;
         pool.lives.remove(number);
-        tokens::remove(self.folder(settings), name);
+        if let Provider::Command(commands) = &settings.provider {
+            tokens::remove(self.folder(commands), name);
+        }
         match failed {
             Some(why) => self.failed(settings, pool, why).await,
             None => {
@@ -261,4 +279,10 @@ impl Runner {
         }
         self.store.keep_pool(&pool.row).await
     }
+}
+
+/// Of a worker that nobody has had.
+pub(super) fn new_name(settings: &PoolSettings) -> String {
+    let number = uuid::Uuid::new_v4().simple().to_string();
+    format!("{}-{}", settings.name, &number[..8])
 }

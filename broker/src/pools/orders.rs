@@ -1,7 +1,7 @@
 //! The commands of a pool: what they are for one worker, and what their answers mean.
 
 use super::{
-    PoolSettings,
+    Commands, PoolSettings,
     command::{self, CommandError, Said},
     known::Known,
     template::{Template, quoted},
@@ -9,13 +9,12 @@ use super::{
 };
 use crate::courses;
 use baton_protocol::api::{PoolCommand, PoolTest};
-use baton_scheduling::pools;
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
 /// How a worker with this name is asked for.
 pub(super) fn submit_arguments(
     address: &str,
-    settings: &PoolSettings,
+    (settings, commands): (&PoolSettings, &Commands),
     pool: &Known,
     name: &str,
     token_file: &Path,
@@ -24,12 +23,12 @@ pub(super) fn submit_arguments(
         .lives
         .iter()
         .any(|life| life.row.name == name && life.row.kept);
-    let mut worker = match &settings.worker {
+    let mut worker = match &commands.worker {
         Some(template) => template.arguments(&[], &[]),
         None => vec![own_program(), "worker".to_owned()],
     };
-    let broker = settings.broker.as_deref().unwrap_or(address);
-    let walltime = settings.walltime.as_secs();
+    let broker = commands.broker.as_deref().unwrap_or(address);
+    let walltime = commands.walltime.as_secs();
     let options = [
         ("--broker", broker.to_owned()),
         ("--token-file", token_file.display().to_string()),
@@ -39,9 +38,7 @@ pub(super) fn submit_arguments(
     for (option, value) in options {
         worker.extend([option.to_owned(), value]);
     }
-    if !is_kept {
-        let usual = pool.usual().map(|usual| usual.middle_ms);
-        let idle_ms = pools::idle_ms(settings.idle_ms, usual);
+    if let Some(idle_ms) = pool.idle_ms(settings).filter(|_| !is_kept) {
         worker.extend(["--idle-exit".to_owned(), format!("{idle_ms}ms")]);
     }
     let words: Vec<String> = worker.iter().map(|word| quoted(word)).collect();
@@ -58,17 +55,17 @@ pub(super) fn submit_arguments(
         ("walltime_seconds", &*seconds),
         ("name", name),
     ];
-    settings.submit.arguments(&values, &worker)
+    commands.submit.arguments(&values, &worker)
 }
 
 /// Ends the job of a worker.
-pub(super) async fn cancel(settings: &PoolSettings, pool: &Known, name: &str) {
+pub(super) async fn cancel(settings: &PoolSettings, commands: &Commands, pool: &Known, name: &str) {
     let life = pool.lives.iter().find(|life| life.row.name == name);
     let Some(job) = life.and_then(|life| life.row.job.clone()) else {
         return;
     };
     let values = [("id", job.as_str()), ("name", name)];
-    let said = command::run(&settings.cancel.arguments(&values, &[]), &settings.commands).await;
+    let said = command::run(&commands.cancel.arguments(&values, &[]), &commands.terms).await;
     if !said.as_ref().is_ok_and(|said| said.succeeded) {
         tracing::warn!(
             "Failed to cancel job {job} of pool {}: {}",
@@ -82,23 +79,29 @@ pub(super) async fn cancel(settings: &PoolSettings, pool: &Known, name: &str) {
 pub(super) fn test(
     address: &str,
     folder: &Path,
-    settings: &PoolSettings,
+    (settings, commands): (&PoolSettings, &Commands),
     pool: &Known,
 ) -> PoolTest {
     let name = format!("{}-test", settings.name);
     let file = tokens::file(folder, &name);
     let values = [("id", "12345"), ("name", name.as_str())];
     let of_job = |template: &Template| template.arguments(&values, &[]);
-    let commands = [
+    let all = [
         (
             "submit",
-            Some(submit_arguments(address, settings, pool, &name, &file)),
+            Some(submit_arguments(
+                address,
+                (settings, commands),
+                pool,
+                &name,
+                &file,
+            )),
         ),
-        ("status", Some(of_job(&settings.status))),
-        ("cancel", Some(of_job(&settings.cancel))),
-        ("expected", settings.expected.as_ref().map(of_job)),
+        ("status", Some(of_job(&commands.status))),
+        ("cancel", Some(of_job(&commands.cancel))),
+        ("expected", commands.expected.as_ref().map(of_job)),
     ];
-    let commands = commands.into_iter().filter_map(|(name, arguments)| {
+    let commands = all.into_iter().filter_map(|(name, arguments)| {
         let arguments = arguments?;
         Some(PoolCommand {
             name: name.to_owned(),
@@ -134,9 +137,9 @@ pub(super) fn answer_of(said: &Result<Said, CommandError>) -> String {
 }
 
 /// When the batch system expects a job to begin, if it says so.
-pub(super) async fn expected(settings: &PoolSettings, values: &[(&str, &str)]) -> Option<i64> {
-    let template = settings.expected.as_ref()?;
-    let said = command::run(&template.arguments(values, &[]), &settings.commands).await;
+pub(super) async fn expected(commands: &Commands, values: &[(&str, &str)]) -> Option<i64> {
+    let template = commands.expected.as_ref()?;
+    let said = command::run(&template.arguments(values, &[]), &commands.terms).await;
     let said = said.ok().filter(|said| said.succeeded)?;
     courses::local_time(said.output.lines().next()?.trim())
 }

@@ -1,7 +1,7 @@
 //! Does what the pools need, and keeps what is known of them.
 
 use super::{
-    PoolLook, PoolSettings, PoolState, PoolsPresent, Request,
+    Commands, PoolLook, PoolSettings, PoolState, PoolsPresent, Provider, Request,
     known::{Known, Life},
     orders,
 };
@@ -10,7 +10,7 @@ use crate::{
     leader_election::Leadership,
     store::{PoolRow, PoolWorkerRow, Store, StoreError},
 };
-use baton_protocol::api::Pool;
+use baton_protocol::api::{Pool, PoolTest};
 use baton_scheduling::pools;
 use std::{
     path::{Path, PathBuf},
@@ -80,8 +80,8 @@ impl Runner {
             self.see(&mut pools, &present.workers).await?;
             self.check_jobs(&mut pools).await?;
             self.start(&mut pools, &present).await?;
+            self.publish(&pools);
         }
-        self.publish(&pools);
         *known = Some(pools);
         Ok(())
     }
@@ -113,6 +113,8 @@ impl Runner {
                         .map(Life::new)
                         .collect(),
                     wanted: 0,
+                    asked_ms: Vec::new(),
+                    late: None,
                 }
             })
             .collect();
@@ -129,7 +131,9 @@ impl Runner {
                 .map(|life| life.row.name.clone())
                 .collect(),
             offer: pool.row.offer.clone().map(Arc::new),
-            walltime_ms: u64::try_from(settings.walltime.as_millis()).unwrap_or(u64::MAX),
+            walltime_ms: settings.walltime.map_or(u64::MAX, |walltime| {
+                u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
+            }),
             target_wait_ms: settings.terms.target_wait_ms,
             can_start: !pool.present(0).is_paused(),
             pending: pool.pending(),
@@ -155,9 +159,14 @@ impl Runner {
         let demands = pools::demands(&present.waiting, &terms_and_present);
         for (number, (terms, present)) in terms_and_present.iter().enumerate() {
             let (settings, pool) = (&self.settings[number], &mut pools[number]);
-            pool.wanted = pools::wanted(terms, &demands[number], present);
+            let wanted = pools::wanted(terms, &demands[number], present);
+            let Provider::Command(commands) = &settings.provider else {
+                pool.ask(settings, wanted);
+                continue;
+            };
+            pool.wanted = wanted;
             for _ in 0..pools::to_start(terms, &demands[number], present) {
-                self.submit(settings, pool).await?;
+                self.submit(settings, commands, pool).await?;
                 if pool.row.is_paused() {
                     break;
                 }
@@ -186,21 +195,38 @@ impl Runner {
             Request::Test(name, answer) => {
                 let test = number(&name);
                 let test = test.map(|number| {
-                    orders::test(
-                        &self.address,
-                        self.folder(&self.settings[number]),
-                        &self.settings[number],
-                        &pools[number],
-                    )
+                    let (settings, pool) = (&self.settings[number], &pools[number]);
+                    match &settings.provider {
+                        Provider::Command(commands) => orders::test(
+                            &self.address,
+                            self.folder(commands),
+                            (settings, commands),
+                            pool,
+                        ),
+                        Provider::External(_) => PoolTest {
+                            pool: name,
+                            commands: Vec::new(),
+                        },
+                    }
                 });
                 drop(answer.send(test));
+            }
+            Request::Join(name, join, answer) => {
+                let joined = match number(&name) {
+                    Some(number) => {
+                        let (settings, pool) = (&self.settings[number], &mut pools[number]);
+                        Some(self.join(settings, pool, join).await?)
+                    }
+                    None => None,
+                };
+                drop(answer.send(joined));
             }
         }
         Ok(())
     }
 
-    pub(super) fn folder<'runner>(&'runner self, settings: &'runner PoolSettings) -> &'runner Path {
-        settings.token_folder.as_ref().unwrap_or(&self.token_folder)
+    pub(super) fn folder<'runner>(&'runner self, commands: &'runner Commands) -> &'runner Path {
+        commands.token_folder.as_ref().unwrap_or(&self.token_folder)
     }
 
     fn publish(&self, pools: &[Known]) {

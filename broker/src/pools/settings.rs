@@ -1,10 +1,10 @@
 //! What the settings say of pools: `[[pool]]`.
 
-use super::{command, template::Template};
+use super::{command, template::Template, tokens};
 use crate::courses::milliseconds;
 use anyhow::{Context, bail};
 use baton_scheduling::pools::Terms;
-use std::{collections::BTreeSet, path::PathBuf, time::Duration};
+use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
 /// Slurm's commands are the defaults.
 /// The signal before the end goes to the job's shell alone, so the worker takes its place.
@@ -15,13 +15,36 @@ const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
 const LONGEST_NAME: usize = 40;
+/// As a time after which idle workers leave.
+const NEVER: &str = "never";
+/// A token that can be guessed lets everybody be a worker, which receives the cells of all people.
+const SHORTEST_TOKEN: usize = 20;
 
 /// A source of workers.
 #[derive(Debug, Clone)]
 pub struct PoolSettings {
     pub(crate) name: String,
     pub(crate) terms: Terms,
-    pub(crate) idle_ms: u64,
+    /// `None`: they never leave because they are idle.
+    pub(crate) idle_ms: Option<u64>,
+    /// `None`: they may stay.
+    pub(crate) walltime: Option<Duration>,
+    /// How long a worker whose job runs may take to connect.
+    pub(crate) start_limit: Duration,
+    pub(crate) provider: Provider,
+}
+
+/// Who starts the workers.
+#[derive(Debug, Clone)]
+pub(crate) enum Provider {
+    Command(Box<Commands>),
+    /// Something else, which reads how many there should be.
+    External(External),
+}
+
+/// The commands of a batch system.
+#[derive(Debug, Clone)]
+pub(crate) struct Commands {
     pub(crate) walltime: Duration,
     pub(crate) submit: Template,
     pub(crate) status: Template,
@@ -35,9 +58,13 @@ pub struct PoolSettings {
     pub(crate) token_folder: Option<PathBuf>,
     /// How often the batch system is asked for a job.
     pub(crate) check: Duration,
-    pub(crate) commands: command::Terms,
-    /// How long a worker whose job runs may take to connect.
-    pub(crate) start_limit: Duration,
+    pub(crate) terms: command::Terms,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct External {
+    /// Holds the token with which workers join this pool.
+    token_file: PathBuf,
 }
 
 #[derive(serde::Deserialize)]
@@ -63,6 +90,7 @@ struct Section {
     worker: Option<String>,
     broker: Option<String>,
     token_folder: Option<PathBuf>,
+    token_file: Option<PathBuf>,
     check: Option<String>,
     command_limit: Option<String>,
     #[serde(default)]
@@ -86,6 +114,35 @@ impl PoolSettings {
         });
         pools.collect()
     }
+
+    /// The token with which workers join; `None` for a pool whose workers the broker starts.
+    ///
+    /// # Errors
+    /// If its file cannot be read, or the token can be guessed.
+    pub(crate) fn joining_token(&self) -> anyhow::Result<Option<String>> {
+        let Provider::External(external) = &self.provider else {
+            return Ok(None);
+        };
+        let path = external.token_file.display();
+        let token = fs::read_to_string(&external.token_file).with_context(|| {
+            format!("Failed to read the token of pool {} from {path}", self.name)
+        })?;
+        let token = token.trim();
+        anyhow::ensure!(
+            token.len() >= SHORTEST_TOKEN && !token.starts_with(tokens::PREFIX),
+            "The token of pool {} in {path} must have at least {SHORTEST_TOKEN} characters\n\
+             hint: openssl rand -hex 32",
+            self.name
+        );
+        Ok(Some(token.to_owned()))
+    }
+}
+
+impl PoolSettings {
+    /// Whether its workers are told where the broker itself is.
+    pub(crate) fn gives_own_address(&self) -> bool {
+        matches!(&self.provider, Provider::Command(commands) if commands.broker.is_none())
+    }
 }
 
 impl Section {
@@ -98,32 +155,56 @@ impl Section {
             "The name must be 1 to {LONGEST_NAME} letters, digits, `-`, `_` or `.`"
         );
         anyhow::ensure!(
-            self.provider == "command",
-            "provider = {:?} is unknown; known is \"command\"",
-            self.provider
-        );
-        anyhow::ensure!(
             self.min <= self.max && self.max > 0,
             "max must be above 0 and not below min"
         );
         if let Some(own) = self.environment.iter().find(|name| is_of_baton(name)) {
             bail!("environment: {own} is not for the commands of a batch system");
         }
-        let time = |text: Option<String>, key, default: &str| {
-            milliseconds(text.as_deref().unwrap_or(default)).context(key)
+        let is_external = match self.provider.as_str() {
+            "command" => false,
+            "external" => true,
+            other => {
+                bail!("provider = {other:?} is unknown; known are \"command\" and \"external\"")
+            }
         };
+        let idle = match self.idle.as_deref() {
+            Some(NEVER) if is_external => None,
+            idle => Some(milliseconds(idle.unwrap_or("5m")).context("idle")?),
+        };
+        let walltime = match self.walltime.as_deref() {
+            None if is_external => None,
+            walltime => Some(time(walltime, "walltime", "2h")?),
+        };
+        let target_wait = self.target_wait.as_deref().unwrap_or("60s");
+        Ok(PoolSettings {
+            name: self.name.clone(),
+            terms: Terms {
+                min: self.min,
+                max: self.max,
+                target_wait_ms: milliseconds(target_wait).context("target_wait")?,
+            },
+            idle_ms: idle,
+            walltime,
+            start_limit: time(self.start_limit.as_deref(), "start_limit", "5m")?,
+            provider: match is_external {
+                true => Provider::External(self.external()?),
+                false => Provider::Command(Box::new(self.commands(walltime.unwrap_or_default())?)),
+            },
+        })
+    }
+
+    fn commands(self, walltime: Duration) -> anyhow::Result<Commands> {
+        anyhow::ensure!(
+            self.token_file.is_none(),
+            "token_file is for provider = \"external\"; the workers of this pool get tokens of their own in token_folder"
+        );
         let template = |text: Option<String>, key, default: &str, known: &[&str]| {
             Template::parse(text.as_deref().unwrap_or(default), known).context(key)
         };
         let of_job = ["id", "name"];
-        Ok(PoolSettings {
-            terms: Terms {
-                min: self.min,
-                max: self.max,
-                target_wait_ms: time(self.target_wait, "target_wait", "60s")?,
-            },
-            idle_ms: time(self.idle, "idle", "5m")?,
-            walltime: Duration::from_millis(time(self.walltime, "walltime", "2h")?),
+        Ok(Commands {
+            walltime,
             submit: template(
                 self.submit,
                 "submit",
@@ -148,15 +229,40 @@ impl Section {
                 .transpose()?,
             broker: self.broker,
             token_folder: self.token_folder,
-            check: Duration::from_millis(time(self.check, "check", "10s")?),
-            commands: command::Terms {
-                limit: Duration::from_millis(time(self.command_limit, "command_limit", "30s")?),
+            check: time(self.check.as_deref(), "check", "10s")?,
+            terms: command::Terms {
+                limit: time(self.command_limit.as_deref(), "command_limit", "30s")?,
                 environment: self.environment,
             },
-            start_limit: Duration::from_millis(time(self.start_limit, "start_limit", "5m")?),
-            name: self.name,
         })
     }
+
+    fn external(self) -> anyhow::Result<External> {
+        let of_commands = [
+            ("submit", self.submit.is_some()),
+            ("status", self.status.is_some()),
+            ("cancel", self.cancel.is_some()),
+            ("expected", self.expected.is_some()),
+            ("worker", self.worker.is_some()),
+            ("broker", self.broker.is_some()),
+            ("token_folder", self.token_folder.is_some()),
+            ("check", self.check.is_some()),
+            ("command_limit", self.command_limit.is_some()),
+            ("environment", !self.environment.is_empty()),
+        ];
+        if let Some((key, _)) = of_commands.into_iter().find(|(_, given)| *given) {
+            bail!("{key} is for provider = \"command\"; the broker starts no worker of this pool");
+        }
+        let token_file = self
+            .token_file
+            .context("token_file is missing: the file with the token with which workers join")?;
+        Ok(External { token_file })
+    }
+}
+
+fn time(text: Option<&str>, key: &'static str, default: &str) -> anyhow::Result<Duration> {
+    let ms = milliseconds(text.unwrap_or(default)).context(key)?;
+    Ok(Duration::from_millis(ms))
 }
 
 /// Tokens and passwords are among these.
@@ -174,9 +280,12 @@ mod tests {
         let pools = PoolSettings::read("[{ name = \"slurm\", provider = \"command\", max = 6 }]");
         let pool = &pools.unwrap()[0];
         assert_eq!((pool.terms.min, pool.terms.max), (0, 6));
+        let Provider::Command(commands) = &pool.provider else {
+            panic!("{:?}", pool.provider);
+        };
         let values = [("command", "baton worker"), ("walltime", "02:00:00")];
         assert_eq!(
-            pool.submit.arguments(&values, &[]),
+            commands.submit.arguments(&values, &[]),
             [
                 "sbatch",
                 "--parsable",
@@ -188,6 +297,24 @@ mod tests {
                 "exec baton worker"
             ]
         );
+    }
+
+    #[test]
+    fn an_external_pool_has_no_commands_and_a_token() {
+        let list = "[{ name = \"kube\", provider = \"external\", max = 3, idle = \"never\", token_file = \"/t\" }]";
+        let pool = PoolSettings::read(list).unwrap().remove(0);
+        assert_eq!((pool.idle_ms, pool.walltime), (None, None));
+        let error = format!("{:#}", pool.joining_token().unwrap_err());
+        assert!(error.contains("token of pool kube"), "{error}");
+        for (more, why) in [
+            ("", "token_file is missing"),
+            (", token_file = \"/t\", submit = \"x\"", "submit is for"),
+            (", token_file = \"/t\", idle = \"now\"", "idle"),
+        ] {
+            let list = format!("[{{ name = \"kube\", provider = \"external\", max = 3{more} }}]");
+            let error = format!("{:#}", PoolSettings::read(&list).unwrap_err());
+            assert!(error.contains(why), "{error}");
+        }
     }
 
     #[test]
@@ -216,6 +343,14 @@ mod tests {
             (
                 "[{ name = \"a\", provider = \"command\", max = 1, environment = [\"BATON_TOKEN\"] }]",
                 "BATON_TOKEN",
+            ),
+            (
+                "[{ name = \"a\", provider = \"command\", max = 1, idle = \"never\" }]",
+                "idle",
+            ),
+            (
+                "[{ name = \"a\", provider = \"command\", max = 1, token_file = \"/t\" }]",
+                "token_file is for",
             ),
             (
                 "[{ name = \"a\", provider = \"command\", max = 1, colour = 1 }]",

@@ -11,11 +11,16 @@ use std::{
 /// Before these tokens, so that they are looked for in the store and nowhere else.
 pub(crate) const PREFIX: &str = "baton-pool-";
 
+/// A new token.
+pub(crate) fn random() -> String {
+    let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
+    PREFIX.to_owned() + &random.map(|part| part.simple().to_string()).concat()
+}
+
 /// A new token, which lies in a file that only this user may read. Returns its hash.
 pub(crate) fn create(folder: &Path, name: &str) -> io::Result<(PathBuf, String)> {
     fs::create_dir_all(folder)?;
-    let random = [uuid::Uuid::new_v4(), uuid::Uuid::new_v4()];
-    let token = PREFIX.to_owned() + &random.map(|part| part.simple().to_string()).concat();
+    let token = random();
     let path = file(folder, name);
     let mut options = OpenOptions::new();
     let mut opened = options

@@ -13,6 +13,7 @@ mod courses;
 mod deferred;
 mod encryption;
 mod exhaustion;
+mod external_pools;
 mod foreign;
 mod harness;
 mod journal;

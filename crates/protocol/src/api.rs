@@ -305,6 +305,9 @@ pub struct Pool {
     pub up: u32,
     /// Workers that are asked for and have not come.
     pub pending: u32,
+    /// Connected workers that take no more jobs.
+    #[serde(default)]
+    pub leaving: u32,
     /// How many starts in a row have failed.
     pub failures: u32,
     /// After too many failures it starts nothing until somebody resumes it.
@@ -314,6 +317,41 @@ pub struct Pool {
     /// How long a start takes, by the last ones.
     pub start: Option<Estimate>,
     pub workers: Vec<PoolWorker>,
+}
+
+/// How many workers of a pool there should be, for a program that starts them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Scale {
+    pub pool: String,
+    /// How many workers should take jobs. For a program that sets a number of replicas.
+    pub wanted: u32,
+    /// The same and those that are leaving. For a program that starts what is missing and counts every worker until its
+    /// process has ended.
+    pub processes: u32,
+}
+
+/// A worker joins a pool whose workers something else starts.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct JoinPool {
+    /// What the system that started it calls it, such as the name of a pod.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[schema(max_length = 253)]
+    pub called: Option<String>,
+}
+
+/// What the worker is from then on. Not `Debug`: it holds a secret.
+#[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Joined {
+    pub name: String,
+    /// Of this worker and this life alone.
+    pub token: String,
+    /// After how long without a cell it leaves. Absent: it stays.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub idle_exit_ms: Option<u64>,
+    /// After how long it leaves in any case.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub leaves_in_ms: Option<u64>,
 }
 
 /// A worker that a pool was asked for.

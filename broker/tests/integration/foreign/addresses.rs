@@ -197,6 +197,11 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             "/v1/pools/{pool}/test",
             vec![post("/v1/pools/slurm-gpu/test".to_owned(), "")],
         ),
+        (
+            "/v1/pools/{pool}/workers",
+            vec![post("/v1/pools/kube/workers".to_owned(), "{}")],
+        ),
+        ("/v1/scale/{pool}", vec![get("/v1/scale/kube".to_owned())]),
         ("/v1/proxy", vec![get("/v1/proxy".to_owned())]),
         ("/v1/usage", vec![get("/v1/usage?person=ada".to_owned())]),
         ("/v1/worker", vec![get("/v1/worker".to_owned())]),

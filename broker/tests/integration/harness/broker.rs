@@ -1,7 +1,7 @@
 //! A broker in this process, and one in a process of its own that can be killed.
 
 use super::within;
-use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, TlsFiles};
+use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Api, Dial, Token};
 use std::{
@@ -18,6 +18,11 @@ use tokio::{
     sync::{oneshot, watch},
     task::JoinHandle,
 };
+
+/// With this workers join the pool of [`Rules::pool`].
+pub(crate) const POOL_TOKEN: &str = "with-this-workers-join-kube";
+/// It reads numbers.
+pub(crate) const MONITOR_TOKEN: &str = "this-reads-numbers";
 
 /// What a test wants otherwise than the defaults.
 #[derive(Clone)]
@@ -40,6 +45,8 @@ pub(crate) struct Rules {
     pub(crate) people: Option<String>,
     /// The text of the courses file.
     pub(crate) courses: Option<String>,
+    /// Settings of an external pool `kube`, which workers join with [`POOL_TOKEN`].
+    pub(crate) pool: Option<&'static str>,
     /// The address of a PostgreSQL.
     pub(crate) database: Option<String>,
     /// The address of a bucket, and what else must be known of it.
@@ -64,6 +71,7 @@ impl Default for Rules {
             person_limit_bytes: None,
             people: None,
             courses: None,
+            pool: None,
             database: None,
             objects: None,
         }
@@ -121,6 +129,15 @@ impl Broker {
             let path = folder.path().join("courses.toml");
             write_private(&path, courses);
             config.courses = Some(path);
+        }
+        config.monitor_token = Some(MONITOR_TOKEN.to_owned());
+        if let Some(settings) = rules.pool {
+            let path = folder.path().join("pool-token");
+            write_private(&path, POOL_TOKEN);
+            let list = format!(
+                "[{{ name = \"kube\", provider = \"external\", token_file = {path:?}, {settings} }}]"
+            );
+            config.pools = PoolSettings::read(&list).unwrap();
         }
         let (activity, activity_seen) = watch::channel(Activity::default());
         config.activity = Some(activity);

@@ -3,7 +3,9 @@
 mod broker;
 mod peers;
 
-pub(crate) use broker::{Broker, KilledBroker, Rules, serve_in_this_process, write_private};
+pub(crate) use broker::{
+    Broker, KilledBroker, MONITOR_TOKEN, POOL_TOKEN, Rules, serve_in_this_process, write_private,
+};
 pub(crate) use peers::{
     FakeProxy, FakeWorker, finished, output, outputs, started, state, submission,
 };

@@ -1,0 +1,163 @@
+//! Pools whose workers something else starts, such as an autoscaler that reads how many there should be.
+//!
+//! In: workers that join. Out: a token for each, which is this worker and nothing more, and the number of workers that
+//! are missing. A worker that joins becomes a life like any other, so placing cells, estimates and pages are the same.
+//!
+//! **Invariant:** nothing here starts or ends a worker.
+
+use super::{
+    PoolSettings, Provider, Runner,
+    known::{Known, Life},
+    lives::new_name,
+    tokens,
+};
+use crate::{
+    dispatch::NotDone,
+    engine::unix_ms,
+    people::hash_of,
+    store::{PoolWorkerRow, StoreError},
+    words,
+};
+use baton_protocol::api::{JoinPool, Joined};
+use std::time::Duration;
+
+/// A worker that has not connected for that long is taken for dead. What joined it again gets another token.
+const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
+/// The same for one that has said that it leaves: it may have to send results home over a bad network.
+const LEFT_AFTER: Duration = Duration::from_secs(60);
+/// Workers that join and die make rows.
+const MOST_LIVES: usize = 16;
+
+impl Runner {
+    /// Gives a worker its name and its token.
+    pub(super) async fn join(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+        join: JoinPool,
+    ) -> Result<Result<Joined, NotDone>, StoreError> {
+        let refusal = match &settings.provider {
+            Provider::Command(_) => Some(NotDone::NotExternal(settings.name.clone())),
+            Provider::External(_) if pool.is_full(settings) => Some(NotDone::PoolFull {
+                pool: settings.name.clone(),
+                max: settings.terms.max,
+            }),
+            Provider::External(_) => None,
+        };
+        if let Some(refusal) = refusal {
+            return Ok(Err(refusal));
+        }
+        let token = tokens::random();
+        // The one that waited longest has come.
+        let asked_ms = match pool.asked_ms.is_empty() {
+            true => unix_ms(),
+            false => pool.asked_ms.remove(0),
+        };
+        let row = PoolWorkerRow {
+            name: new_name(settings),
+            pool: settings.name.clone(),
+            token_hash: hash_of(&token),
+            kept: pool.keeps_the_next(settings),
+            job: join.called.filter(|called| is_name(called)),
+            submitted_ms: asked_ms,
+            connected_ms: None,
+            ended_ms: None,
+        };
+        self.store.keep_pool_worker(&row).await?;
+        tracing::info!(
+            "{} joins pool {} as {}",
+            row.job.as_deref().unwrap_or("A worker"),
+            settings.name,
+            row.name
+        );
+        let joined = Joined {
+            name: row.name.clone(),
+            token,
+            idle_exit_ms: pool.idle_ms(settings).filter(|_| !row.kept),
+            leaves_in_ms: settings
+                .walltime
+                .map(|walltime| u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)),
+        };
+        pool.lives.push(Life::new(row));
+        Ok(Ok(joined))
+    }
+
+    /// Ends the lives of workers that are gone. Nothing else tells that they are.
+    pub(super) async fn check_joined(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+    ) -> Result<(), StoreError> {
+        let mut gone = Vec::new();
+        for life in pool.lives.iter_mut().filter(|life| !life.connected) {
+            // Between two looks it may have come and left.
+            if life.row.connected_ms.is_none()
+                && let Some(at_ms) = self.store.pool_worker_connected_ms(&life.row.name).await?
+                && let Some(took_ms) = life.comes(settings, at_ms)
+            {
+                pool.starts_ms.push(took_ms);
+            }
+            let came = life.row.connected_ms.is_some();
+            let limit = match (came, life.draining) {
+                (false, _) => settings.start_limit,
+                (true, true) => LEFT_AFTER,
+                (true, false) => LOST_AFTER,
+            };
+            if life.is_late(limit) {
+                let called = life.row.job.as_deref().unwrap_or(&life.row.name);
+                let why = format!("{called} joined, and did not connect");
+                gone.push((life.row.name.clone(), (!came).then_some(why)));
+            }
+        }
+        for (name, why) in gone {
+            self.end(settings, pool, &name, why).await?;
+        }
+        Ok(())
+    }
+}
+
+impl Known {
+    /// Notes how many workers are missing, and since when.
+    pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
+        let up = self.up();
+        self.wanted = match self.row.is_paused() {
+            true => wanted.min(up),
+            false => wanted,
+        };
+        let joining = self.lives.iter().filter(|life| life.is_pending()).count();
+        let missing = self.wanted.saturating_sub(up) as usize;
+        let now_ms = unix_ms();
+        self.asked_ms
+            .resize(missing.saturating_sub(joining), now_ms);
+        let limit_ms = i64::try_from(settings.start_limit.as_millis()).unwrap_or(i64::MAX);
+        let since = self.asked_ms.first();
+        let is_late = since.is_some_and(|since| now_ms.saturating_sub(*since) >= limit_ms);
+        if !is_late {
+            self.late = None;
+        } else if self.late.is_none() {
+            let why = format!(
+                "A worker is wanted for {}, and none has joined: see what starts them",
+                words::span(limit_ms.unsigned_abs())
+            );
+            tracing::warn!("Pool {}: {why}", settings.name);
+            self.late = Some(why);
+        }
+    }
+
+    /// Those that are gone or leave do not count, so another may come in their place.
+    fn is_full(&self, settings: &PoolSettings) -> bool {
+        let most = settings.terms.max as usize;
+        let is_there = |life: &&Life| {
+            let is_here = life.connected || life.row.connected_ms.is_none();
+            is_here && !life.draining && !life.failure_counted
+        };
+        self.lives.iter().filter(is_there).count() >= most
+            || self.lives.len() >= most.saturating_mul(4).saturating_add(MOST_LIVES)
+    }
+}
+
+/// As Kubernetes and batch systems name things; it is shown on pages and in logs.
+fn is_name(called: &str) -> bool {
+    let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+    (1..=253).contains(&called.len()) && called.chars().all(plain)
+}

@@ -1,0 +1,178 @@
+"""Pools whose workers something else starts: an autoscaler reads a number, and each worker joins by itself."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from end_to_end import Kernel
+from end_to_end.autoscaler import POOL, Autoscaler
+from end_to_end.cluster import free_port
+from end_to_end.kernel import Cell
+from end_to_end.place import Place
+from end_to_end.service import Service, run_binary
+from end_to_end.waiting import wait_until
+
+
+class Cloud:
+    def __init__(self, most: int = 2) -> None:
+        self.service = Service(Place.create(), listen=f"http://127.0.0.1:{free_port()}")
+        self.autoscaler = Autoscaler(self.service, most)
+        self.config = self.service.place.folder / "broker.toml"
+
+    def start_broker(self, **pool: object) -> None:
+        self.config.write_text(self.autoscaler.settings(**pool))
+        self.restart_broker()
+
+    def restart_broker(self) -> None:
+        self.service.start_broker(BATON_CONFIG=str(self.config))
+        wait_until(self.autoscaler.scale, "the pool is known")
+
+    @property
+    def pool(self) -> dict[str, Any]:
+        said = run_binary(self.service.place, "pools", "--json", **self.service.access)
+        assert said.returncode == 0, said.stderr
+        [pool] = json.loads(said.stdout)
+        assert isinstance(pool, dict)
+        return pool
+
+    def poll_until(self, condition: Callable[[], object], what: str) -> None:
+        def reached() -> bool:
+            self.autoscaler.poll()
+            return bool(condition())
+
+        wait_until(reached, what, 60)
+
+
+@pytest.fixture
+def cloud() -> Iterator[Cloud]:
+    cloud = Cloud()
+    yield cloud
+    cloud.autoscaler.close()
+    assert cloud.service.close() == []
+
+
+def holding(cloud: Cloud, new_kernel: Callable[..., Kernel], name: str) -> Cell:
+    """A cell that runs until the file of its name exists."""
+    kernel = cloud.service.kernel(new_kernel, BATON_TEST_SIGN=str(cloud.service.place.signs / name))
+    kernel.run("import os; sign = os.environ['BATON_TEST_SIGN']").ok()
+    return kernel.begin(
+        "%%gpu\nimport os, time\nprint('runs')\nwhile not os.path.exists(sign): time.sleep(0.05)\n'done'"
+    )
+
+
+def test_an_autoscaler_starts_as_many_workers_as_are_needed_and_none_twice(
+    cloud: Cloud, new_kernel: Callable[..., Kernel]
+) -> None:
+    cloud.start_broker(idle="1s")
+    cloud.autoscaler.poll()
+    assert (cloud.autoscaler.read, cloud.autoscaler.pods) == ([0], [])
+    # Three people, and two machines at most.
+    cells = {name: holding(cloud, new_kernel, name) for name in ("ada", "bob", "cid")}
+    waits = "A GPU machine is being started"
+    cells["ada"].wait_for(lambda result: waits in str(result.outputs), "the line says what is awaited")
+    cloud.poll_until(lambda: cloud.pool["up"] == 2, "two workers have joined")
+    for name in cells:
+        (cloud.service.place.signs / name).touch()
+    for cell in cells.values():
+        while not cell.done:
+            cloud.autoscaler.poll()
+            cell.kernel.pump(0.05)
+        assert cell.finish().ok().value == "'done'"
+    assert len(cloud.autoscaler.pods) == 2
+    assert max(cloud.autoscaler.read) == 2
+    pods = {worker["job"] for worker in cloud.pool["workers"]}
+    assert pods <= {"baton-worker-0", "baton-worker-1"}
+    # Each leaves by itself, and its Job is complete.
+    cloud.poll_until(lambda: not cloud.autoscaler.running, "the workers leave")
+    assert [pod.wait() for pod in cloud.autoscaler.pods] == [0, 0]
+    cloud.autoscaler.poll()
+    assert cloud.autoscaler.read[-1] == 0
+    assert len(cloud.autoscaler.pods) == 2
+
+
+def test_a_pod_that_is_evicted_is_replaced_at_once(cloud: Cloud, new_kernel: Callable[..., Kernel]) -> None:
+    cloud.start_broker(idle="600s")
+    kernel = cloud.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)")
+    cloud.poll_until(lambda: cloud.autoscaler.pods, "a pod is created")
+    cell.finish().ok()
+    held = holding(cloud, new_kernel, "held")
+    held.wait_for_text("runs")
+    cloud.autoscaler.running[0].send_signal(signal.SIGTERM)
+    # It still runs its cell, so there is one process where no worker takes cells.
+    expected = {"pool": POOL, "wanted": 0, "processes": 1}
+    wait_until(lambda: cloud.autoscaler.scale() == expected, "the worker leaves")
+    cloud.autoscaler.poll()
+    assert len(cloud.autoscaler.pods) == 1
+    cell = kernel.begin("%%gpu\nvalues.append(3)\nvalues")
+    cloud.poll_until(lambda: cloud.pool["up"] == 1, "another one has joined")
+    assert len(cloud.autoscaler.running) == 2
+    assert cell.finish().ok().value == "[1, 2, 3]"
+    (cloud.service.place.signs / "held").touch()
+    assert held.finish().ok().value == "'done'"
+    assert cloud.autoscaler.pods[0].wait(timeout=60) == 0
+    cloud.autoscaler.poll()
+    assert len(cloud.autoscaler.pods) == 2
+
+
+def test_a_killed_broker_knows_who_joined(cloud: Cloud, new_kernel: Callable[..., Kernel]) -> None:
+    cloud.start_broker(idle="600s")
+    kernel = cloud.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nvalues")
+    cloud.poll_until(lambda: cloud.autoscaler.pods, "a pod is created")
+    assert cell.finish().ok().value == "[1, 2]"
+    [before] = cloud.pool["workers"]
+    cloud.service.kill("broker")
+    cloud.autoscaler.poll()
+    cloud.restart_broker()
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
+    [after] = cloud.pool["workers"]
+    assert (after["name"], after["job"]) == (before["name"], "baton-worker-0")
+    cloud.autoscaler.poll()
+    assert len(cloud.autoscaler.pods) == 1
+
+
+def test_a_worker_that_may_not_join_says_why(cloud: Cloud) -> None:
+    cloud.start_broker(max=1)
+    access = {"BATON_BROKER_ADDRESS": cloud.service.address, "BATON_TOKEN_FILE": str(cloud.autoscaler.token_file)}
+    elsewhere = run_binary(cloud.service.place, "worker", "--pool", "other", **access)
+    assert elsewhere.returncode == 1
+    assert "Failed to join pool other" in elsewhere.stderr
+    assert f"lets workers join pool {POOL}, and nothing else" in elsewhere.stderr
+    plain = run_binary(cloud.service.place, "worker", **access)
+    assert plain.returncode == 1
+    wrong = run_binary(
+        cloud.service.place, "worker", "--pool", POOL, **(access | {"BATON_TOKEN": "not-the-token-of-the-pool"})
+    )
+    assert wrong.returncode == 1
+    assert "does not accept this token" in wrong.stderr
+    said = run_binary(cloud.service.place, "pools", "test", POOL, **cloud.service.access)
+    assert f"/v1/scale/{POOL}" in said.stdout
+
+
+def test_a_pool_s_token_is_not_a_cell_s(cloud: Cloud, new_kernel: Callable[..., Kernel]) -> None:
+    cloud.start_broker()
+    kernel = cloud.service.kernel(new_kernel)
+    kernel.run(f"path = {str(cloud.autoscaler.token_file)!r}").ok()
+    cell = kernel.begin(
+        "%%gpu\nimport os\nos.path.exists(path), sorted(name for name in os.environ if 'TOKEN' in name)"
+    )
+    cloud.poll_until(lambda: cloud.autoscaler.pods, "a pod is created")
+    assert cell.finish().ok().value == "(False, [])"
+
+
+def test_a_configuration_is_checked_before_it_is_used(cloud: Cloud) -> None:
+    cloud.config.write_text(cloud.autoscaler.settings())
+    checked = run_binary(cloud.service.place, "config", "check", str(cloud.config))
+    assert (checked.returncode, checked.stdout) == (0, "The settings are valid\n")
+    for wrong, why in {"submit": "submit is for provider", "colour": "colour"}.items():
+        cloud.config.write_text(cloud.autoscaler.settings(**{wrong: "x"}))
+        checked = run_binary(cloud.service.place, "config", "check", str(cloud.config))
+        assert checked.returncode == 1
+        assert why in checked.stderr
