@@ -70,8 +70,8 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.requirements-cuda $(INSTALLED)
 # Two at a time, which share nothing but processors; those of one file are one user's, in order, and so each library
 # that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
-test-python: $(VENV)/.requirements-frameworks $(VENV)/.suites $(VENV)/.hub $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
-	scripts/install-system-packages network sandbox slurm gridengine
+test-python: $(VENV)/.requirements-frameworks $(VENV)/.requirements-kubernetes $(VENV)/.suites $(VENV)/.hub $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
+	scripts/install-system-packages network sandbox slurm gridengine containers
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
 
@@ -193,6 +193,11 @@ $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scri
 	scripts/install-system-packages stubs
 	$(BIN)/pip install --quiet -r requirements/frameworks.txt -r requirements/gpu.txt
 	$(BIN)/python scripts/stub_cuda.py
+	touch $@
+
+# Helm as a library, and schemas. What they need is pinned for the Hub.
+$(VENV)/.requirements-kubernetes: requirements/kubernetes.txt $(VENV)/.requirements-hub
+	$(BIN)/pip install --quiet --no-deps -r $<
 	touch $@
 
 $(VENV)/.requirements-cuda: requirements/cuda.txt | $(BIN)/python

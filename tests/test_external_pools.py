@@ -4,27 +4,71 @@ from __future__ import annotations
 
 import json
 import signal
+import subprocess
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 from end_to_end import Kernel
-from end_to_end.autoscaler import POOL, Autoscaler
+from end_to_end.autoscaler import Autoscaler, Pod
 from end_to_end.cluster import free_port
 from end_to_end.kernel import Cell
 from end_to_end.place import Place
-from end_to_end.service import Service, run_binary
+from end_to_end.service import BINARY, Service, run_binary
 from end_to_end.waiting import wait_until
+
+POOL = "kube-gpu"
 
 
 class Cloud:
     def __init__(self, most: int = 2) -> None:
         self.service = Service(Place.create(), listen=f"http://127.0.0.1:{free_port()}")
-        self.autoscaler = Autoscaler(self.service, most)
-        self.config = self.service.place.folder / "broker.toml"
+        folder = self.service.place.folder
+        self.token_file = folder / "pool-token"
+        self.token_file.write_text("with-this-token-workers-join-the-pool\n")
+        self.monitor_token_file = folder / "monitor-token"
+        self.monitor_token_file.write_text("with-this-token-keda-reads-numbers\n")
+        self.config = folder / "broker.toml"
+        self.autoscaler = Autoscaler(
+            url=f"{self.service.address}/v1/scale/{POOL}",
+            token=self.monitor_token_file.read_text().strip(),
+            most=most,
+            create=self.create_pod,
+        )
+
+    def create_pod(self, name: str) -> Pod:
+        own = {
+            "BATON_BROKER_ADDRESS": self.service.address,
+            "BATON_TOKEN_FILE": str(self.token_file),
+            "BATON_WORKER_POOL": POOL,
+            "BATON_WORKER_NAME": name,
+            "BATON_WORKER_SLOTS": "1",
+        }
+        with (self.service.place.folder / f"{name}.log").open("wb") as log:
+            return subprocess.Popen(
+                [BINARY, "worker"],
+                env=self.service.place.environment | own,
+                cwd=self.service.place.work,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+
+    def settings(self, **more: object) -> str:
+        """The broker's configuration file."""
+        lines = {
+            "name": POOL,
+            "provider": "external",
+            "max": self.autoscaler.most,
+            "token_file": str(self.token_file),
+            "target_wait": "1s",
+            **more,
+        }
+        pool = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
+        return f'[broker]\nmonitor_token_file = "{self.monitor_token_file}"\n\n[[pool]]\n{pool}'
 
     def start_broker(self, **pool: object) -> None:
-        self.config.write_text(self.autoscaler.settings(**pool))
+        self.config.write_text(self.settings(**pool))
         self.restart_broker()
 
     def restart_broker(self) -> None:
@@ -140,7 +184,7 @@ def test_a_killed_broker_knows_who_joined(cloud: Cloud, new_kernel: Callable[...
 
 def test_a_worker_that_may_not_join_says_why(cloud: Cloud) -> None:
     cloud.start_broker(max=1)
-    access = {"BATON_BROKER_ADDRESS": cloud.service.address, "BATON_TOKEN_FILE": str(cloud.autoscaler.token_file)}
+    access = {"BATON_BROKER_ADDRESS": cloud.service.address, "BATON_TOKEN_FILE": str(cloud.token_file)}
     elsewhere = run_binary(cloud.service.place, "worker", "--pool", "other", **access)
     assert elsewhere.returncode == 1
     assert "Failed to join pool other" in elsewhere.stderr
@@ -159,7 +203,7 @@ def test_a_worker_that_may_not_join_says_why(cloud: Cloud) -> None:
 def test_a_pool_s_token_is_not_a_cell_s(cloud: Cloud, new_kernel: Callable[..., Kernel]) -> None:
     cloud.start_broker()
     kernel = cloud.service.kernel(new_kernel)
-    kernel.run(f"path = {str(cloud.autoscaler.token_file)!r}").ok()
+    kernel.run(f"path = {str(cloud.token_file)!r}").ok()
     cell = kernel.begin(
         "%%gpu\nimport os\nos.path.exists(path), sorted(name for name in os.environ if 'TOKEN' in name)"
     )
@@ -168,11 +212,11 @@ def test_a_pool_s_token_is_not_a_cell_s(cloud: Cloud, new_kernel: Callable[..., 
 
 
 def test_a_configuration_is_checked_before_it_is_used(cloud: Cloud) -> None:
-    cloud.config.write_text(cloud.autoscaler.settings())
+    cloud.config.write_text(cloud.settings())
     checked = run_binary(cloud.service.place, "config", "check", str(cloud.config))
     assert (checked.returncode, checked.stdout) == (0, "The settings are valid\n")
     for wrong, why in {"submit": "submit is for provider", "colour": "colour"}.items():
-        cloud.config.write_text(cloud.autoscaler.settings(**{wrong: "x"}))
+        cloud.config.write_text(cloud.settings(**{wrong: "x"}))
         checked = run_binary(cloud.service.place, "config", "check", str(cloud.config))
         assert checked.returncode == 1
         assert why in checked.stderr

@@ -7,92 +7,51 @@ their pods run or are pending, and creates as many Jobs as are left. It never en
 
 from __future__ import annotations
 
-import json
 import subprocess
+from collections.abc import Callable
 from contextlib import suppress
-from pathlib import Path
+from dataclasses import dataclass, field
 from typing import Any
 
-from end_to_end.service import BINARY, Service, end
+from end_to_end.service import end
 
-POOL = "kube-gpu"
+Pod = subprocess.Popen[bytes]
 
 
+@dataclass
 class Autoscaler:
-    def __init__(self, service: Service, most: int) -> None:
-        folder = service.place.folder
-        self.token_file = folder / "pool-token"
-        self.token_file.write_text("with-this-token-workers-join-the-pool\n")
-        self.monitor_token_file = folder / "monitor-token"
-        self.monitor_token_file.write_text("with-this-token-keda-reads-numbers\n")
-        self.pods: list[subprocess.Popen[bytes]] = []
-        self.read: list[int] = []
-        self._service = service
-        self._most = most
-
-    def settings(self, **more: object) -> str:
-        """The broker's configuration file."""
-        lines = {
-            "name": POOL,
-            "provider": "external",
-            "max": self._most,
-            "token_file": str(self.token_file),
-            "target_wait": "1s",
-            **more,
-        }
-        pool = "".join(f"{key} = {json.dumps(value)}\n" for key, value in lines.items())
-        return f'[broker]\nmonitor_token_file = "{self.monitor_token_file}"\n\n[[pool]]\n{pool}'
+    url: str
+    token: str
+    most: int
+    create: Callable[[str], Pod]
+    """Starts a pod with this name."""
+    value_location: str = "processes"
+    pods: list[Pod] = field(default_factory=list)
+    read: list[int] = field(default_factory=list)
 
     @property
-    def running(self) -> list[subprocess.Popen[bytes]]:
+    def running(self) -> list[Pod]:
         return [pod for pod in self.pods if pod.poll() is None]
 
-    def poll(self, field: str = "processes") -> None:
+    def poll(self) -> None:
         """As after each `pollingInterval`. A number that cannot be read changes nothing."""
-        wanted = self.scale().get(field)
+        wanted = self.scale().get(self.value_location)
         if wanted is None:
             return
         self.read.append(wanted)
-        for _ in range(min(wanted, self._most) - len(self.running)):
-            self._create_pod()
+        for _ in range(min(wanted, self.most) - len(self.running)):
+            self.pods.append(self.create(f"baton-worker-{len(self.pods)}"))
 
     def scale(self) -> dict[str, Any]:
         import httpx
 
-        headers = {"Authorization": f"Bearer {self.monitor_token_file.read_text().strip()}"}
+        headers = {"Authorization": f"Bearer {self.token}"}
         with suppress(httpx.TransportError):
-            answer = httpx.get(f"{self._service.address}/v1/scale/{POOL}", headers=headers, timeout=5)
+            answer = httpx.get(self.url, headers=headers, timeout=5, verify=False)
             if answer.is_success:
                 scale: dict[str, Any] = answer.json()
                 return scale
         return {}
 
-    def log(self, number: int) -> str:
-        return self._log_file(number).read_text()
-
     def close(self) -> None:
         end(self.running)
-
-    def _create_pod(self) -> None:
-        number = len(self.pods)
-        name = f"baton-worker-{number}"
-        own = {
-            "BATON_BROKER_ADDRESS": self._service.address,
-            "BATON_TOKEN_FILE": str(self.token_file),
-            "BATON_WORKER_POOL": POOL,
-            "BATON_WORKER_NAME": name,
-            "BATON_WORKER_SLOTS": "1",
-        }
-        with self._log_file(number).open("wb") as log:
-            pod = subprocess.Popen(
-                [BINARY, "worker"],
-                env=self._service.place.environment | own,
-                cwd=self._service.place.work,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-            )
-        self.pods.append(pod)
-
-    def _log_file(self, number: int) -> Path:
-        return self._service.place.folder / f"pod-{number}.log"

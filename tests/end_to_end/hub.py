@@ -61,8 +61,9 @@ c.Spawner.environment = {environment}
 class Hub:
     """Configured as the operator's guide says."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: Place, more_settings: str = "") -> None:
         self.place = place
+        self.more_settings = more_settings
         self.folder = place.folder / "hub"
         self.folder.mkdir()
         self.ports = free_ports("hub", "api", "proxy_api", "broker")
@@ -90,7 +91,8 @@ class Hub:
             single_user=BIN / "jupyterhub-singleuser",
             environment=environment,
         )
-        (self.folder / "jupyterhub_config.py").write_text(settings)
+        more = self.more_settings.replace("BROKER", self.broker_url)
+        (self.folder / "jupyterhub_config.py").write_text(settings + more)
         self.hub = self._run("hub", [sys.executable, "-m", "jupyterhub", "-f", "jupyterhub_config.py"])
         wait_until(lambda: self._answers(f"{self.url}/hub/api/"), "the Hub is there", seconds=120)
 
@@ -222,8 +224,9 @@ class Notebook:
 
 
 @contextmanager
-def jupyter_hub() -> Iterator[Hub]:
-    hub = Hub(Place.create())
+def jupyter_hub(more_settings: str = "") -> Iterator[Hub]:
+    """`more_settings`: of `jupyterhub_config.py`, after the others; BROKER stands for the broker's address."""
+    hub = Hub(Place.create(), more_settings)
     try:
         hub.start()
         yield hub

@@ -1,0 +1,102 @@
+"""The Helm chart, rendered by Helm, and what is asked of every manifest."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import helm_python
+import jsonschema
+import kubernetes_validate
+import yaml
+from cloudcoil.models.keda import v1alpha1 as keda
+from cloudcoil.models.prometheus_operator import v1 as prometheus
+from helm_python import _native as native
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "deploy/kubernetes/baton"
+NAMESPACE = "jupyter"
+RELEASE = "baton"
+
+VERSIONS = ("1.33", "1.35", "1.37")
+
+CUSTOM = {
+    "keda.sh/v1alpha1": {
+        "ScaledJob": keda.ScaledJob,
+        "ScaledObject": keda.ScaledObject,
+        "TriggerAuthentication": keda.TriggerAuthentication,
+    },
+    "monitoring.coreos.com/v1": {"ServiceMonitor": prometheus.ServiceMonitor},
+}
+"""Models that are made of the published definitions of custom resources."""
+
+Manifest = dict[str, Any]
+
+
+def lint(values: dict[str, Any], version: str) -> list[str]:
+    """Warnings and errors of `helm lint --strict`."""
+    report = helm_python.lint(CHART, values, strict=True, namespace=NAMESPACE, kube_version=f"v{version}.0")
+    found = [message["error"] for message in report["messages"] if message["severity"] > 1]
+    return [*found, *report["errors"]]
+
+
+def render(values: dict[str, Any], version: str = VERSIONS[-1]) -> list[Manifest]:
+    """As `helm template --kube-version` does, which Chart.render() has no argument for."""
+    options = {"name": RELEASE, "namespace": NAMESPACE, "is_install": True, "kube_version": f"v{version}.0"}
+    with helm_python.Chart.load(CHART) as chart:
+        rendered = native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
+    texts = json.loads(rendered)
+    manifests = [
+        manifest
+        for path, text in sorted(texts.items())
+        if path.endswith(".yaml")
+        for manifest in yaml.safe_load_all(text)
+        if manifest is not None
+    ]
+    assert manifests
+    return manifests
+
+
+def notes(values: dict[str, Any]) -> str:
+    with helm_python.Chart.load(CHART) as chart:
+        return chart.render(values, name=RELEASE, namespace=NAMESPACE)[f"{chart.name}/templates/NOTES.txt"]
+
+
+def validate(manifest: Manifest, version: str) -> None:
+    """By the published schema of its kind, and no key may be unknown."""
+    models = CUSTOM.get(manifest["apiVersion"])
+    if models is None:
+        kubernetes_validate.validate(manifest, version, strict=True)
+    else:
+        jsonschema.validate(manifest, strict_schema(models[manifest["kind"]]))
+    for template in pod_templates(manifest):
+        if models is not None:
+            # A custom resource's pods are checked as those of a Job.
+            spec = {"template": template}
+            job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": spec}
+            kubernetes_validate.validate(job, version, strict=True)
+
+
+@cache
+def strict_schema(model: Any) -> dict[str, Any]:
+    schema: dict[str, Any] = model.model_json_schema(by_alias=True)
+    for part in [schema, *schema.get("$defs", {}).values()]:
+        if "properties" in part:
+            part.setdefault("additionalProperties", False)
+    return schema
+
+
+def pod_templates(manifest: Manifest) -> Iterator[Manifest]:
+    match manifest["kind"]:
+        case "StatefulSet":
+            yield manifest["spec"]["template"]
+        case "ScaledJob":
+            yield manifest["spec"]["jobTargetRef"]["template"]
+
+
+def named(manifests: list[Manifest], kind: str, name: str) -> Manifest:
+    [found] = [each for each in manifests if (each["kind"], each["metadata"]["name"]) == (kind, name)]
+    return found
