@@ -64,7 +64,9 @@ async fn join(
     }
 }
 
+/// Each of several workers of a machine has its own.
 fn host() -> Option<String> {
     let name = nix::sys::utsname::uname().ok()?;
-    name.nodename().to_str().map(str::to_owned)
+    let name = name.nodename().to_str()?;
+    Some(format!("{name}-{}", std::process::id()))
 }

@@ -5,6 +5,7 @@ use crate::{
     dispatch::NotDone,
     engine::unix_ms,
     http::{Caller, Shared},
+    leader_election::Leadership,
     pools::Request,
     store::{AuditEntry, Write},
 };
@@ -75,7 +76,8 @@ pub(super) async fn scale(
 ) -> Result<Json<Scale>, ApiError> {
     let pools = shared.pools.all();
     // Right after a start, and on a broker that does not lead.
-    if pools.is_empty() && !shared.pools.names.is_empty() {
+    let leads = *shared.leadership.borrow() == Leadership::Leader;
+    if !shared.pools.names.is_empty() && (pools.is_empty() || !leads) {
         return Err(ApiError::NotCounted);
     }
     let pool = pools.iter().find(|pool| pool.pool == name);

@@ -36,6 +36,8 @@ impl Runner {
         pool: &mut Known,
         join: JoinPool,
     ) -> Result<Result<Joined, NotDone>, StoreError> {
+        let called = join.called.filter(|called| is_name(called));
+        self.end_former(settings, pool, called.as_deref()).await?;
         let refusal = match &settings.provider {
             Provider::Command(_) => Some(NotDone::NotExternal(settings.name.clone())),
             Provider::External(_) if pool.is_full(settings) => Some(NotDone::PoolFull {
@@ -58,7 +60,7 @@ impl Runner {
             pool: settings.name.clone(),
             token_hash: hash_of(&token),
             kept: pool.keeps_the_next(settings),
-            job: join.called.filter(|called| is_name(called)),
+            job: called,
             submitted_ms: asked_ms,
             connected_ms: None,
             ended_ms: None,
@@ -80,6 +82,26 @@ impl Runner {
         };
         pool.lives.push(Life::new(row));
         Ok(Ok(joined))
+    }
+
+    /// Two workers have different names, so one that joins again was started anew. What had connected may come back.
+    async fn end_former(
+        &self,
+        settings: &PoolSettings,
+        pool: &mut Known,
+        called: Option<&str>,
+    ) -> Result<(), StoreError> {
+        let Some(called) = called else {
+            return Ok(());
+        };
+        let is_former = |life: &&Life| life.is_pending() && life.row.job.as_deref() == Some(called);
+        let former = pool.lives.iter().filter(is_former);
+        let former: Vec<String> = former.map(|life| life.row.name.clone()).collect();
+        for name in former {
+            let why = format!("{called} joined, and ended before it had connected");
+            self.end(settings, pool, &name, Some(why)).await?;
+        }
+        Ok(())
     }
 
     /// Ends the lives of workers that are gone. Nothing else tells that they are.

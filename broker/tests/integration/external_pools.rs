@@ -203,6 +203,32 @@ async fn what_a_worker_is_called_is_never_more_than_a_name() {
     assert!(seen.workers.iter().all(|worker| worker.job.is_none()));
 }
 
+/// A container that is started again and again, as one whose sandbox does not work.
+#[tokio::test]
+async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() {
+    let broker = broker("max = 1, idle = 'never'").await;
+    for _ in 0..4 {
+        let joined = join(&broker, POOL_TOKEN, "pod-1").await.ok().unwrap();
+        assert_eq!(joined.idle_exit_ms, None);
+    }
+    let paused = pool_when(&broker, |pool| pool.paused).await;
+    assert_eq!((paused.failures, paused.workers.len()), (3, 1));
+    let why = paused.last_failure.unwrap_or_default();
+    assert!(why.contains("pod-1 joined, and ended before"), "{why}");
+    // One that had come has not failed.
+    let (_, came) = worker(&broker, "pod-1").await;
+    pool_when(&broker, |pool| pool.up == 1).await;
+    drop(came);
+    within("a place", async {
+        while join(&broker, POOL_TOKEN, "pod-1").await.is_err() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    })
+    .await;
+    let seen = pool_when(&broker, |pool| pool.workers.len() == 2).await;
+    assert_eq!(seen.failures, 4);
+}
+
 /// As where the pods cannot reach the broker's WebSocket, or where nothing starts pods.
 #[tokio::test]
 async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
