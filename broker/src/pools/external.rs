@@ -21,6 +21,8 @@ use crate::{
 use baton_protocol::api::{JoinPool, Joined};
 use std::time::Duration;
 
+/// A worker that has joined runs already, so it connects soon.
+const CONNECTS_WITHIN: Duration = Duration::from_secs(120);
 /// A worker that has not connected for that long is taken for dead. What joined it again gets another token.
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 /// The same for one that has said that it leaves: it may have to send results home over a bad network.
@@ -121,7 +123,7 @@ impl Runner {
             }
             let came = life.row.connected_ms.is_some();
             let limit = match (came, life.draining) {
-                (false, _) => settings.start_limit,
+                (false, _) => settings.start_limit.min(CONNECTS_WITHIN),
                 (true, true) => LEFT_AFTER,
                 (true, false) => LOST_AFTER,
             };
