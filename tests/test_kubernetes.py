@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import helm_python
-import jsonschema
-import kubernetes_validate
 import pytest
 import yaml
 from end_to_end import Kernel
@@ -72,6 +69,9 @@ def test_every_manifest_is_valid(values: dict[str, Any], version: str) -> None:
 
 
 def test_a_manifest_with_a_mistake_is_not_valid() -> None:
+    import jsonschema
+    import kubernetes_validate
+
     manifests = render(CASES["every-gpu"])
     for kind, name, path, error in [
         ("StatefulSet", "baton-broker", ("spec", "template", "spec", "hostUser"), kubernetes_validate.ValidationError),
@@ -112,6 +112,8 @@ def test_a_manifest_with_a_mistake_is_not_valid() -> None:
     ],
 )
 def test_values_that_cannot_work_are_refused(change: dict[str, Any], why: str) -> None:
+    import helm_python
+
     values = copy.deepcopy(CASES["default"])
     for key, part in change.items():
         values[key] = values.get(key, {}) | part

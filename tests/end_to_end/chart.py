@@ -1,20 +1,18 @@
-"""The Helm chart, rendered by Helm, and what is asked of every manifest."""
+"""The Helm chart, rendered by Helm, and what is asked of every manifest.
+
+Helm and the schemas are imported where they are used: tests that need a GPU are collected where they are not installed.
+"""
 
 from __future__ import annotations
 
+import importlib
 import json
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import helm_python
-import jsonschema
-import kubernetes_validate
 import yaml
-from cloudcoil.models.keda import v1alpha1 as keda
-from cloudcoil.models.prometheus_operator import v1 as prometheus
-from helm_python import _native as native
 
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "deploy/kubernetes/baton"
@@ -24,20 +22,18 @@ RELEASE = "baton"
 VERSIONS = ("1.33", "1.35", "1.37")
 
 CUSTOM = {
-    "keda.sh/v1alpha1": {
-        "ScaledJob": keda.ScaledJob,
-        "ScaledObject": keda.ScaledObject,
-        "TriggerAuthentication": keda.TriggerAuthentication,
-    },
-    "monitoring.coreos.com/v1": {"ServiceMonitor": prometheus.ServiceMonitor},
+    "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
+    "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
 }
-"""Models that are made of the published definitions of custom resources."""
+"""Modules of models that are made of the published definitions of custom resources."""
 
 Manifest = dict[str, Any]
 
 
 def lint(values: dict[str, Any], version: str) -> list[str]:
     """Warnings and errors of `helm lint --strict`."""
+    import helm_python
+
     report = helm_python.lint(CHART, values, strict=True, namespace=NAMESPACE, kube_version=f"v{version}.0")
     found = [message["error"] for message in report["messages"] if message["severity"] > 1]
     return [*found, *report["errors"]]
@@ -45,6 +41,9 @@ def lint(values: dict[str, Any], version: str) -> list[str]:
 
 def render(values: dict[str, Any], version: str = VERSIONS[-1]) -> list[Manifest]:
     """As `helm template --kube-version` does, which Chart.render() has no argument for."""
+    import helm_python
+    from helm_python import _native as native
+
     options = {"name": RELEASE, "namespace": NAMESPACE, "is_install": True, "kube_version": f"v{version}.0"}
     with helm_python.Chart.load(CHART) as chart:
         rendered = native.call_string("helm_render", chart._raw(), json.dumps(values), json.dumps(options))
@@ -61,17 +60,22 @@ def render(values: dict[str, Any], version: str = VERSIONS[-1]) -> list[Manifest
 
 
 def notes(values: dict[str, Any]) -> str:
+    import helm_python
+
     with helm_python.Chart.load(CHART) as chart:
         return chart.render(values, name=RELEASE, namespace=NAMESPACE)[f"{chart.name}/templates/NOTES.txt"]
 
 
 def validate(manifest: Manifest, version: str) -> None:
     """By the published schema of its kind, and no key may be unknown."""
+    import jsonschema
+    import kubernetes_validate
+
     models = CUSTOM.get(manifest["apiVersion"])
     if models is None:
         kubernetes_validate.validate(manifest, version, strict=True)
     else:
-        jsonschema.validate(manifest, strict_schema(models[manifest["kind"]]))
+        jsonschema.validate(manifest, strict_schema(models, manifest["kind"]))
     for template in pod_templates(manifest):
         if models is not None:
             # A custom resource's pods are checked as those of a Job.
@@ -81,7 +85,8 @@ def validate(manifest: Manifest, version: str) -> None:
 
 
 @cache
-def strict_schema(model: Any) -> dict[str, Any]:
+def strict_schema(module: str, kind: str) -> dict[str, Any]:
+    model = getattr(importlib.import_module(module), kind)
     schema: dict[str, Any] = model.model_json_schema(by_alias=True)
     for part in [schema, *schema.get("$defs", {}).values()]:
         if "properties" in part:

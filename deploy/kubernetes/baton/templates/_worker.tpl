@@ -27,7 +27,7 @@ spec:
   # Running cells end, then their results reach the broker, and two minutes for the rest.
   terminationGracePeriodSeconds: {{ add (int $pool.stopGraceSeconds) (int $pool.handoverSeconds) 120 }}
   {{- if $walled }}
-  # Root in the pod is nobody on the node, and bubblewrap may mount /proc of its own.
+  # Root in the pod has no rights on the node, and bubblewrap may mount a /proc of its own.
   hostUsers: false
   {{- end }}
   {{- with $pool.runtimeClassName }}
