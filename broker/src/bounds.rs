@@ -6,13 +6,14 @@
 
 use crate::dispatch::WorkerHello;
 use baton_protocol::{
-    Machine, Refusal, Usage,
+    Environment, LARGEST_LOCK_BYTES, Lock, Machine, Refusal, Usage, encode, is_environment_name,
     worker::{Device, GpuLoad},
 };
 use baton_scheduling::queue::Offer;
 
 const MOST_DEVICES: usize = 64;
 const MOST_LABELS: usize = 100;
+const MOST_ENVIRONMENTS: usize = 100;
 const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
 /// In characters.
@@ -37,7 +38,7 @@ pub(crate) fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Re
     }
     if !is_possible_machine(machine) {
         return out_of_bounds(format!(
-            "The worker reports a machine that does not exist, or more than {MOST_LABELS} labels"
+            "The worker reports a machine that does not exist, or more than {MOST_LABELS} labels or {MOST_ENVIRONMENTS} environments"
         ));
     }
     if hello.name.len() > LONGEST_NAME {
@@ -67,7 +68,25 @@ fn is_possible_machine(machine: &Machine) -> bool {
     let texts = machine.labels.iter().chain(&machine.driver);
     machine.memory_bytes <= MOST_MEMORY_BYTES
         && machine.labels.len() <= MOST_LABELS
+        && are_possible(&machine.environments)
         && texts.into_iter().all(|text| text.len() <= LONGEST_NAME)
+}
+
+/// The environments of one worker.
+pub(crate) fn are_possible(environments: &[Environment]) -> bool {
+    let is_short =
+        |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= LONGEST_NAME);
+    environments.len() <= MOST_ENVIRONMENTS
+        && environments.iter().all(|environment| {
+            is_environment_name(&environment.name)
+                && is_short(&environment.lock)
+                && is_short(&environment.python_version)
+        })
+}
+
+/// Whether this is the lock with this hash.
+pub(crate) fn is_possible_lock(lock: &Lock, digest: &str) -> bool {
+    lock.bytes() <= LARGEST_LOCK_BYTES && baton_chunks::hash(&encode(lock)).to_string() == digest
 }
 
 /// Memory in use and in all, and what the GPUs do.

@@ -4,7 +4,7 @@
 //! name is as `[default]` says.
 
 use anyhow::Context;
-use baton_protocol::Requirement;
+use baton_protocol::{Requirement, is_environment_name};
 use jiff::{SignedDuration, civil, tz::TimeZone};
 use std::{collections::BTreeMap, fs, path::Path};
 
@@ -49,6 +49,8 @@ pub(crate) struct Course {
     pub(crate) autosave: bool,
     /// What the workers of its cells must be.
     pub(crate) needs: Vec<Requirement>,
+    /// In which of the workers' environments its cells run; `None`: in the worker's own Python.
+    pub(crate) environment: Option<String>,
 }
 
 /// The GPU time of one person between two resets.
@@ -76,6 +78,7 @@ impl Courses {
                 staff_see_outputs: false,
                 autosave: false,
                 needs: Vec::new(),
+                environment: None,
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -175,6 +178,7 @@ struct Section {
     staff_see_outputs: Option<bool>,
     autosave: Option<bool>,
     needs: Option<NeedsSection>,
+    environment: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -223,6 +227,10 @@ impl Section {
             Some(section) => section.read().context("needs")?,
             None => default.needs.clone(),
         };
+        let environment = match self.environment {
+            Some(name) => environment(name).context("environment")?,
+            None => default.environment.clone(),
+        };
         let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
         Ok(Course {
             weight,
@@ -236,6 +244,7 @@ impl Section {
             staff_see_outputs: self.staff_see_outputs.unwrap_or(default.staff_see_outputs),
             autosave: self.autosave.unwrap_or(default.autosave),
             needs,
+            environment,
         })
     }
 }
@@ -267,6 +276,15 @@ pub(crate) fn local_time(text: &str) -> Option<i64> {
     let time: civil::DateTime = text.parse().ok()?;
     let timestamp = TimeZone::system().to_timestamp(time).ok()?;
     Some(timestamp.as_millisecond())
+}
+
+/// Empty: none, whatever the default is.
+fn environment(name: String) -> anyhow::Result<Option<String>> {
+    anyhow::ensure!(
+        name.is_empty() || is_environment_name(&name),
+        "{name:?} is not a name of an environment: letters, digits and - _ . only"
+    );
+    Ok((!name.is_empty()).then_some(name))
 }
 
 /// `10m`, `1h30m`, `12 hours`.

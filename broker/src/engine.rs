@@ -371,6 +371,7 @@ async fn send(
             fencing,
             timeout_ms,
             owner,
+            environment,
             submission,
         } => {
             let mut submission = match submission {
@@ -388,6 +389,7 @@ async fn send(
             let message = ToWorker::Assign {
                 fencing,
                 account,
+                environment,
                 submission,
             };
             connections.send(connection, &message);

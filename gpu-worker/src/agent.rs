@@ -29,6 +29,7 @@ use self::leave::Leave;
 use self::notebooks::Notebook;
 use crate::context::Context;
 use crate::device;
+use crate::environments;
 use crate::gpu;
 use crate::job::Names;
 use crate::line::{Line, LineEvent};
@@ -80,6 +81,8 @@ enum Event {
     /// No session can compute any more: why.
     GpuLost(String),
     CullDue,
+    /// What is offered besides the worker's own Python.
+    EnvironmentsChanged,
     /// Sessions start here again.
     Recovered,
     LeaveDue,
@@ -120,6 +123,8 @@ impl Agent {
         if agent.failing.is_some() {
             agent.try_sessions(TRIAL_PAUSE);
         }
+        let mut offers = agent.context.environments.changes();
+        let preparing = environments::begin(&agent.context);
         let mut load = tokio::time::interval(LOAD_INTERVAL);
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = None;
@@ -132,6 +137,7 @@ impl Agent {
                 Some(report) = reported.recv() => Event::Report(report),
                 _ = load.tick() => Event::LoadDue,
                 Ok(()) = waiting.changed() => Event::GpuWanted,
+                Ok(()) = offers.changed() => Event::EnvironmentsChanged,
                 reason = gpu::lost(&mut reading, &mut unserved), if lost.is_none() => Event::GpuLost(reason),
                 () = at(cull) => Event::CullDue,
                 () = passed(&mut agent.trial) => Event::Recovered,
@@ -149,6 +155,11 @@ impl Agent {
                 }
                 Event::Report(report) => agent.on_report(report).await,
                 Event::LoadDue => agent.say_load().await,
+                Event::EnvironmentsChanged => {
+                    let environments = agent.context.environments.offered();
+                    let offered = FromWorker::Environments { environments };
+                    agent.line.send(&offered).await;
+                }
                 Event::CullDue => agent.cull().await,
                 Event::Recovered => {
                     agent.trial = None;
@@ -182,6 +193,7 @@ impl Agent {
             agent.send_events().await;
             agent.tell_status();
         }
+        drop(preparing);
         agent.end().await;
         lost.map_or(Ok(()), |reason| {
             Err(anyhow::anyhow!("The GPU is lost: {reason}"))
@@ -195,7 +207,10 @@ impl Agent {
             worker: self.worker,
             name: self.context.config.name.clone().unwrap_or_default(),
             devices: self.devices.clone(),
-            machine: self.machine.clone(),
+            machine: Machine {
+                environments: self.context.environments.offered(),
+                ..self.machine.clone()
+            },
             slots: u32::try_from(self.context.slots).unwrap_or(u32::MAX),
             sessions: sessions.warm,
             keeping: sessions.keeping,
@@ -245,8 +260,11 @@ impl Agent {
             ToWorker::Assign {
                 fencing,
                 account,
+                environment,
                 submission,
-            } if !self.leave.has_begun() => self.assign(fencing, account, submission),
+            } if !self.leave.has_begun() => {
+                self.assign(fencing, account, environment, submission);
+            }
             // It crossed the word that this worker takes nothing more, on which the broker gives it to another one.
             ToWorker::Assign { .. } => {}
             ToWorker::State { job, state } => {
@@ -308,6 +326,12 @@ impl Agent {
                     self.give_up(job);
                 }
             }
+            ToWorker::LockWanted { environment } => {
+                if let Some(lock) = self.context.environments.lock(&environment) {
+                    let lock = FromWorker::Lock { environment, lock };
+                    self.line.send(&lock).await;
+                }
+            }
             ToWorker::EndSession { notebook } => {
                 // Its task ends when the jobs that it has are over.
                 self.notebooks.remove(&notebook);
@@ -329,16 +353,24 @@ impl Agent {
                 fencing,
                 event,
             } => {
-                match &*event {
-                    JobEvent::NotStarted { error } => {
+                let environment = self.assignments.get(&job);
+                let environment = environment.and_then(|held| held.environment.clone());
+                match (&*event, environment) {
+                    (JobEvent::NotStarted { .. }, Some(environment)) => {
+                        self.context.environments.doubt(&environment);
+                    }
+                    (JobEvent::NotStarted { error }, None) => {
                         self.failing = Some(error.value.clone());
                         self.try_sessions(TRIAL_PAUSE);
                     }
                     // Its session died, or the worker could not serve it: is it the worker?
-                    JobEvent::Finished {
-                        outcome: Outcome::WorkerLost,
-                        ..
-                    } => self.try_sessions(Duration::ZERO),
+                    (
+                        JobEvent::Finished {
+                            outcome: Outcome::WorkerLost,
+                            ..
+                        },
+                        None,
+                    ) => self.try_sessions(Duration::ZERO),
                     _ => {}
                 }
                 let assignment = self.assignments.get_mut(&job);

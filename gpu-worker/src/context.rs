@@ -6,7 +6,7 @@ use std::sync::Arc;
 use baton_chunks::{BlobError, ChunkDirectory};
 use baton_jupyter_wire::folder::FolderError;
 use baton_mirror::FilesError;
-use baton_protocol::{NotebookId, Submission};
+use baton_protocol::{Cell, NotebookId, Submission};
 use baton_transport::{ChunkClient, LinkError};
 use tokio::sync::{Semaphore, watch};
 use tokio::task::{JoinError, spawn_blocking};
@@ -14,6 +14,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::Config;
 use crate::device;
+use crate::environments::Environments;
 use crate::gpu::{Reading, Sharing};
 use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
@@ -23,6 +24,8 @@ use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) config: Config,
+    /// What courses can require besides its own Python.
+    pub(crate) environments: Arc<Environments>,
     /// The notebook's.
     pub(crate) chunk_client: ChunkClient,
     pub(crate) cache: Arc<ChunkDirectory>,
@@ -95,17 +98,28 @@ impl Context {
         state_limit_bytes(&self.config)
     }
 
-    /// A fresh session with the worker's own Python or else the notebook's.
+    /// Of the environment; without one the worker's own, or else the notebook's. An error says why there is none.
+    pub(crate) fn python(&self, environment: Option<&str>, cell: &Cell) -> Result<PathBuf, String> {
+        match environment {
+            Some(environment) => self.environments.python(environment),
+            None => {
+                let python = self.config.python.clone();
+                Ok(python.unwrap_or_else(|| cell.python.clone().into()))
+            }
+        }
+    }
+
+    /// A fresh session of this Python, which is the environment's if there is one.
     pub(crate) async fn start_session(
         &self,
         submission: &Submission,
         account: u64,
+        (environment, python): (Option<&str>, PathBuf),
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
-        let python = self.config.python.clone();
-        let python = python.unwrap_or_else(|| cell.python.clone().into());
         start(StartOrder {
+            environment,
             notebook: submission.notebook,
             zygote: self.zygotes.warm(&python).await,
             python,
@@ -130,35 +144,41 @@ impl Context {
     /// Without a Python of its own the worker has nothing to try.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
         match &self.config.python {
-            Some(python) => {
-                let sandbox = self.sandbox.as_deref();
-                self.zygotes.begin(python).await;
-                let start =
-                    |zygote| try_a_session(&self.config, python, &self.sharing, sandbox, zygote);
-                let Some(zygote) = self.zygotes.warm(python).await else {
-                    return start(None).await;
-                };
-                let Err(error) = start(Some(zygote)).await else {
-                    return Ok(());
-                };
-                start(None).await?;
-                self.zygotes.give_up(python, &error);
-                Ok(())
-            }
+            Some(python) => self.try_a_session_of(python).await.map(drop),
             None => Ok(()),
+        }
+    }
+
+    /// Returns the version of this Python.
+    pub(crate) async fn try_a_session_of(&self, python: &Path) -> Result<String, StartError> {
+        let sandbox = self.sandbox.as_deref();
+        self.zygotes.begin(python).await;
+        let start = |zygote| try_a_session(&self.config, python, &self.sharing, sandbox, zygote);
+        let Some(zygote) = self.zygotes.warm(python).await else {
+            return start(None).await;
+        };
+        match start(Some(zygote)).await {
+            Ok(version) => Ok(version),
+            Err(error) => {
+                let version = start(None).await?;
+                self.zygotes.give_up(python, &error);
+                Ok(version)
+            }
         }
     }
 }
 
-/// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it.
+/// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it. Returns the version of
+/// its Python.
 pub(crate) async fn try_a_session(
     config: &Config,
     python: &Path,
     sharing: &Sharing,
     sandbox: Option<&Bubblewrap>,
     zygote: Option<Arc<Zygote>>,
-) -> Result<(), StartError> {
+) -> Result<String, StartError> {
     start(StartOrder {
+        environment: None,
         notebook: NotebookId::random(),
         python: python.to_owned(),
         folder: PathBuf::new(),
@@ -174,7 +194,7 @@ pub(crate) async fn try_a_session(
         is_trial: true,
     })
     .await
-    .map(drop)
+    .map(|session| session.hello.python_version.clone())
 }
 
 fn state_limit_bytes(config: &Config) -> u64 {

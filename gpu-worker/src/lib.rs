@@ -14,6 +14,7 @@ mod agent;
 mod batch;
 mod context;
 mod device;
+mod environments;
 pub mod gpu;
 mod job;
 mod life_end;
@@ -43,6 +44,8 @@ use tokio_util::sync::CancellationToken;
 
 use crate::agent::Agent;
 use crate::context::Context;
+use crate::environments::Environments;
+pub use crate::environments::{EnvironmentConfig, EnvironmentSource};
 use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
 use crate::life_end::LifeEnd;
 pub use crate::mirror::FilesChoice;
@@ -72,6 +75,10 @@ pub struct Config {
     pub python: Option<PathBuf>,
     /// The Python that notebooks probably have, where it is theirs: sessions of it are prepared in advance.
     pub usual_python: Option<PathBuf>,
+    /// What courses can require of it instead of that Python.
+    pub environments: Vec<EnvironmentConfig>,
+    /// Where environments are built from locks.
+    pub environments_folder: PathBuf,
     /// Where chunks are kept that may be wanted again.
     pub cache: PathBuf,
     pub cache_limit_bytes: u64,
@@ -143,6 +150,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
         driver: gpus.driver,
         labels: config.labels.clone(),
+        environments: Vec::new(),
         leaves_at_ms: end.as_ref().map(LifeEnd::cells_end_at_ms),
     };
     let sharing = Sharing::open(
@@ -166,8 +174,10 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     if let (None, Some(python)) = (&config.python, &config.usual_python) {
         zygotes.begin_soon(python);
     }
+    let environments = Arc::new(Environments::new(&config.environments));
     let context = Context {
         config,
+        environments,
         chunk_client,
         cache: Arc::new(cache),
         slots,
@@ -202,7 +212,7 @@ pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()>
     let sandbox = open_sandbox(config).await?;
     let tried =
         context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref(), None).await;
-    tried.map_err(|error| {
+    tried.map(drop).map_err(|error| {
         let (why, _) = notice::why_not_started(&error);
         anyhow::anyhow!(why.trim_end().to_owned())
     })

@@ -12,7 +12,8 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use baton_humanize::bytes;
-use baton_protocol::{Output, RemoteError};
+use baton_protocol::shim::Hello;
+use baton_protocol::{Cell, Output, RemoteError};
 
 pub(crate) use self::files::{
     file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,
@@ -221,13 +222,34 @@ pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
     (what_happened, hint)
 }
 
-pub(crate) fn python_differs(notebook: &str, worker: &str, python: &str) -> RemoteError {
-    error(
-        "PythonDiffers",
-        &format!("The notebook runs Python {notebook}, the worker Python {worker} ({python})"),
-        &format!(
+pub(crate) fn python_differs(
+    cell: &Cell,
+    session: &Hello,
+    environment: Option<&str>,
+) -> RemoteError {
+    let (notebook, worker) = (&cell.python_version, &session.python_version);
+    let hint = match environment {
+        Some(name) => format!(
+            "run `baton env sync {name}` in a terminal, then select the kernel that it names"
+        ),
+        None => format!(
             "choose a notebook kernel with Python {worker}, or a worker with Python {notebook}"
         ),
+    };
+    let of = match environment {
+        Some(name) => format!("the environment {name} of its course"),
+        None => "the worker".to_owned(),
+    };
+    let python = &session.python;
+    let what = format!("The notebook runs Python {notebook}, {of} Python {worker} ({python})");
+    error("PythonDiffers", &what, &hint)
+}
+
+pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError {
+    error(
+        "SessionFailed",
+        &format!("The environment {environment} is not ready: {why}"),
+        "run the cell again, or tell the operator of the worker",
     )
 }
 

@@ -112,6 +112,8 @@ pub(crate) fn config_for_one_person(
         slots: settings.worker_slots,
         python: python(settings, sandbox),
         usual_python: python_beside(),
+        environments: settings.environment.0.clone(),
+        environments_folder: settings.worker_environments.clone(),
         cache: settings.worker_cache.clone(),
         cache_limit_bytes: settings.worker_cache_limit.bytes,
         session_idle: settings.worker_session_idle,

@@ -1,9 +1,13 @@
 //! Kinds of values that one or two settings have: addresses, patterns, lists.
 
 use std::{
+    collections::BTreeMap,
     path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
+
+use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource};
+use baton_protocol::is_environment_name;
 
 use super::Value;
 
@@ -165,6 +169,40 @@ impl Value for PoolList {
     fn parse(text: &str) -> Option<Self> {
         let list: toml::Table = toml::from_str(&format!("pool = {text}")).ok()?;
         list.get("pool")?.is_array().then(|| Self(text.to_owned()))
+    }
+}
+
+/// The sections `[environment.NAME]`, as a table of TOML.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct EnvironmentList(pub(crate) Vec<EnvironmentConfig>);
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct EnvironmentSection {
+    lock: Option<PathBuf>,
+    python: Option<PathBuf>,
+}
+
+impl Value for EnvironmentList {
+    const EXPECTED: &'static str = "sections [environment.NAME], each with lock or python and an absolute path (images of containers are not supported)";
+
+    fn parse(text: &str) -> Option<Self> {
+        #[derive(serde::Deserialize)]
+        struct Sections {
+            environment: BTreeMap<String, EnvironmentSection>,
+        }
+        let sections: Sections = toml::from_str(&format!("environment = {text}")).ok()?;
+        let config = |(name, section): (String, EnvironmentSection)| {
+            let (source, path) = match (section.lock, section.python) {
+                (Some(path), None) => (EnvironmentSource::Lock(path.clone()), path),
+                (None, Some(path)) => (EnvironmentSource::Python(path.clone()), path),
+                _ => return None,
+            };
+            let valid = is_environment_name(&name) && path.is_absolute();
+            valid.then_some(EnvironmentConfig { name, source })
+        };
+        let configs = sections.environment.into_iter().map(config);
+        configs.collect::<Option<_>>().map(Self)
     }
 }
 

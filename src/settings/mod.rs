@@ -26,8 +26,8 @@ pub(crate) use table::Setting;
 pub(crate) use value::{ListenAddress, Size};
 
 use kinds::{
-    GroupPattern, HostPort, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl, UrlPrefix,
-    VariableNames,
+    EnvironmentList, GroupPattern, HostPort, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl,
+    UrlPrefix, VariableNames,
 };
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
@@ -340,6 +340,11 @@ settings! {
     flag: None,
     default: Text("[]");
 
+    #[doc = "Environments that the worker offers to courses, each in a section `[environment.NAME]` of the file with `lock = \"PATH\"`, a `uv.lock` or a requirements file with hashes, or `python = \"PATH\"`. See [the guide](../guides/environments.md)."]
+    environment: EnvironmentList = "environment",
+    flag: None,
+    default: Text("{}");
+
     #[doc = "After how long without a cell the worker leaves. It waits until all results are home, and while a session holds objects that cannot move."]
     worker_idle_exit: Option<Duration> = "worker.idle_exit",
     flag: Some(("idle-exit", &["worker"])),
@@ -377,6 +382,14 @@ settings! {
     worker_python: Option<PathBuf> = "worker.python",
     flag: Some(("python", &["worker"])),
     default: Nothing { described: "the notebook's own" };
+
+    #[doc = "The folder in which the worker builds environments from their locks. Workers of one user may share it. Use a local disk with room for the packages."]
+    worker_environments: PathBuf = "worker.environments",
+    flag: Some(("environments", &["worker", "up"])),
+    default: Computed {
+        text: |surroundings| surroundings.cache_folder().join("environments").display().to_string(),
+        described: "`$XDG_CACHE_HOME/baton/environments`, else `~/.cache/baton/environments`",
+    };
 
     #[doc = "The folder in which the worker keeps chunks that it fetched."]
     worker_cache: PathBuf = "worker.cache",

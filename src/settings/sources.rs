@@ -152,7 +152,7 @@ fn parse_file(
         Err(source) => return Err(SettingsError::Syntax { path, source }),
     };
     let mut texts = BTreeMap::new();
-    for (key, value) in flatten(document) {
+    for (key, value) in flatten("", document, table) {
         let Some(setting) = table.iter().find(|setting| setting.key == key) else {
             let known = neighbours(&key, table);
             return Err(SettingsError::UnknownKey { path, key, known });
@@ -166,14 +166,14 @@ fn parse_file(
     Ok((path, texts))
 }
 
-/// `[worker] slots = 2` is `worker.slots`.
-fn flatten(document: toml::Table) -> Vec<(String, toml::Value)> {
+/// `[worker] slots = 2` is `worker.slots`. A section that is one setting stays whole.
+fn flatten(before: &str, document: toml::Table, table: &[&Setting]) -> Vec<(String, toml::Value)> {
     let mut values = Vec::new();
     for (key, value) in document {
+        let key = format!("{before}{key}");
         match value {
-            toml::Value::Table(section) => {
-                let inner = flatten(section).into_iter();
-                values.extend(inner.map(|(name, value)| (format!("{key}.{name}"), value)));
+            toml::Value::Table(section) if table.iter().all(|setting| setting.key != key) => {
+                values.extend(flatten(&format!("{key}."), section, table));
             }
             value => values.push((key, value)),
         }

@@ -42,6 +42,20 @@ fn environment_goes_before_file_and_file_before_default() {
 }
 
 #[test]
+fn a_worker_offers_the_environments_of_its_file() {
+    let home = Home::new();
+    let text = "[environment.ml101]\nlock = \"/srv/uv.lock\"\n[environment.old]\npython = \"/opt/old/bin/python\"\n";
+    let file = home.write(".config/baton/config.toml", text);
+    let said = home.run(&["config", "show"]);
+    let (value, origin) = shown(&said.stdout, "environment");
+    assert!(
+        value.contains("ml101 = { lock = \"/srv/uv.lock\" }"),
+        "{value}"
+    );
+    assert_eq!(origin, file.display().to_string());
+}
+
+#[test]
 fn a_named_file_is_the_only_one() {
     let home = Home::new();
     home.write(".config/baton/config.toml", "[worker]\nslots = 5\n");
@@ -95,6 +109,21 @@ fn what_is_wrong_in_a_file_is_named() {
     check(
         "[worker]\nsession_idle = 10\n",
         &["worker.session_idle", "duration such as"],
+    );
+    for section in [
+        "image = \"/images/ml101\"",
+        "lock = \"/a/uv.lock\"\npython = \"/b/python\"",
+        "lock = \"uv.lock\"",
+        "",
+    ] {
+        check(
+            &format!("[environment.ml101]\n{section}\n"),
+            &["Wrong value for environment", "each with lock or python"],
+        );
+    }
+    check(
+        "[environment.\"a/b\"]\npython = \"/b/python\"\n",
+        &["Wrong value for environment"],
     );
     check("token = \"x\"\n", &["token is a secret", "token_file"]);
     check("[worker\n", &["not valid TOML"]);

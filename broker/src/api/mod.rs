@@ -7,6 +7,7 @@
 mod actions;
 mod audit;
 mod courses;
+mod environments;
 mod history;
 mod jobs;
 mod paging;
@@ -97,6 +98,8 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(pools::resume))
         .routes(routes!(pools::test))
         .routes(routes!(courses::list))
+        .routes(routes!(environments::list))
+        .routes(routes!(environments::lock))
         .routes(routes!(usage::list))
         .routes(routes!(history::history))
         .routes(routes!(audit::list))

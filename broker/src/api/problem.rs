@@ -55,6 +55,10 @@ pub(crate) enum ApiError {
     PublicLimit { public_bytes: u64, limit_bytes: u64 },
     #[error("The course has no public file {name}")]
     UnknownFile { name: String },
+    #[error("No worker offers or has offered the environment {name}")]
+    UnknownEnvironment { name: String },
+    #[error("The environment {name} has no lock: the administrators of its workers installed it")]
+    NoLock { name: String },
     #[error("You have no saved state {name}")]
     UnknownState { name: String },
     #[error("You have {most} saved states, which is the limit of a person in a course")]
@@ -120,6 +124,8 @@ impl ApiError {
             Self::UnknownJob { .. }
             | Self::UnknownFile { .. }
             | Self::UnknownState { .. }
+            | Self::UnknownEnvironment { .. }
+            | Self::NoLock { .. }
             | Self::UnknownPath => StatusCode::NOT_FOUND,
             Self::ChunksMissing { .. } | Self::PublicLimit { .. } | Self::StateLimit { .. } => {
                 StatusCode::CONFLICT
@@ -152,6 +158,8 @@ impl ApiError {
             Self::UnknownJob { .. } => "unknown-job",
             Self::UnknownFile { .. } => "unknown-file",
             Self::UnknownState { .. } => "unknown-state",
+            Self::UnknownEnvironment { .. } => "unknown-environment",
+            Self::NoLock { .. } => "no-lock",
             Self::StateLimit { .. } => "state-limit",
             Self::ChunksMissing { .. } => "chunks-missing",
             Self::PublicLimit { .. } => "public-limit",
@@ -175,6 +183,8 @@ impl ApiError {
             }
             Self::UnknownFile { .. } => Some("`baton publish COURSE --list` lists them"),
             Self::UnknownState { .. } => Some("%gpu_states lists those that you have"),
+            Self::UnknownEnvironment { .. } => Some("`baton env list` lists those that there are"),
+            Self::NoLock { .. } => Some("ask your course staff which packages it has"),
             Self::StateLimit { .. } => Some("delete one: %gpu_states --delete NAME"),
             Self::ChunksMissing { .. } => Some("upload them first, as `baton publish` does"),
             Self::PublicLimit { .. } => Some("withdraw files that you no longer need"),

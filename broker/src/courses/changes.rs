@@ -58,6 +58,7 @@ impl Course {
             staff_see_outputs: change.staff_see_outputs.unwrap_or(self.staff_see_outputs),
             autosave: self.autosave,
             needs: self.needs.clone(),
+            environment: self.environment.clone(),
         }
     }
 }

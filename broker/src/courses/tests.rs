@@ -97,6 +97,15 @@ fn a_day_begins_at_its_time() {
 }
 
 #[test]
+fn a_course_has_the_environment_of_the_default_or_its_own_or_none() {
+    let text = "[default]\nenvironment = \"common\"\n[course.a]\nenvironment = \"a.1\"\n[course.b]\nenvironment = \"\"\n";
+    let courses = Courses::parse(text).unwrap();
+    for (course, expected) in [("a", Some("a.1")), ("b", None), ("c", Some("common"))] {
+        assert_eq!(courses.of(course).environment.as_deref(), expected);
+    }
+}
+
+#[test]
 fn nonsense_is_refused_with_its_place() {
     for (text, why) in [
         ("[course.a]\nweight = 0", "[course.a]"),
@@ -113,6 +122,7 @@ fn nonsense_is_refused_with_its_place() {
         ),
         ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
         ("half_life = \"0s\"", "half_life"),
+        ("[course.a]\nenvironment = \"../b\"", "environment"),
     ] {
         let error = format!("{:#}", Courses::parse(text).unwrap_err());
         assert!(error.contains(why), "{text}: {error}");

@@ -103,6 +103,7 @@ impl Dispatch {
             budget: self.budget_left(&account, now),
             deadlines: deadlines.collect(),
             staff_see_outputs: course.staff_see_outputs,
+            environment: course.environment.clone(),
             running: small(jobs().filter(|job| job.is_running()).count()),
             waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),
         }

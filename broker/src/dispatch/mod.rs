@@ -10,6 +10,7 @@
 mod accounts;
 mod act;
 mod behind;
+mod environments;
 mod estimate;
 mod explain;
 #[cfg(test)]
@@ -114,6 +115,7 @@ pub(crate) enum Action {
         timeout_ms: Option<u64>,
         /// Empty if the broker does not know the person.
         owner: String,
+        environment: Option<String>,
         submission: Option<Arc<Submission>>,
     },
     /// Send the stored state again.
@@ -199,6 +201,8 @@ pub(crate) struct Dispatch {
     /// When a proxy may be sent its job's position again.
     notify_at: Option<Instant>,
     pools: Vec<PoolState>,
+    /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
+    locks: BTreeMap<String, String>,
     /// From then on, workers that were connected before this broker started are back or lost.
     complete_at: Instant,
 }
@@ -258,6 +262,7 @@ impl Dispatch {
             history,
             estimates: Estimates::default(),
             disordered: true,
+            locks: BTreeMap::new(),
             notify_at: None,
             pools: Vec::new(),
             complete_at: match is_first_start {

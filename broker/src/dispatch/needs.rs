@@ -30,13 +30,16 @@ impl Dispatch {
     /// there are no GPUs.
     pub(super) fn needs(&self, job: &Job) -> Arc<[Requirement]> {
         let course = &self.accounts.courses().of(&job.account.course).needs;
+        let environment = self.environment_of(job);
+        let environment = environment.map(|name| Requirement::Environment { name });
         let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
         let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.knows_a_gpu();
         let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
         let ends = self.workers.values().any(Worker::has_an_end);
         let time = job.timeout_ms.filter(|_| ends);
         let time = time.map(|ms| Requirement::Time { ms });
-        course.iter().chain(own).cloned().chain(time).collect()
+        let cell_and_course = course.iter().chain(own).cloned();
+        cell_and_course.chain(environment).chain(time).collect()
     }
 
     /// Also of a worker that was connected a moment ago.
@@ -106,6 +109,9 @@ impl Worker {
             }
             Requirement::Label { .. } => {
                 format!("{} with {}", self.name, machine.labels.join(", "))
+            }
+            Requirement::Environment { name } => {
+                format!("{} {}", self.name, self.instead_of(name))
             }
             Requirement::Time { .. } => match self.leaves_in_ms(now) {
                 Some(left) => format!("{} for another {}", self.name, words::span(left)),

@@ -76,7 +76,11 @@ impl Dispatch {
         let is_time = |need: &Requirement| matches!(need, Requirement::Time { .. });
         let needs = self.needs(job);
         let mut needs = needs.iter().filter(|need| !is_time(need));
-        let offers = |need| pool.offer.as_ref().is_none_or(|offer| offer.meets(need));
+        let offers = |need| {
+            pool.offer
+                .as_ref()
+                .is_none_or(|offer| offer.will_meet(need))
+        };
         needs.all(offers) && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
     }
 

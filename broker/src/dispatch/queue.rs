@@ -172,6 +172,7 @@ impl Dispatch {
             let budget = self.accounts.budget(&job.account, now)?;
             Some(budget.left.left_ms)
         });
+        let environment = self.jobs.get(&id).and_then(|job| self.environment_of(job));
         let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
         else {
             return;
@@ -202,6 +203,7 @@ impl Dispatch {
             fencing: job.fencing,
             timeout_ms,
             owner: job.account.owner.clone(),
+            environment,
             submission: job.submission.take(),
         });
         let assigned = JobEvent::Assigned {

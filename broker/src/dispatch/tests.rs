@@ -516,12 +516,9 @@ impl Stored {
                 assert!(closed.phase == Phase::Finished);
                 self.closed.insert(job, closed.notebook);
             }
-            Write::SeeWorker { .. }
-            | Write::LoseWorker { .. }
-            | Write::ChangeWorker { .. }
-            | Write::ChangeCourse { .. }
-            | Write::Audit(_)
-            | Write::Charge { .. } => {}
+            Write::SeeWorker { .. } | Write::LoseWorker { .. } | Write::KeepLock { .. } => {}
+            Write::ChangeWorker { .. } | Write::ChangeCourse { .. } => {}
+            Write::Audit(_) | Write::Charge { .. } => {}
         }
     }
 }

@@ -3,10 +3,11 @@
 use super::{
     Action, ConnectionId, Dispatch, Job, Now, Peer, Phase, Worker, act,
     behind::Held,
+    environments::with_short_reasons,
     job::{End, phase_after, remainder_after},
 };
 use crate::{
-    bounds::{cut_reason, cut_usage, is_possible_load, is_possible_sessions},
+    bounds::{are_possible, cut_reason, cut_usage, is_possible_load, is_possible_sessions},
     store::Write,
 };
 use baton_protocol::{
@@ -66,10 +67,12 @@ impl Dispatch {
             at_ms: now.unix_ms,
         }));
         let name = hello.name.clone();
+        let mut offer = hello.offer;
+        offer.machine.environments = with_short_reasons(offer.machine.environments);
         let worker = Worker {
             life: Some(hello.life),
             name: hello.name,
-            offer: Arc::new(hello.offer),
+            offer: Arc::new(offer),
             slots: hello.slots,
             warm: HashSet::new(),
             keeping: HashSet::new(),
@@ -102,6 +105,7 @@ impl Dispatch {
             },
         ));
 
+        self.ask_for_locks(connection, id, actions);
         self.warm_sessions(id, hello.sessions, hello.keeping, now, actions);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();
         for (job, fencing) in &held {
@@ -193,6 +197,15 @@ impl Dispatch {
             }
             FromWorker::Failing { why } => self.no_session_starts(id, why),
             FromWorker::Recovered {} => self.session_starts(id),
+            FromWorker::Environments { environments } if !are_possible(&environments) => {
+                self.disbelieve(id, "list of environments");
+            }
+            FromWorker::Environments { environments } => {
+                self.environments_changed(connection, id, environments, actions);
+            }
+            FromWorker::Lock { environment, lock } => {
+                self.lock_received(id, environment, lock, now, actions);
+            }
             FromWorker::Drain {} => self.worker_drains(id, now, actions),
         }
     }
@@ -218,7 +231,7 @@ impl Dispatch {
         }
     }
 
-    fn disbelieve(&self, worker: WorkerId, what: &str) {
+    pub(super) fn disbelieve(&self, worker: WorkerId, what: &str) {
         let name = self.workers.get(&worker).map(|worker| &*worker.name);
         let name = name.unwrap_or_default();
         tracing::warn!(
@@ -343,6 +356,7 @@ impl Dispatch {
                     fencing: job.fencing,
                     timeout_ms: job.timeout_ms,
                     owner: job.account.owner.clone(),
+                    environment: self.environment_of(job),
                     submission: None,
                 });
             }
@@ -499,8 +513,13 @@ impl Dispatch {
             return;
         };
         let cancelled = job.cancel_wanted;
-        if let Some(worker) = job.worker {
-            self.no_session_starts(worker, error.value);
+        let environment = self.environment_of(job);
+        match (job.worker, environment) {
+            (Some(worker), Some(environment)) => {
+                self.environment_failed(worker, &environment, error.value);
+            }
+            (Some(worker), None) => self.no_session_starts(worker, error.value),
+            (None, _) => {}
         }
         if cancelled {
             self.finish_cancelled(id, now, actions);

@@ -124,7 +124,10 @@ fn traits(worker: &WorkerView, now_ms: i64) -> Markup {
         }),
     ];
     let facts: Vec<String> = facts.into_iter().flatten().collect();
-    html! { @if !facts.is_empty() { br; small.quiet { (facts.join(", ")) } } }
+    html! {
+        @if !facts.is_empty() { br; small.quiet { (facts.join(", ")) } }
+        @for environment in &machine.environments { br; small.quiet { "environment " (environment.to_string()) } }
+    }
 }
 
 /// A line for each: how busy it is, and how much of its memory is in use.

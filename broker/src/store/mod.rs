@@ -9,6 +9,7 @@
 
 mod actions;
 mod chunks;
+mod environments;
 mod listing;
 mod objects;
 mod past;
@@ -42,7 +43,7 @@ use crate::{
     usage::Spent,
 };
 use baton_protocol::{
-    CellKey, DecodeError, FencingNumber, JobId, JobKind, NotebookId, NumberedEvent, Outcome,
+    CellKey, DecodeError, FencingNumber, JobId, JobKind, Lock, NotebookId, NumberedEvent, Outcome,
     Priority, RemoteError, Requirement, State, Submission, Usage, WorkerId, api::CourseChange,
     worker::Device,
 };
@@ -249,6 +250,13 @@ pub(crate) enum Write {
     ChangeCourse {
         course: String,
         change: Box<CourseChange>,
+    },
+    /// From what an environment is built; in place of an earlier lock.
+    KeepLock {
+        environment: String,
+        digest: String,
+        lock: Lock,
+        at_ms: i64,
     },
     Audit(AuditEntry),
 }

@@ -1,7 +1,7 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
 use super::{
-    Store, StoreError, Write, actions, pools,
+    Store, StoreError, Write, actions, environments, pools,
     statement::{Statement, sql},
 };
 use crate::{people::Account, usage::Spent};
@@ -225,6 +225,9 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
         }
         Write::ChangeCourse { course, change } => {
             actions::change_course(course, change)?
+        }
+        Write::KeepLock { environment, digest, lock, at_ms } => {
+            environments::keep(environment, digest, lock, *at_ms)
         }
         Write::Audit(entry) => actions::record(entry),
     };

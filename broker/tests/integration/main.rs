@@ -12,6 +12,7 @@ mod chunks;
 mod courses;
 mod deferred;
 mod encryption;
+mod environments;
 mod exhaustion;
 mod external_pools;
 mod foreign;

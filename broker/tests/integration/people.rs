@@ -82,6 +82,7 @@ async fn a_worker_hears_which_notebooks_are_one_person_s_and_not_whose() {
             account,
             fencing,
             submission,
+            ..
         } = worker.next().await
         else {
             panic!("an assignment was due");

@@ -3,7 +3,8 @@
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
 use crate::{
-    GroupId, JobId, JobKind, Machine, Outcome, Period, Priority, proxy::Estimate, worker::Device,
+    EnvironmentState, GroupId, JobId, JobKind, Lock, Machine, Outcome, Period, Priority,
+    proxy::Estimate, worker::Device,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;
@@ -249,6 +250,9 @@ pub struct Course {
     pub deadlines: Vec<Deadline>,
     /// Staff can read the output of students' cells.
     pub staff_see_outputs: bool,
+    /// In which of the workers' environments its cells run; null: in the workers' own Python.
+    #[serde(default)]
+    pub environment: Option<String>,
     pub running: u32,
     pub waiting: u32,
 }
@@ -535,6 +539,40 @@ pub struct AttachableJob {
     pub submitted_ms: i64,
     /// Absent while it runs.
     pub outcome: Option<Outcome>,
+}
+
+/// An environment that workers offer or have offered.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnvironmentOverview {
+    pub environment: String,
+    /// The hash of the lock that notebooks are given; null where no worker has told one.
+    pub lock: Option<String>,
+    /// By name, as far as they are known to the broker now.
+    pub workers: Vec<EnvironmentOffer>,
+}
+
+/// What one worker has of an environment.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnvironmentOffer {
+    pub worker: String,
+    /// The hash of its lock.
+    pub lock: Option<String>,
+    /// For example `3.13`.
+    pub python_version: Option<String>,
+    pub state: EnvironmentState,
+}
+
+/// From what an environment is built.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct EnvironmentLock {
+    pub environment: String,
+    /// The hash of the lock.
+    pub digest: String,
+    pub lock: Lock,
+    /// When a worker told it.
+    pub seen_ms: i64,
+    /// Of the workers that have it ready, for example `3.13`; null while there is none.
+    pub python_version: Option<String>,
 }
 
 /// What an estimate of a course's needs is made of.

@@ -12,6 +12,7 @@ pub mod address;
 pub mod api;
 mod chunk;
 mod codec;
+mod environment;
 pub mod files;
 mod grant;
 mod ids;
@@ -29,6 +30,10 @@ pub mod worker;
 
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
 pub use codec::{DecodeError, decode, encode};
+pub use environment::{
+    Environment, EnvironmentState, LARGEST_LOCK_BYTES, LONGEST_ENVIRONMENT_NAME, Lock, LockFile,
+    LockKind, is_environment_name,
+};
 pub use files::Payload;
 pub use grant::{Grant, Grants};
 pub use ids::{CallId, FencingNumber, GroupId, JobId, NotebookId, SessionId, WorkerId};

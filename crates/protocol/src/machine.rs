@@ -1,5 +1,6 @@
 //! What a worker's machine offers, and what a job requires of it.
 
+use crate::Environment;
 use baton_humanize::{bytes as bytes_of, duration};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr, time::Duration};
@@ -18,6 +19,9 @@ pub struct Machine {
     /// What the administrator calls it (`worker.labels`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
+    /// The environments that it offers besides its own Python.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub environments: Vec<Environment>,
     /// When running cells must have ended there because its time is over, in milliseconds since 1970; absent without
     /// an end.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -93,6 +97,10 @@ pub enum Requirement {
     Label {
         label: String,
     },
+    /// A named environment, in which the job runs.
+    Environment {
+        name: String,
+    },
     /// It stays for as long as the job may run.
     Time {
         ms: u64,
@@ -109,6 +117,7 @@ impl fmt::Display for Requirement {
             }
             Self::Memory { bytes } => write!(text, "with {} of main memory", bytes_of(*bytes)),
             Self::Label { label } => write!(text, "with the label {label}"),
+            Self::Environment { name } => write!(text, "that offers the environment {name}"),
             Self::Time { ms } => write!(
                 text,
                 "that stays for {}",
@@ -143,6 +152,12 @@ mod tests {
             (
                 Requirement::Memory { bytes: 500 << 20 },
                 "with 500 MiB of main memory",
+            ),
+            (
+                Requirement::Environment {
+                    name: "ml101".to_owned(),
+                },
+                "that offers the environment ml101",
             ),
             (
                 Requirement::Time { ms: 5_430_000 },

@@ -7,8 +7,8 @@
 //! An acknowledged [`JobEvent::Started`] is the permission to start the job. No other worker gets it from then on.
 
 use crate::{
-    ComputeCapability, FencingNumber, JobEvent, JobId, Machine, NotebookId, Payload, Refusal,
-    State, Submission, WorkerId,
+    ComputeCapability, Environment, FencingNumber, JobEvent, JobId, Lock, Machine, NotebookId,
+    Payload, Refusal, State, Submission, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -72,6 +72,10 @@ pub enum FromWorker {
     Failing { why: String },
     /// Sessions start here again.
     Recovered {},
+    /// All environments that it offers, whenever the state of one has changed.
+    Environments { environments: Vec<Environment> },
+    /// The answer to [`ToWorker::LockWanted`].
+    Lock { environment: String, lock: Lock },
     /// Assign nothing more; the worker leaves when its jobs are done. Those whose `Started` did not come before this
     /// go to other workers.
     Drain {},
@@ -96,6 +100,9 @@ pub enum ToWorker {
         /// Whose turn it is on a GPU: the same for all notebooks of a person while this broker runs, and of no use for
         /// finding out who that is.
         account: u64,
+        /// In which of the worker's environments it runs; absent: in the worker's own Python.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        environment: Option<String>,
         submission: Submission,
     },
     /// The answer to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
@@ -143,6 +150,10 @@ pub enum ToWorker {
     Revoke {
         job: JobId,
         fencing: FencingNumber,
+    },
+    /// From what an environment is built, for notebooks that want the same.
+    LockWanted {
+        environment: String,
     },
     /// The notebook is gone: its session may end.
     EndSession {

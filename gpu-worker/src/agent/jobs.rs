@@ -16,6 +16,8 @@ use crate::outbox::Outbox;
 /// A job that this worker holds, until its last event is acknowledged.
 pub(super) struct Assignment {
     pub(super) fencing: FencingNumber,
+    /// In which of the worker's environments it runs.
+    pub(super) environment: Option<String>,
     pub(super) outbox: Outbox,
     pub(super) unsent_bytes: Arc<AtomicUsize>,
     /// Of the session; 0 before the first look.
@@ -33,7 +35,13 @@ pub(super) struct Assignment {
 }
 
 impl Agent {
-    pub(super) fn assign(&mut self, fencing: FencingNumber, account: u64, submission: Submission) {
+    pub(super) fn assign(
+        &mut self,
+        fencing: FencingNumber,
+        account: u64,
+        environment: Option<String>,
+        submission: Submission,
+    ) {
         let (job, notebook) = (submission.job, submission.notebook);
         match self
             .assignments
@@ -53,6 +61,7 @@ impl Agent {
         let (permission, permission_end) = watch::channel(());
         let assignment = Assignment {
             fencing,
+            environment: environment.clone(),
             outbox: Outbox::default(),
             unsent_bytes: Arc::default(),
             memory_bytes: Arc::default(),
@@ -75,6 +84,7 @@ impl Agent {
         };
         let order = Order {
             account,
+            environment,
             last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
             questions: Some(Questions::new(
                 events.clone(),

@@ -38,6 +38,8 @@ use crate::session::{Away, Deferred, Salvage, Session};
 pub(crate) struct Order {
     /// Whose turns the session takes on a GPU.
     pub(crate) account: u64,
+    /// In which of the worker's environments it runs.
+    pub(crate) environment: Option<String>,
     pub(crate) submission: Submission,
     pub(crate) events: EventSink,
     /// Changes once: the broker has stored [`JobEvent::Started`], so the cell may start.

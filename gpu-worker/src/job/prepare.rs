@@ -3,6 +3,7 @@
 //! In: an order. Out: a session that only has to be told, or how the job ended already.
 //! Dropping the future ends the session.
 
+use std::path::Path;
 use std::sync::Arc;
 
 use baton_chunks::Ledger;
@@ -42,6 +43,13 @@ pub(crate) async fn prepare<'context>(
         .await
         .map_err(|_| shutting_down())?;
     let mut state = order.submission.state.clone();
+    let environment = order.environment.as_deref();
+    // It may have changed since the broker chose this worker for it; then another one may have it.
+    let python = context.python(environment, &order.submission.cell);
+    let python = python.map_err(|why| {
+        let environment = environment.unwrap_or_default();
+        Ending::not_started(notice::environment_not_ready(environment, &why))
+    })?;
     let lost = has_lost_mirror(session.as_ref());
     if lost {
         order.warnings.push(notice::mirror_lost_before());
@@ -49,6 +57,7 @@ pub(crate) async fn prepare<'context>(
     loop {
         let base = state.base();
         let usable = session.as_ref().filter(|_| !lost);
+        let usable = usable.filter(|session| session.python() == python);
         let held = usable.and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {
@@ -73,7 +82,7 @@ pub(crate) async fn prepare<'context>(
             }
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
-                start_fresh(context, order, source).await?
+                start_fresh(context, order, &python, source).await?
             }
         };
         if let Err(ending) = with_files(&mut ready, order).await {
@@ -144,9 +153,10 @@ async fn memory_is_kept(
 async fn start_fresh(
     context: &Arc<Context>,
     order: &mut Order,
+    python: &Path,
     source: Source,
 ) -> Result<(Session, Assembled), Ending> {
-    let session = start_session(context, order);
+    let session = start_session(context, order, python);
     let state = async {
         let assembled = receive(context, source, Ledger::default()).await;
         assembled.map_err(|error| state_lost(&error))
@@ -154,22 +164,30 @@ async fn start_fresh(
     let (session, state) = tokio::try_join!(session, state)?;
     let (cell, hello) = (&order.submission.cell, &session.hello);
     if hello.python_version != cell.python_version {
-        let error =
-            notice::python_differs(&cell.python_version, &hello.python_version, &hello.python);
+        let error = notice::python_differs(cell, hello, order.environment.as_deref());
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))
 }
 
 /// One that could not start is tried once more. If sessions of nobody start here either, another worker may have it.
-async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Session, Ending> {
+async fn start_session(
+    context: &Arc<Context>,
+    order: &mut Order,
+    python: &Path,
+) -> Result<Session, Ending> {
     let mut is_second = false;
     loop {
         let mirror = mirror_for(context, order)
             .await
             .map_err(|error| files_lost(&error))?;
         let started = context
-            .start_session(&order.submission, order.account, mirror)
+            .start_session(
+                &order.submission,
+                order.account,
+                (order.environment.as_deref(), python.to_owned()),
+                mirror,
+            )
             .await;
         match started {
             Ok(session) => return Ok(session),
@@ -180,7 +198,11 @@ async fn start_session(context: &Arc<Context>, order: &mut Order) -> Result<Sess
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
                 let told = notice::not_started(&error);
-                return Err(match context.try_a_session().await {
+                let tried = match &order.environment {
+                    Some(_) => context.try_a_session_of(python).await.map(drop),
+                    None => context.try_a_session().await,
+                };
+                return Err(match tried {
                     Ok(()) => Ending::without_state(Outcome::Refused, told),
                     Err(_) => Ending::not_started(told),
                 });

@@ -121,15 +121,19 @@ impl Egress {
         let (network, user) = (network.try_clone()?, user.try_clone()?);
         let (mut ready, its_ready) = UnixStream::pair()?;
         let its_ready = OwnedFd::from(its_ready.into_std()?);
+        // It ends when this end is closed, also by the end of a worker that was killed.
+        let (life, its_life) = StdUnixStream::pair()?;
+        let its_life = OwnedFd::from(its_life);
         let mut command = Command::new(&self.carrier);
         command
             .args(["--configure", "--mtu=65520", "--disable-host-loopback"])
             .args(["--enable-sandbox", "--enable-seccomp", "--netns-type=path"])
             .arg(format!("--userns-path={}", path_of(&user)))
             .arg(format!("--ready-fd={}", its_ready.as_raw_fd()))
+            .arg(format!("--exit-fd={}", its_life.as_raw_fd()))
             .arg(path_of(&network))
             .arg(DEVICE);
-        inherit(&mut command, vec![network, user, its_ready]);
+        inherit(&mut command, vec![network, user, its_ready, its_life]);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())
@@ -144,7 +148,10 @@ impl Egress {
                     let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
                 });
             }
-            return Ok(Carrier { _child: child });
+            return Ok(Carrier {
+                _child: child,
+                _life: life,
+            });
         }
         let output = child.wait_with_output().await?;
         let said = String::from_utf8_lossy(&output.stderr).trim().to_owned();
@@ -219,6 +226,7 @@ pub(crate) struct Gate {
 #[derive(Debug)]
 pub(crate) struct Carrier {
     _child: Child,
+    _life: StdUnixStream,
 }
 
 /// What bubblewrap says of itself.

@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** nothing of the machine is visible to a session unless [`view`] or the administrator names it.
 
+mod build;
 mod egress;
 mod filter;
 mod groups;
@@ -26,6 +27,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 use tokio::sync::Mutex;
 
+pub(crate) use self::build::install_bare;
 use self::egress::Egress;
 pub(crate) use self::egress::{Carrier, Gate};
 pub(crate) use self::filter::bytes;

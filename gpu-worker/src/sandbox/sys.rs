@@ -6,6 +6,8 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
+use nix::sys::prctl::set_pdeathsig;
+use nix::sys::signal::Signal;
 use nix::unistd::{Pid, write};
 use tokio::process::Command;
 
@@ -19,6 +21,13 @@ pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
     };
     // SAFETY: the closure only makes system calls that are safe between fork and exec; it allocates nothing and takes
     // no lock.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// What `command` starts ends with the thread of this process that starts it.
+pub(super) fn end_with_parent(command: &mut Command) {
+    let in_child = || Ok(set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
 }
 

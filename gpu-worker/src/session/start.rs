@@ -34,6 +34,9 @@ const PATIENCE: Duration = Duration::from_secs(60);
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 
+/// Tells a session in which environment it runs.
+const ENVIRONMENT: &str = "BATON_OFFERED_ENVIRONMENT";
+
 /// Tells a session to try a cell.
 const TRIAL: &str = "BATON_TRIAL";
 
@@ -41,6 +44,8 @@ const TRIAL: &str = "BATON_TRIAL";
 const LINES: usize = 12;
 
 pub(crate) struct StartOrder<'a> {
+    /// Which of the worker's environments the Python is of.
+    pub(crate) environment: Option<&'a str>,
     pub(crate) notebook: NotebookId,
     pub(crate) python: PathBuf,
     /// The working directory, where it exists here.
@@ -161,6 +166,9 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .envs(packages.environment());
     if order.is_trial {
         command.env(TRIAL, "1");
+    }
+    if let Some(environment) = order.environment {
+        command.env(ENVIRONMENT, environment);
     }
     let (watch, watching) = match &mirror {
         Some(mirror) => mirror

@@ -190,6 +190,7 @@ async fn an_assignment_that_comes_twice_runs_once() {
         .send(ToWorker::Assign {
             fencing,
             account: 1,
+            environment: None,
             submission,
         })
         .await;

@@ -104,6 +104,8 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         slots: Some(2),
         python: Some(fake_python(folder, "")),
         usual_python: None,
+        environments: Vec::new(),
+        environments_folder: folder.join("environments"),
         cache: folder.join("cache"),
         cache_limit_bytes: 1 << 30,
         session_idle: Duration::from_secs(600),
@@ -200,6 +202,7 @@ impl Worker {
             .send(ToWorker::Assign {
                 fencing,
                 account: 1,
+                environment: None,
                 submission,
             })
             .await;

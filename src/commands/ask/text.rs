@@ -50,11 +50,14 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
             .iter()
             .map(|device| device.model.as_str())
             .collect();
+        let environments = worker.machine.environments.iter();
+        let environments: Vec<String> = environments.map(ToString::to_string).collect();
         [
             worker.name.clone(),
             state.to_owned(),
             devices.join(", "),
             worker.machine.labels.join(", "),
+            environments.join(", "),
             format!("{} of {}", worker.jobs, worker.slots),
             worker.warm_sessions.to_string(),
             match (worker.memory_used_bytes, worker.memory_bytes) {
@@ -67,7 +70,15 @@ pub(in crate::commands) fn workers(workers: &[Worker]) -> String {
         ]
     });
     let titles = [
-        "WORKER", "STATE", "DEVICES", "LABELS", "CELLS", "WARM", "MEMORY", "REASON",
+        "WORKER",
+        "STATE",
+        "DEVICES",
+        "LABELS",
+        "ENVIRONMENTS",
+        "CELLS",
+        "WARM",
+        "MEMORY",
+        "REASON",
     ];
     table(titles, rows, "No worker is connected")
 }

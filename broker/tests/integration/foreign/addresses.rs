@@ -148,6 +148,11 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
                 r#"{"name": "data.csv"}"#,
             )],
         ),
+        plain("/v1/environments"),
+        (
+            "/v1/environments/{environment}/lock",
+            vec![get("/v1/environments/ml101/lock".to_owned())],
+        ),
         (
             "/v1/history",
             vec![get(format!("/v1/history?course={COURSE}"))],

@@ -10,9 +10,9 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    AboutState, ChunkHash, FencingNumber, JobEvent, JobId, Manifest, NotebookId, Outcome,
-    PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId, StateVersion, Submission,
-    WorkerId, encode,
+    AboutState, ChunkHash, FencingNumber, JobEvent, JobId, Lock, LockKind, Manifest, NotebookId,
+    Outcome, PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId, StateVersion,
+    Submission, WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -266,7 +266,10 @@ fn number_of_worker(message: &FromWorker) -> usize {
         // Name nothing.
         FromWorker::Failing { .. } => 4,
         FromWorker::Recovered {} => 5,
-        FromWorker::Drain {} => 6,
+        // Of the worker that says them.
+        FromWorker::Environments { .. } => 6,
+        FromWorker::Lock { .. } => 7,
+        FromWorker::Drain {} => 8,
     }
 }
 
@@ -300,6 +303,16 @@ fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
             why: "no disk".to_owned(),
         },
         FromWorker::Recovered {},
+        FromWorker::Environments {
+            environments: Vec::new(),
+        },
+        FromWorker::Lock {
+            environment: "ml101".to_owned(),
+            lock: Lock {
+                kind: LockKind::Uv,
+                files: Vec::new(),
+            },
+        },
         FromWorker::Drain {},
     ]
 }
@@ -320,7 +333,7 @@ async fn no_message_of_a_worker_reaches_the_job_of_another() {
     class.goes_on("a hello with a foreign assignment").await;
     let messages = worker_messages(&class.ids);
     let numbers: BTreeSet<usize> = messages.iter().map(number_of_worker).collect();
-    assert_eq!(numbers, (1..=6).collect());
+    assert_eq!(numbers, (1..=8).collect());
     for message in messages {
         let what = format!("{message:?}");
         let revoked = match &message {

@@ -127,6 +127,7 @@ golden!(requirements_are_read, "requirement", Requirement, [
     Requirement::ComputeCapability { at_least: ComputeCapability { major: 8, minor: 0 } },
     Requirement::Memory { bytes: 64 << 30 },
     Requirement::Label { label: "room-3".to_owned() },
+    Requirement::Environment { name: "ml101".to_owned() },
     Requirement::Time { ms: 600_000 },
 ], {
     Requirement::Gpu { .. } => "gpu",
@@ -134,6 +135,7 @@ golden!(requirements_are_read, "requirement", Requirement, [
     Requirement::ComputeCapability { .. } => "compute_capability",
     Requirement::Memory { .. } => "memory",
     Requirement::Label { .. } => "label",
+    Requirement::Environment { .. } => "environment",
     Requirement::Time { .. } => "time",
 });
 
@@ -237,6 +239,7 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
             memory_bytes: 1 << 40,
             session_gpu_memory_bytes: Some(70 << 30),
             labels: vec!["room-3".to_owned()],
+            environments: vec![],
             leaves_at_ms: Some(1_764_000_000_000),
         },
         slots: 4,
@@ -267,6 +270,8 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
     },
     FromWorker::Failing { why: "no disk".to_owned() },
     FromWorker::Recovered {},
+    FromWorker::Environments { environments: environments() },
+    FromWorker::Lock { environment: "ml101".to_owned(), lock: lock() },
     FromWorker::Drain {},
 ], {
     FromWorker::Hello { .. } => "hello",
@@ -275,13 +280,16 @@ golden!(messages_of_workers_are_read, "from_worker", FromWorker, [
     FromWorker::Load { .. } => "load",
     FromWorker::Failing { .. } => "failing",
     FromWorker::Recovered {} => "recovered",
+    FromWorker::Environments { .. } => "environments",
+    FromWorker::Lock { .. } => "lock",
     FromWorker::Drain {} => "drain",
 });
 
 golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Welcome { broker_version: "0.1.0".to_owned(), name: String::new() },
     ToWorker::Refused(Refusal::NoHello {}),
-    ToWorker::Assign { fencing: 7, account: 9, submission: submission() },
+    ToWorker::Assign { fencing: 7, account: 9, environment: None, submission: submission() },
+    ToWorker::Assign { fencing: 7, account: 9, environment: Some("ml101".to_owned()), submission: submission() },
     ToWorker::State { job: job(), state: enclosed() },
     ToWorker::Cancel { job: job() },
     ToWorker::Input { job: job(), question: 2, value: None },
@@ -291,10 +299,12 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Salvage { job: job() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
+    ToWorker::LockWanted { environment: "ml101".to_owned() },
     ToWorker::EndSession { notebook: notebook() },
 ], {
     ToWorker::Welcome { .. } => "welcome",
     ToWorker::Refused(_) => "refused",
+    ToWorker::Assign { environment: Some(_), .. } => "assign_environment",
     ToWorker::Assign { .. } => "assign",
     ToWorker::State { .. } => "state",
     ToWorker::Cancel { .. } => "cancel",
@@ -305,5 +315,6 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Salvage { .. } => "salvage",
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
+    ToWorker::LockWanted { .. } => "lock_wanted",
     ToWorker::EndSession { .. } => "end_session",
 });

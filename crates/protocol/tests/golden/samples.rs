@@ -2,10 +2,10 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, GpuUsage, GroupId, HeldKey, HeldState,
-    Holder, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Output, Payload, Period,
-    Piece, Priority, RemoteError, SavedState, SegmentPart, SessionId, State, StateVersion,
-    Submission, Usage, WorkerId,
+    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, Environment, EnvironmentState, GpuUsage,
+    GroupId, HeldKey, HeldState, Holder, JobEvent, JobId, JobKind, Lock, LockFile, LockKind,
+    Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
+    SavedState, SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -238,5 +238,35 @@ pub(crate) fn about_state() -> AboutState {
         left_out: [("lock".to_owned(), "belongs to this process".to_owned())].into(),
         notebook: Some("lab.ipynb".to_owned()),
         folder: None,
+    }
+}
+
+pub(crate) fn environments() -> Vec<Environment> {
+    let states = [
+        ("ml101", EnvironmentState::Ready {}),
+        ("vision", EnvironmentState::Preparing {}),
+        (
+            "thesis",
+            EnvironmentState::Failed {
+                reason: "no disk".to_owned(),
+            },
+        ),
+    ];
+    let environments = states.map(|(name, state)| Environment {
+        name: name.to_owned(),
+        lock: Some("ab".repeat(32)),
+        python_version: Some("3.13".to_owned()),
+        state,
+    });
+    environments.into()
+}
+
+pub(crate) fn lock() -> Lock {
+    Lock {
+        kind: LockKind::Requirements,
+        files: vec![LockFile {
+            name: "requirements.txt".to_owned(),
+            text: "numpy==2.4.6\n".to_owned(),
+        }],
     }
 }

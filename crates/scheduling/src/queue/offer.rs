@@ -1,7 +1,7 @@
 //! What a worker offers, and whether it meets what a job requires.
 
 use baton_protocol::{
-    Machine, Requirement,
+    Environment, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
 
@@ -33,7 +33,19 @@ impl Offer {
             }
             Requirement::Memory { bytes } => self.machine.memory_bytes >= *bytes,
             Requirement::Label { label } => self.has_label(label),
+            Requirement::Environment { name } => self.has_environment(name, Environment::is_ready),
             Requirement::Time { .. } => true,
+        }
+    }
+
+    /// Whether a worker of this kind meets it once its environments are prepared.
+    #[must_use]
+    pub fn will_meet(&self, requirement: &Requirement) -> bool {
+        match requirement {
+            Requirement::Environment { name } => {
+                self.has_environment(name, |environment| !environment.has_failed())
+            }
+            requirement => self.meets(requirement),
         }
     }
 
@@ -49,6 +61,11 @@ impl Offer {
             .filter(|device| device.kind == DeviceKind::Cuda)
             .peekable();
         gpus.peek().is_some() && gpus.all(has)
+    }
+
+    fn has_environment(&self, name: &str, is_fit: impl Fn(&Environment) -> bool) -> bool {
+        let mut environments = self.machine.environments.iter();
+        environments.any(|environment| environment.name == name && is_fit(environment))
     }
 
     fn has_label(&self, label: &str) -> bool {

@@ -5,7 +5,7 @@ use crate::{
     order::{job, worker, worker_id},
 };
 use baton_protocol::{
-    ComputeCapability, Machine, Requirement,
+    ComputeCapability, Environment, EnvironmentState, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
 use baton_scheduling::queue::{Job, Offer, Reason, Worker, estimate_starts, plan};
@@ -26,8 +26,27 @@ fn offer(devices: &[Device]) -> Offer {
         machine: Machine {
             memory_bytes: 64 << 30,
             labels: vec!["Room-3".to_owned()],
+            environments: vec![
+                environment("ready", EnvironmentState::Ready {}),
+                environment("soon", EnvironmentState::Preparing {}),
+                environment(
+                    "broken",
+                    EnvironmentState::Failed {
+                        reason: "no disk".to_owned(),
+                    },
+                ),
+            ],
             ..Machine::default()
         },
+    }
+}
+
+fn environment(name: &str, state: EnvironmentState) -> Environment {
+    Environment {
+        name: name.to_owned(),
+        lock: None,
+        python_version: None,
+        state,
     }
 }
 
@@ -63,6 +82,22 @@ fn a_gpu_has_a_model_memory_and_a_capability() {
         (Requirement::Memory { bytes: 65 << 30 }, false),
     ] {
         assert_eq!(offer.meets(&requirement), expected, "{requirement}");
+    }
+}
+
+#[test]
+fn an_environment_is_offered_when_it_is_ready_and_expected_until_it_fails() {
+    let offer = offer(&[]);
+    for (name, is_ready, will_be) in [
+        ("ready", true, true),
+        ("soon", false, true),
+        ("broken", false, false),
+        ("other", false, false),
+    ] {
+        let name = name.to_owned();
+        let requirement = Requirement::Environment { name };
+        let found = (offer.meets(&requirement), offer.will_meet(&requirement));
+        assert_eq!(found, (is_ready, will_be), "{requirement}");
     }
 }
 

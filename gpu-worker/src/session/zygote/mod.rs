@@ -26,7 +26,7 @@ use crate::Config;
 use crate::gpu::Sharing;
 use crate::sandbox::Bubblewrap;
 
-/// Notebooks may have Pythons of their own, and each zygote has its memory.
+/// Notebooks may have Pythons of their own, and each zygote has its memory. Environments come on top.
 const MOST_PYTHONS: usize = 2;
 
 /// How long a session waits for a zygote.
@@ -80,7 +80,7 @@ impl Zygotes {
     pub(crate) async fn begin(self: &Arc<Self>, python: &Path) {
         {
             let mut warm = lock(&self.warm);
-            let is_full = warm.len() >= MOST_PYTHONS;
+            let is_full = warm.len() >= MOST_PYTHONS + self.ground.config.environments.len();
             if !self.ground.config.warm_starts || is_full || warm.contains_key(python) {
                 return;
             }

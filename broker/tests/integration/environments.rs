@@ -1,0 +1,176 @@
+//! Courses whose cells run in an environment: where they run, what they are told until then, and who gets the lock.
+
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
+};
+use baton_protocol::{
+    Environment, EnvironmentState, JobId, Lock, LockFile, LockKind, Machine, Outcome, Requirement,
+    api::{EnvironmentLock, EnvironmentOverview, Page, Worker},
+    encode,
+    proxy::{FromProxy, WaitingReason},
+    worker::{FromWorker, ToWorker},
+};
+use baton_transport::Api;
+use serde::de::DeserializeOwned;
+
+const COURSES: &str = "[course.ml101]\nenvironment = \"ml101\"\n";
+
+fn lock(version: &str) -> Lock {
+    Lock {
+        kind: LockKind::Requirements,
+        files: vec![LockFile {
+            name: "requirements.txt".to_owned(),
+            text: format!("numpy=={version}\n"),
+        }],
+    }
+}
+
+fn digest(lock: &Lock) -> String {
+    baton_chunks::hash(&encode(lock)).to_string()
+}
+
+fn environment(name: &str, lock: Option<&Lock>, state: EnvironmentState) -> Environment {
+    Environment {
+        name: name.to_owned(),
+        lock: lock.map(digest),
+        python_version: Some("3.13".to_owned()),
+        state,
+    }
+}
+
+async fn worker(broker: &Broker, name: &str, environments: Vec<Environment>) -> FakeWorker {
+    let machine = Machine {
+        environments,
+        ..Machine::default()
+    };
+    FakeWorker::offering(&broker.dial, name, Vec::new(), machine).await
+}
+
+async fn submit(proxy: &mut FakeProxy) -> JobId {
+    let sent = submission(proxy.notebook);
+    let job = sent.job;
+    proxy.say(FromProxy::Submit(sent)).await;
+    job
+}
+
+async fn ask<Answer: DeserializeOwned>(broker: &KilledBroker, path: &str) -> Answer {
+    let api = Api::new(&broker.dial).unwrap();
+    api.ask(path, &[]).await.unwrap()
+}
+
+fn none_fits(connected: &[&str]) -> WaitingReason {
+    WaitingReason::NoWorkerFits {
+        requirement: Requirement::Environment {
+            name: "ml101".to_owned(),
+        },
+        connected: connected.iter().map(|&kind| kind.to_owned()).collect(),
+    }
+}
+
+#[tokio::test]
+async fn cells_of_a_course_run_where_its_environment_is_ready() {
+    let broker = Broker::start_with(Rules {
+        courses: Some(COURSES.to_owned()),
+        ..Rules::default()
+    })
+    .await;
+    let mut plain = worker(&broker, "plain", Vec::new()).await;
+    let mut able = worker(
+        &broker,
+        "able",
+        vec![environment("ml101", None, EnvironmentState::Preparing {})],
+    )
+    .await;
+    let mut ada = FakeProxy::in_course(&broker.dial, "ml101").await;
+    let job = submit(&mut ada).await;
+    let waits = none_fits(&["able is preparing ml101", "plain without environments"]);
+    assert_eq!(ada.position(job).await, (1, waits));
+
+    let reason = "the disk is full\nhint: make room".to_owned();
+    let failed = environment("ml101", None, EnvironmentState::Failed { reason });
+    able.say(FromWorker::Environments {
+        environments: vec![failed],
+    })
+    .await;
+    let why = "able could not prepare ml101: the disk is full hint: make room";
+    let waits = none_fits(&[why, "plain without environments"]);
+    assert_eq!(ada.position(job).await, (1, waits));
+
+    let ready = environment("ml101", None, EnvironmentState::Ready {});
+    able.say(FromWorker::Environments {
+        environments: vec![ready.clone()],
+    })
+    .await;
+    ada.assigned(job).await;
+    let ToWorker::Assign {
+        fencing,
+        environment,
+        submission,
+        ..
+    } = able.next().await
+    else {
+        panic!("an assignment was due");
+    };
+    assert_eq!(
+        (submission.job, environment.as_deref()),
+        (job, Some("ml101"))
+    );
+    let workers: Page<Worker> = serde_json::from_str(&broker.get("/v1/workers").await).unwrap();
+    assert_eq!(workers.items[0].machine.environments, [ready]);
+    able.report(job, fencing, 1, vec![started(), finished(Outcome::Ok)])
+        .await;
+    ada.events_after(job, 1).await;
+
+    drop(able);
+    let mut bob = FakeProxy::in_course(&broker.dial, "other").await;
+    let job = submit(&mut bob).await;
+    bob.assigned(job).await;
+    let ToWorker::Assign { environment, .. } = plain.next().await else {
+        panic!("an assignment was due");
+    };
+    assert_eq!(environment, None);
+}
+
+#[tokio::test]
+async fn the_lock_is_asked_for_once_and_kept_while_no_worker_is_there() {
+    let folder = tempfile::tempdir().unwrap();
+    let broker = KilledBroker::start(folder.path()).await;
+    let (first, second) = (lock("2.4.6"), lock("2.4.7"));
+    let offering = |lock: &Lock| Machine {
+        environments: vec![environment("ml101", Some(lock), EnvironmentState::Ready {})],
+        ..Machine::default()
+    };
+    let asked = ToWorker::LockWanted {
+        environment: "ml101".to_owned(),
+    };
+    let say = |lock: &Lock| FromWorker::Lock {
+        environment: "ml101".to_owned(),
+        lock: lock.clone(),
+    };
+    let mut one = FakeWorker::offering(&broker.dial, "one", Vec::new(), offering(&first)).await;
+    assert_eq!(one.next().await, asked);
+    // Not the one with the hash that it named.
+    one.say(say(&second)).await;
+    one.say(say(&first)).await;
+    one.say(FromWorker::Environments {
+        environments: offering(&second).environments,
+    })
+    .await;
+    assert_eq!(one.next().await, asked);
+    let of_broker = async |broker: &KilledBroker| -> EnvironmentLock {
+        ask(broker, "/v1/environments/ml101/lock").await
+    };
+    let kept = of_broker(&broker).await;
+    assert_eq!((kept.digest, kept.lock), (digest(&first), first.clone()));
+    assert_eq!(kept.python_version.as_deref(), Some("3.13"));
+    let broker = broker.kill_and_restart().await;
+    let kept = of_broker(&broker).await;
+    assert_eq!((kept.lock, kept.python_version), (first.clone(), None));
+    let listed: Page<EnvironmentOverview> = ask(&broker, "/v1/environments").await;
+    let expected = EnvironmentOverview {
+        environment: "ml101".to_owned(),
+        lock: Some(digest(&first)),
+        workers: Vec::new(),
+    };
+    assert_eq!(listed.items, [expected]);
+}

@@ -1,0 +1,395 @@
+//! The steps from a lock to an environment.
+//!
+//! In: a lock, Baton's own package, and what runs a step: directly beside a notebook, inside a sandbox on a worker,
+//! because installing a package may run its code. Out: a Python that can be a notebook kernel or a session.
+//!
+//! What the lock lacks of that which Baton's package needs is added in the versions of [`OWN_PINS`], so both ends add
+//! the same. What the lock has stays as it is.
+//!
+//! **Invariant:** after the first step that may run a package's code, nothing is written outside of the steps.
+
+use std::collections::BTreeSet;
+use std::ffi::{OsStr, OsString};
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::process::Output;
+
+use baton_protocol::{Lock, LockKind};
+
+use crate::lock::REQUIREMENTS;
+use crate::{FolderError, Place, digest};
+
+/// The versions of what Baton's package needs, and of what that needs.
+const OWN_PINS: &str = include_str!("../../../requirements/runtime.txt");
+/// What Baton's package needs itself.
+const OWN_NEEDS: &str = include_str!("../../../requirements/runtime.in");
+
+/// Baton's own packages, which are copied: workers and notebooks of one version have the same.
+const OWN_PACKAGES: [&str; 2] = ["baton", "baton_shim"];
+
+/// Settings of the administrator or of the student that a build has: where packages come from.
+const PASSED: &[&str] = &[
+    "UV_",
+    "ALL_PROXY",
+    "HTTPS_PROXY",
+    "HTTP_PROXY",
+    "NO_PROXY",
+    "all_proxy",
+    "https_proxy",
+    "http_proxy",
+    "no_proxy",
+    "SSL_CERT_",
+    "LANG",
+    "HOME",
+];
+
+/// How many lines a failed step is told with.
+const LINES: usize = 8;
+
+const CACHE: &str = "cache";
+const SOURCE: &str = "lock";
+const OWN: &str = "own.txt";
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum BuildError {
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    #[error("The disk of {} is full\nhint: make room there, or name another folder", path.display())]
+    DiskFull { path: PathBuf },
+    #[error("uv could not {what}: {said}{}", hint(said))]
+    Step { what: &'static str, said: String },
+    #[error("The environment could not be built: {0}")]
+    Io(#[from] io::Error),
+    #[error("{0}")]
+    Runner(String),
+}
+
+fn hint(said: &str) -> &'static str {
+    let offline = [
+        "dns error",
+        "Connection refused",
+        "Failed to fetch",
+        "Could not connect",
+    ];
+    match offline.iter().any(|sign| said.contains(sign)) {
+        true => {
+            "\nhint: a build needs the package index: let it reach the network, or give it an index with UV_DEFAULT_INDEX"
+        }
+        false => "\nhint: correct the lock",
+    }
+}
+
+/// What one environment is built with.
+#[derive(Debug, Clone)]
+pub struct Builder {
+    pub uv: PathBuf,
+    /// Where `baton` and `baton_shim` lie.
+    pub packages: PathBuf,
+    /// Which Python, as `uv venv --python` takes it; `None`: as the lock or its project wants it.
+    pub python: Option<OsString>,
+    /// Which Python comes first where the lock does not say it.
+    pub usual_python: Option<PathBuf>,
+}
+
+/// One call of a program.
+#[derive(Debug, Clone)]
+pub struct Step {
+    /// Completes "uv could not …".
+    pub what: &'static str,
+    pub program: PathBuf,
+    pub arguments: Vec<OsString>,
+    pub environment: Vec<(OsString, OsString)>,
+    pub folder: PathBuf,
+}
+
+/// What runs the steps of a build.
+pub trait Runner: Sync {
+    fn run(&self, step: &Step) -> impl Future<Output = Result<Output, BuildError>> + Send;
+}
+
+impl Builder {
+    /// What the environment is made of: another lock, Baton or Python is another environment.
+    #[must_use]
+    pub fn key(&self, lock: &Lock) -> String {
+        let parts = [
+            digest(lock),
+            env!("CARGO_PKG_VERSION").to_owned(),
+            format!("{:?} {:?}", self.python, self.usual_python),
+        ];
+        let key = baton_chunks::hash(parts.join("\n").as_bytes()).to_string();
+        key[..KEY_CHARACTERS].to_owned()
+    }
+
+    fn step(&self, what: &'static str, place: &Place, arguments: &[&OsStr]) -> Step {
+        Step {
+            what,
+            program: self.uv.clone(),
+            arguments: arguments.iter().map(OsString::from).collect(),
+            environment: self.environment(place),
+            folder: place.work().join(SOURCE),
+        }
+    }
+
+    fn environment(&self, place: &Place) -> Vec<(OsString, OsString)> {
+        let passed = std::env::vars_os().filter(|(name, _)| {
+            let name = name.to_string_lossy();
+            PASSED.iter().any(|known| name.starts_with(known))
+        });
+        let own = self.usual_python.as_deref().and_then(Path::parent);
+        let path = std::env::var_os("PATH").unwrap_or_default();
+        let folders = own.map(Path::to_owned).into_iter();
+        let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)));
+        let set = [
+            ("PATH", path.unwrap_or_default()),
+            // One that a link leads to would be another disk's.
+            ("UV_CACHE_DIR", place.work().join(CACHE).into()),
+            ("UV_PROJECT_ENVIRONMENT", place.environment().into()),
+            ("UV_COMPILE_BYTECODE", "1".into()),
+            ("UV_NO_PROGRESS", "1".into()),
+            ("UV_PYTHON_PREFERENCE", "system".into()),
+            ("NO_COLOR", "1".into()),
+        ];
+        let set = set.map(|(name, value)| (OsString::from(name), value));
+        passed.chain(set).collect()
+    }
+}
+
+/// In a path, which becomes part of the first line of programs.
+const KEY_CHARACTERS: usize = 32;
+
+/// Builds an environment at an empty place.
+///
+/// # Errors
+/// If a step fails, or the disk is full.
+pub async fn build(
+    builder: &Builder,
+    lock: &Lock,
+    place: &Place,
+    runner: &impl Runner,
+) -> Result<(), BuildError> {
+    let source = place.work().join(SOURCE);
+    let full = |error: io::Error| full_or(error.into(), place);
+    write_lock(lock, &source).map_err(full)?;
+    let (environment, python) = (place.environment(), place.python());
+    let (environment, python) = (environment.as_os_str(), python.as_os_str());
+    let mut create: Vec<&OsStr> = ["venv", "--quiet", "--allow-existing"]
+        .map(OsStr::new)
+        .into();
+    if let Some(python) = &builder.python {
+        create.extend(["--python".as_ref(), python.as_os_str()]);
+    }
+    create.push(environment);
+    let step = builder.step("create the environment", place, &create);
+    run(runner, &step, place).await?;
+    let site = site_packages(place)?;
+    for package in OWN_PACKAGES {
+        copy(&builder.packages.join(package), &site.join(package)).map_err(full)?;
+    }
+    let install: &[&str] = match lock.kind {
+        LockKind::Uv => &[
+            "sync",
+            "--quiet",
+            "--frozen",
+            "--no-install-project",
+            "--inexact",
+        ],
+        LockKind::Requirements => &["pip", "sync", "--quiet", "--require-hashes"],
+    };
+    let mut install: Vec<&OsStr> = install.iter().map(OsStr::new).collect();
+    if lock.kind == LockKind::Requirements {
+        install.extend(["--python".as_ref(), python, REQUIREMENTS.as_ref()]);
+    }
+    // A project that pins its Python has chosen it in the step before.
+    let step = builder.step("install the lock", place, &install);
+    run(runner, &step, place).await?;
+    let pins = place.work().join(OWN);
+    let needs = OWN_NEEDS.lines().filter(|line| !line.starts_with('#'));
+    let mut add: Vec<&OsStr> = ["pip", "install", "--quiet"].map(OsStr::new).into();
+    let options = locked_options(lock);
+    add.extend(options.iter().map(OsStr::new));
+    add.extend([
+        "--python".as_ref(),
+        python,
+        "--constraint".as_ref(),
+        pins.as_os_str(),
+    ]);
+    add.extend(needs.map(OsStr::new));
+    write_new(&pins, &own_pins(&installed(&site))).map_err(full)?;
+    let step = builder.step("add what Baton needs", place, &add);
+    run(runner, &step, place).await?;
+    let _ = fs::remove_dir_all(place.work().join(CACHE));
+    Ok(())
+}
+
+async fn run(runner: &impl Runner, step: &Step, place: &Place) -> Result<(), BuildError> {
+    let output = runner.run(step).await?;
+    match output.status.success() {
+        true => Ok(()),
+        false => Err(failed(step, &output, place)),
+    }
+}
+
+fn write_lock(lock: &Lock, folder: &Path) -> io::Result<()> {
+    fs::create_dir_all(folder)?;
+    for file in &lock.files {
+        let name = Path::new(&file.name).file_name();
+        let name = name.ok_or_else(|| io::Error::other("a file of the lock has no name"))?;
+        fs::write(folder.join(name), &file.text)?;
+    }
+    Ok(())
+}
+
+/// A package's code has run in the folder: no link that it left is followed.
+fn write_new(path: &Path, text: &str) -> io::Result<()> {
+    let _ = fs::remove_file(path);
+    let mut file = fs::File::options()
+        .write(true)
+        .create_new(true)
+        .open(path)?;
+    io::Write::write_all(&mut file, text.as_bytes())
+}
+
+/// Where a requirements file says that packages come from, for those that it does not name.
+fn locked_options(lock: &Lock) -> Vec<String> {
+    let options = [
+        "--index-url",
+        "--extra-index-url",
+        "--find-links",
+        "--no-index",
+        "-i",
+        "-f",
+    ];
+    let requirements = lock.files.iter().filter(|file| file.name == REQUIREMENTS);
+    let lines = requirements.flat_map(|file| file.text.lines().map(str::trim));
+    let lines = lines.filter(|line| {
+        let word = line.split([' ', '=']).next().unwrap_or_default();
+        options.contains(&word)
+    });
+    lines
+        .flat_map(|line| {
+            line.splitn(2, [' ', '='])
+                .map(|word| word.trim().to_owned())
+        })
+        .collect()
+}
+
+fn site_packages(place: &Place) -> io::Result<PathBuf> {
+    let entries = fs::read_dir(place.environment().join("lib"))?.flatten();
+    let folders = entries.map(|entry| entry.path().join("site-packages"));
+    let mut there = folders.filter(|folder| folder.is_dir());
+    there
+        .next()
+        .ok_or_else(|| io::Error::other("it has no folder for packages"))
+}
+
+/// The names of packages, as requirements spell them.
+fn installed(site: &Path) -> BTreeSet<String> {
+    let entries = fs::read_dir(site).into_iter().flatten().flatten();
+    let names = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (name, _) = name.strip_suffix(".dist-info")?.split_once('-')?;
+        Some(canonical(name))
+    });
+    names.collect()
+}
+
+fn canonical(name: &str) -> String {
+    name.to_lowercase().replace(['_', '.'], "-")
+}
+
+/// Without those that the lock has chosen itself.
+fn own_pins(installed: &BTreeSet<String>) -> String {
+    let is_open = |line: &&str| {
+        let name = line.split("==").next().unwrap_or_default();
+        !installed.contains(&canonical(name))
+    };
+    let pins = OWN_PINS.lines().filter(is_open);
+    pins.map(|line| format!("{line}\n")).collect()
+}
+
+/// Sources only: what Python compiled belongs to another Python.
+fn copy(from: &Path, to: &Path) -> io::Result<()> {
+    fs::create_dir_all(to)?;
+    for entry in fs::read_dir(from)? {
+        let entry = entry?;
+        let (name, path) = (entry.file_name(), entry.path());
+        if path.is_dir() {
+            if name != "__pycache__" {
+                copy(&path, &to.join(name))?;
+            }
+        } else {
+            fs::copy(&path, to.join(name))?;
+        }
+    }
+    Ok(())
+}
+
+fn failed(step: &Step, output: &Output, place: &Place) -> BuildError {
+    let said = String::from_utf8_lossy(&output.stderr);
+    let lines: Vec<&str> = said
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty())
+        .collect();
+    let last = &lines[lines.len().saturating_sub(LINES)..];
+    let said = match last.is_empty() {
+        true => format!("it ended with {}", output.status),
+        false => last.join(" "),
+    };
+    let error = BuildError::Step {
+        what: step.what,
+        said,
+    };
+    full_or(error, place)
+}
+
+fn full_or(error: BuildError, place: &Place) -> BuildError {
+    let is_full = match &error {
+        BuildError::Io(error) => error.kind() == io::ErrorKind::StorageFull,
+        BuildError::Step { said, .. } => said.contains("No space left on device"),
+        _ => false,
+    };
+    match is_full {
+        true => BuildError::DiskFull { path: place.work() },
+        false => error,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use baton_protocol::LockFile;
+
+    use super::*;
+
+    #[test]
+    fn what_the_lock_has_is_not_pinned_again() {
+        let installed = BTreeSet::from(["ipykernel".to_owned(), "jupyter-core".to_owned()]);
+        let pins = own_pins(&installed);
+        assert!(
+            !pins.contains("ipykernel==") && !pins.contains("jupyter-core=="),
+            "{pins}"
+        );
+        assert!(pins.contains("\ncloudpickle=="), "{pins}");
+    }
+
+    #[test]
+    fn what_baton_adds_comes_from_where_the_lock_comes_from() {
+        let lock = Lock {
+            kind: LockKind::Requirements,
+            files: vec![LockFile {
+                name: REQUIREMENTS.to_owned(),
+                text: "--no-index\n--find-links /wheels\n--index-url=https://a.example/?a=b\n# -i x\nnumpy==1 --hash=sha256:0\n".to_owned(),
+            }],
+        };
+        let expected = [
+            "--no-index",
+            "--find-links",
+            "/wheels",
+            "--index-url",
+            "https://a.example/?a=b",
+        ];
+        assert_eq!(locked_options(&lock), expected);
+    }
+}

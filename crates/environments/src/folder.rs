@@ -1,0 +1,343 @@
+//! A folder of environments, each in a folder of its own that is called by what it was built from.
+//!
+//! In: a key. Out: a complete environment that stays as long as it is held, or an empty place to build it. One process builds it,
+//! others wait; a build that was killed begins anew.
+//!
+//! ```text
+//! FOLDER/KEY.lock        whoever uses it holds this shared, whoever builds or removes it holds it alone
+//! FOLDER/KEY/work/venv   the environment
+//! FOLDER/KEY/complete    written last
+//! ```
+//!
+//! **Invariant:** nothing is removed that a process holds.
+
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, SystemTime};
+
+/// Between two looks at what another process builds.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
+/// With less room on its disk, a build first removes what no process holds.
+const ROOM_BYTES: u64 = 10 << 30;
+
+const COMPLETE: &str = "complete";
+const WORK: &str = "work";
+const ENVIRONMENT: &str = "venv";
+const LOCK: &str = "lock";
+
+#[derive(Debug, thiserror::Error)]
+#[error("{} cannot be used for environments: {source}", path.display())]
+pub struct FolderError {
+    path: PathBuf,
+    #[source]
+    source: io::Error,
+}
+
+/// Where environments are built.
+#[derive(Debug, Clone)]
+pub struct Folder {
+    path: PathBuf,
+}
+
+/// Where one environment is built.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Place {
+    root: PathBuf,
+}
+
+impl Place {
+    /// All that a build writes to.
+    #[must_use]
+    pub fn work(&self) -> PathBuf {
+        self.root.join(WORK)
+    }
+
+    #[must_use]
+    pub fn environment(&self) -> PathBuf {
+        self.work().join(ENVIRONMENT)
+    }
+
+    #[must_use]
+    pub fn python(&self) -> PathBuf {
+        self.environment().join("bin/python")
+    }
+}
+
+/// A complete environment, which is not removed before this value is dropped or its process has ended.
+#[derive(Debug)]
+pub struct Held {
+    place: Place,
+    _lock: File,
+}
+
+/// What a process gets that asks for an environment.
+#[derive(Debug)]
+pub enum Taken {
+    Complete(Held),
+    Empty(Vacant),
+}
+
+/// A place in which this process alone builds. Dropped before it is complete, it is empty again.
+#[derive(Debug)]
+pub struct Vacant {
+    place: Place,
+    is_complete: bool,
+    _lock: File,
+}
+
+impl Vacant {
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// From now on others find it. Take it again to hold it.
+    ///
+    /// # Errors
+    /// If that cannot be written down.
+    pub fn complete(mut self) -> Result<(), FolderError> {
+        let path = self.place.root.join(COMPLETE);
+        fs::write(&path, "").map_err(|source| FolderError { path, source })?;
+        self.is_complete = true;
+        Ok(())
+    }
+}
+
+impl Drop for Vacant {
+    fn drop(&mut self) {
+        if !self.is_complete {
+            remove(&self.place);
+        }
+    }
+}
+
+impl Held {
+    #[must_use]
+    pub fn place(&self) -> &Place {
+        &self.place
+    }
+}
+
+impl Folder {
+    #[must_use]
+    pub fn new(path: PathBuf) -> Self {
+        Self { path }
+    }
+
+    /// The environment with this key, or an empty place for it once no other process builds it.
+    ///
+    /// # Errors
+    /// Those of the folder itself.
+    pub async fn take(&self, key: &str) -> Result<Taken, FolderError> {
+        loop {
+            let taken = self.try_take(key).map_err(|source| FolderError {
+                path: self.path.clone(),
+                source,
+            })?;
+            if let Some(taken) = taken {
+                return Ok(taken);
+            }
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
+    }
+
+    fn try_take(&self, key: &str) -> io::Result<Option<Taken>> {
+        fs::create_dir_all(&self.path)?;
+        let root = self.path.join(key);
+        let complete = root.join(COMPLETE);
+        let lock = self.lock(key)?;
+        if is_taken(lock.try_lock_shared())? && complete.exists() {
+            let file = File::options().write(true).open(complete);
+            // Only to know later which was used last.
+            let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
+            let place = Place { root };
+            return Ok(Some(Taken::Complete(Held { place, _lock: lock })));
+        }
+        drop(lock);
+        let lock = self.lock(key)?;
+        if !is_taken(lock.try_lock())? || complete.exists() {
+            return Ok(None);
+        }
+        self.make_room(ROOM_BYTES, free_bytes);
+        let place = Place { root };
+        prepare(&place)?;
+        Ok(Some(Taken::Empty(Vacant {
+            place,
+            is_complete: false,
+            _lock: lock,
+        })))
+    }
+
+    fn lock(&self, key: &str) -> io::Result<File> {
+        let path = self.path.join(format!("{key}.{LOCK}"));
+        File::options()
+            .create(true)
+            .truncate(false)
+            .write(true)
+            .open(path)
+    }
+
+    /// Removes what no process holds, that which was used longest ago first, until there is room.
+    fn make_room(&self, wanted_bytes: u64, free: impl Fn(&Path) -> u64) {
+        let mut unused: Vec<(SystemTime, String)> = self.keys().collect();
+        unused.sort_unstable();
+        for (_, key) in unused {
+            if free(&self.path) >= wanted_bytes {
+                return;
+            }
+            let Ok(lock) = self.lock(&key) else { continue };
+            if matches!(lock.try_lock(), Ok(())) {
+                tracing::info!(
+                    "The environment {key} is removed: no worker offers it, and its disk has little room"
+                );
+                let root = self.path.join(&key);
+                remove(&Place { root });
+            }
+        }
+    }
+
+    /// Of those that are there, each with when it was used last.
+    fn keys(&self) -> impl Iterator<Item = (SystemTime, String)> {
+        let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
+        entries.filter_map(|entry| {
+            let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+            let name = entry.file_name().into_string().ok()?;
+            let complete = fs::metadata(entry.path().join(COMPLETE));
+            let used = complete.and_then(|complete| complete.modified());
+            is_folder.then(|| (used.unwrap_or(SystemTime::UNIX_EPOCH), name))
+        })
+    }
+}
+
+/// `false`: another process holds it.
+fn is_taken(taken: Result<(), TryLockError>) -> io::Result<bool> {
+    match taken {
+        Ok(()) => Ok(true),
+        Err(TryLockError::WouldBlock) => Ok(false),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
+}
+
+/// Nothing of an earlier build that was killed stays.
+fn prepare(place: &Place) -> io::Result<()> {
+    remove(place);
+    fs::create_dir_all(place.environment())
+}
+
+/// First the mark: what is half gone does not count as complete.
+fn remove(place: &Place) {
+    let _ = fs::remove_file(place.root.join(COMPLETE));
+    match fs::remove_dir_all(&place.root) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => {
+            let path = place.root.display();
+            tracing::warn!("{path} could not be removed: {error}");
+        }
+        _ => {}
+    }
+}
+
+/// What the disk of a folder has left; where the system does not say, enough.
+fn free_bytes(path: &Path) -> u64 {
+    let statistics = nix::sys::statvfs::statvfs(path);
+    statistics.map_or(u64::MAX, |found| {
+        found
+            .blocks_available()
+            .saturating_mul(found.fragment_size())
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    fn folder() -> (tempfile::TempDir, Folder) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("environments");
+        (folder, Folder::new(path))
+    }
+
+    fn build(vacant: &Vacant) {
+        let file = vacant.place().environment().join("file");
+        assert!(!file.exists(), "something of an earlier build is left");
+        fs::write(file, "x").unwrap();
+    }
+
+    async fn take(folder: &Folder, key: &str) -> Held {
+        loop {
+            match folder.take(key).await.unwrap() {
+                Taken::Complete(held) => return held,
+                Taken::Empty(vacant) => {
+                    build(&vacant);
+                    vacant.complete().unwrap();
+                }
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_environment_is_built_once_and_anew_after_a_build_that_was_killed() {
+        let (_guard, folder) = folder();
+        let left = folder.path.join("a/work/venv");
+        fs::create_dir_all(&left).unwrap();
+        fs::write(left.join("file"), "half").unwrap();
+        let held = take(&folder, "a").await;
+        let file = held.place().environment().join("file");
+        assert_eq!(fs::read_to_string(file).unwrap(), "x");
+        let again = folder.take("a").await.unwrap();
+        assert!(matches!(again, Taken::Complete(_)), "{again:?}");
+    }
+
+    #[tokio::test]
+    async fn a_build_that_fails_leaves_nothing() {
+        let (_guard, folder) = folder();
+        let Taken::Empty(vacant) = folder.take("a").await.unwrap() else {
+            panic!("nothing is there yet");
+        };
+        build(&vacant);
+        drop(vacant);
+        assert!(!folder.path.join("a").exists());
+    }
+
+    #[tokio::test]
+    async fn of_two_builders_one_builds_and_the_other_waits() {
+        let (_guard, folder) = folder();
+        let Taken::Empty(vacant) = folder.take("a").await.unwrap() else {
+            panic!("nothing is there yet");
+        };
+        assert!(folder.try_take("a").unwrap().is_none());
+        build(&vacant);
+        vacant.complete().unwrap();
+        let Some(Taken::Complete(held)) = folder.try_take("a").unwrap() else {
+            panic!("it is complete");
+        };
+        assert!(
+            matches!(folder.try_take("a").unwrap(), Some(Taken::Complete(other)) if other.place() == held.place())
+        );
+    }
+
+    #[tokio::test]
+    async fn room_is_made_of_what_nothing_holds_the_oldest_first() {
+        let (_guard, folder) = folder();
+        let held = take(&folder, "held").await;
+        for key in ["new", "old"] {
+            take(&folder, key).await;
+        }
+        let complete = File::options()
+            .write(true)
+            .open(folder.path.join("old/complete"));
+        let complete = complete.unwrap();
+        complete.set_modified(SystemTime::UNIX_EPOCH).unwrap();
+        let there = |key: &str| folder.path.join(key).exists();
+        let free = |_: &Path| u64::from(!there("old"));
+        folder.make_room(1, free);
+        let left = (there("held"), there("old"), there("new"));
+        assert_eq!(left, (true, false, true));
+        folder.make_room(9, |_| 0);
+        assert!(there("held") && !there("new"));
+        drop(held);
+        folder.make_room(9, |_| 0);
+        assert!(!there("held"));
+    }
+}

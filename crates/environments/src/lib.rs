@@ -1,0 +1,20 @@
+//! Environments that are built from locks, on workers and beside notebooks, with the same packages on both.
+//!
+//! In: a lock, and a program that installs packages (`uv`). Out: a Python that has what the lock names, Baton's own
+//! package, and what that needs.
+//!
+//! ```text
+//! lock ──> folder (who builds, and whether it is complete) ──> build (the steps) ──> Python
+//! ```
+//!
+//! **Invariant:** an environment is used only after its last step has written that it is complete.
+
+mod build;
+mod folder;
+mod lock;
+mod uv;
+
+pub use build::{BuildError, Builder, Runner, Step, build};
+pub use folder::{Folder, FolderError, Held, Place, Taken, Vacant};
+pub use lock::{LockError, digest, read_lock};
+pub use uv::{UvMissing, find_uv};

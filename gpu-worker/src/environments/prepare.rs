@@ -1,0 +1,164 @@
+//! One environment from its settings to the first session that ran a cell in it, again and again until it works.
+
+use std::path::{Path, PathBuf};
+use std::process::{Output, Stdio};
+use std::sync::Arc;
+use std::time::Duration;
+
+use anyhow::Context as _;
+use baton_environments::{
+    BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, read_lock,
+};
+use baton_protocol::{EnvironmentState, Lock};
+use tokio::process::Command;
+
+use super::{EnvironmentConfig, EnvironmentSource};
+use crate::context::Context;
+use crate::notice;
+use crate::sandbox::install_bare;
+
+/// Between two attempts, at first and at most.
+const PAUSE: Duration = Duration::from_secs(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+
+/// Prints where Baton's packages lie.
+const QUESTION: &str = "import os, baton_shim; print(os.path.dirname(os.path.dirname(os.path.abspath(baton_shim.__file__))))";
+
+pub(super) async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
+    let environments = &context.environments;
+    let name = config.name.as_str();
+    let mut pause = PAUSE;
+    // What sessions may still use, though the lock has changed since.
+    let mut held = Vec::new();
+    loop {
+        let why = match attempt(&context, &config, &mut held).await {
+            Ok((python, version)) => {
+                tracing::info!("The environment {name} is ready (Python {version})");
+                pause = PAUSE;
+                environments.change(name, |known| {
+                    known.state = EnvironmentState::Ready {};
+                    known.python_version = Some(version);
+                    known.python = Some(python);
+                });
+                environments.doubted(name).await;
+                continue;
+            }
+            Err(error) => format!("{error:#}"),
+        };
+        tracing::error!("No cell runs in the environment {name}: {why}");
+        environments.change(name, |known| {
+            known.state = EnvironmentState::Failed { reason: why };
+        });
+        tokio::select! {
+            () = tokio::time::sleep(pause) => {}
+            () = environments.doubted(name) => {}
+        }
+        pause = (2 * pause).min(LONGEST_PAUSE);
+    }
+}
+
+/// Returns its Python, which has run a cell, and its version.
+async fn attempt(
+    context: &Context,
+    config: &EnvironmentConfig,
+    held: &mut Vec<Held>,
+) -> anyhow::Result<(PathBuf, String)> {
+    let python = match &config.source {
+        EnvironmentSource::Python(python) => python.clone(),
+        EnvironmentSource::Lock(path) => {
+            // Read anew, because an administrator may have mended it.
+            let lock = read_lock(path)?;
+            let hash = digest(&lock);
+            context.environments.change(&config.name, |known| {
+                known.lock = Some((hash, lock.clone()));
+            });
+            let built = built(context, &config.name, &lock).await?;
+            let python = built.place().python();
+            if !held.iter().any(|held| held.place() == built.place()) {
+                held.push(built);
+            }
+            python
+        }
+    };
+    let tried = context.try_a_session_of(&python).await;
+    let version = tried.map_err(|error| {
+        let (why, _) = notice::why_not_started(&error);
+        anyhow::anyhow!(why.trim_end().to_owned())
+    })?;
+    Ok((python, version))
+}
+
+async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Held> {
+    let config = &context.config;
+    let own = config.python.as_ref().or(config.usual_python.as_ref());
+    let own = own.context(
+        "No Python is there from which an environment could be made\nhint: set worker.python",
+    )?;
+    let builder = Builder {
+        uv: find_uv()?,
+        packages: packages_of(own).await?,
+        python: None,
+        usual_python: Some(own.clone()),
+    };
+    let folder = Folder::new(config.environments_folder.clone());
+    let key = builder.key(lock);
+    loop {
+        match folder.take(&key).await? {
+            Taken::Complete(held) => return Ok(held),
+            Taken::Empty(vacant) => {
+                tracing::info!("Building the environment {name} from its lock");
+                let work = vacant.place().work();
+                let walls = Walls {
+                    context,
+                    python: own,
+                    work: &work,
+                };
+                build(&builder, lock, vacant.place(), &walls).await?;
+                vacant.complete()?;
+            }
+        }
+    }
+}
+
+/// The sandbox of a build, where sessions have one.
+struct Walls<'a> {
+    context: &'a Context,
+    python: &'a Path,
+    /// The only folder to which it writes.
+    work: &'a Path,
+}
+
+impl Runner for Walls<'_> {
+    async fn run(&self, step: &Step) -> Result<Output, BuildError> {
+        let config = &self.context.config;
+        match &self.context.sandbox {
+            Some(sandbox) => {
+                let installed = sandbox.install(config, self.python, self.work, step);
+                let installed = installed.await;
+                installed.map_err(|error| BuildError::Runner(error.to_string()))
+            }
+            None => Ok(install_bare(step).await?),
+        }
+    }
+}
+
+/// Where the worker's own Python has Baton's packages.
+async fn packages_of(python: &Path) -> anyhow::Result<PathBuf> {
+    let asked = Command::new(python)
+        .args(["-P", "-c", QUESTION])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = asked
+        .await
+        .with_context(|| format!("Failed to start {}", python.display()))?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let folder = PathBuf::from(said.trim_end());
+    anyhow::ensure!(
+        output.status.success() && folder.is_absolute(),
+        "{} does not have Baton's Python package",
+        python.display()
+    );
+    Ok(folder)
+}

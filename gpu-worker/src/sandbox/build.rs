@@ -1,0 +1,101 @@
+//! A sandbox in which packages are installed: the walls of a session, and a network that leads out.
+//!
+//! In: one step of a build. Out: how it ended. Installing a package may run its code.
+//!
+//! **Invariant:** a step writes to one folder.
+
+use std::path::Path;
+use std::process::{Output, Stdio};
+
+use baton_environments::Step;
+use tokio::process::Command;
+
+use super::egress::Egress;
+use super::sys::{end_with_parent, join};
+use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError, Variable};
+use crate::Config;
+
+impl Bubblewrap {
+    /// `python`: the worker's own, from which environments may be made.
+    pub(crate) async fn install(
+        &self,
+        config: &Config,
+        python: &Path,
+        writable: &Path,
+        step: &Step,
+    ) -> Result<Output, SandboxError> {
+        let own_egress = match self.network {
+            // Without the programs for it a build has no network, which not all builds need.
+            NetworkChoice::None => Egress::open(&config.dial.address, &config.runtime_folder).ok(),
+            NetworkChoice::Egress | NetworkChoice::Host => None,
+        };
+        let egress = self.egress.as_ref().or(own_egress.as_ref());
+        let mut view = self.view(python).await?;
+        view.read_only(&step.program);
+        let variables = step.environment.iter();
+        let variables: Vec<Variable<'_>> = variables
+            .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
+            .collect();
+        view.of_environment(&variables, self.limits.scratch_bytes);
+        view.writable(writable, writable);
+        if let Some(egress) = egress {
+            view.replaced("/etc/resolv.conf".as_ref(), &egress.resolver);
+        }
+        let mut command = Command::new(&self.program);
+        command.env_clear().envs(step.environment.iter().cloned());
+        Self::settle(&mut command);
+        self.enter(&mut command, &view)?;
+        let gate = match egress {
+            Some(egress) => Some((egress, egress.hold(&mut command)?)),
+            None => None,
+        };
+        let group = self.groups.create()?;
+        if let Some(group) = &group {
+            join(&mut command, group.doors()?);
+        }
+        command
+            .arg("--chdir")
+            .arg(&step.folder)
+            .arg("--")
+            .arg(&step.program)
+            .args(&step.arguments);
+        let mut outermost = spawn(&mut command)?;
+        drop(command);
+        let _carrier = match gate {
+            Some((egress, gate)) => Some(egress.connect(gate).await?),
+            None => None,
+        };
+        Ok(ended(&mut outermost).await?)
+    }
+}
+
+/// The same without a sandbox.
+pub(crate) async fn install_bare(step: &Step) -> std::io::Result<Output> {
+    let mut command = Command::new(&step.program);
+    command
+        .env_clear()
+        .envs(step.environment.iter().cloned())
+        .args(&step.arguments)
+        .current_dir(&step.folder);
+    end_with_parent(&mut command);
+    let mut outermost = spawn(&mut command)?;
+    ended(&mut outermost).await
+}
+
+fn spawn(command: &mut Command) -> std::io::Result<Outermost> {
+    command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    Outermost::spawn(command)
+}
+
+async fn ended(outermost: &mut Outermost) -> std::io::Result<Output> {
+    let (stdout, stderr) = outermost.output().await?;
+    let status = outermost.child().wait().await?;
+    Ok(Output {
+        status,
+        stdout,
+        stderr,
+    })
+}
