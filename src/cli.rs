@@ -1,12 +1,14 @@
 //! The command line. Flags that are settings come from the table of settings, with their help.
 
 mod actions;
+mod env;
 mod files;
 mod plan;
 mod run;
 
 use std::{ffi::OsString, path::PathBuf};
 
+pub(crate) use self::env::ENV;
 use baton_gpu_worker::gpu::{sleep, trial};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
 
@@ -101,6 +103,7 @@ pub(crate) fn command() -> Command {
         )
         .subcommand(install())
         .subcommand(people())
+        .subcommand(env::env())
         .subcommand(files::files())
         .subcommand(with_flags(
             Command::new("doctor")

@@ -67,6 +67,13 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
             cli::python(matches),
             matches.get_flag("json"),
         ),
+        cli::ENV => match matches.subcommand() {
+            Some((command, matches)) => {
+                let settings = Settings::read(surroundings, flags(cli::ENV, matches))?;
+                commands::env::main(surroundings, &settings, command, matches)
+            }
+            None => Ok(ExitCode::FAILURE),
+        },
         "people" => match matches.subcommand() {
             Some((command, matches)) => {
                 let flags = flags("people", matches);

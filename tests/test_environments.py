@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 import subprocess
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -201,3 +205,78 @@ def building(processes: list[psutil.Process]) -> list[str]:
         except psutil.Error:
             continue
     return [line for line in lines if "uv pip" in line or "build_wheel" in line or "/uv" in line]
+
+
+def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels) -> None:
+    lock = wheels.lock(course.folder / "two.txt", course_tool="2.0")
+    section = f'[environment.two]\nlock = "{lock}"'
+    worker = course.start_worker(section)
+    course.wait_until_ready("two")
+
+    def env(*arguments: str, code: int = 0) -> str:
+        # Where this process looks for kernels.
+        kernels = {"JUPYTER_DATA_DIR": os.environ["JUPYTER_DATA_DIR"]}
+        said = course.run("env", *arguments, BATON_COURSE="two", **kernels)
+        assert said.returncode == code, said.stdout + said.stderr
+        return said.stdout
+
+    assert env("sync", "two", "--check", code=1) == (
+        "The environment two is not installed here\nhint: run `baton env sync two`\n"
+    )
+    assert re.search(r"^two +3\.\d+ +1 of 1 ready +not installed$", env("list"), re.MULTILINE), env("list")
+    said = env("sync")
+    assert re.search(r"^The environment two is installed \(Python 3\.\S+, lock [0-9a-f]{8}\)$", said, re.MULTILINE), (
+        said
+    )
+    assert 'Select the kernel "Python (shared GPU) - two" in your notebook' in said
+    notebook = course.notebook("two", name="baton-two")
+    notebook.run("import course_tool\nthing = course_tool.Thing()").ok()
+    result = notebook.gpu("thing.size += 1\ncourse_tool.VERSION").ok()
+    assert (result.value, result.stderr) == ("'2.0'", "")
+    assert notebook.evaluate("thing.size") == 4
+    assert env("sync", "two").startswith("The environment two is up to date (")
+    assert env("sync", "two", "--check").startswith("The environment two is up to date (")
+
+    (information,) = Path(course.service.place.folder, "home/.local/share/baton").rglob("course_tool-2.0.dist-info")
+    information.rename(information.with_name("course_tool-9.9.dist-info"))
+    changed = "The packages of two have changed since it was installed here:\n  course-tool: 2.0 before, 9.9 now\n"
+    assert env("sync", "two", "--check", code=1) == f"{changed}hint: run `baton env sync two`\n"
+    assert env("sync", "two").startswith(f"{changed}The environment two is installed (")
+    assert env("sync", "two", "--check").startswith("The environment two is up to date (")
+
+    wheels.lock(lock, course_tool="3.0")
+    course.service.end(worker, signal.SIGTERM)
+    assert env("sync", "two", "--check").startswith("The environment two is up to date (")
+    course.start_worker(section, name=worker)
+    outdated = re.compile(r"^two +3\.\d+ +1 of 1 ready +outdated$", re.MULTILINE)
+    wait_until(lambda: outdated.search(env("list")), "the new lock is built", seconds=60)
+    assert "The lock of two has changed" in env("sync", "two", "--check", code=1)
+    env("sync", "two")
+    newer = course.notebook("two", name="baton-two")
+    assert newer.gpu(VERSION).ok().stdout == "3.0\n"
+    unknown = course.run("env", "sync", "four")
+    assert "No worker offers or has offered the environment four" in unknown.stderr
+    assert "`baton env list` lists those that there are" in unknown.stderr
+
+
+def test_a_package_that_differs_is_named_before_the_run_with_what_mends_it(course: Class, wheels: Wheels) -> None:
+    wheels.make("course_other", "1.0")
+    wheels.make("course_other", "2.0")
+    lock = wheels.lock(course.folder / "two.txt", course_tool="2.0", course_other="2.0")
+    course.start_worker(f'[environment.two]\nlock = "{lock}"')
+    course.wait_until_ready("two")
+    site = course.folder / "site-packages"
+    for name in ("course_tool", "course_other"):
+        with zipfile.ZipFile(wheels.folder / f"{name}-1.0-py3-none-any.whl") as wheel:
+            wheel.extractall(site)
+    notebook = course.notebook("two")
+    notebook.run(f"import sys; sys.path.append({str(site)!r})\nimport course_tool\nthing = course_tool.Thing()").ok()
+    result = notebook.gpu("print('runs')\nthing.size").ok()
+    assert result.value == "3"
+    assert result.stderr == (
+        "warning: This notebook has course-tool 1.0, the environment two of your course has 2.0; "
+        "objects of it may behave differently\n"
+        "hint: run 'baton env sync two' in a terminal and select the kernel that it names\n"
+    )
+    assert notebook.gpu("thing.size").ok().stderr == ""
+    assert "course-other 1.0" in notebook.gpu("import course_other").stderr + notebook.gpu("1").stderr

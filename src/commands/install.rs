@@ -9,10 +9,7 @@ use std::{
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::{
-    python::{self, Python},
-    settings::Surroundings,
-};
+use crate::{python, settings::Surroundings};
 
 const SPECIFICATION: &str =
     include_str!("../../kernelspec/data/share/jupyter/kernels/baton/kernel.json");
@@ -66,7 +63,7 @@ pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result
         Place::Prefix { prefix, .. } => prefix.join("share/jupyter"),
     };
     let folder = jupyter.join("kernels/baton");
-    let specification = specification(&python)?;
+    let specification = shown(specification(&python.executable)?);
     write(&folder, &specification)
         .with_context(|| format!("Failed to write the kernelspec into {}", folder.display()))?;
     println!(
@@ -83,18 +80,22 @@ pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result
 }
 
 /// The wheel's kernelspec, with this Python, and with this program where the Python would not find it.
-fn specification(python: &Python) -> anyhow::Result<String> {
+pub(super) fn specification(python: &Path) -> anyhow::Result<Value> {
     let mut specification: Value =
         serde_json::from_str(SPECIFICATION).context("The built-in kernelspec is damaged")?;
-    specification["argv"][0] = json!(python.executable);
+    specification["argv"][0] = json!(python);
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
-    if program.parent() != python.executable.parent() {
+    if program.parent() != python.parent() {
         specification["env"] = json!({ "BATON_BINARY": program });
     }
-    Ok(format!("{specification:#}\n"))
+    Ok(specification)
 }
 
-fn write(folder: &Path, specification: &str) -> io::Result<()> {
+pub(super) fn shown(specification: Value) -> String {
+    format!("{specification:#}\n")
+}
+
+pub(super) fn write(folder: &Path, specification: &str) -> io::Result<()> {
     fs::create_dir_all(folder)?;
     for (name, bytes) in LOGOS {
         fs::write(folder.join(name), bytes)?;

@@ -7,6 +7,7 @@ pub(crate) mod broker;
 pub(crate) mod chunks;
 pub(crate) mod config;
 pub(crate) mod doctor;
+pub(crate) mod env;
 pub(crate) mod files;
 pub(crate) mod install;
 mod join;

@@ -77,12 +77,12 @@ macro_rules! settings {
 settings! {
     #[doc = "The broker's address. Without it, the first `%%gpu` cell starts a broker for this user on this machine."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency"])),
+    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "A file with certificates (PEM) of authorities, such as the university's own, to trust in addition to the system's. They apply to a broker and a JupyterHub whose addresses begin with `https`."]
     ca_file: Option<PathBuf> = "ca_file",
-    flag: Some(("ca-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency"])),
+    flag: Some(("ca-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
     default: Nothing { described: "none: the authorities that the system trusts" };
 
     #[doc = "The secret that broker, workers and notebooks share. It cannot be in the configuration file: use `token_file`."]
@@ -92,7 +92,7 @@ settings! {
 
     #[doc = "A file that holds the secret that broker, workers and notebooks share."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency"])),
+    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
     default: Computed {
         text: |surroundings| surroundings.credential("token"),
         described: "`$CREDENTIALS_DIRECTORY/token` with `LoadCredential=token:FILE` of systemd; for a broker that listens on TCP, `token` in `state_folder`, created at the first start",
@@ -136,6 +136,14 @@ settings! {
     flag: None,
     default: Text("true");
 
+    #[doc = "The folder in which `baton env sync` installs the environments of courses for notebooks. Use a disk with room for the packages."]
+    environments_folder: PathBuf = "environments_folder",
+    flag: Some(("environments-folder", &["env"])),
+    default: Computed {
+        text: |surroundings| surroundings.data_folder().join("environments").display().to_string(),
+        described: "`$XDG_DATA_HOME/baton/environments`, else `~/.local/share/baton/environments`",
+    };
+
     #[doc = "The size limit of the trash: the files beside a notebook that `%%gpu` cells deleted or replaced. The oldest are removed first. `baton files restore` restores them."]
     trash_limit: Size = "trash.limit",
     flag: None,
@@ -148,7 +156,7 @@ settings! {
 
     #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
-    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency"])),
+    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
     default: Computed {
         text: |surroundings| surroundings.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",

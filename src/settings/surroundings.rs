@@ -85,6 +85,14 @@ impl Surroundings {
             .join("baton")
     }
 
+    /// What lasts and is no setting: installed environments.
+    pub(crate) fn data_folder(&self) -> PathBuf {
+        let folder = self.folder("XDG_DATA_HOME");
+        folder
+            .unwrap_or_else(|| self.home().join(".local/share"))
+            .join("baton")
+    }
+
     /// Where Jupyter looks for kernels of this user.
     pub(crate) fn jupyter_folder(&self) -> PathBuf {
         if let Some(folder) = self.folder("JUPYTER_DATA_DIR") {

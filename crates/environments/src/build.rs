@@ -8,7 +8,7 @@
 //!
 //! **Invariant:** after the first step that may run a package's code, nothing is written outside of the steps.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fs;
 use std::io;
@@ -18,6 +18,7 @@ use std::process::Output;
 use baton_protocol::{Lock, LockKind};
 
 use crate::lock::REQUIREMENTS;
+use crate::packages::{canonical, installed, site_packages};
 use crate::{FolderError, Place, digest};
 
 /// The versions of what Baton's package needs, and of what that needs.
@@ -42,6 +43,8 @@ const PASSED: &[&str] = &[
     "SSL_CERT_",
     "LANG",
     "HOME",
+    "TMPDIR",
+    "XDG_",
 ];
 
 /// How many lines a failed step is told with.
@@ -62,6 +65,8 @@ pub enum BuildError {
     Step { what: &'static str, said: String },
     #[error("The environment could not be built: {0}")]
     Io(#[from] io::Error),
+    #[error("{} does not have Baton's Python package\nhint: install it there, or name another Python", python.display())]
+    NoBaton { python: PathBuf },
     #[error("{0}")]
     Runner(String),
 }
@@ -89,6 +94,9 @@ pub struct Builder {
     pub packages: PathBuf,
     /// Which Python, as `uv venv --python` takes it; `None`: as the lock or its project wants it.
     pub python: Option<OsString>,
+    /// Whether downloads are kept for this build only. Where packages of people who need not trust each other are
+    /// installed, the code of one must not reach those of another.
+    pub own_cache: bool,
     /// Which Python comes first where the lock does not say it.
     pub usual_python: Option<PathBuf>,
 }
@@ -143,8 +151,6 @@ impl Builder {
         let path = std::env::join_paths(folders.chain(std::env::split_paths(&path)));
         let set = [
             ("PATH", path.unwrap_or_default()),
-            // One that a link leads to would be another disk's.
-            ("UV_CACHE_DIR", place.work().join(CACHE).into()),
             ("UV_PROJECT_ENVIRONMENT", place.environment().into()),
             ("UV_COMPILE_BYTECODE", "1".into()),
             ("UV_NO_PROGRESS", "1".into()),
@@ -152,7 +158,11 @@ impl Builder {
             ("NO_COLOR", "1".into()),
         ];
         let set = set.map(|(name, value)| (OsString::from(name), value));
-        passed.chain(set).collect()
+        let cache = place.work().join(CACHE);
+        let cache = self
+            .own_cache
+            .then(|| ("UV_CACHE_DIR".into(), cache.into()));
+        passed.chain(set).chain(cache).collect()
     }
 }
 
@@ -183,7 +193,8 @@ pub async fn build(
     create.push(environment);
     let step = builder.step("create the environment", place, &create);
     run(runner, &step, place).await?;
-    let site = site_packages(place)?;
+    let none = || io::Error::other("it has no folder for packages");
+    let site = site_packages(&place.environment()).ok_or_else(none)?;
     for package in OWN_PACKAGES {
         copy(&builder.packages.join(package), &site.join(package)).map_err(full)?;
     }
@@ -275,35 +286,11 @@ fn locked_options(lock: &Lock) -> Vec<String> {
         .collect()
 }
 
-fn site_packages(place: &Place) -> io::Result<PathBuf> {
-    let entries = fs::read_dir(place.environment().join("lib"))?.flatten();
-    let folders = entries.map(|entry| entry.path().join("site-packages"));
-    let mut there = folders.filter(|folder| folder.is_dir());
-    there
-        .next()
-        .ok_or_else(|| io::Error::other("it has no folder for packages"))
-}
-
-/// The names of packages, as requirements spell them.
-fn installed(site: &Path) -> BTreeSet<String> {
-    let entries = fs::read_dir(site).into_iter().flatten().flatten();
-    let names = entries.filter_map(|entry| {
-        let name = entry.file_name().into_string().ok()?;
-        let (name, _) = name.strip_suffix(".dist-info")?.split_once('-')?;
-        Some(canonical(name))
-    });
-    names.collect()
-}
-
-fn canonical(name: &str) -> String {
-    name.to_lowercase().replace(['_', '.'], "-")
-}
-
 /// Without those that the lock has chosen itself.
-fn own_pins(installed: &BTreeSet<String>) -> String {
+fn own_pins(installed: &BTreeMap<String, String>) -> String {
     let is_open = |line: &&str| {
         let name = line.split("==").next().unwrap_or_default();
-        !installed.contains(&canonical(name))
+        !installed.contains_key(&canonical(name))
     };
     let pins = OWN_PINS.lines().filter(is_open);
     pins.map(|line| format!("{line}\n")).collect()
@@ -365,7 +352,8 @@ mod tests {
 
     #[test]
     fn what_the_lock_has_is_not_pinned_again() {
-        let installed = BTreeSet::from(["ipykernel".to_owned(), "jupyter-core".to_owned()]);
+        let installed = ["ipykernel", "jupyter-core"].map(|name| (name.to_owned(), "1".to_owned()));
+        let installed = BTreeMap::from(installed);
         let pins = own_pins(&installed);
         assert!(
             !pins.contains("ipykernel==") && !pins.contains("jupyter-core=="),

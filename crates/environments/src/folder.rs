@@ -11,6 +11,7 @@
 //!
 //! **Invariant:** nothing is removed that a process holds.
 
+use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
@@ -38,6 +39,7 @@ pub struct FolderError {
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
+    kept: BTreeSet<String>,
 }
 
 /// Where one environment is built.
@@ -122,7 +124,43 @@ impl Held {
 impl Folder {
     #[must_use]
     pub fn new(path: PathBuf) -> Self {
-        Self { path }
+        let kept = BTreeSet::new();
+        Self { path, kept }
+    }
+
+    /// These stay, though no process holds them.
+    #[must_use]
+    pub fn keeping(self, kept: BTreeSet<String>) -> Self {
+        Self { kept, ..self }
+    }
+
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The environment with this key, if it is complete.
+    #[must_use]
+    pub fn complete(&self, key: &str) -> Option<Place> {
+        let root = self.path.join(key);
+        root.join(COMPLETE).exists().then_some(Place { root })
+    }
+
+    /// The environment with this key is built anew when it is taken again.
+    ///
+    /// # Errors
+    /// If a process holds it, or its mark cannot be removed.
+    pub fn discard(&self, key: &str) -> Result<(), FolderError> {
+        let discard = || {
+            if !is_taken(self.lock(key)?.try_lock())? {
+                return Err(io::Error::from(io::ErrorKind::ResourceBusy));
+            }
+            fs::remove_file(self.path.join(key).join(COMPLETE))
+        };
+        discard().map_err(|source| FolderError {
+            path: self.path.join(key),
+            source,
+        })
     }
 
     /// The environment with this key, or an empty place for it once no other process builds it.
@@ -185,6 +223,9 @@ impl Folder {
         for (_, key) in unused {
             if free(&self.path) >= wanted_bytes {
                 return;
+            }
+            if self.kept.contains(&key) {
+                continue;
             }
             let Ok(lock) = self.lock(&key) else { continue };
             if matches!(lock.try_lock(), Ok(())) {
@@ -312,9 +353,16 @@ mod tests {
         let Some(Taken::Complete(held)) = folder.try_take("a").unwrap() else {
             panic!("it is complete");
         };
+        folder.discard("a").unwrap_err();
         assert!(
             matches!(folder.try_take("a").unwrap(), Some(Taken::Complete(other)) if other.place() == held.place())
         );
+        drop(held);
+        folder.discard("a").unwrap();
+        assert!(matches!(
+            folder.try_take("a").unwrap(),
+            Some(Taken::Empty(_))
+        ));
     }
 
     #[tokio::test]
@@ -334,6 +382,11 @@ mod tests {
         folder.make_room(1, free);
         let left = (there("held"), there("old"), there("new"));
         assert_eq!(left, (true, false, true));
+        folder
+            .clone()
+            .keeping(["new".to_owned()].into())
+            .make_room(9, |_| 0);
+        assert!(there("held") && there("new"));
         folder.make_room(9, |_| 0);
         assert!(there("held") && !there("new"));
         drop(held);

@@ -12,9 +12,11 @@
 mod build;
 mod folder;
 mod lock;
+mod packages;
 mod uv;
 
 pub use build::{BuildError, Builder, Runner, Step, build};
 pub use folder::{Folder, FolderError, Held, Place, Taken, Vacant};
 pub use lock::{LockError, digest, read_lock};
+pub use packages::{installed, packages_of, site_packages};
 pub use uv::{UvMissing, find_uv};

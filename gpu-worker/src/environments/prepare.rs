@@ -1,16 +1,16 @@
 //! One environment from its settings to the first session that ran a cell in it, again and again until it works.
 
 use std::path::{Path, PathBuf};
-use std::process::{Output, Stdio};
+use std::process::Output;
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::Context as _;
 use baton_environments::{
-    BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, read_lock,
+    BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, packages_of,
+    read_lock,
 };
 use baton_protocol::{EnvironmentState, Lock};
-use tokio::process::Command;
 
 use super::{EnvironmentConfig, EnvironmentSource};
 use crate::context::Context;
@@ -20,9 +20,6 @@ use crate::sandbox::install_bare;
 /// Between two attempts, at first and at most.
 const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-
-/// Prints where Baton's packages lie.
-const QUESTION: &str = "import os, baton_shim; print(os.path.dirname(os.path.dirname(os.path.abspath(baton_shim.__file__))))";
 
 pub(super) async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     let environments = &context.environments;
@@ -98,6 +95,7 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
         uv: find_uv()?,
         packages: packages_of(own).await?,
         python: None,
+        own_cache: true,
         usual_python: Some(own.clone()),
     };
     let folder = Folder::new(config.environments_folder.clone());
@@ -140,25 +138,4 @@ impl Runner for Walls<'_> {
             None => Ok(install_bare(step).await?),
         }
     }
-}
-
-/// Where the worker's own Python has Baton's packages.
-async fn packages_of(python: &Path) -> anyhow::Result<PathBuf> {
-    let asked = Command::new(python)
-        .args(["-P", "-c", QUESTION])
-        .current_dir("/")
-        .stdin(Stdio::null())
-        .kill_on_drop(true)
-        .output();
-    let output = asked
-        .await
-        .with_context(|| format!("Failed to start {}", python.display()))?;
-    let said = String::from_utf8_lossy(&output.stdout);
-    let folder = PathBuf::from(said.trim_end());
-    anyhow::ensure!(
-        output.status.success() && folder.is_absolute(),
-        "{} does not have Baton's Python package",
-        python.display()
-    );
-    Ok(folder)
 }

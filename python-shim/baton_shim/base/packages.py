@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 FOLDER = "BATON_PACKAGES_FOLDER"
 """Where the worker wants the overlay."""
 MAY_INSTALL = "BATON_PACKAGES_MAY_INSTALL"
+ENVIRONMENT = "BATON_OFFERED_ENVIRONMENT"
+"""Set by a worker for a session in one of the environments that it offers to courses."""
 SOURCES = "sources.jsonl"
 """In the overlay: the options of `install` that say where packages come from, one a line with its value."""
 REFUSAL = (
@@ -40,8 +42,8 @@ class Installed(NamedTuple):
     """What the overlay has, as `pip install` is told it, each package with its version."""
     sources: tuple[tuple[str, ...], ...] = ()
     """Where that came from, in options of pip."""
-    notebook: frozenset[str] = frozenset()
-    """The packages that the notebook has itself."""
+    notebook: tuple[tuple[str, str], ...] = ()
+    """The packages that the notebook has itself, with their versions."""
 
 
 NOTHING = Installed()
@@ -157,6 +159,49 @@ class Overlay:
         return lines[-1] if lines else f"it ended with {ended.returncode}"
 
 
+class Comparison:
+    """In a session: packages of which the notebook has another version. Each is named once, when something of it is
+    imported for the notebook's state or cells.
+    """
+
+    def __init__(self, environment: str) -> None:
+        self._environment = environment
+        self._own: frozenset[str] | None = None  # what a session needs itself, whatever the notebook has
+        self._differing: dict[str, tuple[str, str]] = {}
+        self._modules: dict[str, list[str]] = {}
+
+    def begin(self, notebook: dict[str, str]) -> None:
+        """The notebook has said what it has; nothing of its state is here yet when it says so for the first time."""
+        if self._own is None:
+            self._own = frozenset(sys.modules)
+        here = found(sys.path)
+        both = ((name, version, notebook[name]) for name, version in here if name in notebook)
+        self._differing = {name: (own, its) for name, own, its in both if own and its and own != its}
+
+    def news(self) -> list[str]:
+        return [self._line(name) for name in [*self._differing] if self._is_used(name)]
+
+    def _is_used(self, name: str) -> bool:
+        if name not in self._modules:
+            from importlib.metadata import PackageNotFoundError, distribution
+
+            try:
+                self._modules[name] = [*dict.fromkeys(modules_of(distribution(name)))]
+            except PackageNotFoundError:  # it was removed meanwhile
+                self._modules[name] = []
+        return any(module in sys.modules and module not in (self._own or ()) for module in self._modules[name])
+
+    def _line(self, name: str) -> str:
+        own, its = self._differing.pop(name)
+        where = f"the environment {self._environment} of your course" if self._environment else "the worker"
+        hint = (
+            f"run 'baton env sync {self._environment}' in a terminal and select the kernel that it names"
+            if self._environment
+            else f"run '%pip install {name}=={own}' in an ordinary cell and restart the kernel"
+        )
+        return f"This notebook has {name} {its}, {where} has {own}; objects of it may behave differently\nhint: {hint}"
+
+
 class Packages:
     """What the notebook's sessions have besides the worker's packages; both ends know it.
 
@@ -164,8 +209,9 @@ class Packages:
     which packages the notebook itself has. What belongs to another one stays in the session.
     """
 
-    def __init__(self, overlay: Overlay | None = None) -> None:
+    def __init__(self, overlay: Overlay | None = None, environment: str = "") -> None:
         self.overlay = overlay
+        self._comparison = Comparison(environment)
         self.notes: list[str] = []
         """For the student: what was installed again."""
         self.troubles: list[str] = []
@@ -194,7 +240,7 @@ class Packages:
     def look(self) -> Installed | None:
         """What the other end lacks."""
         self._news = (
-            self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=shared(sys.path))
+            self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=found(sys.path))
         )
         return self._news if self._news != self._told else None
 
@@ -208,12 +254,13 @@ class Packages:
         notebook = news.notebook if self.overlay is not None else self._known.notebook
         self._known = self._told = news._replace(notebook=notebook)
         if self.overlay is not None:
+            self._comparison.begin(dict(notebook))
             self._install(self.overlay, news)
 
     def came_here(self) -> bool:
         """In the notebook: whether it has got a package since then that so far only the session had."""
-        had, self._known = self._known, self._known._replace(notebook=shared(sys.path))
-        new = self._known.notebook - had.notebook
+        had, self._known = self._known, self._known._replace(notebook=found(sys.path))
+        new = dict(self._known.notebook).keys() - dict(had.notebook).keys()
         return any(name_of(pin) in new for pin in had.pins)
 
     def take_notes(self) -> list[str]:
@@ -221,7 +268,7 @@ class Packages:
         return notes
 
     def take_troubles(self) -> list[str]:
-        troubles, self.troubles = self.troubles, []
+        troubles, self.troubles = [*self.troubles, *self._comparison.news()], []
         return troubles
 
     def _look(self, overlay: Overlay) -> Installed:
@@ -230,8 +277,9 @@ class Packages:
         here = overlay.pins()
         names = {name_of(pin) for pin in here}
         self.missing.clear()
+        notebook = dict(self._known.notebook)
         for module, package in overlay.modules().items():
-            if package not in self._known.notebook:
+            if package not in notebook:
                 self.missing[module] = package
         failed = [pin for pin in self._failed if name_of(pin) not in names]
         if not here and not failed:
@@ -263,14 +311,25 @@ class Packages:
 
 def begin() -> Packages:
     """In a session, before anything else is imported that looks at `sys.path` or `sys.executable`."""
-    folder, may_install = os.environ.pop(FOLDER, ""), os.environ.pop(MAY_INSTALL, "")
-    return Packages(Overlay(folder, may_install == "1") if folder else None)
+    folder, may_install, environment = (os.environ.pop(name, "") for name in (FOLDER, MAY_INSTALL, ENVIRONMENT))
+    return Packages(Overlay(folder, may_install == "1") if folder else None, environment)
 
 
 def shared(path: Iterable[str]) -> frozenset[str]:
     """The names of all packages that are installed there."""
-    names = (name for entry in path if os.path.basename(entry) in SHARED for name in listed(entry))
-    return frozenset(canonical(name.partition("-")[0]) for name in names if name.endswith((".dist-info", ".egg-info")))
+    return frozenset(dict(found(path)))
+
+
+def found(path: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """All packages that are installed there, with the versions that Python finds first."""
+    names = [name for entry in path if os.path.basename(entry) in SHARED for name in listed(entry)]
+    packages: dict[str, str] = {}
+    for name in names:
+        stem, extension = os.path.splitext(name)
+        if extension in (".dist-info", ".egg-info"):
+            package, _, version = stem.partition("-")
+            packages.setdefault(canonical(package), version.partition("-")[0])
+    return tuple(sorted(packages.items()))
 
 
 def listed(folder: str) -> list[str]:

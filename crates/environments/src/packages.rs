@@ -1,0 +1,62 @@
+//! What is installed in a Python, as far as environments depend on it.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Stdio;
+
+use tokio::process::Command;
+
+use crate::BuildError;
+
+/// Prints where Baton's packages lie.
+const QUESTION: &str = "import os, baton_shim; print(os.path.dirname(os.path.dirname(os.path.abspath(baton_shim.__file__))))";
+
+/// Where this Python has Baton's packages.
+///
+/// # Errors
+/// If it does not have them.
+pub async fn packages_of(python: &Path) -> Result<PathBuf, BuildError> {
+    let asked = Command::new(python)
+        .args(["-P", "-c", QUESTION])
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output();
+    let output = asked.await?;
+    let said = String::from_utf8_lossy(&output.stdout);
+    let folder = PathBuf::from(said.trim_end());
+    match output.status.success() && folder.is_absolute() {
+        true => Ok(folder),
+        false => Err(BuildError::NoBaton {
+            python: python.to_owned(),
+        }),
+    }
+}
+
+/// The packages in a folder, each by its name as requirements spell it, with its version.
+#[must_use]
+pub fn installed(site: &Path) -> BTreeMap<String, String> {
+    let entries = fs::read_dir(site).into_iter().flatten().flatten();
+    let packages = entries.filter_map(|entry| {
+        let name = entry.file_name().into_string().ok()?;
+        let (name, version) = name.strip_suffix(".dist-info")?.split_once('-')?;
+        Some((canonical(name), version.to_owned()))
+    });
+    packages.collect()
+}
+
+/// Where an environment has its packages.
+#[must_use]
+pub fn site_packages(environment: &Path) -> Option<PathBuf> {
+    let entries = fs::read_dir(environment.join("lib")).ok()?.flatten();
+    let is_python = |name: &OsStr| name.as_encoded_bytes().starts_with(b"python");
+    let folders = entries.filter(|entry| is_python(&entry.file_name()));
+    let mut folders = folders.map(|entry| entry.path().join("site-packages"));
+    folders.find(|folder| folder.is_dir())
+}
+
+pub(crate) fn canonical(name: &str) -> String {
+    name.to_lowercase().replace(['_', '.'], "-")
+}

@@ -1,0 +1,123 @@
+//! `baton env`: the environments of courses, beside notebooks.
+
+mod here;
+mod sync;
+
+use std::process::ExitCode;
+
+use anyhow::Context;
+use baton_protocol::{
+    EnvironmentState,
+    api::{Course, EnvironmentOverview, Page},
+};
+use baton_transport::Api;
+use clap::ArgMatches;
+use serde::Serialize;
+
+use self::here::Here;
+use super::ask::{client, shown, text};
+use crate::settings::{Settings, Surroundings};
+
+pub(crate) fn main(
+    surroundings: &Surroundings,
+    settings: &Settings,
+    command: &str,
+    matches: &ArgMatches,
+) -> anyhow::Result<ExitCode> {
+    let api = client(settings)?;
+    let here = Here::new(surroundings, settings);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .context("Failed to start")?;
+    runtime.block_on(async {
+        match command {
+            "list" => list(&api, &here, matches.get_flag("json")).await,
+            _ => {
+                let name = match matches.get_one::<String>("name") {
+                    Some(name) => name.clone(),
+                    None => of_course(&api, settings).await?,
+                };
+                match matches.get_flag("check") {
+                    true => sync::check(&api, &here, &name).await,
+                    false => sync::sync(&api, &here, &name).await,
+                }
+            }
+        }
+    })
+}
+
+/// As JSON.
+#[derive(Serialize)]
+struct Listed {
+    #[serde(flatten)]
+    environment: EnvironmentOverview,
+    /// Of the lock that is installed here.
+    installed: Option<String>,
+}
+
+async fn list(api: &Api, here: &Here, json: bool) -> anyhow::Result<ExitCode> {
+    let page: Page<EnvironmentOverview> = api.ask("/v1/environments", &[]).await?;
+    let environments = page.items.into_iter().map(|environment| Listed {
+        installed: here.installed(&environment.environment).map(|own| own.lock),
+        environment,
+    });
+    let environments: Vec<Listed> = environments.collect();
+    print!("{}", shown(environments.as_slice(), json, table)?);
+    Ok(ExitCode::SUCCESS)
+}
+
+fn table(environments: &[Listed]) -> String {
+    let rows = environments.iter().map(|listed| {
+        let Listed {
+            environment,
+            installed,
+        } = listed;
+        let workers = environment.workers.iter();
+        let ready = workers.clone().filter(|offer| is_ready(&offer.state));
+        let python = ready.clone().find_map(|offer| offer.python_version.clone());
+        let here = match (&environment.lock, installed) {
+            (None, _) => "no lock",
+            (Some(_), None) => "not installed",
+            (lock, installed) if lock == installed => "up to date",
+            _ => "outdated",
+        };
+        [
+            environment.environment.clone(),
+            python.unwrap_or_default(),
+            format!("{} of {} ready", ready.count(), workers.count()),
+            here.to_owned(),
+        ]
+    });
+    let titles = ["ENVIRONMENT", "PYTHON", "WORKERS", "HERE"];
+    text::table(titles, rows, "No environments")
+}
+
+fn is_ready(state: &EnvironmentState) -> bool {
+    matches!(state, EnvironmentState::Ready {})
+}
+
+/// The environment of the only course of the person, or of the one that the settings name.
+async fn of_course(api: &Api, settings: &Settings) -> anyhow::Result<String> {
+    let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
+    let wanted = |course: &Course| {
+        settings
+            .course
+            .as_ref()
+            .is_none_or(|own| *own == course.course)
+    };
+    let courses = courses.items.into_iter().filter(wanted);
+    let mut names: Vec<String> = courses.filter_map(|course| course.environment).collect();
+    names.sort_unstable();
+    names.dedup();
+    match names.pop() {
+        Some(name) if names.is_empty() => Ok(name),
+        Some(_) => anyhow::bail!(
+            "Your courses have several environments\nhint: name one; `baton env list` lists them"
+        ),
+        None => anyhow::bail!(
+            "Your course has no environment of its own: its cells run in the workers' Python\nhint: `baton env list` lists \
+             those that there are"
+        ),
+    }
+}
