@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import sys
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.service import BINARY, run_binary
+from end_to_end.service import BINARY, on_small_disk, run_binary
 from end_to_end.waiting import wait_until
 from end_to_end.wheels import Wheels, python_with
 
@@ -64,10 +65,10 @@ class Class:
         (self.folder / "courses.toml").write_text(COURSES)
         service.start_broker(BATON_BROKER_COURSES_FILE=str(self.folder / "courses.toml"))
 
-    def start_worker(self, *sections: str, name: str | None = None, **environment: str) -> str:
+    def start_worker(self, *sections: str, name: str | None = None, **options: Any) -> str:
         configuration = self.folder / "worker.toml"
         configuration.write_text("\n".join(sections))
-        return self.service.start_worker(name, BATON_CONFIG=str(configuration), **environment)
+        return self.service.start_worker(name, BATON_CONFIG=str(configuration), **options)
 
     def notebook(self, course: str, name: str = "baton", **environment: str) -> Kernel:
         return self.service.kernel(self._new_kernel, name=name, BATON_COURSE=course, **environment)
@@ -175,26 +176,64 @@ def test_a_build_that_was_killed_begins_anew_and_its_code_reaches_nothing(course
     section = f'[environment.two]\nlock = "{lock}"'
     name = course.start_worker(section)
 
-    def begun() -> list[Path]:
-        return list(builds.rglob("begun"))
-
-    wait_until(begun, "the package's own code runs", seconds=60)
+    wait_until(lambda: begun(builds), "the package's own code runs", seconds=60)
     assert course.state("two") == "preparing"
     waiting = course.notebook("two").begin("%%gpu\nimport course_built\nprint(course_built.REACHED)")
     line = f"{name} is preparing two"
     waiting.wait_for(lambda result: line in "\n".join(result.notices), "the line says that it is being prepared")
     course.service.kill(name)
     wait_until(lambda: not building(place.processes()), "the build has ended with its worker")
-    for file in begun():
+    for file in begun(builds):
         file.unlink()
     course.start_worker(section, name=name)
-    wait_until(begun, "it is built anew", seconds=60)
+    wait_until(lambda: begun(builds), "it is built anew", seconds=60)
     go.touch()
     waiting.wait_for_text("[", seconds=60)
     assert waiting.finish().ok().stdout == "[False, False]\n"
     assert not secret.with_name("secret.new").exists()
     assert [path.name for path in builds.glob("*/complete")] == ["complete"]
     assert not list(builds.glob("*/work/cache"))
+
+
+def test_of_two_workers_with_one_folder_one_builds(course: Class, wheels: Wheels) -> None:
+    place = course.service.place
+    go = place.signs / "go"
+    wheels.make_source("course_built", go, go)
+    lock = wheels.lock(course.folder / "two.txt", course_built="1.0")
+    builds = place.folder / "home/.cache/baton/environments"
+    section = f'[environment.two]\nlock = "{lock}"'
+    names = [course.start_worker(section)]
+    wait_until(lambda: begun(builds), "the first one builds", seconds=60)
+    names.append(course.start_worker(section))
+    go.touch()
+
+    def states() -> list[dict[str, Any]]:
+        workers = json.loads(course.run("workers", "--json").stdout)
+        return [offered["state"] for worker in workers for offered in worker["machine"]["environments"]]
+
+    wait_until(lambda: states() == [{"ready": {}}] * 2, "both are ready", seconds=60)
+    said = "Building the environment two"
+    assert [said in course.service.log(name) for name in names] == [True, False]
+
+
+def test_a_full_disk_is_named_and_the_worker_goes_on(course: Class, wheels: Wheels) -> None:
+    lock = wheels.lock(course.folder / "two.txt", course_tool="2.0")
+    disk = course.folder / "disk"
+    # The small disk is only for the worker's own processes.
+    sandbox = {"BATON_WORKER_SANDBOX": "none", "BATON_WORKER_PYTHON": sys.executable}
+    course.start_worker(
+        f'[environment.two]\nlock = "{lock}"\n[worker]\nenvironments = "{disk}"', prefix=on_small_disk(disk), **sandbox
+    )
+    wait_until(lambda: course.state("two") == "failed", "the build has failed", seconds=60)
+    why = course.environments()["two"]["state"]["failed"]["reason"]
+    assert why.startswith(f"The disk of {disk}/"), why
+    assert why.endswith("is full hint: make room there, or name another folder"), why
+    assert course.notebook("another").gpu("1").ok().value == "1"
+
+
+def begun(builds: Path) -> list[Path]:
+    """What the code of a package leaves in a folder that changes all the time."""
+    return [Path(folder, "begun") for folder, _, files in os.walk(builds) if "begun" in files]
 
 
 def building(processes: list[psutil.Process]) -> list[str]:

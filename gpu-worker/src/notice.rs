@@ -12,8 +12,7 @@ use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
 use baton_humanize::bytes;
-use baton_protocol::shim::Hello;
-use baton_protocol::{Cell, Output, RemoteError};
+use baton_protocol::{Output, RemoteError};
 
 pub(crate) use self::files::{
     file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,
@@ -222,12 +221,11 @@ pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
     (what_happened, hint)
 }
 
+/// The versions of both ends, and the program of the session.
 pub(crate) fn python_differs(
-    cell: &Cell,
-    session: &Hello,
+    (notebook, worker, python): (&str, &str, &str),
     environment: Option<&str>,
 ) -> RemoteError {
-    let (notebook, worker) = (&cell.python_version, &session.python_version);
     let hint = match environment {
         Some(name) => format!(
             "run `baton env sync {name}` in a terminal, then select the kernel that it names"
@@ -240,7 +238,6 @@ pub(crate) fn python_differs(
         Some(name) => format!("the environment {name} of its course"),
         None => "the worker".to_owned(),
     };
-    let python = &session.python;
     let what = format!("The notebook runs Python {notebook}, {of} Python {worker} ({python})");
     error("PythonDiffers", &what, &hint)
 }
@@ -284,6 +281,24 @@ mod tests {
             session_died(&death, 3 << 30).value,
             "The Python process that ran the cell ended (signal 9) with 3 GiB of memory; \
              its last line was: Killed. Your variables are as they were before the cell"
+        );
+    }
+
+    #[test]
+    fn another_python_is_mended_by_the_environment_of_the_course() {
+        let told = python_differs(("3.12", "3.13", "/opt/python"), Some("ml101"));
+        assert_eq!(
+            told.value,
+            "The notebook runs Python 3.12, the environment ml101 of its course Python 3.13 (/opt/python). \
+             Your variables are as they were before the cell"
+        );
+        let hint = told.hint.unwrap_or_default();
+        assert!(hint.contains("`baton env sync ml101`"), "{hint}");
+        let told = python_differs(("3.12", "3.13", "/opt/python"), None);
+        assert!(
+            told.value.contains("the worker Python 3.13"),
+            "{}",
+            told.value
         );
     }
 

@@ -1,6 +1,6 @@
 //! Each check is a sentence, and what is wrong comes with a fix.
 
-use std::{fs, os::unix::fs::PermissionsExt};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 use crate::home::{Home, Said, python, said};
 
@@ -169,6 +169,31 @@ fn a_wrong_configuration_is_one_of_the_findings() {
     assert_eq!(said.status.code(), Some(1));
     assert!(said.stdout.contains("Unknown key wrong"), "{}", said.stdout);
     assert!(said.stdout.contains("is Python 3."), "{}", said.stdout);
+}
+
+#[test]
+fn environments_of_a_worker_are_looked_at() {
+    let home = Home::new();
+    home.write("good.txt", "a==1 --hash=sha256:0\n");
+    home.write("bad.txt", "a==1\n");
+    let path = |name: &str| home.path(name).display().to_string();
+    let text = format!(
+        "[worker]\nsandbox = \"none\"\n[environment.good]\nlock = {:?}\n[environment.bad]\nlock = {:?}\n\
+         [environment.gone]\npython = \"/nowhere/python\"\n",
+        path("good.txt"),
+        path("bad.txt"),
+    );
+    home.write(".config/baton/config.toml", &text);
+    let python = python();
+    let uv = Path::new(&python).parent().unwrap().display().to_string();
+    let mut command = home.command(&["doctor", "--python", &python]);
+    let said = said(command.env("PATH", format!("{uv}:/usr/bin:/bin")));
+    let good = "ok     The environment good: a worker here can build its lock";
+    assert!(said.stdout.contains(good), "{}", said.stdout);
+    let fix = fix(&said, "The environment bad: ");
+    assert!(fix.contains("uv pip compile --generate-hashes"), "{fix}");
+    let gone = "The environment gone: The session could not start: Failed to start /nowhere/python";
+    assert!(said.stdout.contains(gone), "{}", said.stdout);
 }
 
 #[test]

@@ -54,12 +54,12 @@ class Wheels:
         return wheels
 
     def pack(self, package: Distribution) -> None:
-        """As it is installed, less the programs, which are made anew when it is installed."""
+        """As it is installed, less programs, which are made anew when it is installed, and thousands of stubs."""
         name = package.metadata["Name"].replace("-", "_").replace(".", "_").lower()
         tags = (package.read_text("WHEEL") or "").splitlines()
         parts = zip(*(line.removeprefix("Tag: ").split("-") for line in tags if line.startswith("Tag: ")), strict=True)
         tag = "-".join(".".join(sorted(set(part))) for part in parts)
-        files = [file for file in package.files or () if ".." not in file.parts and file.suffix != ".pyc"]
+        files = [file for file in package.files or () if ".." not in file.parts and file.suffix not in (".pyc", ".pyi")]
         record = ""
         with zipfile.ZipFile(self.folder / f"{name}-{package.version}-{tag}.whl", "w") as wheel:
             for file in files:

@@ -134,6 +134,7 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
             dt { "Time limit" } dd { (limit(course.timeout_ms)) }
             dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
             @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
+            @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }
             dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
         } }
     }

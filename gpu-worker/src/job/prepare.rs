@@ -164,7 +164,12 @@ async fn start_fresh(
     let (session, state) = tokio::try_join!(session, state)?;
     let (cell, hello) = (&order.submission.cell, &session.hello);
     if hello.python_version != cell.python_version {
-        let error = notice::python_differs(cell, hello, order.environment.as_deref());
+        let ends = (
+            &*cell.python_version,
+            &*hello.python_version,
+            &*hello.python,
+        );
+        let error = notice::python_differs(ends, order.environment.as_deref());
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))

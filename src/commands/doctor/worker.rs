@@ -2,8 +2,9 @@
 
 use std::path::Path;
 
+use baton_environments::{find_uv, read_lock};
 use baton_gpu_worker::{
-    Config, SandboxChoice,
+    Config, EnvironmentConfig, EnvironmentSource, SandboxChoice,
     gpu::{self, MONITORING},
 };
 use baton_protocol::WorkerId;
@@ -47,7 +48,35 @@ pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
     let (sandbox, has_sandbox) = sandbox(settings, python);
     findings.push(sandbox);
     findings.push(runs_a_cell(settings, python, has_sandbox));
+    let environments = settings.environment.0.iter();
+    findings.extend(environments.map(|config| environment(settings, config, has_sandbox)));
     findings
+}
+
+/// One that courses can name. A lock is read and not built, which may take minutes.
+fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool) -> Finding {
+    let name = &config.name;
+    let (checked, good) = match &config.source {
+        EnvironmentSource::Python(python) => (
+            try_a_session(settings, python, in_sandbox),
+            "a session of it starts and runs a cell",
+        ),
+        EnvironmentSource::Lock(lock) => (
+            read_lock(lock)
+                .map_err(anyhow::Error::new)
+                .and_then(|_| Ok(find_uv()?))
+                .map(drop),
+            "a worker here can build its lock",
+        ),
+    };
+    match checked {
+        Ok(()) => Finding::Good(format!("The environment {name}: {good}")),
+        Err(error) => {
+            let error = format!("{error:#}");
+            let (what, fix) = error.split_once("\nhint: ").unwrap_or((&error, SETTINGS));
+            Finding::wrong(format!("The environment {name}: {what}"), fix)
+        }
+    }
 }
 
 /// Whether `baton worker` gets the sandbox that it wants, and whether sessions here have one.
