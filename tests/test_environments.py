@@ -133,10 +133,16 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
     plain = course.notebook("another")
     assert plain.gpu("import course_tool").error == ("ModuleNotFoundError", "No module named 'course_tool'")
     (course.folder / "courses.toml").write_text('[course.another]\nenvironment = "two"\n')
-    wait_until(
-        lambda: plain.run(f"%%gpu\n{VERSION}", stop_on_error=False).stdout == "2.0\n",
-        "the notebook gets a session of the environment that its course has now",
-    )
+    said = ""
+
+    def has_changed() -> bool:
+        nonlocal said
+        result = plain.run(f"%%gpu\n{VERSION}", stop_on_error=False)
+        said = result.stderr
+        return result.stdout == "2.0\n"
+
+    wait_until(has_changed, "the notebook gets a session of the environment that its course has now")
+    assert "Your course now uses the environment two, so this cell runs in a new session" in said
     assert plain.run("x = 5\n").error is None
     assert plain.gpu(f"x += 1\n{VERSION}\nx").ok().value == "6"
 

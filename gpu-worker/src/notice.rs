@@ -242,6 +242,17 @@ pub(crate) fn python_differs(
     error("PythonDiffers", &what, &hint)
 }
 
+/// Its session was of another Python.
+pub(crate) fn another_environment(environment: Option<&str>) -> String {
+    let now = match environment {
+        Some(name) => format!("the environment {name}"),
+        None => "the worker's own Python".to_owned(),
+    };
+    format!(
+        "Your course now uses {now}, so this cell runs in a new session; your variables are safe"
+    )
+}
+
 pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError {
     error(
         "SessionFailed",

@@ -94,9 +94,9 @@ pub struct Builder {
     pub packages: PathBuf,
     /// Which Python, as `uv venv --python` takes it; `None`: as the lock or its project wants it.
     pub python: Option<OsString>,
-    /// Whether downloads are kept for this build only. Where packages of people who need not trust each other are
-    /// installed, the code of one must not reach those of another.
-    pub own_cache: bool,
+    /// Whether people who need not trust each other use what is built: downloads are kept for this build only, so that
+    /// the code of one package reaches no other environment, and no Python is downloaded, which would lie outside.
+    pub is_shared: bool,
     /// Which Python comes first where the lock does not say it.
     pub usual_python: Option<PathBuf>,
 }
@@ -157,12 +157,14 @@ impl Builder {
             ("UV_PYTHON_PREFERENCE", "system".into()),
             ("NO_COLOR", "1".into()),
         ];
+        let shared = [
+            ("UV_CACHE_DIR", place.work().join(CACHE).into()),
+            ("UV_PYTHON_DOWNLOADS", "never".into()),
+        ];
+        let shared = shared.into_iter().filter(|_| self.is_shared);
+        let set = set.into_iter().chain(shared);
         let set = set.map(|(name, value)| (OsString::from(name), value));
-        let cache = place.work().join(CACHE);
-        let cache = self
-            .own_cache
-            .then(|| ("UV_CACHE_DIR".into(), cache.into()));
-        passed.chain(set).chain(cache).collect()
+        passed.chain(set).collect()
     }
 }
 

@@ -17,6 +17,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use tokio::task::spawn_blocking;
+
 /// Between two looks at what another process builds.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
 /// With less room on its disk, a build first removes what no process holds.
@@ -169,7 +171,11 @@ impl Folder {
     /// Those of the folder itself.
     pub async fn take(&self, key: &str) -> Result<Taken, FolderError> {
         loop {
-            let taken = self.try_take(key).map_err(|source| FolderError {
+            let (folder, own) = (self.clone(), key.to_owned());
+            // What is left of a build that was killed may be large.
+            let taken = spawn_blocking(move || folder.try_take(&own)).await;
+            let taken = taken.map_err(io::Error::other).flatten();
+            let taken = taken.map_err(|source| FolderError {
                 path: self.path.clone(),
                 source,
             })?;

@@ -95,7 +95,7 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
         uv: find_uv()?,
         packages: packages_of(own).await?,
         python: None,
-        own_cache: true,
+        is_shared: true,
         usual_python: Some(own.clone()),
     };
     let folder = Folder::new(config.environments_folder.clone());

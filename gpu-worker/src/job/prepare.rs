@@ -50,14 +50,22 @@ pub(crate) async fn prepare<'context>(
         let environment = environment.unwrap_or_default();
         Ending::not_started(notice::environment_not_ready(environment, &why))
     })?;
-    let lost = has_lost_mirror(session.as_ref());
-    if lost {
+    let lost_mirror = has_lost_mirror(session.as_ref());
+    if lost_mirror {
         order.warnings.push(notice::mirror_lost_before());
     }
+    let is_of_another = |session: &Session| session.python() != python;
+    let has_another = session.as_ref().is_some_and(is_of_another);
+    if has_another {
+        let environment = order.environment.as_deref();
+        order
+            .warnings
+            .push(notice::another_environment(environment));
+    }
+    let lost = lost_mirror || has_another;
     loop {
         let base = state.base();
         let usable = session.as_ref().filter(|_| !lost);
-        let usable = usable.filter(|session| session.python() == python);
         let held = usable.and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {

@@ -33,6 +33,8 @@ const DEVICE: &str = "tap0";
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
 const PATIENCE: Duration = Duration::from_secs(20);
+/// Between two looks at a sandbox that bubblewrap is still building.
+const LOOK_EVERY: Duration = Duration::from_millis(2);
 
 /// Addresses that are not on the internet: private, shared by carriers, of one link (and of clouds' metadata), of
 /// benchmarks, of groups and reserved ones. The carrier does not carry version 6 of the protocol.
@@ -109,6 +111,10 @@ impl Egress {
                 said: "it ended before it had a network".to_owned(),
             });
         };
+        // Without its numbers of users, who enters the sandbox has no rights there.
+        while fs::read(format!("/proc/{child_pid}/uid_map"))?.is_empty() {
+            tokio::time::sleep(LOOK_EVERY).await;
+        }
         let network = OwnedFd::from(fs::File::open(format!("/proc/{child_pid}/ns/net"))?);
         let user = owner_of(network.as_fd())?;
         let carrier = self.carry(&network, &user).await?;

@@ -115,7 +115,7 @@ async fn builder(wanted: &EnvironmentLock) -> anyhow::Result<Builder> {
         uv: find_uv()?,
         packages: packages_of(&usual).await?,
         python,
-        own_cache: false,
+        is_shared: false,
         usual_python: Some(own.executable),
     })
 }

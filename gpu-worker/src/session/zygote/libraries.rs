@@ -1,12 +1,12 @@
-//! Which libraries zygotes load: those that the settings name, and those that sessions were seen to use.
+//! Which libraries zygotes load: those that the settings name, and those that sessions of their Python were seen to use.
 //!
 //! In: the memory maps of sessions. Out: names, also for the next worker on this machine.
 //!
 //! **Invariant:** nothing that a cell does adds a name which is not in [`KNOWN`].
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use nix::unistd::Pid;
 
@@ -32,8 +32,9 @@ const FILE: &str = "libraries.json";
 
 pub(super) struct Libraries {
     named: Vec<String>,
-    seen: BTreeSet<String>,
-    left_out: BTreeSet<String>,
+    /// Of each Python, as the worker calls it: environments have libraries of their own.
+    seen: BTreeMap<String, BTreeSet<String>>,
+    left_out: BTreeMap<String, BTreeSet<String>>,
     file: PathBuf,
 }
 
@@ -41,25 +42,33 @@ impl Libraries {
     pub(super) fn open(config: &Config) -> Self {
         let file = config.mirrors.join(FILE);
         // A file that was damaged costs a few slow starts.
-        let seen: BTreeSet<String> = fs::read(&file)
+        let mut seen: BTreeMap<String, BTreeSet<String>> = fs::read(&file)
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
             .unwrap_or_default();
+        seen.retain(|python, _| Path::new(python).exists());
+        for names in seen.values_mut() {
+            names.retain(|name| is_known(name));
+        }
         Self {
             named: config.preload.clone(),
-            seen: seen.into_iter().filter(|name| is_known(name)).collect(),
-            left_out: BTreeSet::new(),
+            seen,
+            left_out: BTreeMap::new(),
             file,
         }
     }
 
-    /// What a zygote is to load.
-    pub(super) fn wanted(&self) -> Vec<String> {
-        let seen = KNOWN.iter().filter(|(name, _)| self.seen.contains(*name));
+    /// What a zygote of this Python is to load.
+    pub(super) fn wanted(&self, python: &Path) -> Vec<String> {
+        let has = |of: &BTreeMap<String, BTreeSet<String>>, name: &str| {
+            let names = of.get(&key(python));
+            names.is_some_and(|names| names.contains(name))
+        };
+        let seen = KNOWN.iter().filter(|(name, _)| has(&self.seen, name));
         let seen = seen.flat_map(|(_, parts)| parts.iter().map(|part| (*part).to_owned()));
         let mut wanted: Vec<String> = Vec::new();
         for name in seen.chain(self.named.iter().cloned()) {
-            if !self.left_out.contains(&name) && !wanted.contains(&name) {
+            if !has(&self.left_out, &name) && !wanted.contains(&name) {
                 wanted.push(name);
             }
         }
@@ -67,26 +76,28 @@ impl Libraries {
     }
 
     /// Whether the process has a known library that was not seen before.
-    pub(super) fn learn(&mut self, process: Pid) -> bool {
+    pub(super) fn learn(&mut self, python: &Path, process: Pid) -> bool {
         let Ok(maps) = fs::read(format!("/proc/{process}/maps")) else {
             return false;
         };
         let maps = String::from_utf8_lossy(&maps);
-        let before = self.seen.len();
+        let seen = self.seen.entry(key(python)).or_default();
+        let before = seen.len();
         for (name, _) in KNOWN {
-            if !self.seen.contains(*name) && maps.contains(&format!("-packages/{name}/")) {
-                self.seen.insert((*name).to_owned());
+            if !seen.contains(*name) && maps.contains(&format!("-packages/{name}/")) {
+                seen.insert((*name).to_owned());
             }
         }
-        let has_news = self.seen.len() > before;
+        let has_news = seen.len() > before;
         if has_news && let Err(error) = self.save() {
             tracing::warn!(%error, "The libraries that sessions use could not be written down");
         }
         has_news
     }
 
-    pub(super) fn leave_out(&mut self, library: &str) {
-        self.left_out.insert(library.to_owned());
+    pub(super) fn leave_out(&mut self, python: &Path, library: &str) {
+        let left_out = self.left_out.entry(key(python)).or_default();
+        left_out.insert(library.to_owned());
     }
 
     fn save(&self) -> std::io::Result<()> {
@@ -94,6 +105,10 @@ impl Libraries {
         fs::write(&new, serde_json::to_vec(&self.seen)?)?;
         fs::rename(new, &self.file)
     }
+}
+
+fn key(python: &Path) -> String {
+    python.to_string_lossy().into_owned()
 }
 
 fn is_known(name: &str) -> bool {
@@ -108,8 +123,8 @@ mod tests {
     fn libraries(folder: &std::path::Path, named: &[&str]) -> Libraries {
         Libraries {
             named: named.iter().map(|name| (*name).to_owned()).collect(),
-            seen: BTreeSet::new(),
-            left_out: BTreeSet::new(),
+            seen: BTreeMap::new(),
+            left_out: BTreeMap::new(),
             file: folder.join(FILE),
         }
     }
@@ -118,17 +133,21 @@ mod tests {
     fn named_libraries_follow_those_that_were_seen_and_one_can_be_left_out() {
         let folder = tempfile::tempdir().unwrap();
         let mut libraries = libraries(folder.path(), &["course", "torch"]);
-        libraries.seen.insert("torch".to_owned());
-        assert_eq!(libraries.wanted(), ["torch", "torch._dynamo", "course"]);
-        libraries.leave_out("course");
-        assert_eq!(libraries.wanted(), ["torch", "torch._dynamo"]);
+        let (one, other) = (Path::new("/one/python"), Path::new("/other/python"));
+        let torch = BTreeSet::from(["torch".to_owned()]);
+        libraries.seen.insert(key(one), torch);
+        assert_eq!(libraries.wanted(one), ["torch", "torch._dynamo", "course"]);
+        libraries.leave_out(one, "course");
+        assert_eq!(libraries.wanted(one), ["torch", "torch._dynamo"]);
+        assert_eq!(libraries.wanted(other), ["course", "torch"]);
     }
 
     #[test]
     fn a_process_without_known_libraries_teaches_nothing() {
         let folder = tempfile::tempdir().unwrap();
         let mut libraries = libraries(folder.path(), &[]);
-        assert!(!libraries.learn(Pid::this()));
-        assert!(libraries.wanted().is_empty());
+        let python = Path::new("/python");
+        assert!(!libraries.learn(python, Pid::this()));
+        assert!(libraries.wanted(python).is_empty());
     }
 }

@@ -87,7 +87,7 @@ impl Zygotes {
             warm.insert(python.to_owned(), watch::Sender::new(State::Making));
         }
         match self.make(python, &[]).await {
-            Ok(()) if !lock(&self.libraries).wanted().is_empty() => self.load(python),
+            Ok(()) if !lock(&self.libraries).wanted(python).is_empty() => self.load(python),
             Ok(()) => {}
             Err(error) => {
                 tracing::warn!("Sessions start without a prepared process: {error}");
@@ -101,7 +101,7 @@ impl Zygotes {
         if !self.ground.config.warm_starts {
             return;
         }
-        let has_news = lock(&self.libraries).learn(kernel);
+        let has_news = lock(&self.libraries).learn(python, kernel);
         let state = lock(&self.warm)
             .get(python)
             .map(|state| state.borrow().clone());
@@ -123,12 +123,12 @@ impl Zygotes {
         let (zygotes, python) = (self.clone(), python.to_owned());
         self.spawn(async move {
             loop {
-                let wanted = lock(&zygotes.libraries).wanted();
+                let wanted = lock(&zygotes.libraries).wanted(&python);
                 match zygotes.make(&python, &wanted).await {
                     Ok(()) => return,
                     Err(ZygoteError::Library { library, why }) => {
                         tracing::warn!("Sessions cannot be prepared with {library}: it {why}");
-                        lock(&zygotes.libraries).leave_out(&library);
+                        lock(&zygotes.libraries).leave_out(&python, &library);
                     }
                     Err(error) => {
                         tracing::warn!("Sessions start without prepared libraries: {error}");
