@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -16,6 +17,8 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.root_images import make_image
+from end_to_end.place import SANDBOX
 from end_to_end.service import BINARY, on_small_disk, run_binary
 from end_to_end.waiting import wait_until
 from end_to_end.wheels import Wheels, python_with
@@ -235,6 +238,32 @@ def test_a_full_disk_is_named_and_the_worker_goes_on(course: Class, wheels: Whee
     assert why.startswith(f"The disk of {disk}/"), why
     assert why.endswith("is full hint: make room there, or name another folder"), why
     assert course.notebook("another").gpu("1").ok().value == "1"
+
+
+@pytest.mark.skipif(SANDBOX == "none", reason="an image is the system of a sandbox")
+def test_cells_find_the_system_of_an_image(course: Class, wheels: Wheels) -> None:
+    root = course.folder / "image"
+    python = make_image(root, wheels, BINARY.with_name("uv"), "course_tool==2.0")
+    course.start_worker(
+        f'[environment.one]\nimage = "{root}"\npython = "{python}"', f'[environment.two]\nimage = "{root}"'
+    )
+    wait_until(lambda: course.state("one") == "ready", "the image has run a cell", seconds=60)
+    notebook = course.notebook("one")
+    notebook.run("import numpy as np\nvalues = [1, 2]").ok()
+    system = (
+        "import os, sys\nvalues.append(3)\nopen('made.txt', 'w').write('by the cell')\n"
+        "os.listdir('/opt'), open('/etc/image').read(), os.path.exists('/usr/bin/perl'), sys.base_prefix, "
+        "os.environ['PATH'].split(':')[1], os.path.exists('/home/guest')"
+    )
+    result = notebook.gpu(f"{VERSION}\n{system}").ok()
+    assert result.stdout == "2.0\n"
+    own = str(python.parent)
+    expected = (["python"], "of the image", False, str(python.parent.parent), own, False)
+    assert ast.literal_eval(str(result.value)) == expected
+    assert notebook.evaluate("values") == [1, 2, 3]
+    assert (course.service.place.work / "made.txt").read_text() == "by the cell"
+    why = course.environments()["two"]["state"]["failed"]["reason"]
+    assert why.endswith('has no Python there hint: name its path inside with python = "/PATH"'), why
 
 
 def begun(builds: Path) -> list[Path]:

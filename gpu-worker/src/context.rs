@@ -119,7 +119,8 @@ impl Context {
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
         start(StartOrder {
-            environment,
+            // Only one with a lock can be installed beside the notebook.
+            environment: environment.filter(|name| self.environments.lock(name).is_some()),
             notebook: submission.notebook,
             zygote: self.zygotes.warm(&python).await,
             python,

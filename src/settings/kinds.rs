@@ -181,10 +181,11 @@ pub(crate) struct EnvironmentList(pub(crate) Vec<EnvironmentConfig>);
 struct EnvironmentSection {
     lock: Option<PathBuf>,
     python: Option<PathBuf>,
+    image: Option<PathBuf>,
 }
 
 impl Value for EnvironmentList {
-    const EXPECTED: &'static str = "sections [environment.NAME], each with lock or python and an absolute path (images of containers are not supported)";
+    const EXPECTED: &'static str = "sections [environment.NAME], each with lock, python or image and an absolute path, or with image and the python inside";
 
     fn parse(text: &str) -> Option<Self> {
         #[derive(serde::Deserialize)]
@@ -193,12 +194,15 @@ impl Value for EnvironmentList {
         }
         let sections: Sections = toml::from_str(&format!("environment = {text}")).ok()?;
         let config = |(name, section): (String, EnvironmentSection)| {
-            let (source, path) = match (section.lock, section.python) {
-                (Some(path), None) => (EnvironmentSource::Lock(path.clone()), path),
-                (None, Some(path)) => (EnvironmentSource::Python(path.clone()), path),
+            let paths = [&section.lock, &section.python, &section.image];
+            let are_absolute = paths.into_iter().flatten().all(|path| path.is_absolute());
+            let source = match (section.lock, section.python, section.image) {
+                (Some(lock), None, None) => EnvironmentSource::Lock(lock),
+                (None, Some(python), None) => EnvironmentSource::Python(python),
+                (None, python, Some(root)) => EnvironmentSource::Image { root, python },
                 _ => return None,
             };
-            let valid = is_environment_name(&name) && path.is_absolute();
+            let valid = is_environment_name(&name) && are_absolute;
             valid.then_some(EnvironmentConfig { name, source })
         };
         let configs = sections.environment.into_iter().map(config);

@@ -348,7 +348,7 @@ settings! {
     flag: None,
     default: Text("[]");
 
-    #[doc = "Environments that the worker offers to courses, each in a section `[environment.NAME]` of the file with `lock = \"PATH\"`, a `uv.lock` or a requirements file with hashes, or `python = \"PATH\"`. See [the guide](../guides/environments.md)."]
+    #[doc = "Environments that the worker offers to courses, each in a section `[environment.NAME]` of the file with `lock = \"PATH\"`, a `uv.lock` or a requirements file with hashes, `python = \"PATH\"`, or `image = \"FOLDER\"`. See [the guide](../guides/environments.md)."]
     environment: EnvironmentList = "environment",
     flag: None,
     default: Text("{}");

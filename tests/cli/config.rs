@@ -111,14 +111,18 @@ fn what_is_wrong_in_a_file_is_named() {
         &["worker.session_idle", "duration such as"],
     );
     for section in [
-        "image = \"/images/ml101\"",
+        "image = \"/images/ml101\"\nlock = \"/a/uv.lock\"",
+        "image = \"images/ml101\"",
         "lock = \"/a/uv.lock\"\npython = \"/b/python\"",
         "lock = \"uv.lock\"",
         "",
     ] {
         check(
             &format!("[environment.ml101]\n{section}\n"),
-            &["Wrong value for environment", "each with lock or python"],
+            &[
+                "Wrong value for environment",
+                "each with lock, python or image",
+            ],
         );
     }
     check(

@@ -1,7 +1,7 @@
 """Two students on one worker: what one of them can do to the other, to the worker and to the machine.
 
-Their sessions are forks of one zygote, or each has a Python of its own; the walls are the same. The attempts also run
-without a sandbox, where each must succeed: so it is known that the probe sees.
+Their sessions are forks of one zygote, or each has a Python of its own, also one of an image; the walls are the same.
+The attempts also run without a sandbox, where each must succeed: so it is known that the probe sees.
 """
 
 from __future__ import annotations
@@ -19,6 +19,9 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.root_images import make_image
+from end_to_end.service import BINARY
+from end_to_end.wheels import Wheels
 
 PROBE = Path(__file__).with_name("probe.py").read_text()
 BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
@@ -109,7 +112,7 @@ class Echo:
         self._socket.close()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap-forked", "bubblewrap-fresh", "none-fresh"])
+@pytest.fixture(scope="module", params=["bubblewrap-forked", "bubblewrap-fresh", "bubblewrap-image", "none-fresh"])
 def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     sandbox, _, start = request.param.partition("-")
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
@@ -120,7 +123,7 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     echo = Echo()
     kernels: list[Kernel] = []
     try:
-        yield sandbox, *run_attack(service, sandbox, start == "forked", port, echo.port, kernels)
+        yield sandbox, *run_attack(service, sandbox, start, port, echo.port, kernels)
     finally:
         for kernel in kernels:
             kernel.shutdown()
@@ -130,14 +133,20 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
 
 
 def run_attack(
-    service: Service, sandbox: str, forked: bool, port: int, udp: int, kernels: list[Kernel]
+    service: Service, sandbox: str, start: str, port: int, udp: int, kernels: list[Kernel]
 ) -> tuple[dict[str, str], dict[str, bool], set[str]]:
     place = service.place
     (place.folder / "home/secret").write_text("of the worker's user")
     (place.folder / "token").write_text("token-of-this-test")
-    service.start_broker()
+    forked = start == "forked"
     limits = dict(LIMITS) if sandbox == "bubblewrap" else {}
     limits |= {"BATON_WORKER_WARM_STARTS": str(forked).lower(), "BATON_WORKER_FILES": "mirror"}
+    courses = place.folder / "courses.toml"
+    courses.touch()
+    if start == "image":
+        courses.write_text('[default]\nenvironment = "image"\n')
+        limits |= {"BATON_CONFIG": str(offer_image(place))}
+    service.start_broker(BATON_BROKER_COURSES_FILE=str(courses))
     service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, **limits)
 
     def open_kernel(name: str) -> Kernel:
@@ -197,6 +206,17 @@ def run_attack(
         Path(path).unlink(missing_ok=True)
     assert victim.is_unharmed()
     return found, left, unlimited(service)
+
+
+def offer_image(place: Place) -> Path:
+    """The configuration of a worker that offers one."""
+    wheels = place.folder / "wheels"
+    wheels.mkdir()
+    root = place.folder / "image"
+    python = make_image(root, Wheels.with_what_baton_needs(wheels), BINARY.with_name("uv"))
+    configuration = place.folder / "worker.toml"
+    configuration.write_text(f'[environment.image]\nimage = "{root}"\npython = "{python}"\n')
+    return configuration
 
 
 def is_forked(session: int) -> bool:

@@ -26,8 +26,8 @@ const OWN_PINS: &str = include_str!("../../../requirements/runtime.txt");
 /// What Baton's package needs itself.
 const OWN_NEEDS: &str = include_str!("../../../requirements/runtime.in");
 
-/// Baton's own packages, which are copied: workers and notebooks of one version have the same.
-const OWN_PACKAGES: [&str; 2] = ["baton", "baton_shim"];
+/// Baton's own packages, which are copied, or shown in an image: workers and notebooks of one version have the same.
+pub const OWN_PACKAGES: [&str; 2] = ["baton", "baton_shim"];
 
 /// Settings of the administrator or of the student that a build has: where packages come from.
 const PASSED: &[&str] = &[

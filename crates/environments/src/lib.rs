@@ -15,7 +15,7 @@ mod lock;
 mod packages;
 mod uv;
 
-pub use build::{BuildError, Builder, Runner, Step, build};
+pub use build::{BuildError, Builder, OWN_PACKAGES, Runner, Step, build};
 pub use folder::{Folder, FolderError, Held, Place, Taken, Vacant};
 pub use lock::{LockError, digest, read_lock};
 pub use packages::{installed, packages_of, site_packages};

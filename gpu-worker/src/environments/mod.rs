@@ -31,6 +31,11 @@ pub enum EnvironmentSource {
     Python(PathBuf),
     /// A `uv.lock`, or a requirements file with hashes.
     Lock(PathBuf),
+    /// A root file system in a folder, and the path of its Python inside, if that is at an unusual place.
+    Image {
+        root: PathBuf,
+        python: Option<PathBuf>,
+    },
 }
 
 /// All that the worker knows of one environment.

@@ -15,7 +15,7 @@ use baton_protocol::{EnvironmentState, Lock};
 use super::{EnvironmentConfig, EnvironmentSource};
 use crate::context::Context;
 use crate::notice;
-use crate::sandbox::install_bare;
+use crate::sandbox::{Image, SandboxError, install_bare};
 
 /// Between two attempts, at first and at most.
 const PAUSE: Duration = Duration::from_secs(10);
@@ -62,6 +62,9 @@ async fn attempt(
 ) -> anyhow::Result<(PathBuf, String)> {
     let python = match &config.source {
         EnvironmentSource::Python(python) => python.clone(),
+        EnvironmentSource::Image { root, python } => {
+            image(context, root, python.as_deref()).await?
+        }
         EnvironmentSource::Lock(path) => {
             // Read anew, because an administrator may have mended it.
             let lock = read_lock(path)?;
@@ -85,18 +88,50 @@ async fn attempt(
     Ok((python, version))
 }
 
+/// Returns its Python, as this machine calls it.
+async fn image(context: &Context, root: &Path, python: Option<&Path>) -> anyhow::Result<PathBuf> {
+    let sandbox = context.sandbox.as_ref();
+    let sandbox = sandbox.context(
+        "An image needs a sandbox\nhint: set worker.sandbox = \"bubblewrap\", or name an installed Python",
+    )?;
+    anyhow::ensure!(
+        root.is_dir(),
+        "{} is not a folder\nhint: unpack the image's file system there, for example with `docker export`",
+        root.display()
+    );
+    let python = Image::python(root, python).with_context(|| {
+        let root = root.display();
+        format!(
+            "The image in {root} has no Python there\nhint: name its path inside with python = \"/PATH\""
+        )
+    })?;
+    let packages = packages_of(own_python(context)?).await?;
+    let image = Image::new(root.to_owned(), packages);
+    match sandbox.add_image(&context.config, image, &python).await {
+        Ok(()) => Ok(python),
+        Err(SandboxError::Fails { said }) => Err(anyhow::anyhow!(
+            "{} does not run in a sandbox: {said}\nhint: an image needs Python 3.11 or later, with its libraries in the usual folders of its system",
+            python.display()
+        )),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn own_python(context: &Context) -> anyhow::Result<&Path> {
+    let config = &context.config;
+    let own = config.python.as_deref().or(config.usual_python.as_deref());
+    own.context("The worker has no Python of its own\nhint: set worker.python")
+}
+
 async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Held> {
     let config = &context.config;
-    let own = config.python.as_ref().or(config.usual_python.as_ref());
-    let own = own.context(
-        "No Python is there from which an environment could be made\nhint: set worker.python",
-    )?;
+    let own = own_python(context)?;
     let builder = Builder {
         uv: find_uv()?,
         packages: packages_of(own).await?,
         python: None,
         is_shared: true,
-        usual_python: Some(own.clone()),
+        usual_python: Some(own.to_owned()),
     };
     let folder = Folder::new(config.environments_folder.clone());
     let key = builder.key(lock);

@@ -172,12 +172,14 @@ async fn start_fresh(
     let (session, state) = tokio::try_join!(session, state)?;
     let (cell, hello) = (&order.submission.cell, &session.hello);
     if hello.python_version != cell.python_version {
+        let lockable = order.environment.as_deref();
+        let lockable = lockable.filter(|name| context.environments.lock(name).is_some());
         let ends = (
             &*cell.python_version,
             &*hello.python_version,
             &*hello.python,
         );
-        let error = notice::python_differs(ends, order.environment.as_deref());
+        let error = notice::python_differs(ends, lockable);
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))

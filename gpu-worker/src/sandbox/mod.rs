@@ -10,6 +10,7 @@ mod egress;
 mod filter;
 mod groups;
 mod holder;
+mod image;
 mod outermost;
 mod probe;
 mod python;
@@ -23,6 +24,7 @@ use std::fs;
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
 
 use tokio::process::Command;
 use tokio::sync::Mutex;
@@ -34,6 +36,7 @@ pub(crate) use self::filter::bytes;
 pub(crate) use self::groups::Group;
 use self::groups::{Controller, Groups};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
+pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
 pub(crate) use self::sys::inherit;
@@ -168,6 +171,8 @@ pub(crate) struct Bubblewrap {
     readable: Vec<PathBuf>,
     limits: Limits,
     groups: Groups,
+    /// Those in which sessions run.
+    images: std::sync::Mutex<Vec<Image>>,
     /// What each Python needs.
     pythons: Mutex<HashMap<PathBuf, Vec<PathBuf>>>,
 }
@@ -191,6 +196,7 @@ impl Bubblewrap {
             readable: config.readable.clone(),
             limits,
             groups: Groups::open(limits),
+            images: std::sync::Mutex::default(),
             pythons: Mutex::default(),
         };
         probe::run(&bubblewrap, python, &config.runtime_folder).await?;
@@ -229,6 +235,9 @@ impl Bubblewrap {
         needs: Needs<'_>,
     ) -> Result<Wrapped, SandboxError> {
         let mut view = self.view(needs.python).await?;
+        if self.is_of_image(needs.python) {
+            Image::settle(command, &self.inside(needs.python));
+        }
         if let Some(folder) = needs.notebook_folder {
             view.notebook_folder(folder);
         }
@@ -284,8 +293,53 @@ impl Bubblewrap {
         }
     }
 
+    /// Sessions of Pythons in this folder find its system from now on.
+    ///
+    /// # Errors
+    /// If no sandbox starts with it, or a probe inside reaches something outside.
+    pub(crate) async fn add_image(
+        &self,
+        config: &Config,
+        image: Image,
+        python: &Path,
+    ) -> Result<(), SandboxError> {
+        {
+            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            if !images.contains(&image) {
+                images.push(image);
+            }
+        }
+        probe::run(self, python, &config.runtime_folder).await
+    }
+
+    fn image_of(&self, python: &Path) -> Option<(Image, PathBuf)> {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut images = images.iter();
+        images.find_map(|image| Some((image.clone(), image.inside(python)?)))
+    }
+
+    pub(crate) fn is_of_image(&self, python: &Path) -> bool {
+        self.image_of(python).is_some()
+    }
+
+    /// As a session calls its Python.
+    pub(crate) fn inside(&self, python: &Path) -> PathBuf {
+        let image = self.image_of(python);
+        image.map_or_else(|| python.to_owned(), |(_, inside)| inside)
+    }
+
     /// What every session with this Python sees.
     async fn view(&self, python: &Path) -> Result<View, SandboxError> {
+        if let Some((image, _)) = self.image_of(python) {
+            let mut view = image.view();
+            for path in &self.readable {
+                view.read_only(path);
+            }
+            if let Some(egress) = &self.egress {
+                image.replaced(&mut view, "resolv.conf", &egress.resolver);
+            }
+            return Ok(view);
+        }
         let mut view = View::of_the_system();
         for path in &self.readable {
             view.read_only(path);

@@ -12,7 +12,7 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError, Variable};
+use super::{Bubblewrap, Image, NetworkChoice, Outermost, SandboxError, Variable};
 
 const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"];
 
@@ -107,6 +107,9 @@ impl Probe {
             .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
             .collect();
         view.of_environment(&variables, bubblewrap.limits.scratch_bytes);
+        if bubblewrap.is_of_image(python) {
+            Image::settle(&mut command, &bubblewrap.inside(python));
+        }
         bubblewrap.enter(&mut command, &view)?;
         Ok(command)
     }
@@ -137,7 +140,7 @@ pub(super) async fn run(
     let mut command = Probe::command(bubblewrap, python).await?;
     command
         .args(["--chdir", "/", "--"])
-        .arg(python)
+        .arg(bubblewrap.inside(python))
         .args(["-I", "-c", PROGRAM])
         .args(&probe.arguments)
         .stdin(Stdio::null())

@@ -98,12 +98,7 @@ pub(super) struct View {
 
 impl View {
     pub(super) fn of_the_system() -> Self {
-        let mut view = Self {
-            mounts: BTreeMap::from([
-                ("/proc".into(), Mount::Processes),
-                ("/dev".into(), Mount::BasicDevices),
-            ]),
-        };
+        let mut view = Self::of_hardware();
         for path in SYSTEM.iter().map(Path::new) {
             // Where `/bin` is a link, programs may rely on it.
             match fs::read_link(path) {
@@ -111,8 +106,6 @@ impl View {
                 Err(_) => view.read_only(path),
             }
         }
-        // Bubblewrap leaves it writable for a worker that runs as root.
-        view.read_only(Path::new("/proc/sys"));
         for name in SETTINGS {
             let path = Path::new("/etc").join(name);
             // A link says more than its file does: the name of the time zone.
@@ -127,6 +120,19 @@ impl View {
                 _ => view.read_only(&path),
             }
         }
+        view
+    }
+
+    /// What every session sees, whatever system it has.
+    pub(super) fn of_hardware() -> Self {
+        let mut view = Self {
+            mounts: BTreeMap::from([
+                ("/proc".into(), Mount::Processes),
+                ("/dev".into(), Mount::BasicDevices),
+            ]),
+        };
+        // Bubblewrap leaves it writable for a worker that runs as root.
+        view.read_only(Path::new("/proc/sys"));
         for path in HARDWARE {
             view.read_only(Path::new(path));
         }
@@ -148,6 +154,15 @@ impl View {
             let mount = Mount::ReadOnly(path.to_owned());
             self.mounts.insert(path.to_owned(), mount);
         }
+    }
+
+    /// Shows a file, folder or link of an image at its place.
+    pub(super) fn moved(&mut self, place: &Path, path: &Path) {
+        let mount = match fs::read_link(path) {
+            Ok(target) => Mount::Link(target),
+            Err(_) => Mount::ReadOnly(path.to_owned()),
+        };
+        self.mounts.insert(place.to_owned(), mount);
     }
 
     /// Shows another file in its place.

@@ -63,12 +63,12 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
         watching.before(&mut command);
     }
     let report = match &walls {
-        Some(_) => {
+        Some((sandbox, _)) => {
             command
                 .arg("--chdir")
                 .arg(launch.folder)
                 .arg("--")
-                .arg(python);
+                .arg(sandbox.inside(python));
             let (report, its_end) = report().map_err(StartError::Pair)?;
             command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
             inherit(&mut command, vec![its_end]);

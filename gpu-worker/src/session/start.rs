@@ -44,7 +44,7 @@ const TRIAL: &str = "BATON_TRIAL";
 const LINES: usize = 12;
 
 pub(crate) struct StartOrder<'a> {
-    /// Which of the worker's environments the Python is of.
+    /// Which of the worker's environments the Python is of, if notebooks can install it, too.
     pub(crate) environment: Option<&'a str>,
     pub(crate) notebook: NotebookId,
     pub(crate) python: PathBuf,

@@ -1,6 +1,8 @@
 //! What a worker on this machine needs: a Python that runs cells, with the packages of the notebooks, and its GPUs.
 
-use std::path::Path;
+use std::{fs, path::Path};
+
+use anyhow::Context;
 
 use baton_environments::{find_uv, read_lock};
 use baton_gpu_worker::{
@@ -60,6 +62,12 @@ fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool
         EnvironmentSource::Python(python) => (
             try_a_session(settings, python, in_sandbox),
             "a session of it starts and runs a cell",
+        ),
+        EnvironmentSource::Image { root, .. } => (
+            fs::read_dir(root)
+                .map(drop)
+                .with_context(|| format!("{} cannot be read", root.display())),
+            "its image is there",
         ),
         EnvironmentSource::Lock(lock) => (
             read_lock(lock)

@@ -78,6 +78,11 @@ impl Zygotes {
 
     /// Makes the first zygote of this Python, which has what every session needs. One with libraries follows.
     pub(crate) async fn begin(self: &Arc<Self>, python: &Path) {
+        // A zygote runs outside of the sandbox, where an image's libraries are not.
+        let sandbox = self.ground.sandbox.as_ref();
+        if sandbox.is_some_and(|sandbox| sandbox.is_of_image(python)) {
+            return;
+        }
         {
             let mut warm = lock(&self.warm);
             let is_full = warm.len() >= MOST_PYTHONS + self.ground.config.environments.len();

@@ -1,0 +1,219 @@
+//! Images: root file systems in folders. A session of one finds the image's system in the place of the machine's.
+//!
+//! In: where an image lies. Out: what a session sees of it, and the environment in which its programs work.
+//!
+//! **Invariant:** of the machine a session of an image sees what every session sees of hardware, the driver's own
+//! libraries and Baton's package, and nothing else of the system.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use tokio::process::Command;
+
+use super::view::View;
+
+/// Where Baton's package and the driver's libraries are inside.
+const PACKAGES: &str = "/baton/packages";
+const DRIVER: &str = "/baton/driver";
+
+/// What a session gets of its own, or of the machine.
+const NOT_OF_THE_IMAGE: &[&str] = &[
+    "baton",
+    "boot",
+    "dev",
+    "home",
+    "lost+found",
+    "media",
+    "mnt",
+    "proc",
+    "root",
+    "run",
+    "srv",
+    "sys",
+    "tmp",
+    "var",
+];
+
+/// Of the machine's settings, those that depend on its network.
+const NETWORK_SETTINGS: &[&str] = &["hosts", "resolv.conf"];
+
+/// Where an image probably has its Python, the most special place first.
+const PYTHONS: &[&str] = &[
+    "/opt/venv/bin/python",
+    "/opt/conda/bin/python",
+    "/usr/local/bin/python3",
+    "/usr/bin/python3",
+];
+
+/// Where systems keep the libraries that the driver installs, and how their names begin.
+const LIBRARY_FOLDERS: &[&str] = &[
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib/wsl/lib",
+];
+const DRIVER_LIBRARIES: &[&str] = &[
+    "libcuda.so",
+    "libcudadebugger.so",
+    "libnvidia-",
+    "libnvcuvid.so",
+];
+
+/// Variables of the machine's programs and libraries, which would mislead those of an image.
+const NOT_INHERITED: &[&str] = &[
+    "CONDA_",
+    "CUDA_HOME",
+    "CUDA_PATH",
+    "LD_LIBRARY_PATH",
+    "PATH",
+    "PYTHON",
+    "VIRTUAL_ENV",
+];
+
+const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Image {
+    root: PathBuf,
+    /// Where the worker's own Python has Baton's packages.
+    packages: PathBuf,
+}
+
+impl Image {
+    pub(crate) fn new(root: PathBuf, packages: PathBuf) -> Self {
+        Self { root, packages }
+    }
+
+    /// Its Python, as this machine calls it: the one at this place inside, or else at a usual one.
+    pub(crate) fn python(root: &Path, named: Option<&Path>) -> Option<PathBuf> {
+        let usual = PYTHONS.iter().map(Path::new).filter(|_| named.is_none());
+        let places = named.into_iter().chain(usual);
+        let mut outside = places.map(|place| root.join(place.strip_prefix("/").unwrap_or(place)));
+        // A link may lead to where only the image has something.
+        outside.find(|python| python.symlink_metadata().is_ok())
+    }
+
+    /// As a session calls a program of the image.
+    pub(super) fn inside(&self, program: &Path) -> Option<PathBuf> {
+        let below = program.strip_prefix(&self.root).ok()?;
+        Some(Path::new("/").join(below))
+    }
+
+    pub(super) fn view(&self) -> View {
+        let mut view = View::of_hardware();
+        for entry in fs::read_dir(&self.root).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            if !NOT_OF_THE_IMAGE.iter().any(|other| name == **other) {
+                view.moved(&Path::new("/").join(&name), &entry.path());
+            }
+        }
+        for name in NETWORK_SETTINGS {
+            self.replaced(&mut view, name, &Path::new("/etc").join(name));
+        }
+        for package in baton_environments::OWN_PACKAGES {
+            view.replaced(
+                &Path::new(PACKAGES).join(package),
+                &self.packages.join(package),
+            );
+        }
+        for library in driver_libraries() {
+            if let Some(name) = library.file_name() {
+                view.replaced(&Path::new(DRIVER).join(name), &library);
+            }
+        }
+        view
+    }
+
+    /// Shows a file in the place of a setting of the image, which has to have it.
+    pub(super) fn replaced(&self, view: &mut View, name: &str, file: &Path) {
+        let own = self.root.join("etc").join(name);
+        if own.symlink_metadata().is_ok_and(|found| found.is_file()) && file.exists() {
+            view.replaced(&Path::new("/etc").join(name), file);
+        }
+    }
+
+    /// Gives a command what programs of the image expect. `program` is called as inside.
+    pub(super) fn settle(command: &mut Command, program: &Path) {
+        let names: Vec<_> = command
+            .as_std()
+            .get_envs()
+            .map(|(name, _)| name.to_owned())
+            .filter(|name| {
+                let name = name.to_string_lossy();
+                NOT_INHERITED.iter().any(|start| name.starts_with(start))
+            })
+            .collect();
+        for name in names {
+            command.env_remove(name);
+        }
+        let own = program.parent().unwrap_or(Path::new("/"));
+        command
+            .env("PATH", format!("{}:{PATH}", own.display()))
+            .env("PYTHONPATH", PACKAGES)
+            .env("LD_LIBRARY_PATH", DRIVER);
+    }
+}
+
+fn driver_libraries() -> impl Iterator<Item = PathBuf> {
+    let folders = LIBRARY_FOLDERS
+        .iter()
+        .filter_map(|folder| fs::read_dir(folder).ok());
+    let files = folders.flatten().flatten().map(|entry| entry.path());
+    files.filter(|file| {
+        let name = file
+            .file_name()
+            .map(|name| name.to_string_lossy().into_owned());
+        let name = name.unwrap_or_default();
+        DRIVER_LIBRARIES.iter().any(|start| name.starts_with(start))
+    })
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_image_has_its_own_system_and_none_of_its_homes() {
+        let folder = tempfile::tempdir().unwrap();
+        let root = folder.path();
+        for path in ["usr/bin", "etc", "home/ada", "var/log", "opt/venv/bin"] {
+            fs::create_dir_all(root.join(path)).unwrap();
+        }
+        std::os::unix::fs::symlink("usr/bin", root.join("bin")).unwrap();
+        std::os::unix::fs::symlink("/usr/bin/python3", root.join("opt/venv/bin/python")).unwrap();
+        let image = Image::new(root.to_owned(), "/packages".into());
+        let arguments = image.view().arguments();
+        let words: Vec<String> = arguments
+            .iter()
+            .map(|word| word.display().to_string())
+            .collect();
+        let has = |words_wanted: [&str; 3]| words.windows(3).any(|three| three == words_wanted);
+        let outside = |path: &str| root.join(path).display().to_string();
+        assert!(has(["--ro-bind", &outside("usr"), "/usr"]), "{words:?}");
+        assert!(has(["--symlink", "usr/bin", "/bin"]), "{words:?}");
+        assert!(
+            has([
+                "--ro-bind",
+                "/packages/baton_shim",
+                "/baton/packages/baton_shim"
+            ]),
+            "{words:?}"
+        );
+        assert!(
+            !words
+                .iter()
+                .any(|word| word == "/home" || word == "/var" || *word == outside("var"))
+        );
+        assert!(
+            !words.contains(&"/etc/resolv.conf".to_owned()),
+            "the image has none to replace"
+        );
+        let python = Image::python(root, None).unwrap();
+        assert_eq!(
+            image.inside(&python).unwrap(),
+            Path::new("/opt/venv/bin/python")
+        );
+        assert_eq!(Image::python(root, Some(Path::new("/nowhere"))), None);
+    }
+}
