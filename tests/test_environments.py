@@ -285,7 +285,6 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
     lock = wheels.lock(course.folder / "two.txt", course_tool="2.0")
     section = f'[environment.two]\nlock = "{lock}"'
     worker = course.start_worker(section)
-    course.wait_until_ready("two")
 
     def env(*arguments: str, code: int = 0) -> str:
         # Where this process looks for kernels.
@@ -294,10 +293,11 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
         assert said.returncode == code, said.stdout + said.stderr
         return said.stdout
 
+    there = re.compile(r"^two +3\.\d+ +1 of 1 ready +not installed$", re.MULTILINE)
+    wait_until(lambda: there.search(env("list")), "the broker has the lock", seconds=60)
     assert env("sync", "two", "--check", code=1) == (
         "The environment two is not installed here\nhint: run `baton env sync two`\n"
     )
-    assert re.search(r"^two +3\.\d+ +1 of 1 ready +not installed$", env("list"), re.MULTILINE), env("list")
     said = env("sync")
     assert re.search(r"^The environment two is installed \(Python 3\.\S+, lock [0-9a-f]{8}\)$", said, re.MULTILINE), (
         said

@@ -64,7 +64,9 @@ impl Dispatch {
             return;
         };
         for environment in &worker.offer.machine.environments {
-            if environment.lock.is_some()
+            // Notebooks get no lock that no worker could build.
+            if environment.is_ready()
+                && environment.lock.is_some()
                 && environment.lock.as_ref() != self.locks.get(&environment.name)
             {
                 let environment = environment.name.clone();
@@ -87,7 +89,8 @@ impl Dispatch {
             .workers
             .get(&id)
             .and_then(|worker| worker.offered(&name));
-        let digest = offered.and_then(|environment| environment.lock.clone());
+        let ready = offered.filter(|environment| environment.is_ready());
+        let digest = ready.and_then(|environment| environment.lock.clone());
         let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
             return self.disbelieve(id, "lock");
         };

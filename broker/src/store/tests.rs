@@ -8,7 +8,7 @@ use crate::{
 };
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    CellKey, ChunkHash, JobEvent, Output, WorkerId,
+    CellKey, ChunkHash, JobEvent, LockFile, LockKind, Output, WorkerId,
     api::{self, CourseChange},
     worker::DeviceKind,
 };
@@ -195,6 +195,8 @@ impl Story {
                 pause(None),
                 course,
                 audit,
+                lock("1"),
+                lock("2"),
             ])
             .await
             .unwrap();
@@ -317,6 +319,9 @@ impl Story {
         note(&mut seen, store.waits(everybody, Some("ml"), 0).await);
         note(&mut seen, store.last_day(3_700_000).await);
         note(&mut seen, store.pools().await);
+        note(&mut seen, store.locks().await);
+        note(&mut seen, store.lock("ml101").await);
+        note(&mut seen, store.lock("other").await);
         note(
             &mut seen,
             store.audit(everybody, Some("ml"), Some(9), 5).await,
@@ -389,6 +394,21 @@ fn account(owner: &str) -> Account {
     Account {
         owner: owner.to_owned(),
         course: "ml".to_owned(),
+    }
+}
+
+fn lock(version: &str) -> Write {
+    Write::KeepLock {
+        environment: "ml101".to_owned(),
+        digest: version.to_owned(),
+        lock: Lock {
+            kind: LockKind::Uv,
+            files: vec![LockFile {
+                name: "uv.lock".to_owned(),
+                text: version.to_owned(),
+            }],
+        },
+        at_ms: 7,
     }
 }
 

@@ -147,7 +147,21 @@ async fn the_lock_is_asked_for_once_and_kept_while_no_worker_is_there() {
         environment: "ml101".to_owned(),
         lock: lock.clone(),
     };
-    let mut one = FakeWorker::offering(&broker.dial, "one", Vec::new(), offering(&first)).await;
+    let being_built = Machine {
+        environments: vec![environment(
+            "ml101",
+            Some(&first),
+            EnvironmentState::Preparing {},
+        )],
+        ..Machine::default()
+    };
+    let mut one = FakeWorker::offering(&broker.dial, "one", Vec::new(), being_built).await;
+    // It is not known yet whether it can be built.
+    one.say(say(&first)).await;
+    one.say(FromWorker::Environments {
+        environments: offering(&first).environments,
+    })
+    .await;
     assert_eq!(one.next().await, asked);
     // Not the one with the hash that it named.
     one.say(say(&second)).await;
