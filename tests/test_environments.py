@@ -6,7 +6,6 @@ import ast
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
 import zipfile
@@ -145,7 +144,7 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
         return result.stdout == "2.0\n"
 
     wait_until(has_changed, "the notebook gets a session of the environment that its course has now")
-    assert "Your course now uses the environment two, so this cell runs in a new session" in said
+    assert "This cell runs in a new session, because the environment two of your course has changed" in said
     assert plain.run("x = 5\n").error is None
     assert plain.gpu(f"x += 1\n{VERSION}\nx").ok().value == "6"
 
@@ -284,7 +283,7 @@ def building(processes: list[psutil.Process]) -> list[str]:
 def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels) -> None:
     lock = wheels.lock(course.folder / "two.txt", course_tool="2.0")
     section = f'[environment.two]\nlock = "{lock}"'
-    worker = course.start_worker(section)
+    course.start_worker(section)
 
     def env(*arguments: str, code: int = 0) -> str:
         # Where this process looks for kernels.
@@ -319,12 +318,13 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
     assert env("sync", "two", "--check").startswith("The environment two is up to date (")
 
     wheels.lock(lock, course_tool="3.0")
-    course.service.end(worker, signal.SIGTERM)
-    assert env("sync", "two", "--check").startswith("The environment two is up to date (")
-    course.start_worker(section, name=worker)
     outdated = re.compile(r"^two +3\.\d+ +1 of 1 ready +outdated$", re.MULTILINE)
     wait_until(lambda: outdated.search(env("list")), "the new lock is built", seconds=60)
     assert "The lock of two has changed" in env("sync", "two", "--check", code=1)
+    result = notebook.gpu(f"{VERSION}\nthing.size").ok()
+    assert (result.stdout, result.value) == ("3.0\n", "4")
+    assert "because the environment two of your course has changed" in result.stderr
+    assert "This notebook has course-tool 2.0, the environment two of your course has 3.0" in result.stderr
     env("sync", "two")
     newer = course.notebook("two", name="baton-two")
     assert newer.gpu(VERSION).ok().stdout == "3.0\n"

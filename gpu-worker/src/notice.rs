@@ -245,12 +245,10 @@ pub(crate) fn python_differs(
 /// Its session was of another Python.
 pub(crate) fn another_environment(environment: Option<&str>) -> String {
     let now = match environment {
-        Some(name) => format!("the environment {name}"),
-        None => "the worker's own Python".to_owned(),
+        Some(name) => format!("the environment {name} of your course has changed"),
+        None => "your course has no environment of its own any more".to_owned(),
     };
-    format!(
-        "Your course now uses {now}, so this cell runs in a new session; your variables are safe"
-    )
+    format!("This cell runs in a new session, because {now}; your variables are safe")
 }
 
 pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError {

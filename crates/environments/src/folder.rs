@@ -4,7 +4,7 @@
 //! others wait; a build that was killed begins anew.
 //!
 //! ```text
-//! FOLDER/KEY.lock        whoever uses it holds this shared, whoever builds or removes it holds it alone
+//! FOLDER/KEY.lock        its users hold this shared, a process that builds or removes it alone
 //! FOLDER/KEY/work/venv   the environment
 //! FOLDER/KEY/complete    written last
 //! ```

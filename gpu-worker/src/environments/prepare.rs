@@ -12,7 +12,7 @@ use baton_environments::{
 };
 use baton_protocol::{EnvironmentState, Lock};
 
-use super::{EnvironmentConfig, EnvironmentSource};
+use super::{EnvironmentConfig, EnvironmentSource, Environments};
 use crate::context::Context;
 use crate::notice;
 use crate::sandbox::{Image, SandboxError, install_bare};
@@ -20,6 +20,16 @@ use crate::sandbox::{Image, SandboxError, install_bare};
 /// Between two attempts, at first and at most.
 const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
+/// Between two looks at the lock of an environment that is ready.
+const LOOK_EVERY: Duration = Duration::from_secs(5);
+
+/// What a trial has found to work.
+struct Working {
+    python: PathBuf,
+    version: String,
+    /// With its hash, if it was built from one.
+    lock: Option<(String, Lock)>,
+}
 
 pub(super) async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     let environments = &context.environments;
@@ -27,25 +37,45 @@ pub(super) async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     let mut pause = PAUSE;
     // What sessions may still use, though the lock has changed since.
     let mut held = Vec::new();
+    let mut before: Option<PathBuf> = None;
     loop {
         let why = match attempt(&context, &config, &mut held).await {
-            Ok((python, version)) => {
+            Ok(working) => {
+                let Working {
+                    python,
+                    version,
+                    lock,
+                } = working;
                 tracing::info!("The environment {name} is ready (Python {version})");
                 pause = PAUSE;
+                if let Some(before) = before
+                    .replace(python.clone())
+                    .filter(|before| *before != python)
+                {
+                    context.zygotes.forget(&before);
+                }
+                let digest = lock.as_ref().map(|(digest, _)| digest.clone());
                 environments.change(name, |known| {
                     known.state = EnvironmentState::Ready {};
                     known.python_version = Some(version);
                     known.python = Some(python);
+                    known.lock = lock;
                 });
-                environments.doubted(name).await;
+                until_doubted_or_changed(environments, &config, digest.as_deref()).await;
                 continue;
             }
             Err(error) => format!("{error:#}"),
         };
-        tracing::error!("No cell runs in the environment {name}: {why}");
-        environments.change(name, |known| {
-            known.state = EnvironmentState::Failed { reason: why };
-        });
+        if environments.python(name).is_ok() {
+            tracing::error!(
+                "The new lock of the environment {name} does not work, so cells run with the earlier one: {why}"
+            );
+        } else {
+            tracing::error!("No cell runs in the environment {name}: {why}");
+            environments.change(name, |known| {
+                known.state = EnvironmentState::Failed { reason: why };
+            });
+        }
         tokio::select! {
             () = tokio::time::sleep(pause) => {}
             () = environments.doubted(name) => {}
@@ -54,12 +84,33 @@ pub(super) async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     }
 }
 
-/// Returns its Python, which has run a cell, and its version.
+/// Until a session has not started, or the administrator has put another lock in the place of this one.
+async fn until_doubted_or_changed(
+    environments: &Environments,
+    config: &EnvironmentConfig,
+    current: Option<&str>,
+) {
+    loop {
+        tokio::select! {
+            () = environments.doubted(&config.name) => return,
+            () = tokio::time::sleep(LOOK_EVERY) => {}
+        }
+        if let EnvironmentSource::Lock(path) = &config.source
+            // One that cannot be read is perhaps being written.
+            && let Ok(lock) = read_lock(path)
+            && current != Some(&*digest(&lock))
+        {
+            return;
+        }
+    }
+}
+
 async fn attempt(
     context: &Context,
     config: &EnvironmentConfig,
     held: &mut Vec<Held>,
-) -> anyhow::Result<(PathBuf, String)> {
+) -> anyhow::Result<Working> {
+    let mut locked = None;
     let python = match &config.source {
         EnvironmentSource::Python(python) => python.clone(),
         EnvironmentSource::Image { root, python } => {
@@ -68,11 +119,8 @@ async fn attempt(
         EnvironmentSource::Lock(path) => {
             // Read anew, because an administrator may have mended it.
             let lock = read_lock(path)?;
-            let hash = digest(&lock);
-            context.environments.change(&config.name, |known| {
-                known.lock = Some((hash, lock.clone()));
-            });
             let built = built(context, &config.name, &lock).await?;
+            locked = Some((digest(&lock), lock));
             let python = built.place().python();
             if !held.iter().any(|held| held.place() == built.place()) {
                 held.push(built);
@@ -85,7 +133,11 @@ async fn attempt(
         let (why, _) = notice::why_not_started(&error);
         anyhow::anyhow!(why.trim_end().to_owned())
     })?;
-    Ok((python, version))
+    Ok(Working {
+        python,
+        version,
+        lock: locked,
+    })
 }
 
 /// Returns its Python, as this machine calls it.

@@ -111,7 +111,7 @@ impl Egress {
                 said: "it ended before it had a network".to_owned(),
             });
         };
-        // Without its numbers of users, who enters the sandbox has no rights there.
+        // Before bubblewrap has mapped the user, a process that enters the sandbox has no rights there.
         while fs::read(format!("/proc/{child_pid}/uid_map"))?.is_empty() {
             tokio::time::sleep(LOOK_EVERY).await;
         }

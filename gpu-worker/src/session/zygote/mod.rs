@@ -85,7 +85,10 @@ impl Zygotes {
         }
         {
             let mut warm = lock(&self.warm);
-            let is_full = warm.len() >= MOST_PYTHONS + self.ground.config.environments.len();
+            let has_memory =
+                |state: &&watch::Sender<State>| !matches!(*state.borrow(), State::Failed);
+            let count = warm.values().filter(has_memory).count();
+            let is_full = count >= MOST_PYTHONS + self.ground.config.environments.len();
             if !self.ground.config.warm_starts || is_full || warm.contains_key(python) {
                 return;
             }
@@ -162,6 +165,11 @@ impl Zygotes {
         tracing::warn!(
             "Sessions start without a prepared process, because a fork of one failed: {why}"
         );
+        self.set(python, State::Failed);
+    }
+
+    /// No session of this Python starts any more. Those that its zygote has forked live on.
+    pub(crate) fn forget(&self, python: &Path) {
         self.set(python, State::Failed);
     }
 
