@@ -16,8 +16,8 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.root_images import make_image
 from end_to_end.place import SANDBOX
+from end_to_end.root_images import make_image
 from end_to_end.service import BINARY, on_small_disk, run_binary
 from end_to_end.waiting import wait_until
 from end_to_end.wheels import Wheels, python_with
