@@ -4,16 +4,18 @@
 //! name is as `[default]` says.
 
 use anyhow::Context;
-use baton_protocol::{Requirement, is_environment_name};
+use baton_protocol::{Requirement, api, is_environment_name};
 use jiff::{SignedDuration, civil, tz::TimeZone};
 use std::{collections::BTreeMap, fs, path::Path};
 
 mod calendar;
 mod changes;
 mod needs;
+mod timetable;
 pub(crate) use calendar::{Deadline, Reset};
 pub(crate) use changes::{Changes, Wrong, check, check_text, over};
 use needs::NeedsSection;
+pub(crate) use timetable::{Lesson, Span};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
 const BOOST: SignedDuration = SignedDuration::from_hours(24);
@@ -51,6 +53,8 @@ pub(crate) struct Course {
     pub(crate) needs: Vec<Requirement>,
     /// In which of the workers' environments its cells run; `None`: in the worker's own Python.
     pub(crate) environment: Option<String>,
+    /// When its people work at the same time.
+    pub(crate) timetable: Vec<Lesson>,
 }
 
 /// The GPU time of one person between two resets.
@@ -79,6 +83,7 @@ impl Courses {
                 autosave: false,
                 needs: Vec::new(),
                 environment: None,
+                timetable: Vec::new(),
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -91,6 +96,19 @@ impl Courses {
 
     pub(crate) fn names(&self) -> impl Iterator<Item = &str> {
         self.named.keys().map(String::as_str)
+    }
+
+    /// The zone of its times.
+    pub(crate) fn zone(&self) -> TimeZone {
+        self.time_zone.clone().unwrap_or_else(TimeZone::system)
+    }
+
+    /// With the names of their courses.
+    pub(crate) fn lessons(&self) -> impl Iterator<Item = (&str, &Lesson)> {
+        self.named.iter().flat_map(|(name, course)| {
+            let lessons = course.timetable.iter();
+            lessons.map(move |lesson| (name.as_str(), lesson))
+        })
     }
 
     pub(crate) fn worker_paused(&self, name: &str) -> Option<&str> {
@@ -179,6 +197,8 @@ struct Section {
     autosave: Option<bool>,
     needs: Option<NeedsSection>,
     environment: Option<String>,
+    #[serde(default)]
+    lesson: Vec<api::Lesson>,
 }
 
 #[derive(serde::Deserialize)]
@@ -231,6 +251,8 @@ impl Section {
             Some(name) => environment(name).context("environment")?,
             None => default.environment.clone(),
         };
+        let lessons = self.lesson.iter().map(|lesson| Lesson::parse(lesson, zone));
+        let timetable = lessons.collect::<anyhow::Result<_>>().context("lesson")?;
         let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
         Ok(Course {
             weight,
@@ -245,6 +267,7 @@ impl Section {
             autosave: self.autosave.unwrap_or(default.autosave),
             needs,
             environment,
+            timetable,
         })
     }
 }

@@ -255,7 +255,7 @@ fn handle(
             let done = dispatch.discard(&account, job, now, actions);
             actions.push(Action::Answer(answer, done));
         }
-        Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now))),
+        Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now, actions))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, now, actions);
             actions.push(Action::Answer(answer, done));

@@ -36,6 +36,7 @@ mod screen;
 mod sign_ins;
 mod store;
 mod sweep;
+mod timetable;
 mod tls;
 mod usage;
 mod watched;
@@ -221,6 +222,8 @@ pub async fn run(
         address: for_workers,
         token_folder: config.pool_tokens,
         lost_after: LOST_GRACES * config.worker_grace,
+        lessons: pools::Lessons::default(),
+        floors: Vec::new(),
     });
     let shared = Shared {
         access: Arc::new(for_all),

@@ -13,7 +13,7 @@ mod notebooks;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
@@ -63,6 +63,8 @@ pub(crate) struct Agent {
     leave: Leave,
     /// When the last cell was over, or the worker began.
     last_used: Instant,
+    /// It does not leave before because nobody uses it.
+    stays_until: Option<Instant>,
     /// Sessions do not start here: why.
     failing: Option<String>,
     /// Runs until a session starts.
@@ -115,6 +117,7 @@ impl Agent {
             task_count: 0,
             leave: Leave::default(),
             last_used: Instant::now(),
+            stays_until: None,
             failing,
             trial: None,
             refused_since: None,
@@ -332,6 +335,9 @@ impl Agent {
                     self.line.send(&lock).await;
                 }
             }
+            ToWorker::StayUntil { at_ms } => {
+                self.stays_until = at_ms.and_then(at_time);
+            }
             ToWorker::EndSession { notebook } => {
                 // Its task ends when the jobs that it has are over.
                 self.notebooks.remove(&notebook);
@@ -516,4 +522,11 @@ async fn why_no_session_starts(context: &Context) -> Option<String> {
     let why = notice::not_started(&error).value;
     tracing::error!("Sessions do not start here, so this worker accepts no cells: {why}");
     Some(why)
+}
+
+/// In milliseconds since 1970, as this machine's clock has it.
+fn at_time(at_ms: i64) -> Option<Instant> {
+    let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(at_ms).ok()?);
+    let left = at.duration_since(SystemTime::now()).unwrap_or_default();
+    Instant::now().checked_add(left)
 }

@@ -85,6 +85,28 @@ pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Fo
     solution(rates, people, gpus, effort).into()
 }
 
+/// The fewest GPUs with which 99 of 100 cells of so many people start within a time in seconds.
+#[must_use]
+pub fn fewest_gpus(rates: &Rates, people: usize, within: f64, effort: Effort) -> usize {
+    let is_enough = |gpus: usize| forecast(rates, people, gpus, effort).waits[2] <= within;
+    // With a GPU for each of them nobody waits. Fewer GPUs never make waits shorter.
+    let (mut too_few, mut enough) = (0, people.max(1));
+    let mut step = 1;
+    while too_few + step < enough && !is_enough(too_few + step) {
+        too_few += step;
+        step *= 2;
+    }
+    enough = enough.min(too_few + step);
+    while enough - too_few > 1 {
+        let middle = usize::midpoint(too_few, enough);
+        match is_enough(middle) {
+            true => enough = middle,
+            false => too_few = middle,
+        }
+    }
+    enough
+}
+
 /// Simulated is also a chain that was not solved to twelve digits.
 #[must_use]
 pub fn solution(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Solution {

@@ -22,6 +22,7 @@ mod cores;
 pub mod exclusive;
 mod fit;
 mod forecast;
+mod lesson;
 mod plot;
 mod rates;
 mod repairman;
@@ -38,7 +39,10 @@ pub use answer::Answer;
 pub use capacity::{Capacity, Row};
 pub use cores::on_all_cores;
 pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
-pub use forecast::{Effort, Forecast, Method, PARTS, Solution, forecast, simulated, solution};
+pub use forecast::{
+    Effort, Forecast, Method, PARTS, Solution, fewest_gpus, forecast, simulated, solution,
+};
+pub use lesson::{expected_wait, lesson_sentence};
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};

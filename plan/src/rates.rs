@@ -28,6 +28,15 @@ pub enum BadRate {
 }
 
 impl Rates {
+    /// Where nothing is known: two minutes of editing between cells of thirty seconds.
+    pub const USUAL: Self = Self {
+        arrival: 1.0 / 3600.0,
+        departure: 0.0,
+        submission: 1.0 / 120.0,
+        execution: 1.0 / 30.0,
+        hand_over: 2.0,
+    };
+
     /// # Errors
     /// When a rate is not a rate: negative, infinite, not a number, or zero where the model would stand still.
     pub fn checked(self) -> Result<Self, BadRate> {

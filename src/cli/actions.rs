@@ -6,6 +6,15 @@ use super::{number, switch, with_flags};
 use crate::settings::Value;
 use std::{path::PathBuf, time::Duration};
 
+/// `Mon 17:00-18:30 350`.
+fn lesson(text: &str) -> Result<(String, u32), String> {
+    let lesson = text.trim().rsplit_once(' ');
+    let lesson = lesson.and_then(|(when, people)| Some((when.to_owned(), people.parse().ok()?)));
+    lesson.ok_or_else(|| {
+        "a time and a number of people are expected, such as \"Mon 17:00-18:30 350\"".to_owned()
+    })
+}
+
 pub(super) fn actions() -> [Command; 8] {
     let job = || {
         Arg::new("job")
@@ -150,6 +159,17 @@ fn course() -> Command {
             .value_parser(value_parser!(bool))
             .action(ArgAction::Set),
         )
+        .arg(
+            option(
+                "lesson",
+                "WHEN PEOPLE",
+                "When people of the course work together, and how many: \"Mon 17:00-18:30 350\"; several times for several lessons, which replace those before",
+            )
+            .value_parser(lesson)
+            .action(ArgAction::Append),
+        )
+        .arg(switch("no-lessons", "Remove all lessons"))
+        .group(ArgGroup::new("lessons").args(["lesson", "no-lessons"]))
         .group(ArgGroup::new("deadlines").args(["deadline", "no-deadline"]))
         .group(ArgGroup::new("pausing").args(["pause", "unpause"]))
         .group(ArgGroup::new("telling").args(["message", "no-message"]))

@@ -176,6 +176,15 @@ pub(super) fn plan() -> Command {
             ]),
         )
         .arg(
+            switch(
+                "timetable",
+                "Say for each lesson of the courses' timetables whether there are enough GPUs",
+            )
+            .conflicts_with_all([
+                "policies", "exclusive", "states", "report", "pool", "from-broker", "latency",
+            ]),
+        )
+        .arg(
             Arg::new("days")
                 .long("days")
                 .value_name("NUMBER")

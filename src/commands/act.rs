@@ -3,7 +3,9 @@
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 use anyhow::Context;
-use baton_protocol::api::{Act, Course, CourseChange, Deadline, Job, JobState, Why, Worker};
+use baton_protocol::api::{
+    Act, Course, CourseChange, Deadline, Job, JobState, Lesson, LessonOutlook, Page, Why, Worker,
+};
 use baton_transport::Api;
 use clap::ArgMatches;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
@@ -51,8 +53,18 @@ async fn answer(
         }
         "course" => {
             let path = format!("/v1/courses/{}", segment(named("course")?));
-            let course: Course = api.act(&path, &change(matches)?).await?;
-            shown(&[course], json, |courses| text::courses(courses))
+            let change = change(matches)?;
+            let enters_lessons = change.timetable.as_ref().is_some_and(|new| !new.is_empty());
+            let course: Course = api.act(&path, &change).await?;
+            let mut lessons = Vec::new();
+            if enters_lessons && !json {
+                let all: Page<LessonOutlook> = api.ask("/v1/timetable", &[]).await?;
+                lessons.extend(all.items);
+                lessons.retain(|lesson| lesson.course == course.course);
+            }
+            shown(&[course], json, |courses| {
+                text::courses(courses) + &text::lessons(&lessons)
+            })
         }
         "audit" => {
             let limit = *matches.get_one::<u32>("limit").expect("it has a default");
@@ -142,12 +154,25 @@ fn change(matches: &ArgMatches) -> anyhow::Result<CourseChange> {
         message: text_or_none("message", "no-message"),
         deadlines: deadlines(matches)?,
         staff_see_outputs: matches.get_one("staff-see-outputs").copied(),
+        timetable: lessons(matches),
     };
     anyhow::ensure!(
         change != CourseChange::default(),
         "There is nothing to change\nhint: baton course --help lists the settings"
     );
     Ok(change)
+}
+
+fn lessons(matches: &ArgMatches) -> Option<Vec<Lesson>> {
+    if matches.get_flag("no-lessons") {
+        return Some(Vec::new());
+    }
+    let lessons = matches.get_many::<(String, u32)>("lesson")?;
+    let lessons = lessons.map(|(when, people)| Lesson {
+        when: when.clone(),
+        people: *people,
+    });
+    Some(lessons.collect())
 }
 
 fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {

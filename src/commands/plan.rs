@@ -57,6 +57,10 @@ pub(crate) fn main(
         print!("{said}");
         return Ok(ExitCode::SUCCESS);
     }
+    if matches.get_flag("timetable") {
+        print!("{}", from_broker::timetable(&settings()?, json)?);
+        return Ok(ExitCode::SUCCESS);
+    }
     if matches.get_flag("policies") {
         print!("{}", policies::compare(matches)?);
         return Ok(ExitCode::SUCCESS);

@@ -36,6 +36,10 @@ longest_time_limit = "30m"
 message = "Office hour until 17:00 in room 5"
 budget = { gpu_time = "2h", reset = "Mon 04:00" }
 
+[[course.ml101.lesson]]
+when = "Mon,Wed,Fri 17:00-18:30"
+people = 60
+
 [course.vision]
 time_limit = "10m"
 weight = 2

@@ -79,7 +79,7 @@ pub(crate) async fn past(
     })
 }
 
-fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
+pub(crate) fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
     let mut numbers = HashMap::new();
     let cell = |row: HistoryRow| {
         let next = u32::try_from(numbers.len()).unwrap_or(u32::MAX);

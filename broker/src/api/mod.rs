@@ -14,12 +14,13 @@ mod paging;
 mod pools;
 mod problem;
 mod public;
+mod timetable;
 mod usage;
 mod workers;
 
 pub(crate) use actions::act;
 pub(crate) use courses::of as courses_of;
-pub(crate) use history::past;
+pub(crate) use history::{cells as past_cells, past};
 pub(crate) use problem::ApiError;
 pub(crate) use usage::day_of;
 
@@ -100,6 +101,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(courses::list))
         .routes(routes!(environments::list))
         .routes(routes!(environments::lock))
+        .routes(routes!(timetable::list))
         .routes(routes!(usage::list))
         .routes(routes!(history::history))
         .routes(routes!(audit::list))

@@ -37,7 +37,7 @@ pub(crate) struct Period {
     pub(crate) is_week: bool,
 }
 
-const WEEKDAYS: [(&str, Weekday); 7] = [
+pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
     ("Mon", Weekday::Monday),
     ("Tue", Weekday::Tuesday),
     ("Wed", Weekday::Wednesday),

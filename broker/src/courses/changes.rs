@@ -2,8 +2,9 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Course, Courses, Deadline};
+use super::{Course, Courses, Deadline, Lesson};
 use baton_protocol::api::CourseChange;
+use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
 
 const LONGEST_TEXT: usize = 500;
@@ -20,7 +21,7 @@ impl Courses {
     pub(crate) fn with(&self, changes: &Changes) -> Self {
         let mut changed = self.clone();
         for (name, change) in &changes.courses {
-            let course = changed.of(name).with(change);
+            let course = changed.of(name).with(change, &changed.zone());
             changed.named.insert(name.clone(), course);
         }
         for (name, paused) in &changes.workers {
@@ -34,7 +35,7 @@ impl Courses {
 }
 
 impl Course {
-    fn with(&self, change: &CourseChange) -> Self {
+    fn with(&self, change: &CourseChange, zone: &TimeZone) -> Self {
         let change = change.clone();
         let deadlines = change.deadlines.map(|deadlines| {
             let deadlines = deadlines.into_iter().map(|deadline| Deadline {
@@ -59,6 +60,14 @@ impl Course {
             autosave: self.autosave,
             needs: self.needs.clone(),
             environment: self.environment.clone(),
+            timetable: match &change.timetable {
+                // They were checked when they were changed.
+                Some(lessons) => lessons
+                    .iter()
+                    .filter_map(|lesson| Lesson::parse(lesson, zone).ok())
+                    .collect(),
+                None => self.timetable.clone(),
+            },
         }
     }
 }
@@ -73,6 +82,7 @@ pub(crate) fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
         message: later.message.or(earlier.message),
         deadlines: later.deadlines.or(earlier.deadlines),
         staff_see_outputs: later.staff_see_outputs.or(earlier.staff_see_outputs),
+        timetable: later.timetable.or(earlier.timetable),
     }
 }
 
@@ -120,6 +130,10 @@ pub(crate) fn check(change: &CourseChange) -> Result<(), Wrong> {
             let says = format!("must each have a weight from 1 to {LARGEST_WEIGHT}");
             return Err(Wrong::new("deadlines", says));
         }
+    }
+    for lesson in change.timetable.iter().flatten() {
+        Lesson::parse(lesson, &TimeZone::UTC)
+            .map_err(|error| Wrong::new("timetable", format!("is wrong: {error}")))?;
     }
     Ok(())
 }

@@ -106,12 +106,108 @@ fn a_course_has_the_environment_of_the_default_or_its_own_or_none() {
 }
 
 #[test]
+fn a_lesson_takes_place_by_the_clock_on_the_wall() {
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let lesson = |when: &str| {
+        let written = api::Lesson {
+            when: when.to_owned(),
+            people: 350,
+        };
+        Lesson::parse(&written, &zone).unwrap()
+    };
+    let span = |span: Option<Span>| span.map(|span| (span.start_ms, span.end_ms));
+    let is = |start: &str, end: &str| Some((ms(start), ms(end)));
+    let weekly = lesson("Mon,Wed 17:00-18:30");
+    // 2026-11-25 is a Wednesday.
+    let next = |now: &str| span(weekly.next(ms(now)));
+    let wednesday = is("2026-11-25T16:00:00Z", "2026-11-25T17:30:00Z");
+    let monday = is("2026-11-30T16:00:00Z", "2026-11-30T17:30:00Z");
+    assert_eq!(next("2026-11-25T09:00:00Z"), wednesday);
+    assert_eq!(next("2026-11-25T17:29:59Z"), wednesday);
+    assert_eq!(next("2026-11-25T17:30:00Z"), monday);
+    assert_eq!(span(weekly.last(ms("2026-11-25T17:30:00Z"))), wednesday);
+    assert_eq!(
+        span(weekly.last(ms("2026-11-25T17:29:59Z"))),
+        is("2026-11-23T16:00:00Z", "2026-11-23T17:30:00Z")
+    );
+    // In the week in which the clock goes back it is an hour later by the sun.
+    assert_eq!(
+        next("2026-10-22T00:00:00Z"),
+        is("2026-10-26T16:00:00Z", "2026-10-26T17:30:00Z")
+    );
+    let night = lesson("Fri 22:00-02:00");
+    assert_eq!(
+        span(night.next(ms("2026-11-28T00:30:00Z"))),
+        is("2026-11-27T21:00:00Z", "2026-11-28T01:00:00Z")
+    );
+    let once = lesson("2026-12-01 09:00-11:00");
+    let exam = is("2026-12-01T08:00:00Z", "2026-12-01T10:00:00Z");
+    assert_eq!(span(once.next(ms("2026-11-25T09:00:00Z"))), exam);
+    assert_eq!(span(once.next(ms("2026-12-01T10:00:00Z"))), None);
+    assert_eq!(span(once.last(ms("2026-12-01T10:00:00Z"))), exam);
+    assert_eq!(span(once.last(ms("2026-12-01T09:59:00Z"))), None);
+}
+
+#[test]
+fn a_course_has_the_lessons_of_the_file_or_those_that_staff_entered() {
+    let text = "[[course.a.lesson]]\nwhen = \"Mon 17:00-18:30\"\npeople = 350\n";
+    let courses = Courses::parse(text).unwrap();
+    let lessons = |courses: &Courses| -> Vec<(String, api::Lesson)> {
+        let lessons = courses.lessons();
+        lessons
+            .map(|(course, lesson)| (course.to_owned(), lesson.shown()))
+            .collect()
+    };
+    let entered = |when: &str, people| api::Lesson {
+        when: when.to_owned(),
+        people,
+    };
+    assert_eq!(
+        lessons(&courses),
+        [("a".to_owned(), entered("Mon 17:00-18:30", 350))]
+    );
+    let changed = |timetable| {
+        let change = api::CourseChange {
+            timetable: Some(timetable),
+            ..api::CourseChange::default()
+        };
+        assert_eq!(check(&change), Ok(()));
+        let changes = Changes {
+            courses: [("a".to_owned(), change)].into(),
+            ..Changes::default()
+        };
+        lessons(&courses.with(&changes))
+    };
+    let exam = entered("2026-12-01 09:00-11:00", 20);
+    assert_eq!(changed(vec![exam.clone()]), [("a".to_owned(), exam)]);
+    assert_eq!(changed(Vec::new()), []);
+    for (when, people) in [
+        ("Monday 17:00-18:30", 1),
+        ("Mon 17:00", 1),
+        ("Mon 17:00-17:00", 1),
+        ("Mon 25:00-26:00", 1),
+        ("2026-13-01 09:00-11:00", 1),
+        ("Mon 17:00-18:30", 0),
+    ] {
+        let change = api::CourseChange {
+            timetable: Some(vec![entered(when, people)]),
+            ..api::CourseChange::default()
+        };
+        assert_eq!(check(&change).unwrap_err().field, "timetable", "{when}");
+    }
+}
+
+#[test]
 fn nonsense_is_refused_with_its_place() {
     for (text, why) in [
         ("[course.a]\nweight = 0", "[course.a]"),
         ("[course.a]\ntime_limit = 5", "invalid type"),
         ("[course.a]\ntime_limit = \"5 apples\"", "time_limit"),
         ("[course.a]\ncolour = 1", "unknown field"),
+        (
+            "[[course.a.lesson]]\nwhen = \"Mon 17:00\"\npeople = 3",
+            "lesson: \"Mon 17:00\" is not a time",
+        ),
         (
             "[default]\nbudget = { gpu_time = \"1h\", reset = \"Monday\" }",
             "budget.reset",

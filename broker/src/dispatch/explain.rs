@@ -1,7 +1,10 @@
 //! What the order of a job is made of, and what courses may use: for programs that ask.
 
 use super::{Dispatch, Job, Now, Phase};
-use crate::people::{Account, Identity};
+use crate::{
+    courses::Lesson,
+    people::{Account, Identity},
+};
 use baton_protocol::{BudgetLeft, JobId, api};
 use baton_scheduling::queue as order;
 use std::collections::{BTreeMap, BTreeSet};
@@ -104,6 +107,7 @@ impl Dispatch {
             deadlines: deadlines.collect(),
             staff_see_outputs: course.staff_see_outputs,
             environment: course.environment.clone(),
+            timetable: course.timetable.iter().map(Lesson::shown).collect(),
             running: small(jobs().filter(|job| job.is_running()).count()),
             waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),
         }

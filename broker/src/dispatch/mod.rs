@@ -172,6 +172,8 @@ struct Worker {
     deadline: Option<Instant>,
     /// When it was heard last, while it is not connected; `None` when that was before this broker.
     disconnected_since_ms: Option<i64>,
+    /// What it was told of how long it has to stay.
+    stays_until_ms: Option<i64>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -201,6 +203,8 @@ pub(crate) struct Dispatch {
     /// When a proxy may be sent its job's position again.
     notify_at: Option<Instant>,
     pools: Vec<PoolState>,
+    /// Which workers of pools do not leave before when, by their names.
+    stays: HashMap<String, i64>,
     /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
     locks: BTreeMap<String, String>,
     /// From then on, workers that were connected before this broker started are back or lost.
@@ -244,6 +248,7 @@ impl Dispatch {
                     connected_ms: None,
                     deadline,
                     disconnected_since_ms: None,
+                    stays_until_ms: None,
                 });
             }
             jobs.insert(open.job, Job::from_stored(open, until, now));
@@ -265,6 +270,7 @@ impl Dispatch {
             locks: BTreeMap::new(),
             notify_at: None,
             pools: Vec::new(),
+            stays: HashMap::new(),
             complete_at: match is_first_start {
                 true => now.instant,
                 false => until,

@@ -1,18 +1,30 @@
 //! What pools are to do, and what those hear who wait for their workers.
 
-use super::{Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
-use crate::pools::{PoolLook, PoolState, PoolsPresent, SeenWorker};
-use baton_protocol::{Requirement, proxy::WaitingReason};
-use baton_scheduling::pools::Waiting;
+use super::{Action, Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
+use crate::pools::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
+use baton_protocol::{Requirement, WorkerId, proxy::WaitingReason, worker::ToWorker};
+use baton_scheduling::{pools::Waiting, queue::Offer};
 use std::sync::Arc;
 
 /// A text that changes more often is sent again and again.
 const MINUTE_MS: u64 = 60_000;
+/// No machine takes longer to start.
+const SEEN_AHEAD_MS: i64 = 3_600_000;
 
 impl Dispatch {
-    pub(crate) fn on_pools(&mut self, look: PoolLook, now: Now) -> PoolsPresent {
+    pub(crate) fn on_pools(
+        &mut self,
+        look: PoolLook,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> PoolsPresent {
         self.disordered |= self.pools != look.pools;
         self.pools = look.pools;
+        self.stays = look.stays;
+        let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
+        for worker in workers {
+            self.say_stay(worker, actions);
+        }
         // One that left within its grace has come, too.
         let seen = self.workers.values().filter_map(|worker| {
             let seen = SeenWorker {
@@ -33,7 +45,56 @@ impl Dispatch {
                 .map(|pool| self.running_in(pool))
                 .collect(),
             waiting: self.waits_for_pools(now),
+            lessons: self.coming_lessons(now),
+            other_slots: self.slots_of_no_pool(),
         }
+    }
+
+    /// How long a worker has to stay, unless it knows.
+    pub(super) fn say_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let at_ms = self.stays.get(&worker.name).copied();
+        if let Some(connection) = worker.connection
+            && worker.stays_until_ms != at_ms
+        {
+            worker.stays_until_ms = at_ms;
+            actions.push(Action::ToWorker(connection, ToWorker::StayUntil { at_ms }));
+        }
+    }
+
+    fn coming_lessons(&self, now: Now) -> Vec<ComingLesson> {
+        let courses = self.accounts.courses();
+        let coming = courses.lessons().filter_map(|(course, lesson)| {
+            let span = lesson.next(now.unix_ms)?;
+            if span.start_ms - now.unix_ms > SEEN_AHEAD_MS {
+                return None;
+            }
+            let settings = courses.of(course);
+            let environment = settings.environment.clone();
+            let environment = environment.map(|name| Requirement::Environment { name });
+            let needs: Vec<&Requirement> = settings.needs.iter().chain(&environment).collect();
+            let able = self.pools.iter().enumerate().filter(|(_, pool)| {
+                let offers = |offer: &Arc<Offer>| needs.iter().all(|need| offer.meets(need));
+                pool.offer.as_ref().is_none_or(offers)
+            });
+            Some(ComingLesson {
+                course: course.to_owned(),
+                people: lesson.people,
+                span,
+                pools: able.map(|(number, _)| number).collect(),
+            })
+        });
+        coming.collect()
+    }
+
+    fn slots_of_no_pool(&self) -> u32 {
+        let is_of_pool = |name: &String| self.pools.iter().any(|pool| pool.workers.contains(name));
+        let others = self.workers.values().filter(|worker| {
+            worker.connection.is_some() && !worker.draining && !is_of_pool(&worker.name)
+        });
+        others.map(|worker| worker.slots).sum()
     }
 
     /// A job on a worker that leaves needs no room on another one.

@@ -84,6 +84,7 @@ impl Dispatch {
             connected_ms: Some(now.unix_ms),
             deadline: None,
             disconnected_since_ms: None,
+            stays_until_ms: None,
         };
         let still: HashSet<&NotebookId> = hello.sessions.iter().collect();
         self.sessions_end(id, |notebook| !still.contains(notebook), actions);
@@ -105,6 +106,7 @@ impl Dispatch {
             },
         ));
 
+        self.say_stay(id, actions);
         self.ask_for_locks(connection, id, actions);
         self.warm_sessions(id, hello.sessions, hello.keeping, now, actions);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();

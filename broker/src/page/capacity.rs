@@ -3,17 +3,22 @@
 //! In: the last cells of the courses whose staff the caller is. Out: a page, complete without a script, and its one
 //! part again twice a minute, if it changed.
 
-use super::layout::{Fragment, Page, place};
+use super::{
+    layout::{Fragment, Page, place},
+    time::Zone,
+};
 use crate::{
     api::{self, ApiError},
     http::{Caller, Shared},
+    timetable,
 };
 use axum::{Extension, extract::State, response::Response};
 use baton_humanize::approximate;
 use baton_plan::{
-    Capacity, Effort, Forecast, PastCell, Rates, Row, fit, forecast, people_here, seconds,
+    Capacity, Effort, Forecast, PastCell, Rates, Row, expected_wait, fit, forecast,
+    lesson_sentence, people_here, seconds,
 };
-use baton_protocol::api::History;
+use baton_protocol::api::{History, LessonOutlook};
 use maud::{Markup, PreEscaped, html};
 use std::time::Duration;
 use tokio::task::spawn_blocking;
@@ -43,9 +48,50 @@ pub(super) async fn show(
 
 pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fragment>, ApiError> {
     let history = api::past(shared, &caller.identity, None, DAYS).await?;
+    let lessons = timetable::outlooks(shared, caller).await?;
+    let zone = Zone::of(shared);
     let content = spawn_blocking(move || content(&history).into_string()).await;
     let content = content.map_err(|_| ApiError::Ending)?;
-    Ok(vec![("capacity", content)])
+    let lessons = lessons_part(&lessons, &zone).into_string();
+    Ok(vec![("capacity", content + &lessons)])
+}
+
+/// The coming week: what its lessons need, and what they were like the last time.
+fn lessons_part(lessons: &[LessonOutlook], zone: &Zone) -> Markup {
+    if lessons.is_empty() {
+        return html! {};
+    }
+    html! {
+        section.card {
+            h2 { "Timetable" }
+            @for lesson in lessons { p { strong { (lesson.course) } ": " (lesson_sentence(lesson)) } }
+            div.scroll tabindex="0" role="region" aria-label="Lessons" { table {
+                caption { "Predicted waits, and those of the last time" }
+                thead { tr {
+                    th scope="col" { "Course" }
+                    th scope="col" { "Next" }
+                    th.number scope="col" { "People" }
+                    th.number scope="col" { "Slots now" }
+                    th.number scope="col" { "Slots that are enough" }
+                    th.number scope="col" { "Predicted p99" }
+                    th.number scope="col" { "Last time: people" }
+                    th.number scope="col" { "Last time: p99" }
+                } }
+                tbody {
+                    @for lesson in lessons { tr {
+                        th scope="row" { (lesson.course) }
+                        td { (zone.moment(lesson.starts_ms)) }
+                        td.number { (lesson.people) }
+                        td.number { (lesson.slots_now) }
+                        td.number { (lesson.enough_slots) }
+                        td.number { @match expected_wait(lesson) { Some(wait) => (approximate(wait.as_secs_f64())), None => "–" } }
+                        td.number { @match lesson.last { Some(last) => (last.people), None => "–" } }
+                        td.number { @match lesson.last { Some(last) => (approximate(Duration::from_millis(last.wait_99_ms).as_secs_f64())), None => "–" } }
+                    } }
+                }
+            } }
+        }
+    }
 }
 
 fn content(history: &History) -> Markup {

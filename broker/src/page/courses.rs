@@ -17,7 +17,7 @@ use axum::{
     extract::{Query, State},
     response::Response,
 };
-use baton_protocol::api::{Course, CourseChange, Deadline};
+use baton_protocol::api::{Course, CourseChange, Deadline, Lesson};
 use maud::{Markup, html};
 use std::{str::FromStr, time::Duration};
 
@@ -134,6 +134,7 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
             dt { "Time limit" } dd { (limit(course.timeout_ms)) }
             dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
             @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
+            @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (lesson.people) " people" } }
             @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }
             dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
         } }
@@ -176,6 +177,8 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
                     input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
                 label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
                     input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost", deadline.map_or(3.0, |deadline| deadline.weight).to_string())) autofocus[wrong("boost")]; }
+                label.wide { "Timetable" small { "When the people of this course work together, one time on each line, with their number: Mon 17:00-18:30 350. The capacity page says whether there are enough GPUs." } (complaint("timetable"))
+                    textarea name="timetable" rows="3" autofocus[wrong("timetable")] { (shown("timetable", lines_of(&course.timetable))) } }
                 label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff can read the output of students' cells" }
                 div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
             }
@@ -211,6 +214,7 @@ pub(super) async fn change(
         given("boost"),
     )?;
     let outputs = form.contains_key("staff_see_outputs");
+    let timetable = lessons(given("timetable"))?;
     Ok(CourseChange {
         weight: (weight != course.weight).then_some(weight),
         timeout_ms: (timeout != course.timeout_ms).then_some(timeout),
@@ -219,6 +223,32 @@ pub(super) async fn change(
         message: (message != course.message).then_some(message),
         deadlines: (deadlines != course.deadlines).then_some(deadlines),
         staff_see_outputs: (outputs != course.staff_see_outputs).then_some(outputs),
+        timetable: (timetable != course.timetable).then_some(timetable),
+    })
+}
+
+fn lines_of(timetable: &[Lesson]) -> String {
+    let lines = timetable
+        .iter()
+        .map(|lesson| format!("{} {}", lesson.when, lesson.people));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn lessons(text: &str) -> Result<Vec<Lesson>, ApiError> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lessons = lines.map(|line| {
+        let (when, people) = line.rsplit_once(' ')?;
+        Some(Lesson {
+            when: when.trim().to_owned(),
+            people: people.parse().ok()?,
+        })
+    });
+    let lessons: Option<Vec<Lesson>> = lessons.collect();
+    lessons.ok_or_else(|| {
+        wrong(
+            "timetable",
+            "must be times with a number of people, such as Mon 17:00-18:30 350",
+        )
     })
 }
 

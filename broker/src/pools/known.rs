@@ -95,7 +95,7 @@ impl Life {
     }
 
     /// It takes cells, or has been missing for a moment only.
-    fn is_up(&self) -> bool {
+    pub(super) fn is_up(&self) -> bool {
         let is_missed = self.row.connected_ms.is_some() && self.state != JobState::Pending;
         !self.draining && (self.connected || is_missed && !self.lost)
     }
@@ -150,6 +150,14 @@ impl Known {
     }
 
     /// How long a start takes: the middle of those that are known, and four of five of them.
+    /// How long nearly every start takes; where none is known, as long as it may.
+    pub(super) fn start_ms(&self, limit: Duration) -> i64 {
+        let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
+        let start_ms = self.usual().map_or(limit_ms, |usual| usual.upper_ms);
+        i64::try_from(start_ms).unwrap_or(i64::MAX)
+    }
+
+    /// The same, and how sure it is.
     pub(super) fn usual(&self) -> Option<Estimate> {
         let mut sorted = self.starts_ms.clone();
         sorted.sort_unstable();
@@ -174,6 +182,7 @@ impl Known {
             pool: settings.name.clone(),
             min: settings.terms.min,
             max: settings.terms.max,
+            slots: self.row.slots,
             wanted: self.wanted,
             up: self.up(),
             pending: self.pending(),

@@ -1,5 +1,6 @@
 //! What the runner of pools and the engine tell each other.
 
+use crate::courses::Span;
 use baton_protocol::proxy::Estimate;
 use baton_scheduling::{pools::Waiting, queue::Offer};
 use std::{collections::HashMap, sync::Arc};
@@ -27,6 +28,8 @@ pub(crate) struct PoolState {
 #[derive(Debug)]
 pub(crate) struct PoolLook {
     pub(crate) pools: Vec<PoolState>,
+    /// Which workers do not leave before when, although nobody uses them; in milliseconds since 1970.
+    pub(crate) stays: HashMap<String, i64>,
 }
 
 /// The answer.
@@ -37,6 +40,20 @@ pub(crate) struct PoolsPresent {
     /// Jobs that the workers of each pool run.
     pub(crate) running: Vec<u32>,
     pub(crate) waiting: Vec<Waiting>,
+    /// Lessons that take place or begin soon.
+    pub(crate) lessons: Vec<ComingLesson>,
+    /// Of workers of no pool.
+    pub(crate) other_slots: u32,
+}
+
+/// People of a course who come together.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct ComingLesson {
+    pub(crate) course: String,
+    pub(crate) people: u32,
+    pub(crate) span: Span,
+    /// The numbers of the pools that can run their cells.
+    pub(crate) pools: Vec<usize>,
 }
 
 #[derive(Debug, Clone)]

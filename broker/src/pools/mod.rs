@@ -12,6 +12,7 @@
 mod command;
 mod external;
 mod known;
+mod lessons;
 mod lives;
 mod look;
 mod orders;
@@ -20,7 +21,8 @@ mod settings;
 mod template;
 mod tokens;
 
-pub(crate) use look::{PoolLook, PoolState, PoolsPresent, SeenWorker};
+pub(crate) use lessons::Lessons;
+pub(crate) use look::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
 pub(crate) use runner::{Runner, run};
 pub use settings::PoolSettings;
 pub(crate) use tokens::PREFIX as TOKEN_PREFIX;

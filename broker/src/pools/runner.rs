@@ -3,15 +3,16 @@
 use super::{
     Commands, PoolLook, PoolSettings, PoolState, PoolsPresent, Provider, Request,
     known::{Known, Life},
+    lessons::{self, Lessons},
     orders,
 };
 use crate::{
-    engine::Event,
+    engine::{Event, unix_ms},
     leader_election::Leadership,
     store::{PoolRow, PoolWorkerRow, Store, StoreError},
 };
 use baton_protocol::api::{Pool, PoolTest};
-use baton_scheduling::pools;
+use baton_scheduling::pools::{self, Floor, Terms};
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
@@ -35,6 +36,8 @@ pub(crate) struct Runner {
     /// A worker that had come and is missing for so long counts no more, although the batch system may not have noticed
     /// that its machine is dead.
     pub(crate) lost_after: Duration,
+    pub(crate) lessons: Lessons,
+    pub(crate) floors: Vec<Floor>,
 }
 
 /// Runs until it is dropped.
@@ -79,6 +82,7 @@ impl Runner {
         if let Some(present) = self.look(&pools).await {
             self.see(&mut pools, &present.workers).await?;
             self.check_jobs(&mut pools).await?;
+            self.floors = self.floors(&pools, &present).await?;
             self.start(&mut pools, &present).await?;
             self.publish(&pools);
         }
@@ -142,10 +146,23 @@ impl Runner {
         });
         let look = PoolLook {
             pools: states.collect(),
+            stays: lessons::stays(pools, &self.floors),
         };
         let (question, answer) = oneshot::channel();
         self.inbox.send(Event::Pools(look, question)).await.ok()?;
         answer.await.ok()
+    }
+
+    async fn floors(
+        &mut self,
+        pools: &[Known],
+        present: &PoolsPresent,
+    ) -> Result<Vec<Floor>, StoreError> {
+        let pools: Vec<_> = self.settings.iter().zip(pools).collect();
+        let coming = (&*present.lessons, present.other_slots);
+        self.lessons
+            .floors(&self.store, &pools, coming, unix_ms())
+            .await
     }
 
     async fn start(&self, pools: &mut [Known], present: &PoolsPresent) -> Result<(), StoreError> {
@@ -154,7 +171,15 @@ impl Runner {
             .iter()
             .zip(&*pools)
             .zip(&present.running)
-            .map(|((settings, pool), running)| (settings.terms, pool.present(*running)))
+            .zip(&self.floors)
+            .map(|(((settings, pool), running), floor)| {
+                let min = settings.terms.min.max(floor.workers);
+                let terms = Terms {
+                    min,
+                    ..settings.terms
+                };
+                (terms, pool.present(*running))
+            })
             .collect();
         let demands = pools::demands(&present.waiting, &terms_and_present);
         for (number, (terms, present)) in terms_and_present.iter().enumerate() {

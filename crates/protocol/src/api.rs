@@ -3,10 +3,12 @@
 //! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
 
 mod pools;
+mod timetable;
 
 pub use pools::{
     JoinPool, Joined, Pool, PoolCommand, PoolTest, PoolWorker, PoolWorkerState, Scale,
 };
+pub use timetable::{Lesson, LessonOutlook, LessonWait, PastLesson};
 
 use crate::{
     EnvironmentState, GroupId, JobId, JobKind, Lock, Machine, Outcome, Period, Priority,
@@ -259,6 +261,9 @@ pub struct Course {
     /// In which of the workers' environments its cells run; null: in the workers' own Python.
     #[serde(default)]
     pub environment: Option<String>,
+    /// When its people work at the same time.
+    #[serde(default)]
+    pub timetable: Vec<Lesson>,
     pub running: u32,
     pub waiting: u32,
 }
@@ -285,6 +290,9 @@ pub struct CourseChange {
     pub deadlines: Option<Vec<Deadline>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staff_see_outputs: Option<bool>,
+    /// All of its lessons.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub timetable: Option<Vec<Lesson>>,
 }
 
 /// What is there, be it null.

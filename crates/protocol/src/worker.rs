@@ -159,6 +159,11 @@ pub enum ToWorker {
     EndSession {
         notebook: NotebookId,
     },
+    /// People are expected: a worker of a pool does not leave before this time because nobody uses it. Absent: it may.
+    StayUntil {
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        at_ms: Option<i64>,
+    },
 }
 
 /// How far a worker was told that the events of an assignment are stored.

@@ -69,6 +69,80 @@ impl Present {
     }
 }
 
+/// Workers are there so much earlier than a lesson begins.
+const AHEAD_MS: i64 = 60_000;
+
+/// People who come at the same time.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Lesson {
+    /// Jobs that have to run at once.
+    pub slots: u32,
+    /// In milliseconds since any one moment.
+    pub start_ms: i64,
+    pub end_ms: i64,
+    /// The numbers of the pools that can run its jobs.
+    pub pools: Vec<usize>,
+}
+
+/// What a pool's workers are like.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Kind {
+    /// Jobs that one of them takes at once; at least 1.
+    pub slots: u32,
+    /// How long nearly every one of them takes to come.
+    pub start_ms: i64,
+}
+
+/// What the lessons of a moment ask of a pool.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Floor {
+    pub workers: u32,
+    /// Until then so many of them stay, although nobody uses them.
+    pub until_ms: i64,
+}
+
+/// The workers that each pool should have for lessons, by the time that they take to come. What workers of no pool have
+/// (`other_slots`) is taken first, then the pools in their order. Lessons that have ended are not to be among them.
+#[must_use]
+pub fn floors(
+    lessons: &[Lesson],
+    pools: &[(Terms, Kind)],
+    other_slots: u32,
+    now_ms: i64,
+) -> Vec<Floor> {
+    let mut floors = vec![Floor::default(); pools.len()];
+    let mut free = other_slots;
+    let mut in_order: Vec<&Lesson> = lessons.iter().collect();
+    in_order.sort_by_key(|lesson| lesson.start_ms);
+    for lesson in in_order {
+        let of_others = lesson.slots.min(free);
+        let mut missing = lesson.slots - of_others;
+        let mut is_due = missing == 0;
+        for number in &lesson.pools {
+            let Some((terms, kind)) = pools.get(*number) else {
+                continue;
+            };
+            let (slots, floor) = (kind.slots.max(1), &mut floors[*number]);
+            let room = terms.max.saturating_sub(floor.workers);
+            let workers = missing.div_ceil(slots).min(room);
+            missing = missing.saturating_sub(workers.saturating_mul(slots));
+            let rounds = i64::from(workers.div_ceil(MOST_PENDING));
+            let ahead_ms = rounds
+                .saturating_mul(kind.start_ms)
+                .saturating_add(AHEAD_MS);
+            if workers > 0 && lesson.start_ms.saturating_sub(now_ms) <= ahead_ms {
+                is_due = true;
+                floor.workers += workers;
+                floor.until_ms = floor.until_ms.max(lesson.end_ms);
+            }
+        }
+        if is_due {
+            free -= of_others;
+        }
+    }
+    floors
+}
+
 /// Gives each job to the first pool that can run it and has room for more workers; a paused pool has none.
 #[must_use]
 pub fn demands(waiting: &[Waiting], pools: &[(Terms, Present)]) -> Vec<Demand> {

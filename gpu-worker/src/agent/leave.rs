@@ -86,7 +86,11 @@ impl Agent {
         let is_needed = self.leave.has_begun()
             || !self.assignments.is_empty()
             || self.notebooks.values().any(needed);
-        (!is_needed).then(|| self.last_used.checked_add(idle))?
+        let idle_since = (!is_needed).then(|| self.last_used.checked_add(idle))??;
+        Some(
+            self.stays_until
+                .map_or(idle_since, |stays| stays.max(idle_since)),
+        )
     }
 
     pub(super) async fn leave_idle(&mut self) {

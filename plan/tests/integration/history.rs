@@ -1,7 +1,7 @@
 //! A course that the simulation lived is estimated from its history alone.
 
 use baton_plan::{
-    Effort, Fit, Method, PastCell, Rates, TooLittle, fit, forecast, shared, simulated,
+    Effort, Fit, Method, PastCell, Rates, TooLittle, fewest_gpus, fit, forecast, shared, simulated,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
@@ -155,6 +155,17 @@ fn a_chain_that_is_too_large_is_simulated_instead() {
     for (seconds, longer) in simulated.curve() {
         assert!((solved.waits.longer_than(seconds) - longer).abs() < 0.03);
     }
+}
+
+#[test]
+fn the_fewest_gpus_are_enough_and_one_less_is_not() {
+    for (people, within) in [(1, 1.0), (12, 30.0), (40, 60.0)] {
+        let gpus = fewest_gpus(&CLASS, people, within, Effort::QUICK);
+        let wait = |gpus| forecast(&CLASS, people, gpus, Effort::QUICK).waits[2];
+        assert!(wait(gpus) <= within, "{people}: {gpus}");
+        assert!(gpus == 1 || wait(gpus - 1) > within, "{people}: {gpus}");
+    }
+    assert_eq!(fewest_gpus(&CLASS, 3, 0.0, Effort::QUICK), 3);
 }
 
 #[test]

@@ -2,12 +2,13 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use baton_humanize::bytes;
+use baton_humanize::{approximate, bytes};
+use baton_plan::lesson_sentence;
 use baton_protocol::{
     Outcome, Period,
     api::{
-        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, PublicFile,
-        QueueDetails, SavedState, Usage, Waiting, Worker, WorkerState,
+        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, LessonOutlook,
+        PublicFile, QueueDetails, SavedState, Usage, Waiting, Worker, WorkerState,
     },
     proxy::Estimate,
 };
@@ -348,6 +349,26 @@ pub(in crate::commands) fn table<const COLUMNS: usize>(
         .iter()
         .map(|row| line(row.each_ref().map(String::as_str)));
     std::iter::once(line(titles)).chain(lines).collect()
+}
+
+/// Whether there are enough GPUs for each, and what it was like the last time.
+pub(in crate::commands) fn lessons(lessons: &[LessonOutlook]) -> String {
+    let lines = lessons.iter().map(|lesson| {
+        let last = lesson.last.map_or_else(String::new, |last| {
+            let wait = approximate(Duration::from_millis(last.wait_99_ms).as_secs_f64());
+            format!(
+                " Last time: {} people; 1 in 100 cells waited longer than {wait}.",
+                last.people
+            )
+        });
+        format!(
+            "{}, {}: {}{last}\n",
+            lesson.course,
+            lesson.when,
+            lesson_sentence(lesson)
+        )
+    });
+    lines.collect()
 }
 
 #[cfg(test)]

@@ -5,13 +5,18 @@ use std::fmt::Write;
 use anyhow::Context;
 use baton_humanize::approximate;
 use baton_plan::{Capacity, Effort, PastCell, Row, fit, seconds};
-use baton_protocol::api::History;
+use baton_protocol::api::{History, LessonOutlook, Page};
 use baton_transport::Api;
 use clap::{ArgMatches, parser::ValueSource};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{html::Report, report::PERCENTILES};
-use crate::{service, settings::Settings};
+use crate::{
+    commands::ask::{shown, text},
+    service,
+    settings::Settings,
+};
 
 pub(super) struct Told {
     days: u32,
@@ -33,6 +38,18 @@ pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<T
     })
 }
 
+/// The lessons of courses, and whether there are enough GPUs for them.
+pub(super) fn timetable(settings: &Settings, json: bool) -> anyhow::Result<String> {
+    let lessons: Page<LessonOutlook> = answer(settings, "/v1/timetable", &[])?;
+    shown(&lessons.items, json, |lessons| match lessons.is_empty() {
+        true => {
+            "No course has a lesson\nhint: baton course COURSE --lesson \"Mon 17:00-18:30 350\"\n"
+                .to_owned()
+        }
+        false => text::lessons(lessons),
+    })
+}
+
 pub(super) fn days(matches: &ArgMatches) -> u32 {
     *matches.get_one::<u32>("days").expect("it has a default")
 }
@@ -41,12 +58,20 @@ pub(super) fn history(settings: &Settings, matches: &ArgMatches) -> anyhow::Resu
     let mut query = vec![("days", days(matches).to_string())];
     let course: Option<&String> = matches.get_one("course");
     query.extend(course.map(|course| ("course", course.clone())));
+    answer(settings, "/v1/history", &query)
+}
+
+fn answer<Answer: DeserializeOwned>(
+    settings: &Settings,
+    path: &str,
+    query: &[(&str, String)],
+) -> anyhow::Result<Answer> {
     let api = Api::new(&service::dial(settings)?)?;
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .context("Failed to start")?;
-    Ok(runtime.block_on(api.ask("/v1/history", &query))?)
+    Ok(runtime.block_on(api.ask(path, query))?)
 }
 
 /// GPUs, and cells that run on them at once.

@@ -193,6 +193,7 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             "/v1/notebook-token",
             vec![post("/v1/notebook-token".to_owned(), "")],
         ),
+        plain("/v1/timetable"),
         plain("/v1/pools"),
         (
             "/v1/pools/{pool}/resume",

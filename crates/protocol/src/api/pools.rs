@@ -10,6 +10,9 @@ pub struct Pool {
     pub pool: String,
     pub min: u32,
     pub max: u32,
+    /// Cells that one of its workers runs at once, as the last one said.
+    #[serde(default)]
+    pub slots: u32,
     /// How many workers it should have now.
     pub wanted: u32,
     /// Workers that take jobs.

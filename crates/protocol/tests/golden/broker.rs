@@ -300,6 +300,8 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
     ToWorker::Revoke { job: job(), fencing: 7 },
     ToWorker::LockWanted { environment: "ml101".to_owned() },
+    ToWorker::StayUntil { at_ms: Some(1_764_000_000_000) },
+    ToWorker::StayUntil { at_ms: None },
     ToWorker::EndSession { notebook: notebook() },
 ], {
     ToWorker::Welcome { .. } => "welcome",
@@ -316,5 +318,7 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Acknowledge { .. } => "acknowledge",
     ToWorker::Revoke { .. } => "revoke",
     ToWorker::LockWanted { .. } => "lock_wanted",
+    ToWorker::StayUntil { at_ms: Some(_) } => "stay_until",
+    ToWorker::StayUntil { .. } => "stay_no_longer",
     ToWorker::EndSession { .. } => "end_session",
 });

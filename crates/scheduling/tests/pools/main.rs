@@ -2,8 +2,8 @@
 #![allow(clippy::unwrap_used)]
 
 use baton_scheduling::pools::{
-    Demand, MOST_FAILURES, MOST_PENDING, Present, Terms, Waiting, demands, idle_ms, to_start,
-    wanted,
+    Demand, Floor, Kind, Lesson, MOST_FAILURES, MOST_PENDING, Present, Terms, Waiting, demands,
+    floors, idle_ms, to_start, wanted,
 };
 use proptest::prelude::*;
 
@@ -41,7 +41,50 @@ fn demand() -> impl Strategy<Value = Demand> {
     (0..50_u32, 0..10_000_000_u64).prop_map(|(jobs, work_ms)| Demand { jobs, work_ms })
 }
 
+fn lessons(pools: usize) -> impl Strategy<Value = Vec<Lesson>> {
+    let numbers = prop::sample::subsequence((0..pools).collect::<Vec<_>>(), 0..=pools);
+    let lesson = (0..60_u32, 0..4_000_000_i64, 1..6_000_000_i64, numbers);
+    let lesson = lesson.prop_map(|(slots, start_ms, length_ms, pools)| Lesson {
+        slots,
+        start_ms,
+        end_ms: start_ms + length_ms,
+        pools,
+    });
+    prop::collection::vec(lesson, 0..6)
+}
+
+fn kinds() -> impl Strategy<Value = Vec<(Terms, Kind)>> {
+    let kind = (1..5_u32, 0..600_000_i64);
+    let kind = kind.prop_map(|(slots, start_ms)| Kind { slots, start_ms });
+    prop::collection::vec((terms(), kind), 3..=3)
+}
+
 proptest! {
+    #[test]
+    fn lessons_never_ask_for_more_than_the_terms_or_than_they_need(
+        lessons in lessons(3), kinds in kinds(), others in 0..20_u32, now in 0..4_000_000_i64,
+    ) {
+        let floors = floors(&lessons, &kinds, others, now);
+        let mut slots = 0;
+        for (floor, (terms, kind)) in floors.iter().zip(&kinds) {
+            prop_assert!(floor.workers <= terms.max);
+            prop_assert_eq!(floor.workers == 0, floor.until_ms == 0);
+            slots += floor.workers.saturating_sub(1) * kind.slots;
+        }
+        prop_assert!(slots <= lessons.iter().map(|lesson| lesson.slots).sum());
+    }
+
+    #[test]
+    fn a_lesson_that_takes_place_has_all_that_there_can_be(
+        mut lesson in lessons(3).prop_filter_map("a lesson", |mut lessons| lessons.pop()), kinds in kinds(), others in 0..20_u32,
+    ) {
+        lesson.pools = vec![0, 1, 2];
+        let floors = floors(std::slice::from_ref(&lesson), &kinds, others, lesson.start_ms);
+        let has: u32 = floors.iter().zip(&kinds).map(|(floor, (_, kind))| floor.workers * kind.slots).sum();
+        let most: u32 = kinds.iter().map(|(terms, kind)| terms.max * kind.slots).sum();
+        prop_assert!(has >= lesson.slots.saturating_sub(others).min(most));
+    }
+
     #[test]
     fn a_pool_stays_within_its_terms(terms in terms(), demand in demand(), present in present()) {
         let wanted = wanted(&terms, &demand, &present);
@@ -160,4 +203,44 @@ fn what_one_pool_has_no_room_for_goes_to_the_next() {
     };
     let second = [(terms(2), paused), (terms(6), present)];
     assert_eq!(jobs(demands(&vec![job; 5], &second)), [0, 5]);
+}
+
+#[test]
+fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
+    let lesson = Lesson {
+        slots: 7,
+        start_ms: 1_000_000,
+        end_ms: 6_400_000,
+        pools: vec![0],
+    };
+    let terms = Terms {
+        min: 0,
+        max: 10,
+        target_wait_ms: 60_000,
+    };
+    let kind = Kind {
+        slots: 1,
+        start_ms: 40_000,
+    };
+    let workers = |others, now| {
+        let lessons = std::slice::from_ref(&lesson);
+        floors(lessons, &[(terms, kind)], others, now)[0]
+    };
+    let floor = |workers| Floor {
+        workers,
+        until_ms: 6_400_000,
+    };
+    // Five come two at a time, in three rounds of 40 s, and are there a minute before.
+    assert_eq!(workers(2, 819_999), Floor::default());
+    assert_eq!(workers(2, 820_000), floor(5));
+    assert_eq!(workers(2, 5_000_000), floor(5));
+    assert_eq!(workers(7, 5_000_000), Floor::default());
+    // Another one that begins later leaves this one what it has.
+    let later = Lesson {
+        slots: 50,
+        start_ms: 1_000_001,
+        ..lesson.clone()
+    };
+    let both = floors(&[later, lesson], &[(terms, kind)], 0, 990_000);
+    assert_eq!(both, [floor(10)]);
 }

@@ -1,0 +1,160 @@
+//! Lessons: how many cells must run at once for them, and how long their people would wait and have waited.
+//!
+//! In: the timetable of courses, and their cells of the last weeks. Who comes to a lesson stays until its end, so the
+//! people of a lesson are as many all the time.
+
+use crate::{
+    api::{self, ApiError},
+    courses::Lesson,
+    http::{Caller, Shared},
+    store::{HistoryFilter, Store, StoreError},
+};
+use baton_plan::{Effort, PastCell, Rates, fewest_gpus, fit, forecast, seconds};
+use baton_protocol::api::{LessonOutlook, LessonWait, PastLesson, Pool};
+use tokio::task::spawn_blocking;
+
+/// Of the course's cells, whose times are taken.
+const DAYS_MS: i64 = 28 * 86_400_000;
+const MOST_CELLS: u32 = 20_000;
+/// A cell waits no longer than this where there are enough machines.
+const WITHIN_SECONDS: f64 = 60.0;
+
+/// How long people of the course edit and how long their cells run.
+pub(crate) async fn pace(store: &Store, course: &str, now_ms: i64) -> Result<Rates, StoreError> {
+    let filter = HistoryFilter {
+        courses: Some(vec![course.to_owned()]),
+        since_ms: now_ms - DAYS_MS,
+    };
+    let cells = api::past_cells(store.history(&filter, MOST_CELLS).await?);
+    let cells: Vec<PastCell> = cells.iter().map(PastCell::from).collect();
+    let of_course = fit(&cells, 1, seconds(now_ms)).map_or(Rates::USUAL, |fit| fit.rates);
+    Ok(Rates {
+        departure: 0.0,
+        ..of_course
+    })
+}
+
+/// How many cells must run at once so that 99 of 100 of these people's start within a time in seconds.
+pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Option<u32> {
+    let people = people as usize;
+    let enough = spawn_blocking(move || fewest_gpus(&rates, people, within, Effort::LIGHT));
+    u32::try_from(enough.await.ok()?).ok()
+}
+
+/// Of the courses whose staff the caller is, in the order in which they take place.
+pub(crate) async fn outlooks(
+    shared: &Shared,
+    caller: &Caller,
+) -> Result<Vec<LessonOutlook>, ApiError> {
+    let zone = shared.courses.borrow().zone();
+    let courses = api::courses_of(shared, caller).await?;
+    let mut outlooks = Vec::new();
+    for course in courses {
+        if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
+            continue;
+        }
+        let past = api::past(shared, &caller.identity, Some(course.course.clone()), 8).await?;
+        let rates = pace(&shared.store, &course.course, past.now_ms).await?;
+        let (now, most) = slots(past.slots, &shared.pools.all());
+        for written in &course.timetable {
+            let lesson = Lesson::parse(written, &zone).ok();
+            let Some((lesson, span)) =
+                lesson.and_then(|lesson| Some((lesson.clone(), lesson.next(past.now_ms)?)))
+            else {
+                continue;
+            };
+            let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await;
+            let enough = enough.ok_or(ApiError::Ending)?;
+            let mut counts = vec![now, enough, most];
+            counts.retain(|slots| *slots > 0);
+            counts.sort_unstable();
+            counts.dedup();
+            let people = lesson.people as usize;
+            let waits = spawn_blocking(move || {
+                let wait = |slots: u32| LessonWait {
+                    slots,
+                    wait_99_ms: milliseconds(
+                        forecast(&rates, people, slots as usize, Effort::LIGHT).waits[2],
+                    ),
+                };
+                counts.into_iter().map(wait).collect::<Vec<_>>()
+            });
+            outlooks.push(LessonOutlook {
+                course: course.course.clone(),
+                when: written.when.clone(),
+                people: lesson.people,
+                starts_ms: span.start_ms,
+                ends_ms: span.end_ms,
+                slots_now: now,
+                enough_slots: enough,
+                most_slots: most,
+                waits: waits.await.map_err(|_| ApiError::Ending)?,
+                last: lesson
+                    .last(past.now_ms)
+                    .and_then(|span| last(&past.cells, span.start_ms, span.end_ms)),
+            });
+        }
+    }
+    outlooks.sort_by_key(|outlook| outlook.starts_ms);
+    Ok(outlooks)
+}
+
+/// Cells that run at once, now and when the pools are as large as they may be.
+fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
+    let more = |pool: &Pool| pool.max.saturating_sub(pool.up) * pool.slots;
+    (now, now + pools.iter().map(more).sum::<u32>())
+}
+
+/// What happened in that time; `None`: nothing.
+fn last(cells: &[baton_protocol::api::PastCell], from: i64, until: i64) -> Option<PastLesson> {
+    let mut people = std::collections::BTreeSet::new();
+    let mut waits = Vec::new();
+    for cell in cells {
+        if (from..until).contains(&cell.submitted_ms) {
+            people.insert(cell.person);
+            waits.extend(cell.started_ms.map(|started| started - cell.submitted_ms));
+        }
+    }
+    waits.sort_unstable();
+    let longest = waits.get((waits.len() * 99).div_ceil(100).checked_sub(1)?)?;
+    Some(PastLesson {
+        starts_ms: from,
+        people: u32::try_from(people.len()).unwrap_or(u32::MAX),
+        cells: u32::try_from(waits.len()).unwrap_or(u32::MAX),
+        wait_99_ms: longest.max(&0).unsigned_abs(),
+    })
+}
+
+fn milliseconds(seconds: f64) -> u64 {
+    (seconds * 1e3) as u64
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::last;
+    use baton_protocol::api::PastCell;
+
+    #[test]
+    fn a_lesson_was_what_its_people_did_in_its_time() {
+        let cell = |person, submitted_ms, waited: Option<i64>| PastCell {
+            person,
+            submitted_ms,
+            assigned_ms: None,
+            started_ms: waited.map(|waited| submitted_ms + waited),
+            finished_ms: None,
+            ended_itself: true,
+        };
+        let mut cells: Vec<PastCell> = (0..200)
+            .map(|n| cell(n % 7, 1000, Some(n.into())))
+            .collect();
+        cells.extend([
+            cell(50, 999, Some(9_000)),
+            cell(51, 2000, Some(9_000)),
+            cell(52, 1999, None),
+        ]);
+        let was = last(&cells, 1000, 2000).unwrap();
+        assert_eq!((was.people, was.cells, was.wait_99_ms), (8, 200, 197));
+        assert_eq!(last(&cells, 5000, 6000), None);
+    }
+}

@@ -1,0 +1,106 @@
+//! What is said of a lesson: whether there are enough GPUs for its people.
+
+use std::time::Duration;
+
+use baton_humanize::approximate;
+use baton_protocol::api::{LessonOutlook, LessonWait};
+
+/// The predicted wait that one cell in a hundred exceeds, on what the lesson can have: at least what is there now, and
+/// as much of the pools as is enough. `None`: there is nothing that could run a cell.
+#[must_use]
+pub fn expected_wait(lesson: &LessonOutlook) -> Option<Duration> {
+    let has = lesson
+        .slots_now
+        .max(lesson.enough_slots.min(lesson.most_slots));
+    wait_on(lesson, has).map(|wait| Duration::from_millis(wait.wait_99_ms))
+}
+
+/// `350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with 10 slots: 52 s; with all 24 that the
+/// pools may start: 2.0 s.`
+#[must_use]
+pub fn lesson_sentence(lesson: &LessonOutlook) -> String {
+    let people = match lesson.people {
+        1 => "1 person".to_owned(),
+        people => format!("{people} people"),
+    };
+    let mut parts = Vec::new();
+    for wait in &lesson.waits {
+        let wait_99 = approximate(Duration::from_millis(wait.wait_99_ms).as_secs_f64());
+        let slots = match wait.slots {
+            1 => "1 slot".to_owned(),
+            slots => format!("{slots} slots"),
+        };
+        let on = match wait.slots {
+            all if all == lesson.most_slots && all > lesson.slots_now => {
+                format!("all {all} that the pools may start")
+            }
+            now if now == lesson.slots_now => format!("the present {slots}"),
+            _ => slots,
+        };
+        parts.push(match parts.is_empty() {
+            true => format!("with {on} 1 in 100 cells waits longer than {wait_99}"),
+            false => format!("with {on}: {wait_99}"),
+        });
+    }
+    let lack = match lesson.enough_slots > lesson.most_slots {
+        true => format!(
+            " {} slots would be enough for a wait of at most a minute.",
+            lesson.enough_slots
+        ),
+        false => String::new(),
+    };
+    match parts.is_empty() {
+        true => format!("{people}, and no worker for them.{lack}"),
+        false => format!("{people}: {}.{lack}", parts.join("; ")),
+    }
+}
+
+fn wait_on(lesson: &LessonOutlook, slots: u32) -> Option<&LessonWait> {
+    lesson.waits.iter().find(|wait| wait.slots == slots)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn lesson(slots_now: u32, most_slots: u32) -> LessonOutlook {
+        let wait = |slots, wait_99_ms| LessonWait { slots, wait_99_ms };
+        let mut waits = vec![wait(8, 241_000), wait(10, 52_000), wait(24, 2_000)];
+        waits.retain(|wait| [slots_now, 10, most_slots].contains(&wait.slots));
+        LessonOutlook {
+            course: "ml101".to_owned(),
+            when: "Mon 17:00-18:30".to_owned(),
+            people: 350,
+            starts_ms: 0,
+            ends_ms: 1,
+            slots_now,
+            enough_slots: 10,
+            most_slots,
+            waits,
+            last: None,
+        }
+    }
+
+    #[test]
+    fn a_lesson_is_told_with_what_there_is_and_what_would_be_enough() {
+        assert_eq!(
+            lesson_sentence(&lesson(8, 24)),
+            "350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with 10 slots: 52 s; \
+             with all 24 that the pools may start: 2.0 s."
+        );
+        assert_eq!(expected_wait(&lesson(8, 24)), Some(Duration::from_secs(52)));
+        assert_eq!(
+            lesson_sentence(&lesson(8, 8)),
+            "350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with 10 slots: 52 s. \
+             10 slots would be enough for a wait of at most a minute."
+        );
+        assert_eq!(expected_wait(&lesson(8, 8)), Some(Duration::from_secs(241)));
+        assert_eq!(expected_wait(&lesson(0, 0)), None);
+        let mut none = lesson(0, 0);
+        none.waits.clear();
+        assert_eq!(
+            lesson_sentence(&none),
+            "350 people, and no worker for them. 10 slots would be enough for a wait of at most a minute."
+        );
+    }
+}

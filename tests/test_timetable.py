@@ -1,0 +1,81 @@
+"""Lessons: machines are there before people come, stay while they are there, and leave after them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from end_to_end import Kernel
+from end_to_end.cluster import Batch, free_port
+from end_to_end.service import run_binary
+
+PEOPLE = 3
+
+
+@pytest.fixture
+def cluster() -> Iterator[Batch]:
+    cluster = Batch(free_port())
+    cluster.environment["BATON_BROKER_COURSES_FILE"] = str(cluster.service.place.folder / "courses.toml")
+    write_courses(cluster, "")
+    yield cluster
+    cluster.end_jobs()
+    assert cluster.service.close() == []
+
+
+def write_courses(cluster: Batch, lesson: str) -> None:
+    written = cluster.service.place.folder / "courses.new"
+    written.write_text(f'time_zone = "UTC"\n\n[course.ml101]\n{lesson}')
+    written.rename(cluster.service.place.folder / "courses.toml")
+
+
+def now_and_for_two_hours() -> str:
+    start = datetime.now(UTC) - timedelta(minutes=1)
+    return f"{start:%Y-%m-%d %H:%M}-{start + timedelta(hours=2):%H:%M}"
+
+
+def test_machines_come_for_a_lesson_and_stay_until_it_is_over(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    lesson = f'\n[[course.ml101.lesson]]\nwhen = "{now_and_for_two_hours()}"\npeople = {PEOPLE}\n'
+    write_courses(cluster, lesson)
+    cluster.start_broker(idle="1s", max=5, worker=cluster.worker_command())
+    [outlook] = json.loads(cluster.says("plan", "--timetable", "--json"))
+    enough = outlook["enough_slots"]
+    assert 1 < enough <= PEOPLE
+    cluster.wait_for(lambda pool: pool["up"] == enough, "the workers have come, although nobody runs a cell")
+    names = sorted(worker["name"] for worker in cluster.pool["workers"])
+    # In this time every other worker would have left.
+    kernel = cluster.service.kernel(new_kernel, BATON_COURSE="ml101")
+    kernel.gpu("import time; time.sleep(2)").ok()
+    assert sorted(worker["name"] for worker in cluster.pool["workers"]) == names
+    assert {worker["state"] for worker in cluster.pool["workers"]} == {"connected"}
+    # A broker that was killed tells them again.
+    cluster.service.kill("broker")
+    cluster.restart_broker()
+    kernel.gpu("time.sleep(2)").ok()
+    assert sorted(worker["name"] for worker in cluster.pool["workers"]) == names
+    write_courses(cluster, "")
+    cluster.wait_for(lambda pool: not pool["workers"], "the workers have left")
+
+
+def test_staff_enter_lessons_and_read_whether_there_are_enough_gpus(cluster: Batch) -> None:
+    cluster.start_broker(max=2)
+    said = cluster.says("course", "ml101", "--lesson", "Mon 17:00-18:30 350", "--lesson", "Tue,Thu 09:00-10:00 4")
+    assert "ml101, Mon 17:00-18:30: 350 people: with all 2 that the pools may start 1 in 100 cells waits" in said
+    assert "slots would be enough for a wait of at most a minute." in said
+    assert "Tue,Thu 09:00-10:00: 4 people: " in said
+    assert "ml101, Mon 17:00-18:30: 350 people" in cluster.says("plan", "--timetable")
+    page = cluster.service.answers("/capacity")
+    assert "350 people: with all 2 that the pools may start" in page
+    assert "Mon 17:00-18:30 350\nTue,Thu 09:00-10:00 4" in cluster.service.answers("/course?name=ml101")
+    assert "ml101" in cluster.says("audit")
+    wrong = run_binary(
+        cluster.service.place, "course", "ml101", "--lesson", "Monday 17:00-18:30 350", **cluster.service.access
+    )
+    assert wrong.returncode == 1
+    assert "is not a time such as" in wrong.stderr
+    cluster.says("course", "ml101", "--no-lessons")
+    assert "No course has a lesson" in cluster.says("plan", "--timetable")
+    assert "Timetable" not in cluster.service.answers("/capacity")
