@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.place import has_words
 
 ZYGOTE = "baton_shim.session.zygote"
 LIBRARIES = ("numpy", "pandas", "torch")
@@ -346,7 +347,7 @@ def test_a_killed_worker_leaves_no_zygote(
 
 
 def zygotes(service: Service) -> list[psutil.Process]:
-    return [child for child in service.process("worker-0").children() if ZYGOTE in child.cmdline()]
+    return [child for child in service.process("worker-0").children() if has_words(child, (ZYGOTE,))]
 
 
 def test_sessions_outlive_their_zygote(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:

@@ -2,7 +2,8 @@
 
 Long containers are sampled, so the answer takes a few milliseconds at most.
 
-**Invariant:** looks at objects by the garbage collector's eyes only; runs no code of the student's.
+**Invariant:** looks at objects by the garbage collector's eyes only; runs no code of the student's. So it asks for the
+type of an object and never for its class, which a weak proxy asks its target for and other objects may lie about.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def held_bytes(objects: Iterable[object], most: int) -> int | None:
     total = 0.0
     while waiting:
         value, times = waiting.pop()
-        if id(value) in seen or isinstance(value, ELSEWHERE):
+        if id(value) in seen or issubclass(type(value), ELSEWHERE):
             continue
         seen.add(id(value))
         total += times * own_bytes(value)
@@ -46,13 +47,13 @@ def held_bytes(objects: Iterable[object], most: int) -> int | None:
 def own_bytes(value: Any) -> int:
     """Of arrays and tensors, all the memory that they are views on."""
     array = getattr(sys.modules.get("numpy"), "ndarray", None)
-    if array is not None and isinstance(value, array):
-        while isinstance(base := array.base.__get__(value), array):
+    if array is not None and issubclass(type(value), array):
+        while issubclass(type(base := array.base.__get__(value)), array):
             value = base
         objects = SAMPLE if array.dtype.__get__(value).hasobject else 0
         return int(array.nbytes.__get__(value)) + objects * int(array.size.__get__(value))
     tensor = getattr(sys.modules.get("torch"), "Tensor", None)
-    if tensor is not None and isinstance(value, tensor):
+    if tensor is not None and issubclass(type(value), tensor):
         try:
             return int(tensor.untyped_storage(value).nbytes())
         except Exception:  # a sparse tensor has no storage; its parts are referents
