@@ -46,7 +46,7 @@ impl Dispatch {
                 .collect(),
             waiting: self.waits_for_pools(now),
             lessons: self.coming_lessons(now),
-            other_slots: self.slots_of_no_pool(),
+            other_slots: self.slots_of_no_pool(|_| true),
         }
     }
 
@@ -75,24 +75,29 @@ impl Dispatch {
             let environment = settings.environment.clone();
             let environment = environment.map(|name| Requirement::Environment { name });
             let needs: Vec<&Requirement> = settings.needs.iter().chain(&environment).collect();
+            let will_run = |offer: &Offer| needs.iter().all(|need| offer.will_meet(need));
             let able = self.pools.iter().enumerate().filter(|(_, pool)| {
-                let offers = |offer: &Arc<Offer>| needs.iter().all(|need| offer.meets(need));
-                pool.offer.as_ref().is_none_or(offers)
+                let offer = pool.offer.as_deref();
+                offer.is_none_or(will_run)
             });
             Some(ComingLesson {
                 course: course.to_owned(),
                 people: lesson.people,
                 span,
+                other_slots: self.slots_of_no_pool(will_run),
                 pools: able.map(|(number, _)| number).collect(),
             })
         });
         coming.collect()
     }
 
-    fn slots_of_no_pool(&self) -> u32 {
+    fn slots_of_no_pool(&self, will_run: impl Fn(&Offer) -> bool) -> u32 {
         let is_of_pool = |name: &String| self.pools.iter().any(|pool| pool.workers.contains(name));
         let others = self.workers.values().filter(|worker| {
-            worker.connection.is_some() && !worker.draining && !is_of_pool(&worker.name)
+            worker.connection.is_some()
+                && !worker.draining
+                && !is_of_pool(&worker.name)
+                && will_run(&worker.offer)
         });
         others.map(|worker| worker.slots).sum()
     }

@@ -37,6 +37,7 @@ impl Lessons {
                 slots: self.slots(store, lesson, within_ms, now_ms).await?,
                 start_ms: lesson.span.start_ms,
                 end_ms: lesson.span.end_ms,
+                other_slots: lesson.other_slots,
                 pools: lesson.pools.clone(),
             });
         }

@@ -52,6 +52,8 @@ pub(crate) struct ComingLesson {
     pub(crate) course: String,
     pub(crate) people: u32,
     pub(crate) span: Span,
+    /// Of workers of no pool that can run their cells.
+    pub(crate) other_slots: u32,
     /// The numbers of the pools that can run their cells.
     pub(crate) pools: Vec<usize>,
 }

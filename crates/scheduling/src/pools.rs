@@ -80,6 +80,8 @@ pub struct Lesson {
     /// In milliseconds since any one moment.
     pub start_ms: i64,
     pub end_ms: i64,
+    /// What workers of no pool have that can run its jobs.
+    pub other_slots: u32,
     /// The numbers of the pools that can run its jobs.
     pub pools: Vec<usize>,
 }
@@ -102,7 +104,7 @@ pub struct Floor {
 }
 
 /// The workers that each pool should have for lessons, by the time that they take to come. What workers of no pool have
-/// (`other_slots`) is taken first, then the pools in their order. Lessons that have ended are not to be among them.
+/// (`other_slots` in all) is taken first, then the pools in their order. Lessons that have ended are not to be among them.
 #[must_use]
 pub fn floors(
     lessons: &[Lesson],
@@ -115,7 +117,7 @@ pub fn floors(
     let mut in_order: Vec<&Lesson> = lessons.iter().collect();
     in_order.sort_by_key(|lesson| lesson.start_ms);
     for lesson in in_order {
-        let of_others = lesson.slots.min(free);
+        let of_others = lesson.slots.min(lesson.other_slots).min(free);
         let mut missing = lesson.slots - of_others;
         let mut is_due = missing == 0;
         for number in &lesson.pools {

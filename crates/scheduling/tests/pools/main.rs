@@ -48,6 +48,7 @@ fn lessons(pools: usize) -> impl Strategy<Value = Vec<Lesson>> {
         slots,
         start_ms,
         end_ms: start_ms + length_ms,
+        other_slots: u32::MAX,
         pools,
     });
     prop::collection::vec(lesson, 0..6)
@@ -211,6 +212,7 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
         slots: 7,
         start_ms: 1_000_000,
         end_ms: 6_400_000,
+        other_slots: u32::MAX,
         pools: vec![0],
     };
     let terms = Terms {
@@ -235,6 +237,13 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
     assert_eq!(workers(2, 820_000), floor(5));
     assert_eq!(workers(2, 5_000_000), floor(5));
     assert_eq!(workers(7, 5_000_000), Floor::default());
+    // None of the others' slots can run its jobs.
+    let strange = Lesson {
+        other_slots: 0,
+        ..lesson.clone()
+    };
+    let alone = floors(&[strange], &[(terms, kind)], 7, 1_000_000);
+    assert_eq!(alone, [floor(7)]);
     // Another one that begins later leaves this one what it has.
     let later = Lesson {
         slots: 50,
