@@ -51,8 +51,7 @@ def test_a_burst_starts_workers_and_a_killed_broker_finds_them(
     assert sorted(cluster.jobs()) == ["1 RUNNING", "2 RUNNING"]
     cluster.service.kill("broker")
     cluster.restart_broker()
-    again = cluster.wait_for(lambda pool: pool["up"] == 2, "both workers are known again")
-    assert again["workers"] == both["workers"]
+    cluster.wait_for(lambda pool: pool["workers"] == both["workers"], "both workers are connected again")
     (signs / "go").touch()
     assert [cell.finish().ok().value for cell in cells] == ["42"] * 3
     cluster.wait_for(lambda pool: not pool["workers"], "the workers have left", STARTS_SECONDS)
@@ -112,12 +111,15 @@ def test_a_preempted_job_that_is_requeued_is_the_same_worker_again(
     cluster.slurm.runs("scancel", urgent)
     # Slurm lets a requeued job wait two minutes otherwise.
     cluster.slurm.runs("scontrol", "update", "JobId=1", "StartTime=now")
-    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
     [name] = [worker["name"] for worker in before]
     again = {"name": name, "state": "connected"}
     cluster.wait_for(
-        lambda pool: any(again.items() <= worker.items() for worker in pool["workers"]), "it has come again"
+        lambda pool: any(again.items() <= worker.items() for worker in pool["workers"]),
+        "it has come again",
+        STARTS_SECONDS,
     )
+    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+    assert [worker["name"] for worker in cluster.pool["workers"]] == [name]
 
 
 def test_a_node_that_dies_is_replaced_before_slurm_notices(

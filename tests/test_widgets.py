@@ -205,3 +205,5 @@ def test_standard_streams_and_bars_are_values_like_others(kernel: Kernel) -> Non
     assert kernel.run("import sys\nprint(stream is sys.stdout, bar.n)").ok().stdout == "True 1\n"
     there = kernel.gpu("import sys\nbar.update(1)\nprint(stream is sys.stdout, bar.n)").ok()
     assert there.stdout == "True 2\n"
+    # A bar that is forgotten later would end its line in another test's cell.
+    kernel.gpu("bar.close()").ok()
