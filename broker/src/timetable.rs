@@ -9,7 +9,7 @@ use crate::{
     http::{Caller, Shared},
     store::{HistoryFilter, Store, StoreError},
 };
-use baton_plan::{Effort, PastCell, Rates, fewest_gpus, fit, forecast, seconds};
+use baton_plan::{Effort, PastCell, Rates, fewest_gpus, fit, p99_wait, seconds};
 use baton_protocol::api::{LessonOutlook, LessonWait, PastLesson, Pool};
 use tokio::task::spawn_blocking;
 
@@ -71,11 +71,12 @@ pub(crate) async fn outlooks(
             counts.dedup();
             let people = lesson.people as usize;
             let waits = spawn_blocking(move || {
-                let wait = |slots: u32| LessonWait {
-                    slots,
-                    wait_99_ms: milliseconds(
-                        forecast(&rates, people, slots as usize, Effort::LIGHT).waits[2],
-                    ),
+                let wait = |slots: u32| {
+                    let seconds = p99_wait(&rates, people, slots as usize, Effort::LIGHT);
+                    LessonWait {
+                        slots,
+                        wait_99_ms: (seconds * 1e3) as u64,
+                    }
                 };
                 counts.into_iter().map(wait).collect::<Vec<_>>()
             });
@@ -123,10 +124,6 @@ fn last(cells: &[baton_protocol::api::PastCell], from: i64, until: i64) -> Optio
         cells: u32::try_from(waits.len()).unwrap_or(u32::MAX),
         wait_99_ms: longest.max(&0).unsigned_abs(),
     })
-}
-
-fn milliseconds(seconds: f64) -> u64 {
-    (seconds * 1e3) as u64
 }
 
 #[cfg(test)]

@@ -85,10 +85,16 @@ pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Fo
     solution(rates, people, gpus, effort).into()
 }
 
+/// One in a hundred cells of these people waits longer, in seconds.
+#[must_use]
+pub fn p99_wait(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> f64 {
+    forecast(rates, people, gpus, effort).waits[2]
+}
+
 /// The fewest GPUs with which 99 of 100 cells of so many people start within a time in seconds.
 #[must_use]
 pub fn fewest_gpus(rates: &Rates, people: usize, within: f64, effort: Effort) -> usize {
-    let is_enough = |gpus: usize| forecast(rates, people, gpus, effort).waits[2] <= within;
+    let is_enough = |gpus: usize| p99_wait(rates, people, gpus, effort) <= within;
     // With a GPU for each of them nobody waits. Fewer GPUs never make waits shorter.
     let (mut too_few, mut enough) = (0, people.max(1));
     let mut step = 1;

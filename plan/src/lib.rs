@@ -40,7 +40,7 @@ pub use capacity::{Capacity, Row};
 pub use cores::on_all_cores;
 pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
 pub use forecast::{
-    Effort, Forecast, Method, PARTS, Solution, fewest_gpus, forecast, simulated, solution,
+    Effort, Forecast, Method, PARTS, Solution, fewest_gpus, forecast, p99_wait, simulated, solution,
 };
 pub use lesson::{expected_wait, lesson_sentence};
 pub use plot::{Axis, Line, Plot};
