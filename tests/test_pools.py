@@ -21,8 +21,7 @@ from end_to_end.waiting import wait_until
 def cluster() -> Iterator[Batch]:
     cluster = Batch(free_port())
     yield cluster
-    cluster.end_jobs()
-    assert cluster.service.close() == []
+    cluster.close()
 
 
 def token_files(cluster: Cluster) -> list[Path]:

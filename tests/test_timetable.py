@@ -20,8 +20,7 @@ def cluster() -> Iterator[Batch]:
     cluster.environment["BATON_BROKER_COURSES_FILE"] = str(cluster.service.place.folder / "courses.toml")
     write_courses(cluster, "")
     yield cluster
-    cluster.end_jobs()
-    assert cluster.service.close() == []
+    cluster.close()
 
 
 def write_courses(cluster: Batch, lesson: str) -> None:

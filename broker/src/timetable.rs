@@ -5,16 +5,18 @@
 
 use crate::{
     api::{self, ApiError},
-    courses::Lesson,
+    courses::{Lesson, Span},
     http::{Caller, Shared},
     store::{HistoryFilter, Store, StoreError},
 };
-use baton_plan::{Effort, PastCell, Rates, fewest_gpus, fit, p99_wait, seconds};
-use baton_protocol::api::{LessonOutlook, LessonWait, PastLesson, Pool};
+use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
+use baton_protocol::api::{History, LessonOutlook, LessonWait, PastCell, PastLesson, Pool};
+use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
 /// Of the course's cells, whose times are taken.
-const DAYS_MS: i64 = 28 * 86_400_000;
+const DAYS: u32 = 28;
+const DAY_MS: i64 = 86_400_000;
 const MOST_CELLS: u32 = 20_000;
 /// A cell waits no longer than this where there are enough machines.
 const WITHIN_SECONDS: f64 = 60.0;
@@ -23,15 +25,19 @@ const WITHIN_SECONDS: f64 = 60.0;
 pub(crate) async fn pace(store: &Store, course: &str, now_ms: i64) -> Result<Rates, StoreError> {
     let filter = HistoryFilter {
         courses: Some(vec![course.to_owned()]),
-        since_ms: now_ms - DAYS_MS,
+        since_ms: now_ms - i64::from(DAYS) * DAY_MS,
     };
     let cells = api::past_cells(store.history(&filter, MOST_CELLS).await?);
-    let cells: Vec<PastCell> = cells.iter().map(PastCell::from).collect();
+    Ok(pace_of(&cells, now_ms))
+}
+
+fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
+    let cells: Vec<_> = cells.iter().map(baton_plan::PastCell::from).collect();
     let of_course = fit(&cells, 1, seconds(now_ms)).map_or(Rates::USUAL, |fit| fit.rates);
-    Ok(Rates {
+    Rates {
         departure: 0.0,
         ..of_course
-    })
+    }
 }
 
 /// How many cells must run at once so that 99 of 100 of these people's start within a time in seconds.
@@ -47,57 +53,65 @@ pub(crate) async fn outlooks(
     caller: &Caller,
 ) -> Result<Vec<LessonOutlook>, ApiError> {
     let zone = shared.courses.borrow().zone();
-    let courses = api::courses_of(shared, caller).await?;
     let mut outlooks = Vec::new();
-    for course in courses {
+    for course in api::courses_of(shared, caller).await? {
         if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
             continue;
         }
-        let past = api::past(shared, &caller.identity, Some(course.course.clone()), 8).await?;
-        let rates = pace(&shared.store, &course.course, past.now_ms).await?;
-        let (now, most) = slots(past.slots, &shared.pools.all());
-        for written in &course.timetable {
-            let lesson = Lesson::parse(written, &zone).ok();
-            let Some((lesson, span)) =
-                lesson.and_then(|lesson| Some((lesson.clone(), lesson.next(past.now_ms)?)))
-            else {
-                continue;
-            };
-            let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await;
-            let enough = enough.ok_or(ApiError::Ending)?;
-            let mut counts = vec![now, enough, most];
-            counts.retain(|slots| *slots > 0);
-            counts.sort_unstable();
-            counts.dedup();
-            let people = lesson.people as usize;
-            let waits = spawn_blocking(move || {
-                let wait = |slots: u32| {
-                    let seconds = p99_wait(&rates, people, slots as usize, Effort::LIGHT);
-                    LessonWait {
-                        slots,
-                        wait_99_ms: (seconds * 1e3) as u64,
-                    }
-                };
-                counts.into_iter().map(wait).collect::<Vec<_>>()
-            });
-            outlooks.push(LessonOutlook {
-                course: course.course.clone(),
-                when: written.when.clone(),
-                people: lesson.people,
-                starts_ms: span.start_ms,
-                ends_ms: span.end_ms,
-                slots_now: now,
-                enough_slots: enough,
-                most_slots: most,
-                waits: waits.await.map_err(|_| ApiError::Ending)?,
-                last: lesson
-                    .last(past.now_ms)
-                    .and_then(|span| last(&past.cells, span.start_ms, span.end_ms)),
-            });
+        let name = Some(course.course.clone());
+        let past = api::past(shared, &caller.identity, name, DAYS).await?;
+        let rates = pace_of(&past.cells, past.now_ms);
+        let slots = slots(past.slots, &shared.pools.all());
+        // All of them were checked when they were entered.
+        let lessons = course.timetable.iter();
+        for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
+            if let Some(span) = lesson.next(past.now_ms) {
+                outlooks.push(outlook(&course.course, &lesson, span, &past, rates, slots).await?);
+            }
         }
     }
     outlooks.sort_by_key(|outlook| outlook.starts_ms);
     Ok(outlooks)
+}
+
+async fn outlook(
+    course: &str,
+    lesson: &Lesson,
+    span: Span,
+    past: &History,
+    rates: Rates,
+    (now, most): (u32, u32),
+) -> Result<LessonOutlook, ApiError> {
+    let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await;
+    let enough = enough.ok_or(ApiError::Ending)?;
+    let counts: BTreeSet<u32> = [now, enough, most]
+        .into_iter()
+        .filter(|slots| *slots > 0)
+        .collect();
+    let people = lesson.people as usize;
+    let wait = move |slots: u32| {
+        let seconds = p99_wait(&rates, people, slots as usize, Effort::LIGHT);
+        LessonWait {
+            slots,
+            wait_99_ms: (seconds * 1e3) as u64,
+        }
+    };
+    let waits = spawn_blocking(move || counts.into_iter().map(wait).collect());
+    let written = lesson.shown();
+    Ok(LessonOutlook {
+        course: course.to_owned(),
+        when: written.when,
+        people: written.people,
+        starts_ms: span.start_ms,
+        ends_ms: span.end_ms,
+        slots_now: now,
+        enough_slots: enough,
+        most_slots: most,
+        waits: waits.await.map_err(|_| ApiError::Ending)?,
+        last: lesson
+            .last(past.now_ms)
+            .and_then(|span| last(&past.cells, span.start_ms, span.end_ms)),
+    })
 }
 
 /// Cells that run at once, now and when the pools are as large as they may be.
@@ -107,8 +121,8 @@ fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
 }
 
 /// What happened in that time; `None`: nothing.
-fn last(cells: &[baton_protocol::api::PastCell], from: i64, until: i64) -> Option<PastLesson> {
-    let mut people = std::collections::BTreeSet::new();
+fn last(cells: &[PastCell], from: i64, until: i64) -> Option<PastLesson> {
+    let mut people = BTreeSet::new();
     let mut waits = Vec::new();
     for cell in cells {
         if (from..until).contains(&cell.submitted_ms) {

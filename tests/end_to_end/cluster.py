@@ -52,6 +52,16 @@ class Cluster:
         self.service.start_broker(BATON_CONFIG=str(self.config), **self.environment)
         wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
 
+    def end_jobs(self) -> None:
+        """Of the batch system behind it, which ends then."""
+
+    def close(self) -> None:
+        try:
+            self.end_jobs()
+        finally:
+            left = self.service.close()
+        assert left == []
+
     def worker_command(self, **environment: str) -> str:
         """A worker of the test's place, as an administrator's prolog would set it up."""
         own = self.service.place.environment | environment

@@ -6,13 +6,13 @@ use super::calendar::WEEKDAYS;
 use anyhow::Context;
 use baton_protocol::api;
 use jiff::{
-    Timestamp, ToSpan, Zoned,
+    Timestamp, ToSpan,
     civil::{Date, Time, Weekday},
     tz::TimeZone,
 };
 
 const MOST_PEOPLE: u32 = 10_000;
-/// A weekly lesson takes place again within this time, also where a clock jumps over one.
+/// A weekly lesson takes place again within this time, and took place.
 const LOOKED_AT_DAYS: i64 = 15;
 
 #[derive(Debug, Clone, PartialEq)]
@@ -90,36 +90,32 @@ impl Lesson {
 
     /// The one that takes place then, or else the next one; `None`: there is none any more.
     pub(crate) fn next(&self, now_ms: i64) -> Option<Span> {
-        let now = self.at(now_ms)?;
-        let first = now.date().checked_sub(1.day()).ok()?;
-        let mut dates: Box<dyn Iterator<Item = Date>> = match &self.days {
-            Days::Once(date) => Box::new(std::iter::once(*date)),
-            Days::Weekly(weekdays) => Box::new(
-                (0..LOOKED_AT_DAYS)
-                    .filter_map(move |days| first.checked_add(days.days()).ok())
-                    .filter(|date| weekdays.contains(&date.weekday())),
-            ),
-        };
-        dates.find_map(|date| self.on(date).filter(|span| span.end_ms > now_ms))
+        let mut spans = self.around(now_ms).into_iter();
+        spans.find(|span| span.end_ms > now_ms)
     }
 
     /// The last one that has ended.
     pub(crate) fn last(&self, now_ms: i64) -> Option<Span> {
-        let today = self.at(now_ms)?.date();
-        let mut dates: Box<dyn Iterator<Item = Date>> = match &self.days {
-            Days::Once(date) => Box::new(std::iter::once(*date)),
-            Days::Weekly(weekdays) => Box::new(
-                (0..LOOKED_AT_DAYS)
-                    .filter_map(move |days| today.checked_sub(days.days()).ok())
-                    .filter(|date| weekdays.contains(&date.weekday())),
-            ),
-        };
-        dates.find_map(|date| self.on(date).filter(|span| span.end_ms <= now_ms))
+        let mut spans = self.around(now_ms).into_iter().rev();
+        spans.find(|span| span.end_ms <= now_ms)
     }
 
-    fn at(&self, ms: i64) -> Option<Zoned> {
-        let timestamp = Timestamp::from_millisecond(ms).ok()?;
-        Some(timestamp.to_zoned(self.zone.clone()))
+    /// The times at which it takes place, in order; of a weekly one those that are not far from now.
+    fn around(&self, now_ms: i64) -> Vec<Span> {
+        let dates = match &self.days {
+            Days::Once(date) => vec![*date],
+            Days::Weekly(weekdays) => {
+                let Ok(now) = Timestamp::from_millisecond(now_ms) else {
+                    return Vec::new();
+                };
+                let today = now.to_zoned(self.zone.clone()).date();
+                (-LOOKED_AT_DAYS..LOOKED_AT_DAYS)
+                    .filter_map(|days| today.checked_add(days.days()).ok())
+                    .filter(|date| weekdays.contains(&date.weekday()))
+                    .collect()
+            }
+        };
+        dates.into_iter().filter_map(|date| self.on(date)).collect()
     }
 
     /// A clock that jumps over one of its times takes the time after the jump.

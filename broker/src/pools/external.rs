@@ -114,13 +114,8 @@ impl Runner {
     ) -> Result<(), StoreError> {
         let mut gone = Vec::new();
         for life in pool.lives.iter_mut().filter(|life| !life.connected) {
-            // Between two looks it may have come and left.
-            if life.row.connected_ms.is_none()
-                && let Some(at_ms) = self.store.pool_worker_connected_ms(&life.row.name).await?
-                && let Some(took_ms) = life.comes(settings, at_ms)
-            {
-                pool.starts_ms.push(took_ms);
-            }
+            let took_ms = self.came_unseen(settings, life).await?;
+            pool.starts_ms.extend(took_ms);
             let came = life.row.connected_ms.is_some();
             let limit = match (came, life.draining) {
                 (false, _) => settings.start_limit.min(CONNECTS_WITHIN),

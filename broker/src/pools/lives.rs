@@ -128,14 +128,9 @@ impl Runner {
                     break;
                 }
                 life.state = state;
-                // Between two looks it may have come and left. The batch system knows how its job ended, so a worker
-                // that came before that end has been noted.
-                if life.row.connected_ms.is_none()
-                    && let Some(at_ms) = self.store.pool_worker_connected_ms(&name).await?
-                    && let Some(took_ms) = life.comes(settings, at_ms)
-                {
-                    pool.starts_ms.push(took_ms);
-                }
+                // The batch system knows how its job ended, so a worker that came before that end has been noted.
+                let took_ms = self.came_unseen(settings, life).await?;
+                pool.starts_ms.extend(took_ms);
                 let never_came = life.row.connected_ms.is_none();
                 match state {
                     JobState::Gone => {
@@ -172,6 +167,19 @@ impl Runner {
             }
         }
         Ok(())
+    }
+
+    /// Between two looks a worker may have come and left. Returns how long its start took, the first time.
+    pub(super) async fn came_unseen(
+        &self,
+        settings: &PoolSettings,
+        life: &mut Life,
+    ) -> Result<Option<u64>, StoreError> {
+        if life.row.connected_ms.is_some() {
+            return Ok(None);
+        }
+        let at_ms = self.store.pool_worker_connected_ms(&life.row.name).await?;
+        Ok(at_ms.and_then(|at_ms| life.comes(settings, at_ms)))
     }
 
     pub(super) async fn submit(

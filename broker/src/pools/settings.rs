@@ -136,9 +136,7 @@ impl PoolSettings {
         );
         Ok(Some(token.to_owned()))
     }
-}
 
-impl PoolSettings {
     /// Whether its workers are told where the broker itself is.
     pub(crate) fn gives_own_address(&self) -> bool {
         matches!(&self.provider, Provider::Command(commands) if commands.broker.is_none())
