@@ -143,7 +143,7 @@ check: lint $(VENV)/.requirements-test
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --workspace --locked --lib --bins -E 'not test(exploration)'; \
 	else cargo test --quiet --workspace --locked --lib --bins -- --skip exploration; fi
-	$(BIN)/pytest -q -n 2 tests/test_repository.py \
+	$(BIN)/pytest -q -n 2 tests/test_repository.py tests/test_rust_structure.py \
 		$(foreach name,analysis completion first_uses link options source,python-shim/tests/shim/test_$(name).py) \
 		$(foreach name,errors in_place keeper names singletons,python-shim/tests/state/test_$(name).py)
 

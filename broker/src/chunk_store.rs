@@ -4,11 +4,9 @@
 //! everybody has an object of their own, because the broker has not seen its bytes: what one person uploaded under a
 //! chunk's name is never given to another. Only what a course has in public is shared.
 
-use crate::{
-    objects::Objects,
-    people::Account,
-    store::{ObjectRow, PublicFile, Store, StoreError},
-};
+use crate::objects::Objects;
+use baton_broker_queue::Account;
+use baton_broker_store::{ObjectRow, PublicFile, Store, StoreError};
 use baton_chunks::ChunkDirectory;
 use baton_protocol::ChunkHash;
 use std::{collections::HashMap, sync::Arc};

@@ -1,7 +1,8 @@
 //! What the broker is told before it starts, and what it tells its caller while it runs.
 
 use crate::{hub::HubConfig, pools::PoolSettings};
-use sqlx::postgres::PgConnectOptions;
+use baton_broker_queue::Activity;
+use baton_broker_store::Database;
 use std::{
     fmt,
     net::{SocketAddr, TcpListener},
@@ -25,55 +26,6 @@ pub enum Listen {
 pub struct TlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
-}
-
-/// Where the jobs are kept.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Database {
-    /// A file, for one broker. A lock file beside it keeps a second one away.
-    Sqlite(PathBuf),
-    /// A server, for brokers of which one takes over when another dies.
-    Postgres(PostgresUrl),
-}
-
-impl Database {
-    /// `postgres://...`, or the path of a file.
-    #[must_use]
-    pub fn named(text: &str) -> Self {
-        if text.starts_with("postgres://") || text.starts_with("postgresql://") {
-            Self::Postgres(PostgresUrl(text.to_owned()))
-        } else {
-            Self::Sqlite(text.into())
-        }
-    }
-}
-
-impl From<PathBuf> for Database {
-    fn from(path: PathBuf) -> Self {
-        Self::Sqlite(path)
-    }
-}
-
-/// May hold a password, so it is never shown.
-#[derive(Clone, PartialEq, Eq)]
-pub struct PostgresUrl(String);
-
-impl fmt::Debug for PostgresUrl {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("PostgresUrl(hidden)")
-    }
-}
-
-#[derive(Debug, thiserror::Error)]
-#[error(
-    "The address of the database is not valid: {0}\nhint: it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE; the password may stand in PGPASSWORD instead"
-)]
-pub struct DatabaseError(#[source] sqlx::Error);
-
-impl PostgresUrl {
-    pub(crate) fn options(&self) -> Result<PgConnectOptions, DatabaseError> {
-        self.0.parse().map_err(DatabaseError)
-    }
 }
 
 /// Where the broker keeps chunks.
@@ -277,21 +229,5 @@ impl Config {
             job_retention: Duration::from_secs(7 * 24 * 3600),
             activity: None,
         }
-    }
-}
-
-/// What keeps a broker busy.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub struct Activity {
-    /// Connected now.
-    pub proxies: usize,
-    /// Queued or running.
-    pub unfinished_jobs: usize,
-}
-
-impl Activity {
-    #[must_use]
-    pub fn is_idle(self) -> bool {
-        self == Self::default()
     }
 }

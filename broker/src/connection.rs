@@ -4,18 +4,17 @@
 //! Reading and writing go on side by side, so that two peers that both write cannot block each other.
 
 use crate::{
-    bounds::check_hello,
-    dispatch::{ConnectionId, Ending, WorkerHello},
     engine::{Event, Outgoing},
     http::{Meter, Watch},
     pace::Pace,
-    people::{Account, Identity, worker_id},
+    people::worker_id,
     screen::Screen,
 };
 use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
+use baton_broker_queue::{Account, ConnectionId, Ending, Identity, WorkerHello, check_hello};
 use baton_protocol::{
     Machine, PROTOCOL_VERSION, Refusal, decode, encode,
     proxy::{FromProxy, ToProxy},

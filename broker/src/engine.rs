@@ -9,21 +9,18 @@
 //! else closes the connection, whose peer then comes back and resumes.
 
 use crate::{
-    config::Activity,
-    courses::Courses,
-    dispatch::{
-        Action, Command, ConnectionId, Dispatch, Ending, Graces, NotDone, Now, Overview,
-        WorkerHello,
-    },
     journal::Journal,
     leader_election::{self, Leadership},
     metrics::Metrics,
-    people::{Account, Identity},
-    pools::{PoolLook, PoolsPresent},
-    screen::Unwelcome,
-    store::{Store, StoreError, Write},
 };
 use axum::body::Bytes;
+use baton_broker_queue::{
+    Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
+    Now, Observation, Overview, Severity, Unwelcome, WorkerHello, Write,
+    courses::Courses,
+    pools::{PoolLook, PoolsPresent},
+};
+use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
     JobId, NotebookId, Refusal,
     api::{AttachableJob, Course, QueueDetails},
@@ -184,7 +181,7 @@ async fn serve(
                     return Ok(());
                 }
             }
-            () = sleep_until(deadline) => {}
+            () = sleep_until(deadline.map(Instant::from_std)) => {}
             _ = looks.tick() => {
                 engine.store.check_leadership().await?;
                 continue;
@@ -195,9 +192,16 @@ async fn serve(
             Some(_) = connections.readers.join_next() => continue,
         }
         let now = now();
-        let mut actions = Vec::new();
+        let (mut actions, mut answers) = (Vec::new(), Vec::new());
         for event in batch.drain(..) {
-            handle(&mut dispatch, connections, event, now, &mut actions);
+            handle(
+                &mut dispatch,
+                connections,
+                event,
+                now,
+                &mut actions,
+                &mut answers,
+            );
         }
         // What has become due just now is the next turn's.
         if deadline.is_some_and(|deadline| deadline <= now.instant) {
@@ -206,9 +210,16 @@ async fn serve(
         dispatch.settle(now, &mut actions);
         let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
         stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
+        for (caller, done) in answers {
+            // Who acted may be gone.
+            let _ = caller.send(done);
+        }
         publish(engine, &dispatch);
     }
 }
+
+/// What somebody asked for, which is said to be done once it is stored.
+type Answer = (oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>);
 
 fn handle(
     dispatch: &mut Dispatch,
@@ -216,9 +227,8 @@ fn handle(
     event: Event,
     now: Now,
     actions: &mut Vec<Action>,
+    answers: &mut Vec<Answer>,
 ) {
-    // What is logged on the way carries the job.
-    let _span = job_of(&event).map(|job| tracing::error_span!("job", job.id = %job).entered());
     match event {
         Event::ProxyConnected(connection, outgoing, notebook, account) => {
             connections.open.insert(connection, outgoing);
@@ -253,39 +263,13 @@ fn handle(
         Event::Attachable(account, answer) => drop(answer.send(dispatch.attachable(&account))),
         Event::Discard(account, job, answer) => {
             let done = dispatch.discard(&account, job, now, actions);
-            actions.push(Action::Answer(answer, done));
+            answers.push((answer, done));
         }
         Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now, actions))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, now, actions);
-            actions.push(Action::Answer(answer, done));
+            answers.push((answer, done));
         }
-    }
-}
-
-fn job_of(event: &Event) -> Option<JobId> {
-    match event {
-        Event::FromProxy(_, FromProxy::Submit(submission))
-        | Event::Unwelcome(_, FromProxy::Submit(submission), _) => Some(submission.job),
-        Event::FromProxy(
-            _,
-            FromProxy::State { job, .. }
-            | FromProxy::Resume { job, .. }
-            | FromProxy::Attach { job, .. }
-            | FromProxy::Detach { job }
-            | FromProxy::Cancel { job }
-            | FromProxy::Input { job, .. }
-            | FromProxy::Files { job, .. }
-            | FromProxy::Names { job, .. }
-            | FromProxy::Applied { job }
-            | FromProxy::GivenUp { job, .. },
-        )
-        | Event::FromWorker(_, FromWorker::Events { job, .. })
-        | Event::CaughtUp { job, .. }
-        | Event::Discard(_, job, _)
-        | Event::Explain(job, _) => Some(*job),
-        Event::Act(_, command, _) => command.job(),
-        _ => None,
     }
 }
 
@@ -302,6 +286,7 @@ async fn perform(
     for action in actions {
         match action {
             Action::Write(write) => writes.push(write),
+            Action::Log(observation) => log(&observation),
             send => sends.push(send),
         }
     }
@@ -331,6 +316,21 @@ async fn perform(
         }
     }
     Ok(())
+}
+
+fn log(observation: &Observation) {
+    let job = observation.job();
+    let (job, worker) = (
+        job.as_ref().map(tracing::field::display),
+        observation.worker(),
+    );
+    match observation.severity() {
+        Severity::Error => tracing::error!(job.id = job, worker.name = worker, "{observation}"),
+        Severity::Warning => tracing::warn!(job.id = job, worker.name = worker, "{observation}"),
+        Severity::Information => {
+            tracing::info!(job.id = job, worker.name = worker, "{observation}");
+        }
+    }
 }
 
 async fn send(
@@ -401,8 +401,8 @@ async fn send(
             }
         }
         Action::Close(connection) => connections.close(connection),
-        // Who acted may be gone.
-        Action::Answer(answer, done) => drop(answer.send(done)),
+        // Written already.
+        Action::Log(_) => {}
     }
     Ok(())
 }
@@ -513,7 +513,7 @@ async fn sleep_until(deadline: Option<Instant>) {
 
 fn now() -> Now {
     Now {
-        instant: Instant::now(),
+        instant: Instant::now().into_std(),
         unix_ms: unix_ms(),
     }
 }

@@ -2,10 +2,7 @@
 //!
 //! In: changes that are stored. Out: log lines, which hold names and numbers, and nothing of a cell.
 
-use crate::{
-    people::Account,
-    store::{OpenJob, Write},
-};
+use baton_broker_queue::{Account, OpenJob, Write};
 use baton_protocol::JobId;
 use std::collections::HashMap;
 use tracing::{Span, field, info, info_span};

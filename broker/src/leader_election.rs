@@ -1,9 +1,8 @@
 //! One of the brokers on a database is the leader. The others are followers, and try to become the leader.
 
-use crate::{
-    engine::{Engine, Event},
-    store::{Loaded, StoreError},
-};
+use crate::engine::{Engine, Event};
+use baton_broker_queue::Loaded;
+use baton_broker_store::StoreError;
 use std::time::Duration;
 use tokio::sync::mpsc;
 

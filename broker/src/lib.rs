@@ -1,19 +1,16 @@
 //! The broker: queue, policy, history, API and dashboard.
 //!
-//! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`dispatch`] decides
-//! with the help of [`baton_scheduling::queue`]; [`store`] keeps it in a database before anybody is told. Chunks of state go past the
+//! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`baton_broker_queue`] decides;
+//! [`baton_broker_store`] keeps it in a database before anybody is told. Chunks of state go past the
 //! loop through [`http`], and [`page`] shows people what goes on.
 //!
 //! **Invariant:** all state is in the database and the chunk folder or object store: the process may be killed at any instant.
 //! No chunk is ever decoded.
 
 mod api;
-mod bounds;
 mod chunk_store;
 mod config;
 mod connection;
-mod courses;
-mod dispatch;
 mod engine;
 mod forward;
 mod http;
@@ -29,36 +26,33 @@ mod page;
 mod people;
 mod pools;
 mod quota;
-#[cfg(test)]
-mod samples;
 mod scale;
 mod screen;
 mod sign_ins;
-mod store;
 mod sweep;
 mod timetable;
 mod tls;
-mod usage;
 mod watched;
 mod words;
 
+pub use baton_broker_queue::{Activity, Role};
+pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
 pub use config::{
-    Activity, ChunkPlace, ChunkPlaceError, Config, Database, DatabaseError, Listen, ObjectAddress,
-    ObjectOptions, PostgresUrl, TlsFiles,
+    ChunkPlace, ChunkPlaceError, Config, Listen, ObjectAddress, ObjectOptions, TlsFiles,
 };
 pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;
 pub use objects::check_objects;
-pub use people::{People, Person, Role};
+pub use people::{People, Person};
 pub use pools::PoolSettings;
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
+use baton_broker_queue::{Graces, Identity, courses::Courses};
+use baton_broker_store::Store;
 use baton_chunks::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
 use chunk_store::ChunkStore;
-use courses::Courses;
-use dispatch::Graces;
 use engine::{Engine, INBOX};
 use forward::Gate;
 use http::{Access, Connections, Limits, Shared};
@@ -67,12 +61,11 @@ use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
 use objects::Objects;
-use people::{Identity, hash_of};
+use people::hash_of;
 use pools::Pools;
 use quota::Quotas;
 use sign_ins::SignIns;
-use std::{collections::HashMap, hash::RandomState, sync::Arc, time::Duration};
-use store::Store;
+use std::{collections::HashMap, fs, hash::RandomState, sync::Arc, time::Duration};
 use tls::{Certificate, Encrypted};
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
@@ -116,7 +109,9 @@ pub async fn run(
         None => None,
     };
     let courses = match &config.courses {
-        Some(path) => Some(Watched::open(path.clone(), Courses::read)?),
+        Some(path) => Some(Watched::open(path.clone(), |path| {
+            Courses::parse(&fs::read_to_string(path)?)
+        })?),
         None => None,
     };
     let hub = match config.hub.clone() {

@@ -6,17 +6,15 @@
 
 use crate::{
     api::{ApiError, ask},
-    dispatch::{Overview, WorkerView},
     engine::Event,
     http::Shared,
-    people::Identity,
-    store::{Phase, Write},
 };
 use axum::{
     extract::State,
     http::header,
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::{Identity, Overview, Phase, WorkerView, Write};
 use baton_protocol::{
     Outcome,
     api::{Course, Pool, WorkerState},

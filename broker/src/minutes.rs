@@ -1,9 +1,7 @@
 //! Looks at the present every few seconds, so that pages can draw the last day without any other program.
 
-use crate::{
-    engine::{Event, unix_ms},
-    store::{Look, Store},
-};
+use crate::engine::{Event, unix_ms};
+use baton_broker_store::{Look, Store};
 use std::time::Duration;
 use tokio::{
     sync::{mpsc, oneshot},

@@ -4,7 +4,7 @@
 //! taken off. What fits under the limit even so is taken at once. Only what does not fit is counted in the database,
 //! and that count is the new bound.
 
-use crate::store::{Store, StoreError};
+use baton_broker_store::{Store, StoreError};
 use std::{
     collections::HashMap,
     sync::{Mutex, MutexGuard, PoisonError},
@@ -91,7 +91,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
-    use crate::people::Account;
+    use baton_broker_queue::Account;
     use baton_protocol::ChunkHash;
 
     const LIMIT: u64 = 100;

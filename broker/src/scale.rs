@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use crate::dispatch::Overview;
+use baton_broker_queue::Overview;
 
 /// In this time all that waits now would have begun.
 const TARGET_MS: u64 = 60_000;

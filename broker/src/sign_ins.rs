@@ -6,10 +6,8 @@
 //! **Invariant:** the database has the hash of an id, never the id. A token of the Hub is stored encrypted with the id,
 //! so that only who shows the id gives the broker the token.
 
-use crate::{
-    engine::unix_ms,
-    store::{SignInRow, Store, StoreError},
-};
+use crate::engine::unix_ms;
+use baton_broker_store::{SignInRow, Store, StoreError};
 use baton_protocol::{decode, encode};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};
 use std::{
@@ -188,7 +186,7 @@ fn unsealable() -> StoreError {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::config::Database;
+    use baton_broker_store::Database;
 
     async fn store(folder: &tempfile::TempDir) -> Store {
         let database = Database::Sqlite(folder.path().join("broker.db"));

@@ -5,10 +5,10 @@
 
 use crate::{
     api::{self, ApiError},
-    courses::{Lesson, Span},
     http::{Caller, Shared},
-    store::{HistoryFilter, Store, StoreError},
 };
+use baton_broker_queue::courses::{Lesson, Span};
+use baton_broker_store::{HistoryFilter, Store, StoreError};
 use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
 use baton_protocol::api::{History, LessonOutlook, LessonWait, PastCell, PastLesson, Pool};
 use std::collections::BTreeSet;

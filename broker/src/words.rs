@@ -1,6 +1,6 @@
 //! Numbers and reasons as people say them.
 
-use crate::dispatch::Waiting;
+use baton_broker_queue::Waiting;
 use baton_protocol::{
     JobKind, Outcome,
     api::{Action, Job, JobState},

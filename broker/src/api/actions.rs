@@ -2,8 +2,6 @@
 
 use super::{ApiError, Refusal, ask, courses, jobs, workers};
 use crate::{
-    courses::Wrong,
-    dispatch::{Command, NotDone},
     engine::Event,
     http::{Caller, Shared},
 };
@@ -11,6 +9,7 @@ use axum::{
     Extension, Json,
     extract::{FromRequest, Path, Request, State},
 };
+use baton_broker_queue::{Command, NotDone, courses::Wrong};
 use baton_protocol::{
     JobId,
     api::{Course, CourseChange, Job, Why, Worker},

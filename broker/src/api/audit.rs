@@ -1,11 +1,9 @@
 //! Who did what.
 
 use super::{ApiError, Asked, Refusal, paging};
-use crate::{
-    http::{Caller, Shared},
-    store::AuditRow,
-};
+use crate::http::{Caller, Shared};
 use axum::{Extension, Json, extract::State};
+use baton_broker_store::AuditRow;
 use baton_protocol::api::{Act, Page};
 use serde::Deserialize;
 use utoipa::IntoParams;

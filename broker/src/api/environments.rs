@@ -1,11 +1,12 @@
 //! Environments that workers offer, and the locks from which notebooks build the same.
 
 use super::{ApiError, Refusal, ask, paging};
-use crate::{dispatch::Overview, engine::Event, http::Shared};
+use crate::{engine::Event, http::Shared};
 use axum::{
     Json,
     extract::{Path, State},
 };
+use baton_broker_queue::Overview;
 use baton_protocol::{
     Environment,
     api::{EnvironmentLock, EnvironmentOffer, EnvironmentOverview, Page},

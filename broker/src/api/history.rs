@@ -4,10 +4,10 @@ use super::{ApiError, Asked, Refusal, ask};
 use crate::{
     engine::{Event, unix_ms},
     http::{Caller, Shared},
-    people::Identity,
-    store::{HistoryFilter, HistoryRow},
 };
 use axum::{Extension, Json, extract::State};
+use baton_broker_queue::Identity;
+use baton_broker_store::{HistoryFilter, HistoryRow};
 use baton_protocol::{
     Outcome,
     api::{History, PastCell},

@@ -2,16 +2,16 @@
 
 use super::{ApiError, Asked, Refusal, ask, paging};
 use crate::{
-    dispatch::{self, Overview},
     engine::{Event, unix_ms},
     http::{Caller, Shared},
-    store::{JobFilter, JobRow, Phase},
     words,
 };
 use axum::{
     Extension, Json,
     extract::{Path, State},
 };
+use baton_broker_queue::{Overview, Phase};
+use baton_broker_store::{JobFilter, JobRow};
 use baton_protocol::{
     JobId,
     api::{Explanation, Job, JobState, Page, Waiting, WaitingRule},
@@ -183,7 +183,7 @@ fn job(row: JobRow, present: &Overview, now_ms: i64) -> Job {
     }
 }
 
-fn waiting(waiting: &dispatch::Waiting, now_ms: i64) -> Waiting {
+fn waiting(waiting: &baton_broker_queue::Waiting, now_ms: i64) -> Waiting {
     Waiting {
         position: waiting.position,
         last_position: waiting.last_position,

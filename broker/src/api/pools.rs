@@ -2,17 +2,16 @@
 
 use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
-    dispatch::NotDone,
     engine::unix_ms,
     http::{Caller, Shared},
     leader_election::Leadership,
     pools::Request,
-    store::{AuditEntry, Write},
 };
 use axum::{
     Extension, Json,
     extract::{Path, State},
 };
+use baton_broker_queue::{AuditEntry, NotDone, Write};
 use baton_protocol::api::{Action, JoinPool, Joined, Page, Pool, PoolTest, Scale};
 use tokio::sync::oneshot;
 use utoipa::OpenApi;

@@ -1,11 +1,13 @@
 //! Refusals in the form of RFC 9457.
 
-use crate::{dispatch::NotDone, hub::HubError, store::StoreError};
+use crate::hub::HubError;
 use axum::{
     Json,
     http::{HeaderValue, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::NotDone;
+use baton_broker_store::StoreError;
 use baton_protocol::api::Problem;
 
 #[derive(Debug, thiserror::Error)]

@@ -2,17 +2,18 @@
 
 use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
-    courses::{Wrong, check_text},
-    dispatch::NotDone,
     engine::unix_ms,
     http::{Caller, Shared, hold_public},
-    people::{Account, Identity},
-    store::{AuditEntry, PublicFile},
 };
 use axum::{
     Extension, Json,
     extract::{Path, State},
 };
+use baton_broker_queue::{
+    Account, AuditEntry, Identity, NotDone,
+    courses::{Wrong, check_text},
+};
+use baton_broker_store::PublicFile;
 use baton_protocol::{
     ChunkHash,
     api::{self, Page, Publication, Withdrawal},

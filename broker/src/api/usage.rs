@@ -1,12 +1,10 @@
 //! Who used how much.
 
 use super::{ApiError, Asked, Refusal, paging};
-use crate::{
-    http::{Caller, Shared},
-    people::Account,
-    store::{UsageFilter, UsageRow},
-};
+use crate::http::{Caller, Shared};
 use axum::{Extension, Json, extract::State};
+use baton_broker_queue::Account;
+use baton_broker_store::{UsageFilter, UsageRow};
 use baton_protocol::api::{Page, Usage};
 use jiff::{Unit, civil::Date};
 use serde::Deserialize;

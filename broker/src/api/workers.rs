@@ -1,8 +1,9 @@
 //! Workers that are there, and those that are missed.
 
 use super::{ApiError, Refusal, ask, paging};
-use crate::{dispatch::WorkerView, engine::Event, http::Shared};
+use crate::{engine::Event, http::Shared};
 use axum::{Json, extract::State};
+use baton_broker_queue::WorkerView;
 use baton_protocol::{
     api::{Gpu, Page, Worker},
     worker::GpuLoad,

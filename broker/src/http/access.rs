@@ -19,10 +19,9 @@ use super::{
 use crate::{
     api::ApiError,
     hub::Hub,
-    people::{Identity, People, hash_of},
+    people::{People, hash_of},
     pools,
     sign_ins::{self, Grant, SignIn, SignIns},
-    store::Store,
     watched::Watched,
 };
 use axum::{
@@ -31,6 +30,8 @@ use axum::{
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::Identity;
+use baton_broker_store::Store;
 use jiff::Timestamp;
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 

@@ -18,7 +18,6 @@ use crate::{
     TlsFiles,
     api::ApiError,
     listen,
-    people::{Account, Identity},
     tls::{Certificate, Encrypted},
 };
 use anyhow::Context;
@@ -31,6 +30,7 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post, put},
 };
+use baton_broker_queue::{Account, Identity};
 use baton_chunks::ChunkDirectory;
 use baton_protocol::{ChunkHash, decode, encode};
 use baton_transport::tls;

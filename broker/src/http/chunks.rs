@@ -10,14 +10,8 @@
 
 use super::{Caller, Shared};
 use crate::{
-    api::ApiError,
-    chunk_store::ChunkStore,
-    engine::unix_ms,
-    leader_election::Leadership,
-    objects::ObjectsError,
-    people::{Account, Identity, worker_id},
-    quota::Exceeded,
-    store::{PublicFile, StoreError},
+    api::ApiError, chunk_store::ChunkStore, engine::unix_ms, leader_election::Leadership,
+    objects::ObjectsError, people::worker_id, quota::Exceeded,
 };
 use axum::{
     Extension, Router,
@@ -27,6 +21,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{post, put},
 };
+use baton_broker_queue::{Account, Identity};
+use baton_broker_store::{PublicFile, StoreError};
 use baton_chunks::{BlobError, ChunkDirectory};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
 use baton_transport::tls::TlsProblem;

@@ -11,15 +11,15 @@ use super::{
     Shared,
     chunks::{self, ChunkError, NAMES_BYTES, Named, OnAccount},
 };
-use crate::{
-    chunk_store::ChunkStore, engine::unix_ms, objects::Objects, people::Account, store::ObjectRow,
-};
+use crate::{chunk_store::ChunkStore, engine::unix_ms, objects::Objects};
 use axum::{
     Router,
     body::Bytes,
     extract::{DefaultBodyLimit, State},
     routing::post,
 };
+use baton_broker_queue::Account;
+use baton_broker_store::ObjectRow;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, decode, encode};
 use std::{
     collections::{BTreeMap, BTreeSet},

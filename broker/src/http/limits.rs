@@ -4,13 +4,14 @@
 //! everybody.
 
 use super::{Caller, Shared};
-use crate::{api::ApiError, people::Identity};
+use crate::api::ApiError;
 use axum::{
     Extension,
     extract::{Request, State},
     middleware::Next,
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::Identity;
 use std::{
     collections::HashMap,
     hash::Hash,

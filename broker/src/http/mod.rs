@@ -20,13 +20,11 @@ use crate::pools::Pools;
 use crate::{
     api,
     chunk_store::ChunkStore,
-    courses::Courses,
     engine::Event,
     leader_election::Leadership,
     metrics::{self, Metrics},
     page,
     quota::Quotas,
-    store::Store,
 };
 use axum::{
     Router,
@@ -36,6 +34,8 @@ use axum::{
     response::{Redirect, Response},
     routing::get,
 };
+use baton_broker_queue::courses::Courses;
+use baton_broker_store::Store;
 use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};

@@ -13,8 +13,6 @@ use super::{
 use crate::{
     api::{ApiError, Refusal},
     engine::unix_ms,
-    people::Account,
-    store::StateRow,
 };
 use axum::{
     Json, Router,
@@ -24,6 +22,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::get,
 };
+use baton_broker_queue::Account;
+use baton_broker_store::StateRow;
 use baton_protocol::{ChunkHash, SavedState, api, decode};
 use std::collections::BTreeMap;
 use utoipa::OpenApi;
@@ -62,8 +62,8 @@ impl IntoResponse for StateError {
     }
 }
 
-impl From<crate::store::StoreError> for StateError {
-    fn from(error: crate::store::StoreError) -> Self {
+impl From<baton_broker_store::StoreError> for StateError {
+    fn from(error: baton_broker_store::StoreError) -> Self {
         Self::Chunks(error.into())
     }
 }

@@ -9,7 +9,8 @@
 mod person;
 mod strangers;
 
-use crate::people::{Identity, hash_of};
+use crate::people::hash_of;
+use baton_broker_queue::Identity;
 use baton_transport::tls::{self, TlsProblem};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use person::{HubPerson, Model, hub_person};

@@ -3,7 +3,7 @@
 //! In: the answer of `/hub/api/user`. Out: an [`Identity`], or `None` for a token that was made for something else.
 
 use super::HubConfig;
-use crate::people::{Identity, Role};
+use baton_broker_queue::{Identity, Role};
 use std::collections::BTreeMap;
 
 #[derive(serde::Deserialize)]
@@ -38,7 +38,7 @@ pub(super) fn hub_person(model: Model, config: &HubConfig) -> Option<HubPerson> 
     if is_for_service(&model.scopes, &config.service) {
         return Some(HubPerson {
             has_server: is_of_own_server(&model.scopes, &model.name),
-            identity: Identity::of_hub(model.name, model.admin, courses),
+            identity: Identity::of_person(model.name, model.admin, courses),
         });
     }
     if is_of_own_server(&model.scopes, &model.name) {
@@ -120,7 +120,7 @@ mod tests {
             ("vision".to_owned(), Role::Student),
         ];
         let whole = |has_server| {
-            let identity = Identity::of_hub("tia".to_owned(), true, both.clone().into());
+            let identity = Identity::of_person("tia".to_owned(), true, both.clone().into());
             Some(HubPerson {
                 identity,
                 has_server,

@@ -10,10 +10,8 @@ mod room;
 #[cfg(test)]
 mod tests;
 
-use crate::{
-    config::{ObjectAddress, ObjectOptions},
-    store::ObjectRow,
-};
+use crate::config::{ObjectAddress, ObjectOptions};
+use baton_broker_store::ObjectRow;
 use baton_protocol::{ChunkHash, Grant};
 use baton_transport::tls;
 use bytes::Bytes;

@@ -3,7 +3,7 @@
 //! **Invariant:** it is never thought to be less than what somebody holds or may upload. A number from the database
 //! counts together with what was reserved while the database was asked.
 
-use crate::store::{Store, StoreError};
+use baton_broker_store::{Store, StoreError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 pub(crate) struct Room {

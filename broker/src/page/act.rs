@@ -12,8 +12,6 @@ use super::{
 };
 use crate::{
     api::{ApiError, act},
-    courses::Wrong,
-    dispatch::{Command, NotDone},
     http::{self, Caller, Shared},
     words,
 };
@@ -23,6 +21,7 @@ use axum::{
     http::{HeaderMap, StatusCode, header},
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::{Command, NotDone, courses::Wrong};
 use baton_protocol::{JobId, api::Problem};
 use maud::html;
 

@@ -7,7 +7,6 @@ use super::{
 use crate::{
     api::ApiError,
     http::{Caller, Shared},
-    store::{AuditEntry, AuditRow},
     words,
 };
 use axum::{
@@ -15,6 +14,8 @@ use axum::{
     extract::{Query, State},
     response::Response,
 };
+use baton_broker_queue::AuditEntry;
+use baton_broker_store::AuditRow;
 use baton_protocol::api::Action;
 use maud::{Markup, html};
 

@@ -1,7 +1,8 @@
 //! Charts as SVG. Each stands beside a table or a sentence that says the same.
 
 use super::time::Zone;
-use crate::{store::Span, words};
+use crate::words;
+use baton_broker_store::Span;
 use maud::{Markup, html};
 
 const DAY_MS: i64 = 24 * 3_600_000;

@@ -7,8 +7,6 @@ use super::{
 };
 use crate::{
     api::{ApiError, courses_of},
-    courses::{Wrong, milliseconds},
-    dispatch::NotDone,
     http::{Caller, Shared},
     words,
 };
@@ -16,6 +14,10 @@ use axum::{
     Extension,
     extract::{Query, State},
     response::Response,
+};
+use baton_broker_queue::{
+    NotDone,
+    courses::{Wrong, milliseconds},
 };
 use baton_protocol::api::{Course, CourseChange, Deadline, Lesson};
 use maud::{Markup, html};

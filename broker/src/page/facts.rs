@@ -3,10 +3,10 @@
 use super::{Facts, time::Zone};
 use crate::{
     api::{ApiError, ask},
-    dispatch::{JobView, Phase},
     engine::{Event, unix_ms},
     http::{Caller, Shared},
 };
+use baton_broker_queue::{JobView, Phase};
 
 /// Finished jobs.
 const HISTORY: u32 = 20;

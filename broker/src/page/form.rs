@@ -1,6 +1,7 @@
 //! Forms, and forms that come back because something in them is missing or wrong.
 
-use crate::{api::ApiError, courses::Wrong, dispatch::NotDone, words};
+use crate::{api::ApiError, words};
+use baton_broker_queue::{NotDone, courses::Wrong};
 use maud::{Markup, html};
 use std::collections::HashMap;
 

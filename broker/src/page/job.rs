@@ -10,13 +10,12 @@ use super::{
 };
 use crate::{
     api::ApiError,
-    dispatch::{JobView, Phase},
     engine::{Event, unix_ms},
     http::{Caller, Shared},
-    people::Account,
-    store::JobDetail,
     words,
 };
+use baton_broker_queue::{Account, JobView, Phase};
+use baton_broker_store::JobDetail;
 use baton_protocol::{JobId, Outcome, RemoteError};
 use maud::{Markup, html};
 

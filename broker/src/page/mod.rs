@@ -26,9 +26,7 @@ mod workers;
 
 use crate::{
     api::ApiError,
-    dispatch::{JobView, Overview},
     http::{Caller, Shared},
-    store::{JobRow, Span},
 };
 use axum::{
     Extension, Router,
@@ -38,6 +36,8 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{get, post},
 };
+use baton_broker_queue::{JobView, Overview};
+use baton_broker_store::{JobRow, Span};
 use baton_protocol::api::Pool;
 use baton_protocol::api::Problem;
 use layout::Page;

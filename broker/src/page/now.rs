@@ -5,12 +5,9 @@ use super::{
     layout::{Fragment, place, short},
     time::Zone,
 };
-use crate::{
-    dispatch::{JobView, Phase, WorkerView},
-    http::Caller,
-    store::JobRow,
-    words,
-};
+use crate::{http::Caller, words};
+use baton_broker_queue::{JobView, Phase, WorkerView};
+use baton_broker_store::JobRow;
 use baton_protocol::{
     JobId, Outcome,
     api::WorkerState,

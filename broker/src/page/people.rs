@@ -3,10 +3,8 @@
 use super::{chart, layout::Page};
 use crate::{
     api::{ApiError, ask, day_of},
-    dispatch::JobView,
     engine::{Event, unix_ms},
     http::{Caller, Shared},
-    store::{UsageFilter, UsageRow},
     words,
 };
 use axum::{
@@ -15,6 +13,8 @@ use axum::{
     http::header,
     response::{IntoResponse, Response},
 };
+use baton_broker_queue::JobView;
+use baton_broker_store::{UsageFilter, UsageRow};
 use maud::{Markup, html};
 use std::collections::BTreeMap;
 

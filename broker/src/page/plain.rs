@@ -1,11 +1,8 @@
 //! The present as plain text, for `baton status` and for terminals.
 
 use super::Facts;
-use crate::{
-    dispatch::{JobView, Phase, WorkerView},
-    http::Caller,
-    words,
-};
+use crate::{http::Caller, words};
+use baton_broker_queue::{JobView, Phase, WorkerView};
 use baton_protocol::api::WorkerState;
 
 pub(super) fn status(facts: &Facts, caller: &Caller) -> String {

@@ -6,7 +6,8 @@ use super::{
     layout::{Fragment, Page, form_key, place},
     now::{devices, worker_state},
 };
-use crate::{dispatch::WorkerView, http::Caller, words};
+use crate::{http::Caller, words};
+use baton_broker_queue::WorkerView;
 use baton_protocol::api::Pool;
 use maud::{Markup, html};
 

@@ -7,17 +7,13 @@
 
 use super::{
     PoolSettings, Provider, Runner,
-    known::{Known, Life},
+    known::{Known, Life, is_paused},
     lives::new_name,
     tokens,
 };
-use crate::{
-    dispatch::NotDone,
-    engine::unix_ms,
-    people::hash_of,
-    store::{PoolWorkerRow, StoreError},
-    words,
-};
+use crate::{engine::unix_ms, people::hash_of, words};
+use baton_broker_queue::NotDone;
+use baton_broker_store::{PoolWorkerRow, StoreError};
 use baton_protocol::api::{JoinPool, Joined};
 use std::time::Duration;
 
@@ -139,7 +135,7 @@ impl Known {
     /// Notes how many workers are missing, and since when.
     pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
         let up = self.up();
-        self.wanted = match self.row.is_paused() {
+        self.wanted = match is_paused(&self.row) {
             true => wanted.min(up),
             false => wanted,
         };

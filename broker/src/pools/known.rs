@@ -1,10 +1,8 @@
 //! What the runner knows of each pool and of each worker that was asked for.
 
 use super::{PoolSettings, command::JobState};
-use crate::{
-    store::{PoolRow, PoolWorkerRow},
-    words,
-};
+use crate::words;
+use baton_broker_store::{PoolRow, PoolWorkerRow};
 use baton_protocol::{
     api::{Pool, PoolWorker, PoolWorkerState},
     proxy::Estimate,
@@ -45,10 +43,9 @@ pub(super) struct Known {
     pub(super) late: Option<String>,
 }
 
-impl PoolRow {
-    pub(super) fn is_paused(&self) -> bool {
-        self.failures >= pools::MOST_FAILURES
-    }
+/// After so many starts in a row that failed.
+pub(super) fn is_paused(row: &PoolRow) -> bool {
+    row.failures >= pools::MOST_FAILURES
 }
 
 impl Life {
@@ -188,7 +185,7 @@ impl Known {
             pending: self.pending(),
             leaving: self.leaving(),
             failures: self.row.failures,
-            paused: self.row.is_paused(),
+            paused: is_paused(&self.row),
             last_failure: self.row.words.clone().or_else(|| self.late.clone()),
             start: self.usual(),
             workers: workers.collect(),

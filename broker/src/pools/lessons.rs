@@ -1,10 +1,9 @@
 //! Workers for lessons: how many slots the people of a course need, and which workers stay for them.
 
-use super::{PoolSettings, known::Known, look::ComingLesson};
-use crate::{
-    store::{Store, StoreError},
-    timetable,
-};
+use super::{PoolSettings, known::Known};
+use crate::timetable;
+use baton_broker_queue::pools::ComingLesson;
+use baton_broker_store::{Store, StoreError};
 use baton_scheduling::pools::{self, Floor, Kind, Lesson};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;

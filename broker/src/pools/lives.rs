@@ -1,17 +1,15 @@
 //! The lives of workers: asked for, come, seen no more, ended.
 
 use super::{
-    Commands, PoolSettings, Provider, Runner, SeenWorker,
+    Commands, PoolSettings, Provider, Runner,
     command::{self, JobState, job_state},
-    known::{Known, Life, without_end},
+    known::{Known, Life, is_paused, without_end},
     orders::{self, answer_of, expected, job_id},
     tokens,
 };
-use crate::{
-    engine::unix_ms,
-    store::{PoolWorkerRow, StoreError},
-    words,
-};
+use crate::{engine::unix_ms, words};
+use baton_broker_queue::pools::SeenWorker;
+use baton_broker_store::{PoolWorkerRow, StoreError};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
@@ -49,7 +47,7 @@ impl Runner {
                 let offers = pool.row.offer.as_ref() != Some(&without_end(&worker.offer))
                     || pool.row.slots != worker.slots;
                 let recovered =
-                    life.failing.is_none() && pool.row.failures > 0 && !pool.row.is_paused();
+                    life.failing.is_none() && pool.row.failures > 0 && !is_paused(&pool.row);
                 if offers || recovered {
                     pool.row.offer = Some(without_end(&worker.offer));
                     pool.row.slots = worker.slots;
@@ -273,11 +271,11 @@ impl Runner {
         pool: &mut Known,
         why: String,
     ) -> Result<(), StoreError> {
-        let was_paused = pool.row.is_paused();
+        let was_paused = is_paused(&pool.row);
         pool.row.failures = pool.row.failures.saturating_add(1);
         tracing::warn!("A worker of pool {} failed: {why}", settings.name);
         pool.row.words = Some(why);
-        if pool.row.is_paused() && !was_paused {
+        if is_paused(&pool.row) && !was_paused {
             tracing::error!(
                 "Pool {} is paused after {} failures in a row. `baton pools resume {}` starts it again",
                 settings.name,

@@ -14,7 +14,6 @@ mod external;
 mod known;
 mod lessons;
 mod lives;
-mod look;
 mod orders;
 mod runner;
 mod settings;
@@ -22,12 +21,11 @@ mod template;
 mod tokens;
 
 pub(crate) use lessons::Lessons;
-pub(crate) use look::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
 pub(crate) use runner::{Runner, run};
 pub use settings::PoolSettings;
 pub(crate) use tokens::PREFIX as TOKEN_PREFIX;
 
-use crate::dispatch::NotDone;
+use baton_broker_queue::NotDone;
 use baton_protocol::api::{JoinPool, Joined, Pool, PoolTest};
 use settings::{Commands, Provider};
 use std::sync::Arc;

@@ -7,7 +7,7 @@ use super::{
     template::{Template, quoted},
     tokens,
 };
-use crate::courses;
+use baton_broker_queue::courses;
 use baton_protocol::api::{PoolCommand, PoolTest};
 use std::{os::unix::fs::PermissionsExt, path::Path};
 

@@ -1,16 +1,17 @@
 //! Does what the pools need, and keeps what is known of them.
 
 use super::{
-    Commands, PoolLook, PoolSettings, PoolState, PoolsPresent, Provider, Request,
-    known::{Known, Life},
+    Commands, PoolSettings, Provider, Request,
+    known::{Known, Life, is_paused},
     lessons::{self, Lessons},
     orders,
 };
 use crate::{
     engine::{Event, unix_ms},
     leader_election::Leadership,
-    store::{PoolRow, PoolWorkerRow, Store, StoreError},
 };
+use baton_broker_queue::pools::{PoolLook, PoolState, PoolsPresent};
+use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};
 use baton_protocol::api::{Pool, PoolTest};
 use baton_scheduling::pools::{self, Floor, Terms};
 use std::{
@@ -192,7 +193,7 @@ impl Runner {
             pool.wanted = wanted;
             for _ in 0..pools::to_start(terms, &demands[number], present) {
                 self.submit(settings, commands, pool).await?;
-                if pool.row.is_paused() {
+                if is_paused(&pool.row) {
                     break;
                 }
             }

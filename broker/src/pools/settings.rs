@@ -1,8 +1,8 @@
 //! What the settings say of pools: `[[pool]]`.
 
 use super::{command, template::Template, tokens};
-use crate::courses::milliseconds;
 use anyhow::{Context, bail};
+use baton_broker_queue::courses::milliseconds;
 use baton_scheduling::pools::Terms;
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 

@@ -2,11 +2,9 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::{
-    config::{ChunkPlace, Database, ObjectOptions},
-    people::Account,
-    store::{ObjectRow, StateRow},
-};
+use crate::config::{ChunkPlace, ObjectOptions};
+use baton_broker_queue::Account;
+use baton_broker_store::{Database, ObjectRow, StateRow};
 use baton_object_store_tests::Server;
 use baton_postgres_tests::Disk;
 use baton_protocol::{Grant, api::SavedState};

@@ -1,11 +1,11 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::{
-    people::Account,
+use baton_broker_queue::{
+    Account, AuditEntry, Write,
     samples::{finish, naming, submit},
-    store::{AuditEntry, Live, PublicFile, StateRow, Write},
 };
+use baton_broker_store::{Live, PublicFile, StateRow};
 use baton_chunks::ChunkDirectory;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{

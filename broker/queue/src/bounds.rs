@@ -1,0 +1,171 @@
+//! The limits of what a worker may report: numbers that no machine has are refused.
+//!
+//! In: what a worker says. Out: whether the broker believes it.
+//!
+//! **Invariant:** pure.
+
+use crate::dispatch::WorkerHello;
+use baton_protocol::{
+    Environment, LARGEST_LOCK_BYTES, Lock, Machine, Refusal, Usage, encode, is_environment_name,
+    worker::{Device, GpuLoad},
+};
+use baton_scheduling::queue::Offer;
+
+const MOST_DEVICES: usize = 64;
+const MOST_LABELS: usize = 100;
+const MOST_ENVIRONMENTS: usize = 100;
+const LONGEST_NAME: usize = 200;
+const MOST_MEMORY_BYTES: u64 = 1 << 50;
+/// In characters.
+const LONGEST_REASON: usize = 500;
+/// Sessions or assignments of one worker.
+const MOST_NOTEBOOKS: usize = 10_000;
+
+pub fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Refusal> {
+    let out_of_bounds = |reason: String| Err(Refusal::OutOfBounds { reason });
+    if hello.slots > most_slots {
+        return out_of_bounds(format!(
+            "The worker offers {} slots; this broker accepts at most {most_slots} from one worker\nhint: lower worker.slots, or raise broker.worker_slots",
+            hello.slots
+        ));
+    }
+    let Offer { devices, machine } = &hello.offer;
+    if devices.len() > MOST_DEVICES || !devices.iter().all(is_possible) {
+        return out_of_bounds(format!(
+            "The worker reports devices that no machine has ({} in all)",
+            devices.len()
+        ));
+    }
+    if !is_possible_machine(machine) {
+        return out_of_bounds(format!(
+            "The worker reports a machine that does not exist, or more than {MOST_LABELS} labels or {MOST_ENVIRONMENTS} environments"
+        ));
+    }
+    if hello.name.len() > LONGEST_NAME {
+        return out_of_bounds(format!(
+            "The name of the worker is longer than {LONGEST_NAME} bytes"
+        ));
+    }
+    let lists = [
+        hello.sessions.len(),
+        hello.keeping.len(),
+        hello.assignments.len(),
+        hello.acknowledged.len(),
+    ];
+    if lists.iter().any(|length| *length > MOST_NOTEBOOKS) {
+        return out_of_bounds(format!(
+            "The worker reports more than {MOST_NOTEBOOKS} sessions or cells"
+        ));
+    }
+    Ok(())
+}
+
+fn is_possible(device: &Device) -> bool {
+    device.model.len() <= LONGEST_NAME && device.memory_bytes <= MOST_MEMORY_BYTES
+}
+
+fn is_possible_machine(machine: &Machine) -> bool {
+    let texts = machine.labels.iter().chain(&machine.driver);
+    machine.memory_bytes <= MOST_MEMORY_BYTES
+        && machine.labels.len() <= MOST_LABELS
+        && are_possible(&machine.environments)
+        && texts.into_iter().all(|text| text.len() <= LONGEST_NAME)
+}
+
+/// The environments of one worker.
+pub(crate) fn are_possible(environments: &[Environment]) -> bool {
+    let is_short =
+        |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= LONGEST_NAME);
+    environments.len() <= MOST_ENVIRONMENTS
+        && environments.iter().all(|environment| {
+            is_environment_name(&environment.name)
+                && is_short(&environment.lock)
+                && is_short(&environment.python_version)
+        })
+}
+
+/// Whether this is the lock with this hash.
+pub(crate) fn is_possible_lock(lock: &Lock, digest: &str) -> bool {
+    lock.bytes() <= LARGEST_LOCK_BYTES && blake3::hash(&encode(lock)).to_hex().as_str() == digest
+}
+
+/// Memory in use and in all, and what the GPUs do.
+pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
+    let (used_bytes, total_bytes) = memory;
+    let is_percent = |percent: Option<u32>| percent.is_none_or(|percent| percent <= 100);
+    let is_possible_gpu = |gpu: &GpuLoad| {
+        gpu.name.len() <= LONGEST_NAME
+            && is_percent(gpu.utilisation_percent)
+            && gpu.memory_used_bytes <= gpu.memory_total_bytes
+            && gpu.memory_total_bytes <= MOST_MEMORY_BYTES
+            && gpu.sessions.len() <= MOST_NOTEBOOKS
+            && gpu.sessions.iter().all(|session| {
+                is_percent(session.utilisation_percent) && session.memory_bytes <= MOST_MEMORY_BYTES
+            })
+    };
+    used_bytes <= total_bytes
+        && total_bytes <= MOST_MEMORY_BYTES
+        && gpus.len() <= MOST_DEVICES
+        && gpus.iter().all(is_possible_gpu)
+}
+
+pub(crate) fn is_possible_sessions(count: usize) -> bool {
+    count <= MOST_NOTEBOOKS
+}
+
+/// Why no session starts on a worker, for pages and the line under a cell: on one line. Of a long one, as with a
+/// traceback, the beginning and the end.
+pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
+    let lines: Vec<&str> = why.as_ref().lines().map(str::trim).collect();
+    let characters: Vec<char> = lines.join(" ").chars().collect();
+    if characters.len() <= LONGEST_REASON {
+        return characters.into_iter().collect();
+    }
+    let (first, _) = characters.split_at(LONGEST_REASON / 2);
+    let (_, last) = characters.split_at(characters.len() - LONGEST_REASON / 2);
+    first.iter().chain(&[' ', '…', ' ']).chain(last).collect()
+}
+
+/// No cell has computed for longer than the broker knows it to run, on each of the worker's devices at most.
+/// `None`: the usage is possible as it is.
+pub(crate) fn cut_usage(usage: Usage, wall_ms: u64, devices: usize) -> Option<Usage> {
+    let most_ms = wall_ms.saturating_mul(devices.max(1) as u64);
+    let gpu = usage.gpu.map(|gpu| baton_protocol::GpuUsage {
+        held_ms: gpu.held_ms.min(most_ms),
+        waited_ms: gpu.waited_ms.min(most_ms),
+        ..gpu
+    });
+    let cut = Usage {
+        run_ms: usage.run_ms.min(most_ms),
+        gpu,
+        ..usage
+    };
+    (cut != usage).then_some(cut)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use baton_protocol::GpuUsage;
+
+    #[test]
+    fn no_cell_computes_for_longer_than_it_runs() {
+        let usage = |run_ms, held_ms| Usage {
+            run_ms,
+            peak_memory_bytes: 1,
+            gpu: Some(GpuUsage {
+                held_ms,
+                ..GpuUsage::default()
+            }),
+        };
+        for (reported, devices, believed) in [
+            (usage(1000, 1000), 1, None),
+            (usage(1001, 1), 1, Some(usage(1000, 1))),
+            (usage(1, 5000), 0, Some(usage(1, 1000))),
+            (usage(2000, 2000), 2, None),
+            (usage(u64::MAX, u64::MAX), 2, Some(usage(2000, 2000))),
+        ] {
+            assert_eq!(cut_usage(reported, 1000, devices), believed);
+        }
+    }
+}

@@ -1,0 +1,322 @@
+//! What each course may use: the settings of order and budget, from a file.
+//!
+//! In: `courses.toml`, read again whenever it changes. Out: a [`Course`] for every name; one that the file does not
+//! name is as `[default]` says.
+
+use anyhow::Context;
+use baton_protocol::{Requirement, api, is_environment_name};
+use jiff::{SignedDuration, civil, tz::TimeZone};
+use std::collections::BTreeMap;
+
+mod calendar;
+mod changes;
+mod needs;
+mod timetable;
+pub use calendar::{Deadline, Reset};
+pub use changes::{Changes, Wrong, check, check_text, over};
+use needs::NeedsSection;
+pub use timetable::{Lesson, Span};
+
+const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
+const BOOST: SignedDuration = SignedDuration::from_hours(24);
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Courses {
+    /// Of its times, where the file names one.
+    pub time_zone: Option<TimeZone>,
+    pub half_life_ms: i64,
+    pub jobs_per_person: u32,
+    default: Course,
+    named: BTreeMap<String, Course>,
+    /// Why a worker takes nothing new, by its name.
+    paused_workers: BTreeMap<String, String>,
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub struct Course {
+    pub weight: f64,
+    /// For a cell that does not ask for more.
+    pub time_limit_ms: Option<u64>,
+    /// What a cell may ask for.
+    pub longest_ms: Option<u64>,
+    /// Why none of its cells is started.
+    pub paused: Option<String>,
+    /// What waiting students read besides.
+    pub message: Option<String>,
+    pub budget: Option<Budget>,
+    pub deadlines: Vec<Deadline>,
+    /// Staff can read the output of students' cells; otherwise only the owner may.
+    pub staff_see_outputs: bool,
+    /// Variables of a notebook that has run `%%gpu` cells are saved when its kernel ends.
+    pub autosave: bool,
+    /// What the workers of its cells must be.
+    pub needs: Vec<Requirement>,
+    /// In which of the workers' environments its cells run; `None`: in the worker's own Python.
+    pub environment: Option<String>,
+    /// When its people work at the same time.
+    pub timetable: Vec<Lesson>,
+}
+
+/// The GPU time of one person between two resets.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Budget {
+    pub of_ms: u64,
+    pub reset: Reset,
+}
+
+impl Courses {
+    /// Without a file: nobody is limited.
+    pub fn unlimited(jobs_per_person: u32) -> Self {
+        Self {
+            time_zone: None,
+            half_life_ms: HALF_LIFE_MS,
+            jobs_per_person,
+            default: Course {
+                weight: 1.0,
+                time_limit_ms: None,
+                longest_ms: None,
+                paused: None,
+                message: None,
+                budget: None,
+                deadlines: Vec::new(),
+                staff_see_outputs: false,
+                autosave: false,
+                needs: Vec::new(),
+                environment: None,
+                timetable: Vec::new(),
+            },
+            named: BTreeMap::new(),
+            paused_workers: BTreeMap::new(),
+        }
+    }
+
+    pub fn of(&self, course: &str) -> &Course {
+        self.named.get(course).unwrap_or(&self.default)
+    }
+
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.named.keys().map(String::as_str)
+    }
+
+    /// The zone of its times.
+    pub fn zone(&self) -> TimeZone {
+        self.time_zone.clone().unwrap_or_else(TimeZone::system)
+    }
+
+    /// With the names of their courses.
+    pub fn lessons(&self) -> impl Iterator<Item = (&str, &Lesson)> {
+        self.named.iter().flat_map(|(name, course)| {
+            let lessons = course.timetable.iter();
+            lessons.map(move |lesson| (name.as_str(), lesson))
+        })
+    }
+
+    pub fn worker_paused(&self, name: &str) -> Option<&str> {
+        self.paused_workers.get(name).map(String::as_str)
+    }
+
+    /// The contents of `courses.toml`.
+    pub fn parse(text: &str) -> anyhow::Result<Self> {
+        let file: File = toml::from_str(text)?;
+        let time_zone = match &file.time_zone {
+            Some(name) => Some(TimeZone::get(name).with_context(|| format!("time_zone {name}"))?),
+            None => None,
+        };
+        let zone = time_zone.clone().unwrap_or_else(TimeZone::system);
+        let unlimited = Self::unlimited(file.jobs_per_person.unwrap_or(1));
+        let default = file
+            .default
+            .over(&unlimited.default, &zone)
+            .context("[default]")?;
+        let named = file.course.into_iter().map(|(name, section)| {
+            let course = section.over(&default, &zone);
+            Ok((
+                name.clone(),
+                course.with_context(|| format!("[course.{name}]"))?,
+            ))
+        });
+        let named = named.collect::<anyhow::Result<_>>()?;
+        let workers = file.worker.into_iter();
+        Ok(Self {
+            time_zone,
+            half_life_ms: match file.half_life {
+                Some(text) => milliseconds(&text).context("half_life")?.cast_signed(),
+                None => unlimited.half_life_ms,
+            },
+            jobs_per_person: unlimited.jobs_per_person,
+            default,
+            named,
+            paused_workers: workers
+                .map(|(name, section)| (name, section.paused))
+                .collect(),
+        })
+    }
+}
+
+impl Course {
+    /// What the weight is multiplied by: the largest of the deadlines that are near.
+    pub fn boost(&self, now_ms: i64) -> f64 {
+        let near = self
+            .deadlines
+            .iter()
+            .filter(|deadline| deadline.is_near(now_ms));
+        near.map(|deadline| deadline.weight).fold(1.0, f64::max)
+    }
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct File {
+    time_zone: Option<String>,
+    half_life: Option<String>,
+    jobs_per_person: Option<u32>,
+    #[serde(default)]
+    default: Section,
+    #[serde(default)]
+    course: BTreeMap<String, Section>,
+    #[serde(default)]
+    worker: BTreeMap<String, WorkerSection>,
+}
+
+/// What is left out is as in `[default]`.
+#[derive(Default, serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Section {
+    weight: Option<f64>,
+    time_limit: Option<String>,
+    longest_time_limit: Option<String>,
+    paused: Option<String>,
+    message: Option<String>,
+    budget: Option<BudgetSection>,
+    #[serde(default)]
+    deadline: Vec<DeadlineSection>,
+    staff_see_outputs: Option<bool>,
+    autosave: Option<bool>,
+    needs: Option<NeedsSection>,
+    environment: Option<String>,
+    #[serde(default)]
+    lesson: Vec<api::Lesson>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct BudgetSection {
+    gpu_time: String,
+    reset: String,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct DeadlineSection {
+    until: String,
+    weight: f64,
+    before: Option<String>,
+}
+
+#[derive(serde::Deserialize)]
+#[serde(deny_unknown_fields)]
+struct WorkerSection {
+    paused: String,
+}
+
+impl Section {
+    fn over(self, default: &Course, zone: &TimeZone) -> anyhow::Result<Course> {
+        let weight = self.weight.unwrap_or(default.weight);
+        anyhow::ensure!(weight.is_finite() && weight > 0.0, "weight must be above 0");
+        let limit = |text: Option<String>, key, default: Option<u64>| match text {
+            Some(text) => milliseconds(&text).context(key).map(Some),
+            None => Ok(default),
+        };
+        let time_limit_ms = limit(self.time_limit, "time_limit", default.time_limit_ms)?;
+        let longest_ms = limit(
+            self.longest_time_limit,
+            "longest_time_limit",
+            default.longest_ms,
+        )?;
+        let budget = match self.budget {
+            Some(section) => Some(Budget {
+                of_ms: milliseconds(&section.gpu_time).context("budget.gpu_time")?,
+                reset: Reset::parse(&section.reset, zone).context("budget.reset")?,
+            }),
+            None => default.budget.clone(),
+        };
+        let needs = match self.needs {
+            Some(section) => section.read().context("needs")?,
+            None => default.needs.clone(),
+        };
+        let environment = match self.environment {
+            Some(name) => environment(name).context("environment")?,
+            None => default.environment.clone(),
+        };
+        let lessons = self.lesson.iter().map(|lesson| Lesson::parse(lesson, zone));
+        let timetable = lessons.collect::<anyhow::Result<_>>().context("lesson")?;
+        let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
+        Ok(Course {
+            weight,
+            time_limit_ms,
+            // One limit alone is for both.
+            longest_ms: longest_ms.max(time_limit_ms),
+            paused: self.paused.or_else(|| default.paused.clone()),
+            message: self.message.or_else(|| default.message.clone()),
+            budget,
+            deadlines: deadlines.collect::<anyhow::Result<_>>()?,
+            staff_see_outputs: self.staff_see_outputs.unwrap_or(default.staff_see_outputs),
+            autosave: self.autosave.unwrap_or(default.autosave),
+            needs,
+            environment,
+            timetable,
+        })
+    }
+}
+
+impl DeadlineSection {
+    fn read(self, zone: &TimeZone) -> anyhow::Result<Deadline> {
+        anyhow::ensure!(
+            self.weight.is_finite() && self.weight >= 1.0,
+            "The weight of a deadline must be at least 1"
+        );
+        let before = match self.before {
+            Some(text) => milliseconds(&text)
+                .context("deadline.before")?
+                .cast_signed(),
+            None => i64::try_from(BOOST.as_millis()).unwrap_or(i64::MAX),
+        };
+        let until: civil::DateTime = self.until.parse().context("deadline.until")?;
+        let until_ms = zone.to_timestamp(until)?.as_millisecond();
+        Ok(Deadline {
+            from_ms: until_ms.saturating_sub(before),
+            until_ms,
+            weight: self.weight,
+        })
+    }
+}
+
+/// A time of this machine's clock without a zone, such as `2026-11-25T14:00:00`, in milliseconds since 1970.
+pub fn local_time(text: &str) -> Option<i64> {
+    let time: civil::DateTime = text.parse().ok()?;
+    let timestamp = TimeZone::system().to_timestamp(time).ok()?;
+    Some(timestamp.as_millisecond())
+}
+
+/// Empty: none, whatever the default is.
+fn environment(name: String) -> anyhow::Result<Option<String>> {
+    anyhow::ensure!(
+        name.is_empty() || is_environment_name(&name),
+        "{name:?} is not a name of an environment: letters, digits and - _ . only"
+    );
+    Ok((!name.is_empty()).then_some(name))
+}
+
+/// `10m`, `1h30m`, `12 hours`.
+pub fn milliseconds(text: &str) -> anyhow::Result<u64> {
+    let duration: SignedDuration = text
+        .parse()
+        .with_context(|| format!("{text:?} is not a duration such as 30s, 10m or 2h"))?;
+    let milliseconds = u64::try_from(duration.as_millis()).ok();
+    milliseconds
+        .filter(|number| *number > 0)
+        .with_context(|| format!("{text:?} is not above 0"))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,99 @@
+//! When a budget begins anew and when a deadline counts, in the time of the people who have it.
+
+use anyhow::Context;
+use jiff::{
+    Timestamp, ToSpan, Zoned,
+    civil::{Time, Weekday},
+    tz::TimeZone,
+};
+
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Deadline {
+    pub from_ms: i64,
+    pub until_ms: i64,
+    pub weight: f64,
+}
+
+impl Deadline {
+    pub fn is_near(&self, now_ms: i64) -> bool {
+        (self.from_ms..self.until_ms).contains(&now_ms)
+    }
+}
+
+/// Every day or every week at the same time of the clock.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Reset {
+    weekday: Option<Weekday>,
+    time: Time,
+    zone: TimeZone,
+}
+
+/// Between two resets.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Period {
+    pub start_ms: i64,
+    /// For people: `Monday 04:00`.
+    pub end: String,
+    pub is_week: bool,
+}
+
+pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
+    ("Mon", Weekday::Monday),
+    ("Tue", Weekday::Tuesday),
+    ("Wed", Weekday::Wednesday),
+    ("Thu", Weekday::Thursday),
+    ("Fri", Weekday::Friday),
+    ("Sat", Weekday::Saturday),
+    ("Sun", Weekday::Sunday),
+];
+
+impl Reset {
+    /// `04:00` or `Mon 04:00`.
+    pub(super) fn parse(text: &str, zone: &TimeZone) -> anyhow::Result<Self> {
+        let wrong = || format!("{text:?} is not a time such as \"04:00\" or \"Mon 04:00\"");
+        let (weekday, time) = match text.split_once(' ') {
+            Some((day, time)) => {
+                let known = WEEKDAYS.iter().find(|(name, _)| *name == day);
+                (Some(known.with_context(wrong)?.1), time)
+            }
+            None => (None, text),
+        };
+        let (time, zone) = (time.parse().with_context(wrong)?, zone.clone());
+        Ok(Self {
+            weekday,
+            time,
+            zone,
+        })
+    }
+
+    /// The period in which a time lies. A clock that jumps over the time of the reset resets after the jump.
+    pub fn period(&self, now_ms: i64) -> Period {
+        let (start, end) = self
+            .around(now_ms)
+            // Years that no calendar has.
+            .unwrap_or_else(|_| (Zoned::default(), Zoned::default()));
+        Period {
+            start_ms: start.timestamp().as_millisecond(),
+            end: end.strftime("%A %H:%M").to_string(),
+            is_week: self.weekday.is_some(),
+        }
+    }
+
+    fn around(&self, now_ms: i64) -> Result<(Zoned, Zoned), jiff::Error> {
+        let now = Timestamp::from_millisecond(now_ms)?.to_zoned(self.zone.clone());
+        let days = if self.weekday.is_some() { 7 } else { 1 };
+        let back = self
+            .weekday
+            .map_or(0, |weekday| now.weekday().since(weekday));
+        let latest = now.date().checked_sub(i64::from(back).days())?;
+        let at = |date: jiff::civil::Date| date.to_datetime(self.time).to_zoned(self.zone.clone());
+        let this = at(latest)?;
+        if this <= now {
+            let next = at(latest.checked_add(days.days())?)?;
+            Ok((this, next))
+        } else {
+            let before = at(latest.checked_sub(days.days())?)?;
+            Ok((before, this))
+        }
+    }
+}

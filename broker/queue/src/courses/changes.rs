@@ -1,0 +1,154 @@
+//! What staff changed by page or API: it lies over what the file says, and outlives the broker.
+//!
+//! **Invariant:** pure.
+
+use super::{Course, Courses, Deadline, Lesson};
+use baton_protocol::api::CourseChange;
+use jiff::tz::TimeZone;
+use std::collections::BTreeMap;
+
+const LONGEST_TEXT: usize = 500;
+const LARGEST_WEIGHT: f64 = 1000.0;
+
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Changes {
+    pub courses: BTreeMap<String, CourseChange>,
+    /// Why a worker takes nothing new, by its name; `None`: it takes cells, whatever the file says.
+    pub workers: BTreeMap<String, Option<String>>,
+}
+
+impl Courses {
+    pub fn with(&self, changes: &Changes) -> Self {
+        let mut changed = self.clone();
+        for (name, change) in &changes.courses {
+            let course = changed.of(name).with(change, &changed.zone());
+            changed.named.insert(name.clone(), course);
+        }
+        for (name, paused) in &changes.workers {
+            match paused {
+                Some(why) => changed.paused_workers.insert(name.clone(), why.clone()),
+                None => changed.paused_workers.remove(name),
+            };
+        }
+        changed
+    }
+}
+
+impl Course {
+    fn with(&self, change: &CourseChange, zone: &TimeZone) -> Self {
+        let change = change.clone();
+        let deadlines = change.deadlines.map(|deadlines| {
+            let deadlines = deadlines.into_iter().map(|deadline| Deadline {
+                from_ms: deadline.from_ms,
+                until_ms: deadline.until_ms,
+                weight: deadline.weight,
+            });
+            deadlines.collect()
+        });
+        let time_limit_ms = change.timeout_ms.unwrap_or(self.time_limit_ms);
+        let longest_ms = change.longest_timeout_ms.unwrap_or(self.longest_ms);
+        Self {
+            weight: change.weight.unwrap_or(self.weight),
+            time_limit_ms,
+            // No longest limit is no limit; a shorter one than the usual limit is none that could be meant.
+            longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
+            paused: change.paused.unwrap_or_else(|| self.paused.clone()),
+            message: change.message.unwrap_or_else(|| self.message.clone()),
+            budget: self.budget.clone(),
+            deadlines: deadlines.unwrap_or_else(|| self.deadlines.clone()),
+            staff_see_outputs: change.staff_see_outputs.unwrap_or(self.staff_see_outputs),
+            autosave: self.autosave,
+            needs: self.needs.clone(),
+            environment: self.environment.clone(),
+            timetable: match &change.timetable {
+                // They were checked when they were changed.
+                Some(lessons) => lessons
+                    .iter()
+                    .filter_map(|lesson| Lesson::parse(lesson, zone).ok())
+                    .collect(),
+                None => self.timetable.clone(),
+            },
+        }
+    }
+}
+
+/// The later one goes over the earlier one.
+pub fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
+    CourseChange {
+        weight: later.weight.or(earlier.weight),
+        timeout_ms: later.timeout_ms.or(earlier.timeout_ms),
+        longest_timeout_ms: later.longest_timeout_ms.or(earlier.longest_timeout_ms),
+        paused: later.paused.or(earlier.paused),
+        message: later.message.or(earlier.message),
+        deadlines: later.deadlines.or(earlier.deadlines),
+        staff_see_outputs: later.staff_see_outputs.or(earlier.staff_see_outputs),
+        timetable: later.timetable.or(earlier.timetable),
+    }
+}
+
+/// A field whose value cannot be taken, and why: `reason`, `is empty`.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{field} {says}")]
+pub struct Wrong {
+    pub field: &'static str,
+    pub says: String,
+}
+
+impl Wrong {
+    pub fn new(field: &'static str, says: impl Into<String>) -> Self {
+        let says = says.into();
+        Self { field, says }
+    }
+}
+
+/// What is wrong with a change.
+pub fn check(change: &CourseChange) -> Result<(), Wrong> {
+    let positive = |weight: f64| weight > 0.0 && weight <= LARGEST_WEIGHT;
+    if change.weight.is_some_and(|weight| !positive(weight)) {
+        let says = format!("must be above 0 and at most {LARGEST_WEIGHT}");
+        return Err(Wrong::new("weight", says));
+    }
+    for (name, limit) in [
+        ("timeout_ms", change.timeout_ms),
+        ("longest_timeout_ms", change.longest_timeout_ms),
+    ] {
+        if limit.flatten() == Some(0) {
+            return Err(Wrong::new(name, "must be above 0, or null for no limit"));
+        }
+    }
+    for (name, text) in [("paused", &change.paused), ("message", &change.message)] {
+        if let Some(Some(text)) = text {
+            check_text(name, text)?;
+        }
+    }
+    for deadline in change.deadlines.iter().flatten() {
+        if deadline.until_ms <= deadline.from_ms {
+            let says = "must each begin to count before they end";
+            return Err(Wrong::new("deadlines", says));
+        }
+        if !(1.0..=LARGEST_WEIGHT).contains(&deadline.weight) {
+            let says = format!("must each have a weight from 1 to {LARGEST_WEIGHT}");
+            return Err(Wrong::new("deadlines", says));
+        }
+    }
+    for lesson in change.timetable.iter().flatten() {
+        Lesson::parse(lesson, &TimeZone::UTC)
+            .map_err(|error| Wrong::new("timetable", format!("is wrong: {error}")))?;
+    }
+    Ok(())
+}
+
+/// Students read it in one line of their notebook.
+pub fn check_text(name: &'static str, text: &str) -> Result<(), Wrong> {
+    if text.trim().is_empty() {
+        return Err(Wrong::new(name, "is missing"));
+    }
+    if text.chars().count() > LONGEST_TEXT {
+        let says = format!("is longer than {LONGEST_TEXT} characters");
+        return Err(Wrong::new(name, says));
+    }
+    if text.chars().any(char::is_control) {
+        return Err(Wrong::new(name, "must be one line of text"));
+    }
+    Ok(())
+}

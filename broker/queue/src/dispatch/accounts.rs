@@ -1,0 +1,260 @@
+//! What people and courses may use, and what they have used.
+
+use super::{Action, Now};
+use crate::{
+    Account,
+    courses::{self, Changes, Courses},
+    record::Write,
+    spent::Spent,
+};
+use baton_protocol::{BudgetLeft, Cell, JobEvent, Period, RemoteError, api::CourseChange};
+use baton_scheduling::queue::Precedence;
+use std::{collections::HashMap, sync::Arc};
+
+pub(super) const SAFE: &str = "Your variables are as they were before the cell";
+
+/// The rules of courses, and the use of each account.
+#[derive(Debug, Clone)]
+pub(super) struct Accounts {
+    /// From the file of courses.
+    file: Arc<Courses>,
+    /// What staff changed.
+    changes: Changes,
+    /// The file with the changes applied.
+    courses: Arc<Courses>,
+    spent: HashMap<Account, Spent>,
+}
+
+pub(super) struct Budget {
+    pub(super) left: BudgetLeft,
+    period_start_ms: i64,
+    /// For people: `Monday 04:00`.
+    reset: String,
+}
+
+impl Accounts {
+    pub(super) fn new(
+        file: Arc<Courses>,
+        changes: Changes,
+        spent: impl IntoIterator<Item = (Account, Spent)>,
+    ) -> Self {
+        Self {
+            courses: Arc::new(file.with(&changes)),
+            file,
+            changes,
+            spent: spent.into_iter().collect(),
+        }
+    }
+
+    pub(super) fn courses(&self) -> &Courses {
+        &self.courses
+    }
+
+    /// The accounts that have ever used anything.
+    pub(super) fn used(&self) -> impl Iterator<Item = &Account> {
+        self.spent.keys()
+    }
+
+    pub(super) fn on_file_changed(&mut self, file: Arc<Courses>) {
+        self.file = file;
+        self.apply_changes();
+    }
+
+    pub(super) fn change_worker(
+        &mut self,
+        name: String,
+        paused: Option<String>,
+        actions: &mut Vec<Action>,
+    ) {
+        self.changes.workers.insert(name.clone(), paused.clone());
+        actions.push(Action::Write(Write::ChangeWorker { name, paused }));
+        self.apply_changes();
+    }
+
+    pub(super) fn change_course(
+        &mut self,
+        name: String,
+        change: CourseChange,
+        actions: &mut Vec<Action>,
+    ) {
+        let earlier = self.changes.courses.remove(&name).unwrap_or_default();
+        let change = courses::over(earlier, change);
+        self.changes.courses.insert(name.clone(), change.clone());
+        actions.push(Action::Write(Write::ChangeCourse {
+            course: name,
+            change: Box::new(change),
+        }));
+        self.apply_changes();
+    }
+
+    fn apply_changes(&mut self) {
+        self.courses = Arc::new(self.file.with(&self.changes));
+    }
+
+    /// What decides the order of the account's next job.
+    pub(super) fn precedence(&self, account: &Account, now: Now) -> Precedence {
+        let course = self.courses.of(&account.course);
+        let spent = self.spent.get(account).copied().unwrap_or_default();
+        Precedence {
+            used_ms: spent.faded_ms(now.unix_ms, self.courses.half_life_ms),
+            weight: course.weight,
+            boost: course.boost(now.unix_ms),
+            low_priority: false,
+            waited_ms: 0,
+        }
+    }
+
+    /// Enters the granted time limit into the cell. Fails if the cell asks for more.
+    pub(super) fn grant(&self, account: &Account, cell: &mut Cell) -> Result<(), RemoteError> {
+        let course = self.courses.of(&account.course);
+        let asked_ms = cell.timeout_ms;
+        cell.timeout_ms = asked_ms.or(course.time_limit_ms);
+        cell.longest_timeout_ms = course.longest_ms;
+        match (asked_ms, course.longest_ms) {
+            (Some(asked), Some(longest)) if asked > longest => {
+                Err(too_long(&account.course, asked, longest))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Returns `None` if the course has no budget.
+    pub(super) fn budget(&self, account: &Account, now: Now) -> Option<Budget> {
+        let budget = self.courses.of(&account.course).budget.as_ref()?;
+        let period = budget.reset.period(now.unix_ms);
+        let spent = self.spent.get(account).copied().unwrap_or_default();
+        let used_ms = spent.in_period_ms(period.start_ms);
+        Some(Budget {
+            left: BudgetLeft {
+                left_ms: budget.of_ms.saturating_sub(used_ms),
+                of_ms: budget.of_ms,
+                period: if period.is_week {
+                    Period::Week
+                } else {
+                    Period::Day
+                },
+            },
+            period_start_ms: period.start_ms,
+            reset: period.end,
+        })
+    }
+
+    /// Returns why the account's jobs are refused, if its budget is used up.
+    pub(super) fn refusal(&self, account: &Account, now: Now) -> Option<RemoteError> {
+        let budget = self.budget(account, now)?;
+        (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget))
+    }
+
+    /// Charges a run, however it ended. Returns the event that says what is left of a budget.
+    pub(super) fn charge(
+        &mut self,
+        account: &Account,
+        run_ms: u64,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Option<JobEvent> {
+        let before = self.budget(account, now);
+        if run_ms > 0 {
+            let period_start_ms = before.as_ref().map_or(0, |budget| budget.period_start_ms);
+            let spent = self.spent.entry(account.clone()).or_default();
+            spent.charge(
+                run_ms,
+                now.unix_ms,
+                self.courses.half_life_ms,
+                period_start_ms,
+            );
+            actions.push(Action::Write(Write::Charge {
+                account: account.clone(),
+                spent: *spent,
+                run_ms,
+                at_ms: now.unix_ms,
+            }));
+        }
+        before?;
+        let left = self.budget(account, now)?.left;
+        Some(JobEvent::Charged(left))
+    }
+}
+
+fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
+    RemoteError {
+        name: "TimeLimitRefused".to_owned(),
+        value: format!(
+            "This cell asks for {}, but {} lets a cell run for at most {}. {SAFE}",
+            said(asked_ms),
+            called(course),
+            said(longest_ms),
+        ),
+        traceback: Vec::new(),
+        hint: Some(format!(
+            "write %%gpu --timeout {}, and save progress in a loop",
+            written(longest_ms)
+        )),
+    }
+}
+
+fn used_up(course: &str, budget: &Budget) -> RemoteError {
+    let period = match budget.left.period {
+        Period::Day => "today",
+        Period::Week => "this week",
+    };
+    RemoteError {
+        name: "BudgetUsedUp".to_owned(),
+        value: format!(
+            "Your GPU time in {} is used up: {} of {} {period}. It is renewed on {}. {SAFE}",
+            called(course),
+            said(budget.left.of_ms),
+            said(budget.left.of_ms),
+            budget.reset,
+        ),
+        traceback: Vec::new(),
+        hint: Some("ordinary cells work; ask your course staff for more".to_owned()),
+    }
+}
+
+fn called(course: &str) -> &str {
+    match course {
+        "" => "this service",
+        course => course,
+    }
+}
+
+/// `1 h 30 min`, for sentences.
+fn said(ms: u64) -> String {
+    parts(ms, [" h", " min", " s"]).join(" ")
+}
+
+/// `1h30m`, for the line of a cell.
+fn written(ms: u64) -> String {
+    parts(ms, ["h", "m", "s"]).concat()
+}
+
+fn parts(ms: u64, units: [&str; 3]) -> Vec<String> {
+    let seconds = ms / 1000;
+    let numbers = [seconds / 3600, seconds / 60 % 60, seconds % 60];
+    let parts = numbers.into_iter().zip(units);
+    let said: Vec<String> = parts
+        .filter(|(number, _)| *number > 0)
+        .map(|(number, unit)| format!("{number}{unit}"))
+        .collect();
+    match said.is_empty() {
+        true => vec![format!("0{}", units[2])],
+        false => said,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn limits_are_said_and_written() {
+        for (ms, sentence, line) in [
+            (5_400_000, "1 h 30 min", "1h30m"),
+            (90_000, "1 min 30 s", "1m30s"),
+            (400, "0 s", "0s"),
+        ] {
+            assert_eq!((said(ms).as_str(), written(ms).as_str()), (sentence, line));
+        }
+    }
+}

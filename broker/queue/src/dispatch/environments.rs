@@ -1,0 +1,146 @@
+//! The environments that workers offer and courses name, and the locks from which they are built.
+//!
+//! In: what workers say of them. Out: questions for locks that the broker has not stored yet.
+
+use super::{Action, ConnectionId, Dispatch, Job, Now, Observation, Worker};
+use crate::{
+    bounds::{cut_reason, is_possible_lock},
+    record::Write,
+};
+use baton_protocol::{Environment, EnvironmentState, Lock, WorkerId, worker::ToWorker};
+use std::sync::Arc;
+
+impl Dispatch {
+    /// In which of its worker's environments a job runs.
+    pub(super) fn environment_of(&self, job: &Job) -> Option<String> {
+        let course = self.accounts.courses().of(&job.account.course);
+        course.environment.clone()
+    }
+
+    pub(super) fn environments_changed(
+        &mut self,
+        connection: ConnectionId,
+        id: WorkerId,
+        environments: Vec<Environment>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let offer = Arc::make_mut(&mut worker.offer);
+        offer.machine.environments = with_short_reasons(environments);
+        self.disordered = true;
+        self.ask_for_locks(connection, id, actions);
+    }
+
+    /// No session of it starts there, until the worker says that one does.
+    pub(super) fn environment_failed(
+        &mut self,
+        id: WorkerId,
+        name: &str,
+        why: String,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let offer = Arc::make_mut(&mut worker.offer);
+        for environment in &mut offer.machine.environments {
+            if environment.name == name {
+                let reason = cut_reason(&why);
+                environment.state = EnvironmentState::Failed { reason };
+            }
+        }
+        actions.push(Action::Log(Observation::CannotStartSessions {
+            worker: worker.name.clone(),
+            environment: Some(name.to_owned()),
+            why,
+        }));
+        self.disordered = true;
+    }
+
+    /// For those that no worker has told yet.
+    pub(super) fn ask_for_locks(
+        &self,
+        connection: ConnectionId,
+        id: WorkerId,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        for environment in &worker.offer.machine.environments {
+            // Notebooks get no lock that no worker could build.
+            if environment.is_ready()
+                && environment.lock.is_some()
+                && environment.lock.as_ref() != self.locks.get(&environment.name)
+            {
+                let environment = environment.name.clone();
+                let question = ToWorker::LockWanted { environment };
+                actions.push(Action::ToWorker(connection, question));
+            }
+        }
+    }
+
+    /// The last one that a worker has told is that of the environment.
+    pub(super) fn lock_received(
+        &mut self,
+        id: WorkerId,
+        name: String,
+        lock: Lock,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let offered = self
+            .workers
+            .get(&id)
+            .and_then(|worker| worker.offered(&name));
+        let ready = offered.filter(|environment| environment.is_ready());
+        let digest = ready.and_then(|environment| environment.lock.clone());
+        let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
+            return self.disbelieve(id, "lock", actions);
+        };
+        self.locks.insert(name.clone(), digest.clone());
+        actions.push(Action::Write(Write::KeepLock {
+            environment: name,
+            digest,
+            lock,
+            at_ms: now.unix_ms,
+        }));
+    }
+}
+
+impl Worker {
+    fn offered(&self, name: &str) -> Option<&Environment> {
+        let mut environments = self.offer.machine.environments.iter();
+        environments.find(|environment| environment.name == name)
+    }
+
+    /// What it has where an environment is required.
+    pub(super) fn instead_of(&self, name: &str) -> String {
+        match self.offered(name).map(|offered| &offered.state) {
+            Some(EnvironmentState::Preparing {}) => format!("is preparing {name}"),
+            Some(EnvironmentState::Failed { reason }) => {
+                format!("could not prepare {name}: {reason}")
+            }
+            Some(EnvironmentState::Ready {}) => format!("with {name}"),
+            None if self.offer.machine.environments.is_empty() => "without environments".to_owned(),
+            None => {
+                let environments = self.offer.machine.environments.iter();
+                let names: Vec<&str> = environments
+                    .map(|environment| environment.name.as_str())
+                    .collect();
+                format!("with {}", names.join(", "))
+            }
+        }
+    }
+}
+
+pub(super) fn with_short_reasons(mut environments: Vec<Environment>) -> Vec<Environment> {
+    for environment in &mut environments {
+        if let EnvironmentState::Failed { reason } = &mut environment.state {
+            *reason = cut_reason(&*reason);
+        }
+    }
+    environments
+}

@@ -1,0 +1,156 @@
+//! When those who wait start: estimates from what is known of the past, made as often as their cost allows.
+//!
+//! An estimate for a short queue is made at once. One for a long queue is made in steps, each after another decision, so
+//! that no decision waits for a whole one.
+
+use super::{Dispatch, Job, Now, Phase};
+use baton_protocol::JobId;
+use baton_scheduling::queue::{self as order, Estimation, Open, Progress, StartEstimate, Times};
+use std::time::Instant;
+use std::{collections::HashMap, time::Duration};
+
+/// An estimate for so many jobs is made again after so many times this, and so takes a small part of the time.
+const PAUSE_FOR_EACH: Duration = Duration::from_millis(4);
+/// A range that is over says nothing any more; a new one is made no sooner than this.
+const SOONEST: Duration = Duration::from_secs(1);
+
+#[derive(Debug, Clone, Default)]
+pub(super) struct Estimates {
+    /// Starts are in milliseconds since 1970.
+    of_jobs: HashMap<JobId, StartEstimate>,
+    next: Option<Instant>,
+    unfinished: Option<Unfinished>,
+}
+
+#[derive(Debug, Clone)]
+struct Unfinished {
+    estimation: Estimation,
+    /// The milliseconds since 1970 from which its times count.
+    from_ms: u64,
+    continue_at: Instant,
+}
+
+impl Estimates {
+    pub(super) fn of(&self, job: JobId) -> Option<StartEstimate> {
+        self.of_jobs.get(&job).copied()
+    }
+
+    /// When the next step is due.
+    pub(super) fn continue_at(&self) -> Option<Instant> {
+        self.unfinished
+            .as_ref()
+            .map(|unfinished| unfinished.continue_at)
+    }
+}
+
+impl Dispatch {
+    /// Begins a new one, unless the last one is too recent: then soon.
+    pub(super) fn estimate_starts(
+        &mut self,
+        jobs: &[order::Job],
+        workers: &[order::Worker],
+        now: Now,
+    ) {
+        if self.estimates.unfinished.is_some() {
+            return;
+        }
+        if let Some(next) = self.estimates.next.filter(|next| *next > now.instant) {
+            self.recheck_at(next);
+            return;
+        }
+        let open: Vec<Open<'_>> = jobs
+            .iter()
+            .filter_map(|job| self.jobs.get(&job.job))
+            .map(|job| self.open(job, now))
+            .collect();
+        let outlook = self.history.outlook(&open, now.unix_ms, |account| {
+            self.accounts.precedence(account, now)
+        });
+        self.estimates.unfinished = Some(Unfinished {
+            estimation: Estimation::new(
+                jobs,
+                workers,
+                self.accounts.courses().jobs_per_person,
+                outlook,
+            ),
+            from_ms: u64::try_from(now.unix_ms).unwrap_or(0),
+            continue_at: now.instant,
+        });
+        self.continue_estimates(now);
+    }
+
+    /// The next step of an estimate that is not finished. True when that was the last one.
+    pub(super) fn continue_estimates(&mut self, now: Now) -> bool {
+        let Some(mut unfinished) = self.estimates.unfinished.take() else {
+            return false;
+        };
+        let is_finished = unfinished.estimation.play();
+        if is_finished {
+            self.finish_estimates(unfinished, now);
+        } else {
+            unfinished.continue_at = now.instant;
+            self.estimates.unfinished = Some(unfinished);
+        }
+        is_finished
+    }
+
+    fn finish_estimates(&mut self, unfinished: Unfinished, now: Now) {
+        let from_ms = unfinished.from_ms;
+        let shown = unfinished.estimation.finish();
+        let waiting = u32::try_from(shown.len()).unwrap_or(u32::MAX);
+        let absolute = |(job, estimate): (JobId, Option<StartEstimate>)| {
+            let estimate = estimate?;
+            let starts = estimate.starts.map(|ms| ms.saturating_add(from_ms));
+            Some((job, StartEstimate { starts, ..estimate }))
+        };
+        self.estimates = Estimates {
+            of_jobs: shown.into_iter().filter_map(absolute).collect(),
+            next: Some(now.instant + PAUSE_FOR_EACH * waiting),
+            unfinished: None,
+        };
+        let over = self
+            .estimates
+            .of_jobs
+            .values()
+            .map(|said| said.starts.upper);
+        if let Some(over) = over.min() {
+            let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+            let left = Duration::from_millis(over.saturating_sub(now_ms));
+            self.recheck_at(now.instant + left.max(SOONEST));
+        }
+    }
+
+    /// To those who wait again, at the latest then.
+    pub(super) fn recheck_at(&mut self, at: Instant) {
+        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    fn open<'job>(&self, job: &'job Job, now: Now) -> Open<'job> {
+        let since = |ms: i64| u64::try_from(now.unix_ms.saturating_sub(ms)).unwrap_or(0);
+        let progress = match (job.phase, job.started_ms) {
+            (Phase::Queued, _) => Progress::Waits,
+            (_, Some(started_ms)) => Progress::Runs {
+                already_ms: since(started_ms),
+            },
+            (_, None) => {
+                let (assigned_ms, cold) = job.assigned.unwrap_or((now.unix_ms, true));
+                Progress::Starts {
+                    cold,
+                    already_ms: since(assigned_ms),
+                }
+            }
+        };
+        Open {
+            cell: job.cell_key,
+            account: &job.account,
+            progress,
+            limit_ms: job.timeout_ms,
+        }
+    }
+
+    /// A job that waits, from its start.
+    pub(super) fn takes(&self, job: &Job) -> Option<Times> {
+        self.history
+            .takes(job.cell_key, &job.account, 0, job.timeout_ms)
+    }
+}

@@ -1,0 +1,233 @@
+//! What happens when a proxy or a worker does not reconnect.
+//!
+//! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
+//! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
+
+use super::{Action, Dispatch, Job, Notebook, Now, Observation, Phase, Remainder};
+use crate::record::Write;
+use baton_protocol::{
+    JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker,
+};
+use std::collections::HashMap;
+use std::time::Instant;
+
+/// What a finished cell left on a worker is on no other, so the worker may stay away for this many graces before it is
+/// given up.
+const DEFERRED_GRACES: u32 = 12;
+
+/// A worker that did not come back in time for its cells, and may yet with what they left.
+#[derive(Debug, Clone)]
+pub(super) struct Missed {
+    name: String,
+    pub(super) deadline: Instant,
+}
+
+impl Dispatch {
+    pub fn next_deadline(&self) -> Option<Instant> {
+        let workers = self.workers.values().filter_map(|worker| worker.deadline);
+        let notebooks = self
+            .notebooks
+            .values()
+            .filter_map(|notebook| notebook.deadline);
+        let missed = self.missed.values().map(|missed| missed.deadline);
+        let unclaimed = self
+            .jobs
+            .values()
+            .filter_map(|job| Some(job.unclaimed?.until));
+        let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
+        let peers = peers.chain(self.orphans_end_at());
+        let line = self
+            .notify_at
+            .into_iter()
+            .chain(self.estimates.continue_at());
+        peers.chain(line).min()
+    }
+
+    pub fn on_time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now.instant);
+        let workers: Vec<WorkerId> = self
+            .workers
+            .iter()
+            .filter(|(_, worker)| is_over(worker.deadline))
+            .map(|(id, _)| *id)
+            .collect();
+        for worker in workers {
+            self.on_worker_gone(worker, now, actions);
+        }
+        let missed: Vec<WorkerId> = self
+            .missed
+            .iter()
+            .filter(|(_, missed)| missed.deadline <= now.instant)
+            .map(|(id, _)| *id)
+            .collect();
+        for worker in missed {
+            for job in self.jobs_where(|job| job.has_remainder_at(worker)) {
+                self.remainder_lost(job, actions);
+            }
+            self.missed.remove(&worker);
+        }
+        let notebooks: Vec<NotebookId> = self
+            .notebooks
+            .iter()
+            .filter(|(_, notebook)| is_over(notebook.deadline))
+            .map(|(id, _)| *id)
+            .collect();
+        for notebook in notebooks {
+            self.on_proxy_gone(notebook, now, actions);
+        }
+        self.cancel_unclaimed(now, actions);
+        self.forget_old_orphans(now, actions);
+    }
+
+    fn on_worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
+        for job in self.jobs_where(|job| job.worker == Some(id) && job.is_running()) {
+            match self.jobs.get(&job) {
+                Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
+                Some(job) if job.cancel_wanted => {
+                    self.finish_cancelled(job.id, now, actions);
+                }
+                _ => self.requeue(job, actions),
+            }
+        }
+        self.sessions_end(id, |_| true, actions);
+        if let Some(worker) = self.workers.remove(&id) {
+            actions.push(Action::Log(Observation::WorkerStaysAway {
+                worker: worker.name.clone(),
+            }));
+            if self.jobs.values().any(|job| job.has_remainder_at(id)) {
+                let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
+                self.missed.insert(
+                    id,
+                    Missed {
+                        name: worker.name,
+                        deadline,
+                    },
+                );
+            }
+        }
+        actions.push(Action::Write(Write::LoseWorker {
+            worker: id,
+            at_ms: now.unix_ms,
+        }));
+        self.disordered = true;
+    }
+
+    pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+        // Without the notebook, a job closes as soon as it is finished.
+        self.notebooks.remove(&id);
+        self.detach_all(id);
+        let mut session_is_needed = false;
+        for job in self.jobs_where(|job| job.notebook == id) {
+            if self.orphan(job, now, actions) {
+                session_is_needed |= self.jobs.get(&job).is_some_and(Job::needs_session);
+                continue;
+            }
+            match self.jobs.get(&job).map(|job| job.phase) {
+                Some(Phase::Finished) => self.close(job, actions),
+                _ => self.cancel(job, now, actions),
+            }
+        }
+        if session_is_needed {
+            return;
+        }
+        self.end_sessions(id, actions);
+    }
+
+    pub(super) fn end_sessions(&self, notebook: NotebookId, actions: &mut Vec<Action>) {
+        let connections = self.workers.values().filter_map(|worker| worker.connection);
+        actions.extend(
+            connections
+                .map(|connection| Action::ToWorker(connection, ToWorker::EndSession { notebook })),
+        );
+    }
+
+    /// A notebook that a worker speaks of is ended unless its proxy comes.
+    pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
+        self.notebooks.entry(id).or_insert_with(|| Notebook {
+            account: None,
+            connection: None,
+            deadline: Some(deadline),
+            subscriptions: HashMap::new(),
+            ran_on: None,
+        });
+    }
+
+    pub(super) fn requeue(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        actions.push(Action::Write(Write::Requeue {
+            job: id,
+            fencing: job.fencing,
+        }));
+        job.phase = Phase::Queued;
+        job.worker = None;
+        job.acknowledged = 0;
+        self.disordered = true;
+    }
+
+    pub(super) fn worker_lost(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let worker = self.name_of_worker(id);
+        let error = RemoteError {
+            name: "WorkerLost".to_owned(),
+            value: format!(
+                "{worker} was lost while this cell ran. Your variables are as they were before the cell"
+            ),
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {id}")),
+        };
+        self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
+    }
+
+    /// What the worker still had of the job is lost with it.
+    pub(super) fn remainder_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let worker = self.name_of_worker(id);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let error = |value| RemoteError {
+            name: "WorkerLost".to_owned(),
+            value,
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {id}")),
+        };
+        let event = match std::mem::replace(&mut job.remainder, Remainder::Nothing) {
+            Remainder::Deferred => {
+                job.fencing += 1;
+                JobEvent::DeferredState {
+                    state: None,
+                    error: Some(error(format!(
+                        "The connection to {worker} was lost before all results had arrived"
+                    ))),
+                }
+            }
+            Remainder::Session if job.orphaned.is_some() => JobEvent::Salvaged {
+                state: None,
+                files: Vec::new(),
+                error: Some(error(format!(
+                    "The connection to {worker} was lost before the variables of this cell had arrived"
+                ))),
+            },
+            // Its notebook has the result already.
+            Remainder::Session | Remainder::Nothing => return,
+        };
+        self.append(id, vec![event], None, actions);
+    }
+
+    pub(super) fn name_of_worker(&self, id: JobId) -> String {
+        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let name = worker.and_then(|id| {
+            let present = self.workers.get(&id).map(|worker| &worker.name);
+            present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
+        });
+        name.map_or_else(|| "the worker".to_owned(), String::clone)
+    }
+
+    pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
+        self.jobs
+            .values()
+            .filter(|job| condition(job))
+            .map(|job| job.id)
+            .collect()
+    }
+}

@@ -1,0 +1,515 @@
+//! Everything that the broker decides, as a state machine: `(state, event, now) -> actions`.
+//!
+//! In: messages of proxies and workers, their connections and ends, and the time. Out: [`Action`]s. The caller stores
+//! all writes of a batch in one transaction and only then sends, so no peer learns of what a crash could undo.
+//! The state here is a copy of the store's open jobs plus who is connected; when a transaction fails, the copy is
+//! thrown away and loaded again.
+//!
+//! **Invariant:** no I/O, no clock, cannot fail.
+
+mod accounts;
+mod act;
+mod behind;
+mod environments;
+mod estimate;
+mod events;
+mod explain;
+#[cfg(test)]
+mod exploration;
+mod graces;
+mod job;
+mod needs;
+mod observation;
+mod orphans;
+mod overview;
+mod pools;
+mod proxy;
+mod queue;
+mod refusals;
+#[cfg(test)]
+mod tests;
+mod worker;
+
+pub use act::{Command, NotDone};
+pub use job::{Job, MemoryCurve};
+pub use needs::of_cell;
+pub use observation::{Observation, Severity};
+pub use overview::{Activity, JobView, Overview, WorkerView};
+pub use queue::Waiting;
+pub use worker::WorkerHello;
+
+use crate::{
+    Account,
+    courses::Courses,
+    pools::PoolState,
+    record::{Loaded, Phase, Remainder, Write},
+};
+use accounts::Accounts;
+use baton_protocol::{
+    FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
+    Usage, WorkerId,
+    proxy::ToProxy,
+    worker::{GpuLoad, ToWorker},
+};
+use baton_scheduling::queue::{History, Offer, Run};
+use estimate::Estimates;
+use graces::Missed;
+use job::{Abandoned, End};
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+/// One life of one WebSocket.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct ConnectionId(pub u64);
+
+#[derive(Debug, Clone, Copy)]
+pub struct Now {
+    pub instant: Instant,
+    pub unix_ms: i64,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub struct Graces {
+    pub worker: Duration,
+    pub proxy: Duration,
+    pub silent_proxy: Duration,
+    pub restart: Duration,
+}
+
+/// How a connection ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Ending {
+    /// By the peer: its process ended, or it connects again at once.
+    Closed,
+    /// Nothing came from the peer for long, or this broker closed the connection. The peer may not know yet.
+    Silent,
+}
+
+#[derive(Debug)]
+pub enum Action {
+    Write(Write),
+    ToProxy(ConnectionId, ToProxy),
+    ToWorker(ConnectionId, ToWorker),
+    /// A notebook's message to the worker of its job. It is repeated after a reconnect, so if the worker's queue is
+    /// full, the notebook's connection ends and not the worker's, which others share.
+    Relay {
+        from: ConnectionId,
+        to: ConnectionId,
+        message: ToWorker,
+    },
+    /// Live events for a proxy that has all events before them.
+    Forward(ConnectionId, JobId, Vec<NumberedEvent>),
+    /// Send the stored events after a number, then say `caught_up`.
+    CatchUp {
+        connection: ConnectionId,
+        job: JobId,
+        after: u64,
+    },
+    /// Send an assignment. Without a submission it is read from the store.
+    Assign {
+        connection: ConnectionId,
+        job: JobId,
+        fencing: FencingNumber,
+        timeout_ms: Option<u64>,
+        /// Empty if the broker does not know the person.
+        owner: String,
+        environment: Option<String>,
+        submission: Option<Arc<Submission>>,
+    },
+    /// Send the stored state again.
+    SendState {
+        connection: ConnectionId,
+        job: JobId,
+    },
+    Close(ConnectionId),
+    /// Tell those who run the service.
+    Log(Observation),
+}
+
+/// One life of a notebook kernel, seen through its proxy.
+#[derive(Debug, Clone)]
+struct Notebook {
+    /// Unknown while only a worker has reported it.
+    account: Option<Account>,
+    connection: Option<ConnectionId>,
+    /// When its jobs are cancelled; `None` while the proxy is connected.
+    deadline: Option<Instant>,
+    /// The jobs whose events the connected proxy receives.
+    subscriptions: HashMap<JobId, Subscription>,
+    /// The worker on which its last cell started, where its session is.
+    ran_on: Option<WorkerId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Subscription {
+    Live,
+    /// Stored events are on their way; live ones wait in the store.
+    CatchingUp,
+}
+
+#[derive(Debug, Clone)]
+struct Worker {
+    /// Of its process; `None` when nothing was heard of it since this broker started.
+    life: Option<WorkerId>,
+    name: String,
+    offer: Arc<Offer>,
+    slots: u32,
+    warm: HashSet<NotebookId>,
+    /// Those among them whose session holds what no other can have.
+    keeping: HashSet<NotebookId>,
+    draining: bool,
+    /// Why no session starts there.
+    failing: Option<String>,
+    memory: Option<(u64, u64)>,
+    /// As it said last.
+    gpus: Vec<GpuLoad>,
+    connection: Option<ConnectionId>,
+    /// When it connected last; `None` when that was before this broker.
+    connected_ms: Option<i64>,
+    /// When its jobs are taken from it; `None` while it is connected.
+    deadline: Option<Instant>,
+    /// When it was heard last, while it is not connected; `None` when that was before this broker.
+    disconnected_since_ms: Option<i64>,
+    /// What it was told of how long it has to stay.
+    stays_until_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+enum Peer {
+    Proxy(NotebookId),
+    Worker(WorkerId),
+}
+
+#[derive(Debug, Clone)]
+pub struct Dispatch {
+    graces: Graces,
+    jobs: HashMap<JobId, Job>,
+    /// Every job that was here and is over, as far as the store's rows reach back, with its notebook.
+    closed: HashMap<JobId, NotebookId>,
+    notebooks: HashMap<NotebookId, Notebook>,
+    /// The person of each notebook that ever had a job here: a worker may still have its session.
+    owners: BTreeMap<NotebookId, String>,
+    workers: HashMap<WorkerId, Worker>,
+    missed: HashMap<WorkerId, Missed>,
+    peers: HashMap<ConnectionId, Peer>,
+    next_sequence: u64,
+    accounts: Accounts,
+    history: History,
+    estimates: Estimates,
+    /// The order must be computed again.
+    disordered: bool,
+    /// When a proxy may be sent its job's position again.
+    notify_at: Option<Instant>,
+    pools: Vec<PoolState>,
+    /// Which workers of pools do not leave before when, by their names.
+    stays: HashMap<String, i64>,
+    /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
+    locks: BTreeMap<String, String>,
+    /// From then on, workers that were connected before this broker started are back or lost.
+    complete_at: Instant,
+}
+
+impl Dispatch {
+    /// Peers from before this broker's start have the restart grace to reconnect.
+    pub fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
+        let until = now.instant + graces.restart;
+        let deadline = Some(until);
+        let is_first_start = loaded.next_sequence == 1;
+        let mut notebooks = HashMap::new();
+        let mut workers = HashMap::new();
+        let mut jobs = HashMap::new();
+        let mut history = History::of(loaded.runs);
+        for open in loaded.jobs {
+            if open.phase != Phase::Finished {
+                history.submitted(&open.account, open.submitted_ms);
+            }
+            notebooks.entry(open.notebook).or_insert_with(|| Notebook {
+                account: Some(open.account.clone()),
+                connection: None,
+                deadline,
+                subscriptions: HashMap::new(),
+                ran_on: None,
+            });
+            if let Some(worker) = open.worker {
+                workers.entry(worker).or_insert_with(|| Worker {
+                    life: None,
+                    name: open.worker_name.clone(),
+                    offer: Arc::default(),
+                    slots: 1,
+                    warm: HashSet::new(),
+                    keeping: HashSet::new(),
+                    draining: false,
+                    failing: None,
+                    memory: None,
+                    gpus: Vec::new(),
+                    connection: None,
+                    connected_ms: None,
+                    deadline,
+                    disconnected_since_ms: None,
+                    stays_until_ms: None,
+                });
+            }
+            jobs.insert(open.job, Job::from_stored(open, until, now));
+        }
+        Self {
+            graces,
+            jobs,
+            closed: loaded.closed,
+            owners: loaded.owners,
+            notebooks,
+            workers,
+            missed: HashMap::new(),
+            peers: HashMap::new(),
+            next_sequence: loaded.next_sequence,
+            accounts: Accounts::new(courses, loaded.changes, loaded.spent),
+            history,
+            estimates: Estimates::default(),
+            disordered: true,
+            locks: BTreeMap::new(),
+            notify_at: None,
+            pools: Vec::new(),
+            stays: HashMap::new(),
+            complete_at: match is_first_start {
+                true => now.instant,
+                false => until,
+            },
+        }
+    }
+
+    pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {
+        self.accounts.on_file_changed(courses);
+        self.disordered = true;
+    }
+
+    pub fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
+        self.notebooks
+            .values()
+            .filter_map(|notebook| notebook.connection)
+    }
+
+    /// A connection ended, or what it said makes it useless.
+    pub fn on_closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
+        match self.peers.remove(&connection) {
+            Some(Peer::Proxy(notebook)) => {
+                if let Some(notebook) = self.notebooks.get_mut(&notebook)
+                    && notebook.connection == Some(connection)
+                {
+                    notebook.connection = None;
+                    notebook.subscriptions.clear();
+                    let grace = match ending {
+                        Ending::Closed => self.graces.proxy,
+                        Ending::Silent => self.graces.silent_proxy,
+                    };
+                    notebook.deadline = Some(now.instant + grace);
+                }
+            }
+            Some(Peer::Worker(worker)) => {
+                if let Some(worker) = self.workers.get_mut(&worker)
+                    && worker.connection == Some(connection)
+                {
+                    worker.connection = None;
+                    worker.disconnected_since_ms = Some(now.unix_ms);
+                    worker.deadline = Some(now.instant + self.graces.worker);
+                    self.disordered = true;
+                }
+            }
+            None => {}
+        }
+    }
+
+    /// Numbers events, stores them and forwards them to a proxy that hears them live.
+    fn append(
+        &mut self,
+        id: JobId,
+        events: Vec<JobEvent>,
+        acknowledged: Option<u64>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
+        let events: Vec<NumberedEvent> = events
+            .into_iter()
+            .map(|event| {
+                job.last_event += 1;
+                NumberedEvent {
+                    number: job.last_event,
+                    event,
+                }
+            })
+            .collect();
+        if !events.is_empty()
+            && let Some(notebook) = self.notebooks.get(&job.follower())
+            && let Some(connection) = notebook.connection
+            && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
+        {
+            actions.push(Action::Forward(connection, id, events.clone()));
+        }
+        actions.push(Action::Write(Write::Events {
+            job: id,
+            acknowledged,
+            events,
+        }));
+    }
+
+    /// The broker itself ends a job. A worker that still holds it is fenced off as by another assignment.
+    fn finish(
+        &mut self,
+        id: JobId,
+        outcome: Outcome,
+        error: Option<RemoteError>,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.fencing += 1;
+        let usage = self.ran(id, now);
+        let charged = self.charge(id, usage.run_ms, now, actions);
+        let end = JobEvent::Finished {
+            files: None,
+            deferred_bytes: 0,
+            salvageable: false,
+            outcome,
+            error: error.clone(),
+            state: None,
+            usage,
+        };
+        self.append(
+            id,
+            charged.into_iter().chain([end]).collect(),
+            None,
+            actions,
+        );
+        let end = End {
+            outcome,
+            usage,
+            error,
+            returned_bytes: None,
+        };
+        self.finished(id, end, now, actions);
+    }
+
+    /// What follows from a job's last event, which is appended.
+    fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
+        self.remember(id, end.outcome, end.usage, now);
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.phase = Phase::Finished;
+        job.outcome = Some(end.outcome);
+        job.submission = None;
+        job.waiting_input = None;
+        job.names = None;
+        self.disordered = true;
+        actions.push(Action::Write(Write::Finish {
+            job: id,
+            fencing: job.fencing,
+            outcome: end.outcome,
+            usage: end.usage,
+            error: end.error,
+            returned_bytes: end.returned_bytes,
+            memory: std::mem::take(&mut job.memory),
+            at_ms: now.unix_ms,
+        }));
+        let is_left = job.orphaned.is_none() && !self.notebooks.contains_key(&job.notebook);
+        let nobody_asks = job.abandoned.is_some() || is_left;
+        if nobody_asks {
+            self.close(id, actions);
+        }
+        self.make_room_for_orphans_of(id, actions);
+    }
+
+    fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.remove(&id) else {
+            return;
+        };
+        let notebook = self.notebooks.get_mut(&job.follower());
+        let proxy = notebook.and_then(|notebook| {
+            notebook.subscriptions.remove(&id);
+            notebook.connection
+        });
+        if job.remainder != Remainder::Nothing
+            && let Some(connection) = self.runner(&job)
+        {
+            let fencing = job.fencing;
+            actions.push(Action::ToWorker(
+                connection,
+                ToWorker::Revoke { job: id, fencing },
+            ));
+        }
+        if job.orphaned.is_some() && !self.notebooks.contains_key(&job.notebook) {
+            self.end_sessions(job.notebook, actions);
+        }
+        if let Some(proxy) = proxy {
+            actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
+        }
+        if let Some(Abandoned::Reported(outcome)) = job.abandoned {
+            actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
+        }
+        if job.abandoned == Some(Abandoned::NoTrace) && job.started_ms.is_none() {
+            actions.push(Action::Write(Write::Remove { job: id }));
+        } else {
+            self.closed.insert(id, job.notebook);
+            actions.push(Action::Write(Write::Close { job: id }));
+        }
+    }
+
+    /// The connected proxy that asked for this job.
+    fn subscriber(&self, id: JobId) -> Option<ConnectionId> {
+        let notebook = self.notebooks.get(&self.jobs.get(&id)?.follower())?;
+        notebook.subscriptions.get(&id)?;
+        notebook.connection
+    }
+
+    /// Charges a job's run to its account.
+    fn charge(
+        &mut self,
+        id: JobId,
+        run_ms: u64,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Option<JobEvent> {
+        let account = &self.jobs.get(&id)?.account;
+        self.accounts.charge(account, run_ms, now, actions)
+    }
+
+    /// How long a job ran, if its worker does not report it.
+    fn ran(&self, id: JobId, now: Now) -> Usage {
+        let started_ms = self.jobs.get(&id).and_then(|job| job.started_ms);
+        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
+        let until_ms = absent_ms.unwrap_or(now.unix_ms);
+        let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
+        Usage {
+            run_ms: u64::try_from(run_ms).unwrap_or(0),
+            ..Usage::default()
+        }
+    }
+
+    /// Remembers a run for later estimates, if it ended by itself, and that its person is here.
+    fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
+        let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        self.history.ended(&job.account, now.unix_ms);
+        if by_itself {
+            self.history.add(Run {
+                cell: job.cell_key,
+                account: job.account.clone(),
+                run_ms: usage.run_ms,
+            });
+        }
+    }
+
+    /// The connected worker that has this job.
+    fn runner(&self, job: &Job) -> Option<ConnectionId> {
+        self.workers.get(&job.worker?)?.connection
+    }
+}

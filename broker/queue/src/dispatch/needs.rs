@@ -1,0 +1,161 @@
+//! What jobs require of their workers, and what is said where no worker meets it.
+
+use super::{Action, Dispatch, Job, Now, Phase, Worker, accounts::SAFE};
+use baton_humanize::bytes as bytes_of;
+use baton_protocol::{
+    Cell, JobId, Outcome, RemoteError, Requirement,
+    proxy::WaitingReason,
+    worker::{Device, DeviceKind},
+};
+use std::{collections::BTreeSet, sync::Arc, time::Duration};
+
+/// Of what a cell asks for, in characters.
+const LONGEST_MODEL: usize = 100;
+/// Kinds of workers that a message lists.
+const MOST_KINDS: usize = 6;
+
+/// What a cell itself requires.
+pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
+    let model = cell.gpu.as_ref().map(|model| Requirement::Gpu {
+        model: model.chars().take(LONGEST_MODEL).collect(),
+    });
+    let memory = cell.gpu_memory_bytes;
+    let memory = memory.map(|bytes| Requirement::GpuMemory { bytes });
+    model.into_iter().chain(memory).collect()
+}
+
+impl Dispatch {
+    /// What the cell and its course require, and its time limit. A cell that asks only for GPU memory also runs where
+    /// there are no GPUs.
+    pub(super) fn needs(&self, job: &Job) -> Arc<[Requirement]> {
+        let course = &self.accounts.courses().of(&job.account.course).needs;
+        let environment = self.environment_of(job);
+        let environment = environment.map(|name| Requirement::Environment { name });
+        let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
+        let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.knows_a_gpu();
+        let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
+        let ends = self.workers.values().any(Worker::has_an_end);
+        let time = job.timeout_ms.filter(|_| ends);
+        let time = time.map(|ms| Requirement::Time { ms });
+        let cell_and_course = course.iter().chain(own).cloned();
+        cell_and_course.chain(environment).chain(time).collect()
+    }
+
+    /// Also of a worker that was connected a moment ago.
+    fn knows_a_gpu(&self) -> bool {
+        self.workers.values().any(Worker::has_gpu)
+    }
+
+    /// Refuses cells that ask for a GPU where there are processors only: nothing that they could wait for exists.
+    pub(super) fn refuse_without_gpu(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let connected = |worker: &Worker| worker.connection.is_some();
+        if self.knows_a_gpu() || self.a_gpu_may_come() || !self.workers.values().any(connected) {
+            return;
+        }
+        let asks = |job: &Job| job.phase == Phase::Queued && model(job).is_some();
+        let asking = self.jobs_where(asks);
+        if asking.is_empty() {
+            return;
+        }
+        // Workers from before this broker's start may be on their way.
+        if now.instant < self.complete_at {
+            return self.recheck_at(self.complete_at);
+        }
+        for id in asking {
+            let error = self.jobs.get(&id).and_then(model);
+            let error = error.map(|model| no_gpu(id, model));
+            self.finish(id, Outcome::Refused, error, now, actions);
+        }
+    }
+
+    pub(super) fn no_worker_fits(&self, requirement: Requirement, now: Now) -> WaitingReason {
+        let connected = self.workers.values();
+        let connected = connected.filter(|worker| worker.connection.is_some());
+        let kinds: BTreeSet<String> = connected
+            .map(|worker| worker.kind(&requirement, now))
+            .collect();
+        WaitingReason::NoWorkerFits {
+            requirement,
+            connected: kinds.into_iter().take(MOST_KINDS).collect(),
+        }
+    }
+}
+
+impl Worker {
+    pub(super) fn has_gpu(&self) -> bool {
+        self.offer.has_gpu()
+    }
+
+    fn has_an_end(&self) -> bool {
+        self.offer.machine.leaves_at_ms.is_some()
+    }
+
+    /// How long it stays, if that is limited.
+    pub(super) fn leaves_in_ms(&self, now: Now) -> Option<u64> {
+        let at = self.offer.machine.leaves_at_ms?;
+        Some(u64::try_from(at.saturating_sub(now.unix_ms)).unwrap_or(0))
+    }
+
+    /// What it is instead, in the terms of a requirement that it may not meet.
+    fn kind(&self, requirement: &Requirement, now: Now) -> String {
+        let machine = &self.offer.machine;
+        match requirement {
+            Requirement::Memory { .. } => {
+                format!("{} with {}", self.name, bytes_of(machine.memory_bytes))
+            }
+            Requirement::Label { .. } if machine.labels.is_empty() => {
+                format!("{} without labels", self.name)
+            }
+            Requirement::Label { .. } => {
+                format!("{} with {}", self.name, machine.labels.join(", "))
+            }
+            Requirement::Environment { name } => {
+                format!("{} {}", self.name, self.instead_of(name))
+            }
+            Requirement::Time { .. } => match self.leaves_in_ms(now) {
+                Some(left) => format!(
+                    "{} for another {}",
+                    self.name,
+                    baton_humanize::whole_seconds(Duration::from_millis(left))
+                ),
+                None => self.name.clone(),
+            },
+            _ => {
+                let devices = self.offer.devices.iter();
+                let kinds: BTreeSet<String> = devices.map(|device| self.device(device)).collect();
+                kinds.into_iter().collect::<Vec<_>>().join(" and ")
+            }
+        }
+    }
+
+    fn device(&self, device: &Device) -> String {
+        if device.kind == DeviceKind::Cpu {
+            return format!("{} without a GPU", self.name);
+        }
+        let most = self.offer.machine.session_gpu_memory_bytes;
+        let bytes = device.memory_bytes.min(most.unwrap_or(u64::MAX));
+        let capability = device.compute_capability;
+        let capability = capability.map_or_else(String::new, |has| format!(", {has}"));
+        format!("{} ({}{capability})", device.model, bytes_of(bytes))
+    }
+}
+
+fn model(job: &Job) -> Option<&str> {
+    job.needs.iter().find_map(|need| match need {
+        Requirement::Gpu { model } => Some(model.as_str()),
+        _ => None,
+    })
+}
+
+fn no_gpu(job: JobId, model: &str) -> RemoteError {
+    RemoteError {
+        name: "NoGpu".to_owned(),
+        value: format!(
+            "The cell asks for the GPU {model}, but the connected workers have no GPU. {SAFE}"
+        ),
+        traceback: Vec::new(),
+        hint: Some(format!(
+            "leave --gpu out to run the cell on a processor, or show a TA job {job}"
+        )),
+    }
+}

@@ -1,0 +1,157 @@
+//! What those who run the service read in its log of a decision.
+
+use crate::{Unwelcome, record::Phase};
+use baton_protocol::{JobId, WorkerId};
+use std::fmt;
+
+/// Something that is worth a line of the log. Whoever calls [`super::Dispatch`] writes it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Observation {
+    /// A worker or a notebook has heard more of a job than is stored.
+    RecordsLost(JobId),
+    GoesOnWithoutKernel(JobId),
+    MessageRefused {
+        job: JobId,
+        why: Unwelcome,
+    },
+    /// With the token of one that is there.
+    SecondWorker {
+        worker: String,
+    },
+    WorkerStaysAway {
+        worker: String,
+    },
+    CannotStartSessions {
+        worker: String,
+        environment: Option<String>,
+        why: String,
+    },
+    ImpossibleReport {
+        worker: String,
+        what: &'static str,
+    },
+    ImpossibleUsage {
+        job: JobId,
+        worker: String,
+        run_ms: u64,
+        wall_ms: i64,
+    },
+    EventsMissing {
+        job: JobId,
+        worker: WorkerId,
+        first: u64,
+        acknowledged: u64,
+    },
+    UnexpectedEvent {
+        job: JobId,
+        phase: Phase,
+    },
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Severity {
+    Information,
+    Warning,
+    Error,
+}
+
+impl Observation {
+    #[must_use]
+    pub fn severity(&self) -> Severity {
+        match self {
+            Self::RecordsLost(_) => Severity::Error,
+            Self::GoesOnWithoutKernel(_) => Severity::Information,
+            _ => Severity::Warning,
+        }
+    }
+
+    /// That it is about.
+    #[must_use]
+    pub fn job(&self) -> Option<JobId> {
+        match self {
+            Self::RecordsLost(job)
+            | Self::GoesOnWithoutKernel(job)
+            | Self::MessageRefused { job, .. }
+            | Self::ImpossibleUsage { job, .. }
+            | Self::EventsMissing { job, .. }
+            | Self::UnexpectedEvent { job, .. } => Some(*job),
+            _ => None,
+        }
+    }
+
+    /// The name of the worker that it is about.
+    #[must_use]
+    pub fn worker(&self) -> Option<&str> {
+        match self {
+            Self::SecondWorker { worker }
+            | Self::WorkerStaysAway { worker }
+            | Self::CannotStartSessions { worker, .. }
+            | Self::ImpossibleReport { worker, .. }
+            | Self::ImpossibleUsage { worker, .. } => Some(worker),
+            _ => None,
+        }
+    }
+}
+
+impl fmt::Display for Observation {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::RecordsLost(job) => write!(
+                formatter,
+                "The database lost its latest changes, including those of job {job}, which will not run again"
+            ),
+            Self::GoesOnWithoutKernel(job) => {
+                write!(formatter, "Job {job} goes on without its notebook kernel")
+            }
+            Self::MessageRefused { job, why } => write!(
+                formatter,
+                "What the notebook sent for job {job} is refused: {why}"
+            ),
+            Self::SecondWorker { worker } => write!(
+                formatter,
+                "Another worker with the token of {worker} is refused"
+            ),
+            Self::WorkerStaysAway { worker } => {
+                write!(formatter, "Worker {worker} did not reconnect")
+            }
+            Self::CannotStartSessions {
+                worker,
+                environment: Some(environment),
+                why,
+            } => write!(
+                formatter,
+                "Worker {worker} cannot start sessions in the environment {environment}: {why}"
+            ),
+            Self::CannotStartSessions { worker, why, .. } => {
+                write!(formatter, "Worker {worker} cannot start sessions: {why}")
+            }
+            Self::ImpossibleReport { worker, what } => write!(
+                formatter,
+                "Ignoring an impossible {what} from worker {worker}"
+            ),
+            Self::ImpossibleUsage {
+                worker,
+                run_ms,
+                wall_ms,
+                ..
+            } => write!(
+                formatter,
+                "Worker {worker} reports {run_ms} ms of GPU time for a cell that ran for {wall_ms} ms; the cell is charged for its run time"
+            ),
+            Self::EventsMissing {
+                job,
+                worker,
+                first,
+                acknowledged,
+            } => write!(
+                formatter,
+                "Worker {worker} sent event {first} of job {job} after event {acknowledged}"
+            ),
+            Self::UnexpectedEvent { job, phase } => write!(
+                formatter,
+                "An event of job {job} came while it was {}",
+                phase.name()
+            ),
+        }
+    }
+}

@@ -1,0 +1,192 @@
+//! Jobs that go on when their notebook kernel ends: cells in the background that have started.
+//!
+//! Such a job is an orphan. Its session salvages what the cell had, because the object table that it shared with the
+//! notebook is gone, and then ends. Another kernel of the same person attaches the job: it hears its events from the
+//! first one on, and takes what was salvaged.
+
+use super::{
+    Action, ConnectionId, Dispatch, Job, NotDone, Now, Observation, Phase, Remainder,
+    job::Abandoned,
+};
+use crate::{Account, record::Write};
+use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
+use std::time::{Duration, Instant};
+
+/// Of one person in one course, that have ended; the oldest one makes way.
+const MOST_ENDED: usize = 20;
+/// How long what an orphan leaves waits for another kernel.
+const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
+
+pub(super) fn until(since_ms: i64, now: Now) -> Instant {
+    let age = u64::try_from(now.unix_ms - since_ms).unwrap_or(0);
+    now.instant + TERM.saturating_sub(Duration::from_millis(age))
+}
+
+impl Job {
+    /// Whether what an orphan leaves is still in its session only.
+    pub(super) fn needs_session(&self) -> bool {
+        self.phase == Phase::Started || self.remainder == Remainder::Session
+    }
+
+    fn is_old(&self, now: Instant) -> bool {
+        self.phase == Phase::Finished && self.orphaned.is_some_and(|until| until <= now)
+    }
+}
+
+impl Dispatch {
+    /// The job's notebook is gone. Whether the job goes on.
+    pub(super) fn orphan(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) -> bool {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return false;
+        };
+        if job.orphaned.is_some() {
+            return true;
+        }
+        let wanted = !job.cancel_wanted && job.abandoned.is_none();
+        if !(job.kind.outlives_kernel() && job.needs_session() && wanted) {
+            return false;
+        }
+        actions.push(Action::Log(Observation::GoesOnWithoutKernel(id)));
+        job.unclaimed = None;
+        job.orphaned = Some(until(now.unix_ms, now));
+        let at_ms = Some(now.unix_ms);
+        actions.push(Action::Write(Write::Orphan { job: id, at_ms }));
+        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            let salvage = ToWorker::Salvage { job: id };
+            actions.push(Action::ToWorker(connection, salvage));
+        }
+        self.make_room_for_orphans_of(id, actions);
+        true
+    }
+
+    /// The job may have become an orphan, or an orphan that has ended.
+    pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let job = self.jobs.get(&id);
+        let Some(newest) = job.filter(|job| job.orphaned.is_some()) else {
+            return;
+        };
+        let has_ended = |job: &&Job| {
+            let ended = job.orphaned.is_some() && job.phase == Phase::Finished;
+            ended && job.account == newest.account
+        };
+        let mut ended: Vec<&Job> = self.jobs.values().filter(has_ended).collect();
+        ended.sort_unstable_by_key(|job| job.sequence);
+        let surplus = ended.len().saturating_sub(MOST_ENDED);
+        let oldest: Vec<JobId> = ended[..surplus].iter().map(|job| job.id).collect();
+        for job in oldest {
+            self.close(job, actions);
+        }
+    }
+
+    /// The notebook kernel was only cut off.
+    pub(super) fn adopt(&mut self, id: JobId, actions: &mut Vec<Action>) {
+        let job = self.jobs.get_mut(&id);
+        if let Some(job) = job.filter(|job| job.attached.is_none())
+            && job.orphaned.take().is_some()
+        {
+            let at_ms = None;
+            actions.push(Action::Write(Write::Orphan { job: id, at_ms }));
+        }
+    }
+
+    /// Another kernel of the same person follows it. The newest one counts.
+    pub(super) fn attach(
+        &mut self,
+        connection: ConnectionId,
+        notebook: NotebookId,
+        (id, after): (JobId, u64),
+        actions: &mut Vec<Action>,
+    ) {
+        let account = self
+            .notebooks
+            .get(&notebook)
+            .and_then(|notebook| notebook.account.clone());
+        let job = self.jobs.get_mut(&id).filter(|job| {
+            job.orphaned.is_some()
+                && Some(&job.account) == account.as_ref()
+                && after <= job.last_event
+        });
+        let Some(job) = job else {
+            return self.forgotten(connection, id, actions);
+        };
+        let before = job.attached.replace(notebook);
+        if let Some(before) = before.filter(|before| *before != notebook)
+            && let Some(before) = self.notebooks.get_mut(&before)
+            && before.subscriptions.remove(&id).is_some()
+            && let Some(connection) = before.connection
+        {
+            self.forgotten(connection, id, actions);
+        }
+        self.subscribe(connection, id, after, actions);
+    }
+
+    /// It waits for the next kernel.
+    pub(super) fn detach(&mut self, id: JobId) {
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let Some(notebook) = job.attached.take()
+            && let Some(notebook) = self.notebooks.get_mut(&notebook)
+        {
+            notebook.subscriptions.remove(&id);
+        }
+    }
+
+    pub(super) fn detach_all(&mut self, notebook: NotebookId) {
+        for job in self.jobs_where(|job| job.attached == Some(notebook)) {
+            self.detach(job);
+        }
+    }
+
+    /// All that its session had is stored, or lost.
+    pub(super) fn end_orphaned_session(&self, id: JobId, actions: &mut Vec<Action>) {
+        if let Some(job) = self.jobs.get(&id).filter(|job| job.orphaned.is_some()) {
+            self.end_sessions(job.notebook, actions);
+        }
+    }
+
+    /// Those of a person, the oldest first.
+    pub fn attachable(&self, account: &Account) -> Vec<AttachableJob> {
+        let of_person = |job: &&Job| {
+            job.orphaned.is_some() && job.abandoned.is_none() && job.account == *account
+        };
+        let mut jobs: Vec<&Job> = self.jobs.values().filter(of_person).collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        let entry = |job: &Job| AttachableJob {
+            job: job.id,
+            kind: job.kind,
+            notebook: job.notebook_name.clone(),
+            execution_count: job.execution_count,
+            submitted_ms: job.submitted_ms,
+            outcome: job.outcome,
+        };
+        jobs.into_iter().map(entry).collect()
+    }
+
+    /// It is cancelled if it runs, and nothing of it stays.
+    pub fn discard(
+        &mut self,
+        account: &Account,
+        id: JobId,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Result<(), NotDone> {
+        let job = self.jobs.get(&id);
+        job.filter(|job| job.orphaned.is_some() && job.account == *account)
+            .ok_or(NotDone::UnknownJob(id))?;
+        self.abandon(id, Abandoned::AsItEnded, now, actions);
+        Ok(())
+    }
+
+    pub(super) fn orphans_end_at(&self) -> Option<Instant> {
+        let finished = self
+            .jobs
+            .values()
+            .filter(|job| job.phase == Phase::Finished);
+        finished.filter_map(|job| job.orphaned).min()
+    }
+
+    pub(super) fn forget_old_orphans(&mut self, now: Now, actions: &mut Vec<Action>) {
+        for job in self.jobs_where(|job| job.is_old(now.instant)) {
+            self.close(job, actions);
+        }
+    }
+}

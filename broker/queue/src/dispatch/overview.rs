@@ -1,0 +1,228 @@
+//! What the pages show of the present.
+
+use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
+use crate::Account;
+use baton_protocol::{
+    JobId, JobKind, Machine, NotebookId,
+    api::WorkerState,
+    worker::{Device, GpuLoad},
+};
+
+/// What keeps a broker busy.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Activity {
+    /// Connected now.
+    pub proxies: usize,
+    /// Queued or running.
+    pub unfinished_jobs: usize,
+}
+
+impl Activity {
+    #[must_use]
+    pub fn is_idle(self) -> bool {
+        self == Self::default()
+    }
+}
+
+/// A cell of which nothing is known.
+pub(super) const UNKNOWN_RUN_MS: u64 = 30_000;
+
+#[derive(Debug, Default)]
+pub struct Overview {
+    /// Jobs that a worker has.
+    pub running: usize,
+    /// Of those, the ones whose cell has not begun.
+    pub starting: usize,
+    /// Jobs that no worker has.
+    pub waiting: usize,
+    /// Of those, the ones that staff hold back, also by pausing their course.
+    pub held_back: usize,
+    /// When the job was submitted that has waited longest, of those that nobody holds back.
+    pub longest_wait_ms: Option<i64>,
+    /// What those who may run are likely to take.
+    pub waiting_work_ms: u64,
+    /// Unfinished, in order of arrival.
+    pub jobs: Vec<JobView>,
+    /// By name.
+    pub workers: Vec<WorkerView>,
+}
+
+#[derive(Debug)]
+pub struct JobView {
+    pub job: JobId,
+    pub notebook: NotebookId,
+    pub notebook_name: String,
+    pub kind: JobKind,
+    pub execution_count: Option<u32>,
+    pub account: Account,
+    pub phase: Phase,
+    pub cancel_wanted: bool,
+    pub worker: Option<String>,
+    pub waiting: Option<Waiting>,
+    pub submitted_ms: i64,
+    pub started_ms: Option<i64>,
+    pub timeout_ms: Option<u64>,
+    /// Staff hold it back.
+    pub held: bool,
+    /// Staff moved it to the front.
+    pub front: bool,
+    pub memory: MemoryCurve,
+}
+
+#[derive(Debug)]
+pub struct WorkerView {
+    pub name: String,
+    pub devices: Vec<Device>,
+    pub machine: Machine,
+    pub connected: bool,
+    pub draining: bool,
+    /// Why no session starts there.
+    pub failing: Option<String>,
+    /// Why it takes nothing new.
+    pub paused: Option<String>,
+    pub jobs: usize,
+    pub slots: u32,
+    pub sessions: usize,
+    /// Used and whole, in bytes.
+    pub memory: Option<(u64, u64)>,
+    /// Of a connected worker whose driver tells.
+    pub gpus: Vec<GpuLoad>,
+}
+
+impl Overview {
+    /// Of the connected workers that take cells.
+    pub fn open_slots(&self) -> u64 {
+        let open = self.workers.iter().filter(|worker| worker.is_open());
+        open.map(|worker| u64::from(worker.slots)).sum()
+    }
+
+    /// Of those, the ones without a job.
+    pub fn free_slots(&self) -> u64 {
+        let open = self.workers.iter().filter(|worker| worker.is_open());
+        open.map(|worker| u64::from(worker.slots).saturating_sub(worker.jobs as u64))
+            .sum()
+    }
+}
+
+impl WorkerView {
+    pub fn is_open(&self) -> bool {
+        self.state() == WorkerState::Connected
+    }
+
+    pub fn state(&self) -> WorkerState {
+        match (&self.paused, &self.failing) {
+            _ if !self.connected => WorkerState::Disconnected,
+            _ if self.draining => WorkerState::Leaving,
+            (Some(_), _) => WorkerState::Drained,
+            (None, Some(_)) => WorkerState::Failing,
+            (None, None) => WorkerState::Connected,
+        }
+    }
+
+    /// Of this state.
+    pub fn reason(&self) -> Option<&str> {
+        self.paused.as_deref().or(self.failing.as_deref())
+    }
+}
+
+impl Dispatch {
+    pub fn activity(&self) -> Activity {
+        Activity {
+            proxies: self
+                .notebooks
+                .values()
+                .filter(|notebook| notebook.connection.is_some())
+                .count(),
+            unfinished_jobs: self
+                .jobs
+                .values()
+                .filter(|job| job.phase != Phase::Finished)
+                .count(),
+        }
+    }
+
+    pub fn overview(&self) -> Overview {
+        let unfinished = || {
+            self.jobs
+                .values()
+                .filter(|job| job.phase != Phase::Finished)
+        };
+        let mut jobs: Vec<&Job> = unfinished().collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        let mut workers: Vec<WorkerView> = self
+            .workers
+            .iter()
+            .map(|(id, worker)| WorkerView {
+                name: worker.name.clone(),
+                devices: worker.offer.devices.clone(),
+                machine: worker.offer.machine.clone(),
+                connected: worker.connection.is_some(),
+                draining: worker.draining,
+                failing: worker.failing.clone(),
+                paused: self
+                    .accounts
+                    .courses()
+                    .worker_paused(&worker.name)
+                    .map(str::to_owned),
+                jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
+                slots: worker.slots,
+                sessions: worker.warm.len(),
+                memory: worker.memory,
+                gpus: match worker.connection {
+                    Some(_) => worker.gpus.clone(),
+                    None => Vec::new(),
+                },
+            })
+            .collect();
+        workers.sort_by(|one, other| one.name.cmp(&other.name));
+        let in_phase = |phase| jobs.iter().filter(move |job| job.phase == phase);
+        let waiting = in_phase(Phase::Queued).count();
+        let may_run: Vec<&&Job> = in_phase(Phase::Queued)
+            .filter(|job| job.held.is_none())
+            .filter(|job| {
+                self.accounts
+                    .courses()
+                    .of(&job.account.course)
+                    .paused
+                    .is_none()
+            })
+            .collect();
+        let waiting_work_ms = may_run
+            .iter()
+            .map(|job| self.takes(job))
+            .map(|takes| takes.map_or(UNKNOWN_RUN_MS, |takes| takes.middle()))
+            .sum();
+        Overview {
+            longest_wait_ms: may_run.iter().map(|job| job.submitted_ms).min(),
+            waiting_work_ms,
+            running: jobs.len() - waiting,
+            starting: in_phase(Phase::Assigned).count(),
+            waiting,
+            held_back: waiting - may_run.len(),
+            jobs: jobs.into_iter().map(|job| self.view(job)).collect(),
+            workers,
+        }
+    }
+
+    fn view(&self, job: &Job) -> JobView {
+        let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+        JobView {
+            job: job.id,
+            notebook: job.notebook,
+            notebook_name: job.notebook_name.clone(),
+            kind: job.kind,
+            execution_count: job.execution_count,
+            account: job.account.clone(),
+            phase: job.phase,
+            cancel_wanted: job.cancel_wanted,
+            worker: worker.map(|worker| worker.name.clone()),
+            waiting: job.waiting.clone(),
+            submitted_ms: job.submitted_ms,
+            started_ms: job.started_ms,
+            timeout_ms: job.timeout_ms,
+            held: job.held.is_some(),
+            front: job.front_ms.is_some(),
+            memory: job.memory.clone(),
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! What pools are to do, and what those hear who wait for their workers.
+
+use super::{Action, Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
+use crate::pools::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
+use baton_protocol::{Requirement, WorkerId, proxy::WaitingReason, worker::ToWorker};
+use baton_scheduling::{pools::Waiting, queue::Offer};
+use std::sync::Arc;
+
+/// A text that changes more often is sent again and again.
+const MINUTE_MS: u64 = 60_000;
+/// No machine takes longer to start.
+const SEEN_AHEAD_MS: i64 = 3_600_000;
+
+impl Dispatch {
+    pub fn on_pools(
+        &mut self,
+        look: PoolLook,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> PoolsPresent {
+        self.disordered |= self.pools != look.pools;
+        self.pools = look.pools;
+        self.stays = look.stays;
+        let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
+        for worker in workers {
+            self.say_stay(worker, actions);
+        }
+        // One that left within its grace has come, too.
+        let seen = self.workers.values().filter_map(|worker| {
+            let seen = SeenWorker {
+                connected_ms: worker.connected_ms?,
+                is_connected: worker.connection.is_some(),
+                offer: Arc::clone(&worker.offer),
+                slots: worker.slots,
+                draining: worker.draining,
+                failing: worker.failing.clone(),
+            };
+            Some((worker.name.clone(), seen))
+        });
+        PoolsPresent {
+            workers: seen.collect(),
+            running: self
+                .pools
+                .iter()
+                .map(|pool| self.running_in(pool))
+                .collect(),
+            waiting: self.waits_for_pools(now),
+            lessons: self.coming_lessons(now),
+            other_slots: self.slots_of_no_pool(|_| true),
+        }
+    }
+
+    /// How long a worker has to stay, unless it knows.
+    pub(super) fn say_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let at_ms = self.stays.get(&worker.name).copied();
+        if let Some(connection) = worker.connection
+            && worker.stays_until_ms != at_ms
+        {
+            worker.stays_until_ms = at_ms;
+            actions.push(Action::ToWorker(connection, ToWorker::StayUntil { at_ms }));
+        }
+    }
+
+    fn coming_lessons(&self, now: Now) -> Vec<ComingLesson> {
+        let courses = self.accounts.courses();
+        let coming = courses.lessons().filter_map(|(course, lesson)| {
+            let span = lesson.next(now.unix_ms)?;
+            if span.start_ms - now.unix_ms > SEEN_AHEAD_MS {
+                return None;
+            }
+            let settings = courses.of(course);
+            let environment = settings.environment.clone();
+            let environment = environment.map(|name| Requirement::Environment { name });
+            let needs: Vec<&Requirement> = settings.needs.iter().chain(&environment).collect();
+            let will_run = |offer: &Offer| needs.iter().all(|need| offer.will_meet(need));
+            let able = self.pools.iter().enumerate().filter(|(_, pool)| {
+                let offer = pool.offer.as_deref();
+                offer.is_none_or(will_run)
+            });
+            Some(ComingLesson {
+                course: course.to_owned(),
+                people: lesson.people,
+                span,
+                other_slots: self.slots_of_no_pool(will_run),
+                pools: able.map(|(number, _)| number).collect(),
+            })
+        });
+        coming.collect()
+    }
+
+    fn slots_of_no_pool(&self, will_run: impl Fn(&Offer) -> bool) -> u32 {
+        let is_of_pool = |name: &String| self.pools.iter().any(|pool| pool.workers.contains(name));
+        let others = self.workers.values().filter(|worker| {
+            worker.connection.is_some()
+                && !worker.draining
+                && !is_of_pool(&worker.name)
+                && will_run(&worker.offer)
+        });
+        others.map(|worker| worker.slots).sum()
+    }
+
+    /// A job on a worker that leaves needs no room on another one.
+    fn running_in(&self, pool: &PoolState) -> u32 {
+        let runs = |job: &&Job| {
+            let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+            let stays = worker.filter(|worker| !worker.draining);
+            job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
+        };
+        u32::try_from(self.jobs.values().filter(runs).count()).unwrap_or(u32::MAX)
+    }
+
+    /// Those that more workers would help, and that do not start in time without.
+    fn waits_for_pools(&self, now: Now) -> Vec<Waiting> {
+        let mut jobs: Vec<&Job> = self.jobs.values().filter(|job| would_run(job)).collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+        let waiting = jobs.into_iter().map(|job| {
+            let starts_ms = self
+                .estimates
+                .of(job.id)
+                .map(|estimate| estimate.starts.middle);
+            let is_late = |pool: &PoolState| {
+                starts_ms.is_none_or(|at| at > now_ms.saturating_add(pool.target_wait_ms))
+            };
+            let able = self.pools.iter().enumerate();
+            let able = able.filter(|(_, pool)| self.fits(job, pool) && is_late(pool));
+            Waiting {
+                work_ms: self
+                    .takes(job)
+                    .map_or(UNKNOWN_RUN_MS, |takes| takes.middle()),
+                pools: able.map(|(number, _)| number).collect(),
+            }
+        });
+        waiting.filter(|job| !job.pools.is_empty()).collect()
+    }
+
+    /// A pool of which nothing is known may have what the job needs.
+    fn fits(&self, job: &Job, pool: &PoolState) -> bool {
+        let is_time = |need: &Requirement| matches!(need, Requirement::Time { .. });
+        let needs = self.needs(job);
+        let mut needs = needs.iter().filter(|need| !is_time(need));
+        let offers = |need| {
+            pool.offer
+                .as_ref()
+                .is_none_or(|offer| offer.will_meet(need))
+        };
+        needs.all(offers) && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
+    }
+
+    /// Whether a GPU may come that is not there.
+    pub(super) fn a_gpu_may_come(&self) -> bool {
+        let may_have = |pool: &PoolState| {
+            pool.can_start && pool.offer.as_ref().is_none_or(|offer| offer.has_gpu())
+        };
+        self.pools.iter().any(may_have)
+    }
+
+    /// Of a job that no worker which is there can take, while one is being started that can.
+    pub(super) fn machine_starts(&self, job: &Job, now: Now) -> Option<WaitingReason> {
+        let starting = |pool: &&PoolState| pool.pending > 0 && self.fits(job, pool);
+        let pool = self.pools.iter().find(starting)?;
+        let expected = pool.expected_ms.filter(|at| *at > now.unix_ms);
+        Some(WaitingReason::MachineStarting {
+            usual: pool.usual,
+            expected_in_ms: expected.map(|at| {
+                (at - now.unix_ms)
+                    .unsigned_abs()
+                    .next_multiple_of(MINUTE_MS)
+            }),
+        })
+    }
+}
+
+/// Not one that waits for something else than a worker.
+fn would_run(job: &Job) -> bool {
+    let waits_for_worker = job.waiting.as_ref().is_some_and(|waiting| {
+        !matches!(
+            waiting.reason,
+            WaitingReason::Held { .. }
+                | WaitingReason::CoursePaused { .. }
+                | WaitingReason::OwnJobRuns { .. }
+                | WaitingReason::OwnSession { .. }
+        )
+    });
+    job.phase == Phase::Queued && waits_for_worker
+}

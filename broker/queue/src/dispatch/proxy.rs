@@ -1,0 +1,537 @@
+//! What proxies say.
+
+use super::{
+    Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Observation, Peer, Phase,
+    Remainder, Subscription, accounts::SAFE,
+};
+use crate::{Account, Unwelcome, record::Write};
+use baton_protocol::{
+    JobId, NotebookId, Outcome, Payload, Piece, Refusal, RemoteError, State, Submission,
+    proxy::{FromProxy, ToProxy},
+    worker::ToWorker,
+};
+use std::{collections::HashMap, sync::Arc};
+
+/// Of a notebook, in characters: what a page has room for.
+const LONGEST_NAME: usize = 200;
+/// Answers about files, in bytes, that the broker keeps for a worker which is away. A notebook says them again after a
+/// reconnect, so one that has more is disconnected.
+const MOST_WAITING_FILES: usize = 64 << 20;
+
+impl Dispatch {
+    /// The newest connection of a notebook is the one that counts.
+    pub fn on_proxy_connected(
+        &mut self,
+        connection: ConnectionId,
+        id: NotebookId,
+        account: Account,
+        actions: &mut Vec<Action>,
+    ) {
+        let notebook = self.notebooks.entry(id).or_insert_with(|| Notebook {
+            account: None,
+            connection: None,
+            deadline: None,
+            subscriptions: HashMap::new(),
+            ran_on: None,
+        });
+        let of_another = notebook
+            .account
+            .as_ref()
+            .is_some_and(|known| *known != account);
+        let owner = self.owners.get(&id);
+        if of_another || owner.is_some_and(|owner| *owner != account.owner) {
+            let refused = ToProxy::Refused(Refusal::NotYours {});
+            actions.push(Action::ToProxy(connection, refused));
+            actions.push(Action::Close(connection));
+            return;
+        }
+        if let Some(older) = notebook.connection.replace(connection) {
+            actions.push(Action::Close(older));
+        }
+        let autosave = self.accounts.courses().of(&account.course).autosave;
+        notebook.account = Some(account);
+        notebook.deadline = None;
+        notebook.subscriptions.clear();
+        self.peers.insert(connection, Peer::Proxy(id));
+        let broker_version = env!("CARGO_PKG_VERSION").to_owned();
+        actions.push(Action::ToProxy(
+            connection,
+            ToProxy::Welcome {
+                broker_version,
+                autosave,
+            },
+        ));
+    }
+
+    pub fn on_proxy_message(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        match message {
+            FromProxy::Submit(submission) if submission.notebook == notebook => {
+                self.submit(connection, submission, now, actions);
+            }
+            FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
+                self.on_closed_job_given_up(connection, job, outcome, actions);
+            }
+            FromProxy::Attach { job, after } => {
+                self.attach(connection, notebook, (job, after), actions);
+            }
+            // Said once already.
+            FromProxy::Hello { .. } => {}
+            FromProxy::Submit(Submission { job, .. })
+            | FromProxy::State { job, .. }
+            | FromProxy::Resume { job, .. }
+            | FromProxy::Detach { job }
+            | FromProxy::Cancel { job }
+            | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
+            | FromProxy::Names { job, .. }
+            | FromProxy::DeferredWanted { job }
+            | FromProxy::Applied { job }
+            | FromProxy::GivenUp { job, .. }
+                if !self.belongs(job, notebook) =>
+            {
+                self.forgotten(connection, job, actions);
+            }
+            FromProxy::Submit(_) => {}
+            FromProxy::State { job, state } => {
+                self.replace_state(connection, job, state, actions);
+            }
+            FromProxy::Resume { job, after } => {
+                self.adopt(job, actions);
+                self.resume(connection, job, after, now, actions);
+            }
+            FromProxy::Detach { job } => self.detach(job),
+            FromProxy::Cancel { job } => {
+                actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
+                self.cancel(job, now, actions);
+            }
+            FromProxy::Input {
+                job,
+                question,
+                value,
+            } => self.input(connection, job, question, value, actions),
+            FromProxy::Files {
+                job,
+                question,
+                answer,
+            } => self.files(connection, job, question, answer, actions),
+            FromProxy::Names { job, number, state } => {
+                self.names(connection, job, number, state, actions);
+            }
+            FromProxy::DeferredWanted { job } => self.deferred_wanted(connection, job, actions),
+            FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
+            FromProxy::GivenUp { job, outcome } => {
+                let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
+                self.abandon(job, how, now, actions);
+            }
+            FromProxy::Goodbye {} => self.on_proxy_gone(notebook, now, actions),
+        }
+    }
+
+    /// Nothing of what the proxy said goes on to a worker. A new cell that is too large leaves nothing here.
+    pub fn on_proxy_refused(
+        &mut self,
+        connection: ConnectionId,
+        message: FromProxy,
+        why: &Unwelcome,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        let id = match message {
+            FromProxy::Submit(submission) if submission.notebook == notebook => {
+                let id = submission.job;
+                let is_new = !self.jobs.contains_key(&id) && !self.closed.contains_key(&id);
+                if is_new && *why != Unwelcome::Foreign {
+                    return self.too_large(connection, id, why, actions);
+                }
+                self.submit(connection, submission, now, actions);
+                if !is_new {
+                    return;
+                }
+                id
+            }
+            FromProxy::State { job, .. } | FromProxy::Names { job, .. }
+                if self.belongs(job, notebook) =>
+            {
+                job
+            }
+            _ => return,
+        };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        actions.push(Action::Log(Observation::MessageRefused {
+            job: id,
+            why: why.clone(),
+        }));
+        match job.phase {
+            Phase::Finished => {}
+            Phase::Queued | Phase::Assigned => {
+                let error = RemoteError {
+                    name: "GpuServiceError".to_owned(),
+                    value: format!("{why}. {SAFE}"),
+                    traceback: Vec::new(),
+                    hint: Some(format!("{}, or show a TA job {id}", why.hint())),
+                };
+                self.finish(id, Outcome::Refused, Some(error), now, actions);
+            }
+            Phase::Started => {
+                job.stopped = Some(why.to_string());
+                self.cancel(id, now, actions);
+            }
+        }
+    }
+
+    /// The proxy speaks of a job that nobody has.
+    pub(super) fn forgotten(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        actions: &mut Vec<Action>,
+    ) {
+        actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
+    }
+
+    /// The stored events up to a number were sent.
+    pub fn on_caught_up(
+        &mut self,
+        connection: ConnectionId,
+        job: JobId,
+        through: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+            return;
+        };
+        if self.belongs(job, notebook) {
+            self.subscribe(connection, job, through, actions);
+        }
+    }
+
+    fn belongs(&self, job: JobId, notebook: NotebookId) -> bool {
+        self.jobs
+            .get(&job)
+            .is_some_and(|job| job.follower() == notebook)
+    }
+
+    fn submit(
+        &mut self,
+        connection: ConnectionId,
+        submission: Submission,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let (id, notebook) = (submission.job, submission.notebook);
+        let open = self.jobs.get(&id).map(|job| job.notebook);
+        match open.or_else(|| self.closed.get(&id).copied()) {
+            // Another notebook learns no more than of a job that never was.
+            Some(of) if of != notebook => self.forgotten(connection, id, actions),
+            Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
+            Some(_) if self.is_followed(id, notebook) => {}
+            Some(_) => self.resume(connection, id, 0, now, actions),
+            None if self.has_too_many(notebook) => self.one_too_many(connection, id, actions),
+            None => self.accept(submission, now, actions),
+        }
+    }
+
+    fn is_followed(&self, id: JobId, notebook: NotebookId) -> bool {
+        self.notebooks
+            .get(&notebook)
+            .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
+    }
+
+    fn accept(&mut self, mut submission: Submission, now: Now, actions: &mut Vec<Action>) {
+        let id = submission.job;
+        let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
+            return;
+        };
+        let Some(account) = notebook.account.clone() else {
+            return;
+        };
+        notebook.subscriptions.insert(id, Subscription::Live);
+        let name = submission.notebook_name.chars().take(LONGEST_NAME);
+        submission.notebook_name = name.collect();
+        let granted = self.accounts.grant(&account, &mut submission.cell);
+        let submission = Arc::new(submission);
+        self.owners
+            .insert(submission.notebook, account.owner.clone());
+        let sequence = self.next_sequence;
+        self.next_sequence += 1;
+        actions.push(Action::Write(Write::Submit {
+            sequence,
+            account: account.clone(),
+            submission: Arc::clone(&submission),
+            at_ms: now.unix_ms,
+        }));
+        self.jobs.insert(
+            id,
+            Job::new(submission, account.clone(), sequence, now.unix_ms),
+        );
+        self.history.submitted(&account, now.unix_ms);
+        if let Err(refusal) = granted {
+            self.finish(id, Outcome::Refused, Some(refusal), now, actions);
+        }
+        self.disordered = true;
+    }
+
+    /// Both the answer to `StateWanted` or `BytesWanted` and what a later assignment starts from.
+    fn replace_state(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        state: State,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        if !matches!(job.phase, Phase::Queued | Phase::Assigned) {
+            return;
+        }
+        job.submission = None;
+        job.state_fencing = job.fencing;
+        actions.push(Action::Write(Write::ReplaceState {
+            job: id,
+            fencing: job.fencing,
+            state: Box::new(state.clone()),
+        }));
+        if job.phase == Phase::Assigned
+            && let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job))
+        {
+            let message = ToWorker::State { job: id, state };
+            actions.push(Action::Relay { from, to, message });
+        }
+    }
+
+    fn resume(
+        &mut self,
+        connection: ConnectionId,
+        id: JobId,
+        after: u64,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        if !self.claim(id, after) {
+            self.proxy_is_ahead(connection, id, now, actions);
+            return;
+        }
+        self.subscribe(connection, id, after, actions);
+        if let Some(job) = self.jobs.get_mut(&id)
+            && let Some(waiting) = job.waiting.clone()
+        {
+            actions.push(Action::ToProxy(connection, waiting.message(id, now)));
+            job.shown = Some((waiting, now.instant));
+        }
+    }
+
+    pub(super) fn subscribe(
+        &mut self,
+        connection: ConnectionId,
+        id: JobId,
+        after: u64,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let Some(notebook) = self.notebooks.get_mut(&job.follower()) else {
+            return;
+        };
+        let subscription = if after >= job.last_event {
+            Subscription::Live
+        } else {
+            actions.push(Action::CatchUp {
+                connection,
+                job: id,
+                after,
+            });
+            Subscription::CatchingUp
+        };
+        notebook.subscriptions.insert(id, subscription);
+    }
+
+    pub(super) fn cancel(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let runner = self.runner(job);
+        match (job.phase, runner) {
+            (Phase::Finished, _) => return,
+            // Nothing of it has been heard from the worker: when that comes back, the job is no longer its own.
+            (Phase::Queued, _) | (Phase::Assigned, None) => {
+                self.finish_cancelled(id, now, actions);
+                return;
+            }
+            (Phase::Assigned | Phase::Started, _) if job.cancel_wanted => return,
+            (Phase::Assigned | Phase::Started, Some(connection)) => {
+                actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
+            }
+            // Said when the worker comes back.
+            (Phase::Started, None) => {}
+        }
+        if let Some(job) = self.jobs.get_mut(&id) {
+            job.cancel_wanted = true;
+            let stopped = job.stopped.clone();
+            actions.push(Action::Write(Write::WantCancel { job: id, stopped }));
+        }
+    }
+
+    fn input(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        question: u64,
+        value: Option<String>,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(to) => {
+                let message = ToWorker::Input {
+                    job: id,
+                    question,
+                    value,
+                };
+                actions.push(Action::Relay { from, to, message });
+            }
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waiting_input = Some((question, value));
+                }
+            }
+        }
+    }
+
+    fn files(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        question: u64,
+        answer: Payload,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(to) => {
+                let message = ToWorker::Files {
+                    job: id,
+                    question,
+                    answer,
+                };
+                actions.push(Action::Relay { from, to, message });
+            }
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.waiting_files
+                        .retain(|(earlier, _)| *earlier != question);
+                    let waiting = job.waiting_files.iter();
+                    let waiting_bytes: usize = waiting.map(|(_, answer)| kept_bytes(answer)).sum();
+                    if waiting_bytes + kept_bytes(&answer) > MOST_WAITING_FILES {
+                        actions.push(Action::Close(from));
+                        return;
+                    }
+                    job.waiting_files.push((question, answer));
+                }
+            }
+        }
+    }
+
+    /// An answer with another number than the worker waits for does no harm there.
+    fn names(
+        &mut self,
+        from: ConnectionId,
+        id: JobId,
+        number: u64,
+        state: State,
+        actions: &mut Vec<Action>,
+    ) {
+        let job = self.jobs.get_mut(&id);
+        let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
+            return;
+        };
+        job.names = Some((number, state.clone()));
+        if let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+            let message = ToWorker::Names {
+                job: id,
+                number,
+                state,
+            };
+            actions.push(Action::Relay { from, to, message });
+        }
+    }
+
+    /// A worker that has nothing of it any more has said so.
+    fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
+        let is_due = |job: &&Job| job.remainder == Remainder::Deferred;
+        let Some(job) = self.jobs.get(&id).filter(is_due) else {
+            return;
+        };
+        match self.runner(job) {
+            Some(to) => {
+                let message = ToWorker::DeferredWanted { job: id };
+                actions.push(Action::Relay { from, to, message });
+            }
+            None => {
+                if let Some(job) = self.jobs.get_mut(&id) {
+                    job.deferred_wanted = true;
+                }
+            }
+        }
+    }
+
+    pub(super) fn abandon(
+        &mut self,
+        id: JobId,
+        how: Abandoned,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        job.abandoned = Some(how);
+        match job.phase {
+            Phase::Finished => self.close(id, actions),
+            _ => self.cancel(id, now, actions),
+        }
+    }
+
+    /// The job was closed while its notebook was disconnected, which has shown its student another outcome.
+    fn on_closed_job_given_up(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        outcome: Option<Outcome>,
+        actions: &mut Vec<Action>,
+    ) {
+        actions.push(Action::Write(match outcome {
+            Some(outcome) => Write::GiveUp { job, outcome },
+            None => Write::Remove { job },
+        }));
+        actions.push(Action::ToProxy(connection, ToProxy::Closed { job }));
+    }
+}
+
+/// What it takes here; the bytes of its chunks are elsewhere.
+fn kept_bytes(payload: &Payload) -> usize {
+    let kept = |piece: &Piece| match piece {
+        Piece::Inline(bytes) => bytes.len(),
+        Piece::Stored { .. } => size_of::<Piece>(),
+    };
+    payload.0.iter().map(kept).sum()
+}

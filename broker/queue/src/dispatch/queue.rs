@@ -1,0 +1,407 @@
+//! The queue: which jobs are assigned, and what those who wait see.
+
+use super::{Action, Dispatch, Job, Now, Phase, Worker};
+use crate::record::Write;
+use baton_protocol::{
+    JobEvent, JobId, NotebookId, Outcome, Priority, WorkerId,
+    api::MovedBack,
+    proxy::{Estimate, ToProxy, WaitingReason},
+};
+use baton_scheduling::queue::{
+    self as order, Precedence, QueuePosition, Reason, ShownPosition, Spread,
+};
+use std::{collections::HashSet, sync::Arc, time::Duration};
+
+/// A text that changes faster cannot be read.
+const NOTIFY_EVERY: Duration = Duration::from_secs(1);
+/// An estimate that moves by less is still the same.
+const SAME_ESTIMATE_MS: u64 = 2000;
+
+/// Of one job, for the calibration of later estimates.
+const MOST_RANGES: usize = 500;
+
+/// For pages. No proxy is connected for such a job.
+const UNCERTAIN: &str =
+    "the broker was restarted, and the notebook has not resubmitted this cell yet";
+
+/// A waiting job's position.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Waiting {
+    pub position: u32,
+    /// The last position that it is likely to have.
+    pub last_position: u32,
+    pub moved_back: Option<MovedBack>,
+    shown_position: ShownPosition,
+    pub reason: WaitingReason,
+    gpu: bool,
+    /// In milliseconds since 1970.
+    starts_at: Option<Spread>,
+    pub message: Option<String>,
+}
+
+impl Dispatch {
+    /// Assigns the jobs that can run, and tells all others their position. Call it after each batch.
+    pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+        if self.notify_at.is_some_and(|at| at <= now.instant) {
+            self.disordered = true;
+        }
+        self.disordered |= self.continue_estimates(now);
+        if !self.disordered {
+            return;
+        }
+        self.refuse_without_budget(now, actions);
+        self.refuse_without_gpu(now, actions);
+        self.disordered = false;
+        self.notify_at = None;
+        let workers = self.connected_workers(now);
+        let plan = order::plan(
+            &self.queue(now),
+            &workers,
+            self.accounts.courses().jobs_per_person,
+        );
+        for (job, worker) in plan.assignments {
+            self.assign(job, worker, now, actions);
+        }
+        if plan.positions.is_empty() {
+            return;
+        }
+        let jobs = self.queue(now);
+        self.estimate_starts(&jobs, &workers, now);
+        let queue = order::in_queue_order(&jobs);
+        for (job, position) in plan.positions {
+            if let Reason::OwnSession(_) = position.reason {
+                self.recheck_for_session(job, now);
+            }
+            self.set_position(job, position, &queue, now, actions);
+        }
+    }
+
+    /// When the job has waited for its session for long enough.
+    fn recheck_for_session(&mut self, job: JobId, now: Now) {
+        let Some(job) = self.jobs.get(&job) else {
+            return;
+        };
+        let waited_ms = u64::try_from(now.unix_ms.saturating_sub(job.submitted_ms)).unwrap_or(0);
+        let left = Duration::from_millis(order::SESSION_PATIENCE_MS.saturating_sub(waited_ms));
+        let at = now.instant + left;
+        self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
+    }
+
+    /// Every unfinished job in order of arrival.
+    pub(super) fn queue(&self, now: Now) -> Vec<order::Job> {
+        let unfinished = self
+            .jobs
+            .values()
+            .filter(|job| job.phase != Phase::Finished);
+        let mut jobs: Vec<&Job> = unfinished.collect();
+        jobs.sort_unstable_by_key(|job| job.sequence);
+        jobs.into_iter()
+            .map(|job| self.as_ordered(job, now))
+            .collect()
+    }
+
+    pub(super) fn as_ordered(&self, job: &Job, now: Now) -> order::Job {
+        let course = self.accounts.courses().of(&job.account.course);
+        let waited_ms = now.unix_ms.saturating_sub(job.submitted_ms);
+        let waited_ms = u64::try_from(waited_ms).unwrap_or(0);
+        order::Job {
+            job: job.id,
+            notebook: job.notebook,
+            owner: job.account.owner.as_str().into(),
+            worker: job.worker,
+            precedence: Precedence {
+                low_priority: job.priority == Priority::Low,
+                waited_ms,
+                ..self.accounts.precedence(&job.account, now)
+            },
+            held: job.held.is_some() || job.unclaimed.is_some(),
+            paused: course.paused.is_some(),
+            front: job.front_ms,
+            needs: self.needs(job),
+        }
+    }
+
+    /// Jobs that could wait for days are refused instead.
+    fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
+        let queued = self.jobs_where(|job| job.phase == Phase::Queued);
+        for id in queued {
+            let job = self.jobs.get(&id);
+            if let Some(error) = job.and_then(|job| self.accounts.refusal(&job.account, now)) {
+                self.finish(id, Outcome::Refused, Some(error), now, actions);
+            }
+        }
+    }
+
+    /// One that cannot start sessions is not open: cells wait until its trial passes, or for another worker.
+    pub(super) fn connected_workers(&self, now: Now) -> Vec<order::Worker> {
+        self.workers
+            .iter()
+            .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
+            .map(|(id, worker)| order::Worker {
+                worker: *id,
+                slots: worker.slots,
+                warm: self.current(*id, &worker.warm),
+                keeping: self.current(*id, &worker.keeping),
+                open: !self.is_paused(worker)
+                    && worker.failing.is_none()
+                    && worker.leaves_in_ms(now) != Some(0),
+                offer: Arc::clone(&worker.offer),
+                leaves_in_ms: worker.leaves_in_ms(now),
+            })
+            .collect()
+    }
+
+    /// Less the notebooks that have run on another worker since: their sessions here are behind.
+    fn current(&self, worker: WorkerId, sessions: &HashSet<NotebookId>) -> HashSet<NotebookId> {
+        let is_current = |notebook: &&NotebookId| {
+            let ran_on = self.notebooks.get(notebook).and_then(|entry| entry.ran_on);
+            ran_on.is_none_or(|on| on == worker)
+        };
+        sessions.iter().filter(is_current).copied().collect()
+    }
+
+    fn is_paused(&self, worker: &Worker) -> bool {
+        self.accounts
+            .courses()
+            .worker_paused(&worker.name)
+            .is_some()
+    }
+
+    fn assign(&mut self, id: JobId, worker_id: WorkerId, now: Now, actions: &mut Vec<Action>) {
+        let left_ms = self.jobs.get(&id).and_then(|job| {
+            let budget = self.accounts.budget(&job.account, now)?;
+            Some(budget.left.left_ms)
+        });
+        let environment = self.jobs.get(&id).and_then(|job| self.environment_of(job));
+        let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
+        else {
+            return;
+        };
+        let Some(connection) = worker.connection else {
+            return;
+        };
+        job.phase = Phase::Assigned;
+        job.worker = Some(worker_id);
+        job.fencing += 1;
+        job.acknowledged = 0;
+        job.waiting = None;
+        job.shown = None;
+        job.assigned = Some((now.unix_ms, !worker.warm.contains(&job.notebook)));
+        job.timeout_ms = [job.timeout_ms, left_ms].into_iter().flatten().min();
+        let timeout_ms = job.timeout_ms;
+        actions.push(Action::Write(Write::Assign {
+            job: id,
+            worker: worker_id,
+            worker_name: worker.name.clone(),
+            fencing: job.fencing,
+            timeout_ms,
+            at_ms: now.unix_ms,
+        }));
+        actions.push(Action::Assign {
+            connection,
+            job: id,
+            fencing: job.fencing,
+            timeout_ms,
+            owner: job.account.owner.clone(),
+            environment,
+            submission: job.submission.take(),
+        });
+        let assigned = JobEvent::Assigned {
+            worker: worker.name.clone(),
+            gpu: worker.has_gpu(),
+            timeout_ms,
+        };
+        self.append(id, vec![assigned], None, actions);
+    }
+
+    fn set_position(
+        &mut self,
+        id: JobId,
+        position: QueuePosition,
+        queue: &[&order::Job],
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(job) = self.jobs.get(&id) else {
+            return;
+        };
+        let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
+        let estimate = self.estimates.of(id);
+        let before = job.shown.as_ref().map(|(shown, _)| shown.shown_position);
+        let overtakers = estimate.map(|estimate| estimate.overtakers);
+        let shown_position = ShownPosition::next(before, position.position, overtakers, now_ms);
+        let waiting = Waiting {
+            position: shown_position.position,
+            last_position: shown_position.last,
+            moved_back: shown_position.moved_back(queue, now_ms),
+            shown_position,
+            reason: self.reason(job, position.reason, now),
+            gpu: self.have_gpus(),
+            starts_at: estimate.map(|estimate| estimate.starts),
+            message: self
+                .accounts
+                .courses()
+                .of(&job.account.course)
+                .message
+                .clone(),
+        };
+        if let Some(job) = self.jobs.get_mut(&id) {
+            // It waits: from now on its submission lies in the store only.
+            job.submission = None;
+            job.waiting = Some(waiting);
+        }
+        self.notify_position(id, now, actions);
+    }
+
+    fn reason(&self, job: &Job, reason: Reason, now: Now) -> WaitingReason {
+        let lacks_worker = matches!(
+            reason,
+            Reason::NoWorker
+                | Reason::NoWorkerFits(_)
+                | Reason::WorkersClosed
+                | Reason::FittingWorkersBusy(_)
+        );
+        if lacks_worker && let Some(starting) = self.machine_starts(job, now) {
+            return starting;
+        }
+        let course = self.accounts.courses().of(&job.account.course);
+        let of = |other: &JobId| self.jobs.get(other);
+        match reason {
+            Reason::JobsAhead => WaitingReason::JobsAhead,
+            Reason::Held => WaitingReason::Held {
+                why: job.held.clone().unwrap_or_else(|| UNCERTAIN.to_owned()),
+            },
+            Reason::BehindMoved => WaitingReason::BehindMoved {},
+            Reason::NoWorker => WaitingReason::NoWorker,
+            Reason::CoursePaused => WaitingReason::CoursePaused {
+                why: course.paused.clone().unwrap_or_default(),
+            },
+            Reason::NoWorkerFits(requirement) => self.no_worker_fits(requirement, now),
+            Reason::FittingWorkersBusy(requirement) => {
+                WaitingReason::FittingWorkersBusy { requirement }
+            }
+            Reason::WorkersClosed => self.why_workers_are_closed(),
+            Reason::OwnJobRuns(other) => WaitingReason::OwnJobRuns {
+                notebook: of(&other).map_or_else(String::new, |other| other.notebook_name.clone()),
+            },
+            Reason::OwnSession(worker) => WaitingReason::OwnSession {
+                worker: self
+                    .workers
+                    .get(&worker)
+                    .map_or_else(String::new, |worker| worker.name.clone()),
+            },
+            Reason::BehindDeadline(other) => WaitingReason::BehindDeadline {
+                course: of(&other).map_or_else(String::new, |other| other.account.course.clone()),
+            },
+        }
+    }
+
+    /// Of the workers that are connected; where none is, of those that were.
+    fn have_gpus(&self) -> bool {
+        let of = |connected: bool| {
+            let mut workers = self.workers.values();
+            workers.any(|worker| worker.connection.is_some() == connected && worker.has_gpu())
+        };
+        let someone_is_there = self
+            .workers
+            .values()
+            .any(|worker| worker.connection.is_some());
+        self.workers.is_empty() || of(someone_is_there)
+    }
+
+    /// Staff's reason, or else why no session starts on the first of them by name.
+    fn why_workers_are_closed(&self) -> WaitingReason {
+        let mut workers: Vec<&Worker> = self
+            .workers
+            .values()
+            .filter(|worker| worker.connection.is_some())
+            .collect();
+        workers.sort_unstable_by_key(|worker| &worker.name);
+        let drained = |worker: &&Worker| self.accounts.courses().worker_paused(&worker.name);
+        let failing = |worker: &&Worker| {
+            let why = worker.failing.clone()?;
+            Some(WaitingReason::WorkersFail {
+                worker: worker.name.clone(),
+                why,
+            })
+        };
+        let said = workers.iter().find_map(drained);
+        match workers.iter().find_map(failing) {
+            Some(failing) if said.is_none() => failing,
+            _ => WaitingReason::WorkersPaused {
+                why: said.map(str::to_owned),
+            },
+        }
+    }
+
+    /// Sends the proxy its job's position, if it has changed; at most once a second.
+    fn notify_position(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(connection) = self.subscriber(id) else {
+            return;
+        };
+        let Some(job) = self.jobs.get_mut(&id) else {
+            return;
+        };
+        let Some(waiting) = &job.waiting else { return };
+        if let Some((shown, at)) = &job.shown {
+            if !waiting.differs(shown) {
+                return;
+            }
+            let next = *at + NOTIFY_EVERY;
+            if next > now.instant {
+                self.recheck_at(next);
+                return;
+            }
+        }
+        actions.push(Action::ToProxy(connection, waiting.message(id, now)));
+        job.shown = Some((waiting.clone(), now.instant));
+        if let Some(starts) = waiting.starts_at
+            && job.shown_ranges.len() < MOST_RANGES
+        {
+            job.shown_ranges.push((starts.lower, starts.upper));
+        }
+    }
+}
+
+impl Waiting {
+    pub(super) fn message(&self, job: JobId, now: Now) -> ToProxy {
+        ToProxy::QueuePosition {
+            job,
+            position: self.position,
+            last_position: self.last_position,
+            moved_back: self.moved_back,
+            waiting: self.reason.clone(),
+            gpu: self.gpu,
+            estimate: self.estimate(now.unix_ms),
+            message: self.message.clone(),
+        }
+    }
+
+    pub fn estimate(&self, now_ms: i64) -> Option<Estimate> {
+        let now_ms = u64::try_from(now_ms).unwrap_or(0);
+        let starts = self.starts_at?.map(|ms| ms.saturating_sub(now_ms));
+        Some(Estimate {
+            lower_ms: starts.lower,
+            middle_ms: starts.middle,
+            upper_ms: starts.upper,
+        })
+    }
+
+    fn differs(&self, shown: &Self) -> bool {
+        let moved = match (self.starts_at, shown.starts_at) {
+            (Some(one), Some(other)) => {
+                let far = |one: u64, other: u64| one.abs_diff(other) > SAME_ESTIMATE_MS;
+                far(one.lower, other.lower)
+                    || far(one.middle, other.middle)
+                    || far(one.upper, other.upper)
+            }
+            (one, other) => one.is_some() != other.is_some(),
+        };
+        moved
+            || !self.shown_position.is_same(&shown.shown_position)
+            || self.moved_back != shown.moved_back
+            || self.reason != shown.reason
+            || self.gpu != shown.gpu
+            || self.message != shown.message
+    }
+}

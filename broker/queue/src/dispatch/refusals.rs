@@ -1,0 +1,94 @@
+//! Cells that are answered at once, and of which nothing is stored.
+
+use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
+use crate::Unwelcome;
+use baton_protocol::{
+    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage, proxy::ToProxy,
+};
+
+/// Cells of a notebook that wait or run, or whose result is not home. A kernel runs its cells one after the other.
+const MOST_OF_NOTEBOOK: usize = 100;
+
+impl Dispatch {
+    pub(super) fn has_too_many(&self, notebook: NotebookId) -> bool {
+        let of_notebook = self.jobs.values().filter(|job| job.notebook == notebook);
+        of_notebook.count() >= MOST_OF_NOTEBOOK
+    }
+
+    /// The proxy submits a job that was here and is closed: it was away for so long that the job was cancelled.
+    pub(super) fn submitted_again(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        actions: &mut Vec<Action>,
+    ) {
+        let error = RemoteError {
+            name: "NotebookAway".to_owned(),
+            value: format!(
+                "The cell was stopped, because its notebook was not connected for too long. {SAFE}"
+            ),
+            traceback: Vec::new(),
+            hint: Some(format!("run the cell again, or show a TA job {job}")),
+        };
+        self.refuse(connection, job, Outcome::WorkerLost, error, actions);
+    }
+
+    /// A notebook that never waits for its cells must not fill the broker.
+    pub(super) fn one_too_many(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        actions: &mut Vec<Action>,
+    ) {
+        let error = RemoteError {
+            name: "TooManyCells".to_owned(),
+            value: format!(
+                "{MOST_OF_NOTEBOOK} cells of this notebook are waiting or running, which is the limit. {SAFE}"
+            ),
+            traceback: Vec::new(),
+            hint: Some("run this cell again when some of them have ended".to_owned()),
+        };
+        self.refuse(connection, job, Outcome::Refused, error, actions);
+    }
+
+    pub(super) fn too_large(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        why: &Unwelcome,
+        actions: &mut Vec<Action>,
+    ) {
+        let error = RemoteError {
+            name: "CellTooLarge".to_owned(),
+            value: format!("{why}. {SAFE}"),
+            traceback: Vec::new(),
+            hint: Some(why.hint().to_owned()),
+        };
+        self.refuse(connection, job, Outcome::Refused, error, actions);
+    }
+
+    /// The proxy has heard nothing of this job, so this is its first event and its last. Nothing of it is stored.
+    fn refuse(
+        &self,
+        connection: ConnectionId,
+        job: JobId,
+        outcome: Outcome,
+        error: RemoteError,
+        actions: &mut Vec<Action>,
+    ) {
+        let end = NumberedEvent {
+            number: 1,
+            event: JobEvent::Finished {
+                outcome,
+                error: Some(error),
+                state: None,
+                usage: Usage::default(),
+                files: None,
+                deferred_bytes: 0,
+                salvageable: false,
+            },
+        };
+        let events = vec![end];
+        actions.push(Action::ToProxy(connection, ToProxy::Events { job, events }));
+    }
+}

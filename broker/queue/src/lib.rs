@@ -1,0 +1,28 @@
+//! Everything that the broker decides: which job runs where, who may do what, and what is stored and sent because of it.
+//!
+//! Begin at [`Dispatch`], the state machine. `baton-broker-store` keeps its [`record`]s; the broker's loop calls it.
+//!
+//! **Invariant:** no I/O, no clock, no async, no logging.
+
+pub mod courses;
+pub mod pools;
+pub mod record;
+#[cfg(any(test, feature = "samples"))]
+pub mod samples;
+
+mod bounds;
+mod dispatch;
+mod identity;
+mod spent;
+mod unwelcome;
+
+pub use baton_scheduling::queue::Account;
+pub use bounds::check_hello;
+pub use dispatch::{
+    Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Job, JobView, MemoryCurve,
+    NotDone, Now, Observation, Overview, Severity, Waiting, WorkerHello, WorkerView, of_cell,
+};
+pub use identity::{Identity, Role};
+pub use record::{AuditEntry, Loaded, OpenJob, Phase, Remainder, Write};
+pub use spent::Spent;
+pub use unwelcome::{Unwelcome, measured};

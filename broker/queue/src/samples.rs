@@ -1,0 +1,73 @@
+//! Values for the tests of this crate's modules.
+
+use crate::{Account, record::Write};
+use baton_protocol::{
+    Cell, ChunkHash, GpuUsage, JobId, JobKind, Manifest, NotebookId, Outcome, Piece, Priority,
+    SessionId, State, StateVersion, Submission, Usage,
+};
+use std::sync::Arc;
+
+pub fn naming(hash: ChunkHash) -> State {
+    State::Chunks(Manifest {
+        base: StateVersion {
+            session: SessionId::random(),
+            messages: 0,
+        },
+        stream: vec![Piece::Stored { hash, bytes: 1 }],
+        segments: Vec::new(),
+        dropped_segments: Vec::new(),
+    })
+}
+
+pub fn submission(job: JobId, state: State) -> Submission {
+    Submission {
+        job,
+        notebook: NotebookId::random(),
+        notebook_name: String::new(),
+        cell_key: None,
+        priority: Priority::Normal,
+        group: None,
+        cell: Cell {
+            code: String::new(),
+            message_id: String::new(),
+            execution_count: 1,
+            kind: JobKind::Cell,
+            silent: false,
+            timeout_ms: None,
+            longest_timeout_ms: None,
+            gpu_memory_bytes: None,
+            gpu: None,
+            allow_stdin: false,
+            python: String::new(),
+            python_version: String::new(),
+            folder: String::new(),
+            notebook_folder: None,
+        },
+        state,
+    }
+}
+
+pub fn submit(job: JobId, state: State) -> Write {
+    Write::Submit {
+        sequence: 1,
+        account: Account::default(),
+        submission: Arc::new(submission(job, state)),
+        at_ms: 0,
+    }
+}
+
+pub fn finish(job: JobId, at_ms: i64) -> Write {
+    Write::Finish {
+        job,
+        fencing: 1,
+        outcome: Outcome::Ok,
+        usage: Usage {
+            gpu: Some(GpuUsage::default()),
+            ..Usage::default()
+        },
+        error: None,
+        returned_bytes: None,
+        memory: crate::dispatch::MemoryCurve::default(),
+        at_ms,
+    }
+}

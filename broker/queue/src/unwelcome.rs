@@ -1,0 +1,57 @@
+//! What is refused of what a notebook sends.
+
+use baton_protocol::{Submission, encode};
+
+/// Of a cell. Nobody writes as much.
+const LONGEST_CODE: usize = 1 << 20;
+/// What a cell says of itself besides: paths, versions, names.
+const LONGEST_METADATA: usize = 64 << 10;
+
+/// Why a message goes no further.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Unwelcome {
+    /// A worker may have these chunks of another person, or of another size.
+    #[error("The broker does not have all of this cell's variables")]
+    Foreign,
+    #[error(
+        "The code of this cell has {}; the limit is {}",
+        baton_humanize::bytes(*bytes as u64), baton_humanize::bytes(LONGEST_CODE as u64)
+    )]
+    Code { bytes: usize },
+    #[error("The paths and names of this cell are too long")]
+    Metadata,
+    #[error(
+        "Your cells and variables take {} on the broker; your limit is {}",
+        baton_humanize::bytes(*would_be_bytes), baton_humanize::bytes(*limit_bytes)
+    )]
+    Quota {
+        would_be_bytes: u64,
+        limit_bytes: u64,
+    },
+}
+
+impl Unwelcome {
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Foreign => "run the cell again",
+            Self::Code { .. } => "put data into a file beside the notebook and read it in the cell",
+            Self::Metadata => "move the notebook to a folder with a shorter path",
+            Self::Quota { .. } => {
+                "wait until your other cells have ended, or shut down notebooks that you do not use"
+            }
+        }
+    }
+}
+
+/// What the broker stores of it besides its state.
+pub fn measured(submission: &Submission) -> Result<usize, Unwelcome> {
+    let code_bytes = submission.cell.code.len();
+    if code_bytes > LONGEST_CODE {
+        return Err(Unwelcome::Code { bytes: code_bytes });
+    }
+    let cell_bytes = encode(&submission.cell).len();
+    match cell_bytes.saturating_sub(code_bytes) > LONGEST_METADATA {
+        true => Err(Unwelcome::Metadata),
+        false => Ok(cell_bytes),
+    }
+}

@@ -1,0 +1,55 @@
+//! The locks of environments, by the names of these, so that a notebook can be given one while no worker is there.
+
+use super::{
+    Store, StoreError,
+    statement::{Row, Statement, sql},
+};
+use baton_protocol::{Lock, decode, encode};
+
+/// The last lock that a worker has told.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LockRow {
+    pub environment: String,
+    pub digest: String,
+    pub seen_ms: i64,
+}
+
+impl Store {
+    /// By name.
+    pub async fn locks(&self) -> Result<Vec<LockRow>, StoreError> {
+        let locks = sql("SELECT name, digest, seen_ms FROM environments ORDER BY name");
+        self.fetch(locks).await?.iter().map(row).collect()
+    }
+
+    pub async fn lock(&self, environment: &str) -> Result<Option<(LockRow, Lock)>, StoreError> {
+        let lock = sql("SELECT name, digest, seen_ms, lock_files FROM environments WHERE name = ?");
+        let rows = self.fetch(lock.bind(environment)).await?;
+        let Some(found) = rows.first() else {
+            return Ok(None);
+        };
+        let files: Vec<u8> = found.get("lock_files")?;
+        let what = "the lock of an environment";
+        let lock = decode(&files).map_err(|_| StoreError::Damaged { what })?;
+        Ok(Some((row(found)?, lock)))
+    }
+}
+
+pub(super) fn keep(environment: &str, digest: &str, lock: &Lock, at_ms: i64) -> Statement {
+    sql(
+        "INSERT INTO environments (name, digest, lock_files, seen_ms) VALUES (?, ?, ?, ?)
+         ON CONFLICT (name) DO UPDATE SET digest = excluded.digest, lock_files = excluded.lock_files,
+         seen_ms = excluded.seen_ms",
+    )
+    .bind(environment)
+    .bind(digest)
+    .bind(encode(lock))
+    .bind(at_ms)
+}
+
+fn row(row: &Row) -> Result<LockRow, StoreError> {
+    Ok(LockRow {
+        environment: row.get("name")?,
+        digest: row.get("digest")?,
+        seen_ms: row.get("seen_ms")?,
+    })
+}

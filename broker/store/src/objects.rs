@@ -1,0 +1,240 @@
+//! Who holds which object of the object store.
+//!
+//! A row is written before its holder may upload the object, and counts for their quota from then on. It gives them
+//! nothing until the broker has seen the object.
+//!
+//! **Invariant:** no two uploads have the same key, so deleting an object late never hits one that came after it.
+
+use super::{
+    Store, StoreError,
+    chunks::{NAMED, hash, names},
+    read::{account, count},
+    statement::{Row, sql},
+    write::number,
+};
+use baton_broker_queue::Account;
+use baton_protocol::ChunkHash;
+use std::collections::{HashMap, HashSet};
+
+/// Chunks whose rows are deleted in one transaction.
+const DELETE_BATCH: usize = 64;
+
+/// An object's place in the store, and what it should hold.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct ObjectRow {
+    pub hash: ChunkHash,
+    pub object: String,
+    pub bytes: u64,
+}
+
+type Objects = HashMap<ChunkHash, ObjectRow>;
+
+impl Store {
+    /// Those of the chunks that this account may name and read: its own, and what its course has in public.
+    pub async fn held_objects(
+        &self,
+        account: &Account,
+        hashes: &[ChunkHash],
+    ) -> Result<Objects, StoreError> {
+        let mut held = HashMap::with_capacity(hashes.len());
+        for batch in hashes.chunks(NAMED) {
+            let mut rows = sql(
+                "SELECT hash, bytes, object FROM chunks WHERE stored = 1 AND object IS NOT NULL
+                 AND course = ? AND (owner = ? AND owner <> '' OR owner = '' AND course <> '')",
+            )
+            .bind(&account.course)
+            .bind(&account.owner);
+            rows.push(" AND hash IN ").push_list(names(batch.iter()));
+            // One's own is the last, and counts.
+            rows.push(" ORDER BY owner");
+            for row in self.fetch(rows).await? {
+                held.insert(hash(&row)?, object(&row)?);
+            }
+        }
+        Ok(held)
+    }
+
+    /// The account's own, whether the broker has seen them or not. `true`: it has.
+    pub async fn own_objects(
+        &self,
+        account: &Account,
+        hashes: &[ChunkHash],
+    ) -> Result<HashMap<ChunkHash, (ObjectRow, bool)>, StoreError> {
+        let mut own = HashMap::with_capacity(hashes.len());
+        for batch in hashes.chunks(NAMED) {
+            let mut rows = sql("SELECT hash, bytes, object, stored FROM chunks
+                 WHERE object IS NOT NULL AND owner = ? AND course = ?")
+            .bind(&account.owner)
+            .bind(&account.course);
+            rows.push(" AND hash IN ").push_list(names(batch.iter()));
+            for row in self.fetch(rows).await? {
+                let is_stored = row.get::<i64>("stored")? == 1;
+                own.insert(hash(&row)?, (object(&row)?, is_stored));
+            }
+        }
+        Ok(own)
+    }
+
+    /// The account may upload these. Of a chunk that it may upload already, the key stays the same.
+    pub async fn expect_objects(
+        &self,
+        account: &Account,
+        objects: &[ObjectRow],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.write_each(objects, |new| {
+                sql(
+                    "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored) VALUES (?, ?, ?, ?, ?, ?, 0)
+                     ON CONFLICT (hash, owner, course) DO UPDATE SET
+                     touched_ms = excluded.touched_ms,
+                     stored = CASE WHEN chunks.object IS NULL THEN 0 ELSE chunks.stored END,
+                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 AND chunks.bytes <> excluded.bytes
+                         THEN excluded.object ELSE chunks.object END,
+                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0
+                         THEN excluded.bytes ELSE chunks.bytes END",
+                )
+                .bind(new.hash.0.as_slice())
+                .bind(&account.owner)
+                .bind(&account.course)
+                .bind(number(new.bytes))
+                .bind(now_ms)
+                .bind(&new.object)
+        })
+        .await
+    }
+
+    /// The broker has seen these.
+    pub async fn confirm_objects(
+        &self,
+        account: &Account,
+        objects: &[ObjectRow],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.write_each(objects, |seen| {
+            sql("UPDATE chunks SET stored = 1, touched_ms = ?
+                     WHERE hash = ? AND owner = ? AND course = ? AND object = ?")
+            .bind(now_ms)
+            .bind(seen.hash.0.as_slice())
+            .bind(&account.owner)
+            .bind(&account.course)
+            .bind(&seen.object)
+        })
+        .await
+    }
+
+    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term.
+    pub async fn share_objects(
+        &self,
+        from: &Account,
+        to: &Account,
+        hashes: &[ChunkHash],
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        self.write_each(hashes, |hash| {
+                sql(
+                    "INSERT INTO chunks (hash, owner, course, bytes, touched_ms, object, stored)
+                     SELECT hash, ?, ?, bytes, ?, object, 1 FROM chunks
+                     WHERE hash = ? AND owner = ? AND course = ? AND stored = 1 AND object IS NOT NULL
+                     ON CONFLICT (hash, owner, course) DO UPDATE SET
+                     touched_ms = excluded.touched_ms, stored = 1,
+                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.bytes ELSE chunks.bytes END,
+                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.object ELSE chunks.object END",
+                )
+                .bind(&to.owner)
+                .bind(&to.course)
+                .bind(now_ms)
+                .bind(hash.0.as_slice())
+                .bind(&from.owner)
+                .bind(&from.course)
+        })
+        .await
+    }
+
+    /// Nobody holds this object any more: it is not there, or holds something else. What saved states name of it is
+    /// known, so that it is kept when it is uploaded again.
+    pub async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
+        let of = |statement: &'static str| {
+            sql(statement)
+                .bind(gone.hash.0.as_slice())
+                .bind(&gone.object)
+        };
+        let forgotten = of("DELETE FROM chunks WHERE hash = ? AND object = ? AND of_states = 0");
+        let lost = of("UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ?");
+        self.writer().await?.apply(vec![forgotten, lost]).await
+    }
+
+    /// Forgets those of the holders who have not touched their chunk in the meantime. Returns the objects that nobody
+    /// holds any more, which are to be deleted now.
+    pub async fn forget_objects(
+        &self,
+        stale: &[(ChunkHash, Vec<Account>)],
+        touched_before_ms: i64,
+    ) -> Result<Vec<ObjectRow>, StoreError> {
+        let mut unheld = Vec::new();
+        for batch in stale.chunks(DELETE_BATCH) {
+            let mut writer = self.writer().await?;
+            let mut forgotten = Vec::new();
+            let mut left_over = Vec::new();
+            for (hash, holders) in batch {
+                let rows =
+                    sql("SELECT hash, bytes, object, owner, course, touched_ms, of_states FROM chunks WHERE hash = ?")
+                        .bind(hash.0.as_slice());
+                let (mut going, mut staying) = (HashSet::new(), HashSet::new());
+                for row in writer.fetch(rows).await? {
+                    let holder = account(&row)?;
+                    let is_object = row.get::<Option<String>>("object")?.is_some();
+                    let object = is_object.then(|| object(&row)).transpose()?;
+                    let is_stale = row.get::<i64>("touched_ms")? < touched_before_ms
+                        && row.get::<i64>("of_states")? == 0;
+                    if !(is_stale && holders.contains(&holder)) {
+                        staying.extend(object);
+                        continue;
+                    }
+                    going.extend(object);
+                    forgotten.push(
+                        sql("DELETE FROM chunks WHERE hash = ? AND owner = ? AND course = ?")
+                            .bind(hash.0.as_slice())
+                            .bind(&holder.owner)
+                            .bind(&holder.course),
+                    );
+                }
+                left_over.extend(going.difference(&staying).cloned());
+            }
+            writer.apply(forgotten).await?;
+            unheld.extend(left_over);
+        }
+        Ok(unheld)
+    }
+
+    /// All objects of these chunks that somebody holds or may upload.
+    pub async fn objects_of(&self, hashes: &[ChunkHash]) -> Result<HashSet<ObjectRow>, StoreError> {
+        let mut known = HashSet::new();
+        for batch in hashes.chunks(NAMED) {
+            let mut rows =
+                sql("SELECT DISTINCT hash, bytes, object FROM chunks WHERE object IS NOT NULL");
+            rows.push(" AND hash IN ").push_list(names(batch.iter()));
+            for row in self.fetch(rows).await? {
+                known.insert(object(&row)?);
+            }
+        }
+        Ok(known)
+    }
+
+    /// Of all objects that somebody holds or may upload.
+    pub async fn bytes_of_objects(&self) -> Result<u64, StoreError> {
+        let sum = sql(
+            "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM
+             (SELECT DISTINCT hash, object, bytes FROM chunks WHERE object IS NOT NULL) AS objects",
+        );
+        let rows = self.fetch(sum).await?;
+        rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
+    }
+}
+
+fn object(row: &Row) -> Result<ObjectRow, StoreError> {
+    Ok(ObjectRow {
+        hash: hash(row)?,
+        object: row.get("object")?,
+        bytes: count(row.get("bytes")?)?,
+    })
+}

@@ -1,0 +1,148 @@
+//! Pools of workers, and each life of a worker that was asked for.
+
+use super::{
+    Store, StoreError,
+    read::small,
+    statement::{Row, Statement, sql},
+};
+use baton_protocol::{Machine, decode, encode, worker::Device};
+use baton_scheduling::queue::Offer;
+
+/// Lives that have ended and tell how long a start takes.
+const MOST_ENDED: i64 = 50;
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolRow {
+    pub name: String,
+    /// Starts in a row that failed.
+    pub failures: u32,
+    /// Why the last one failed.
+    pub words: Option<String>,
+    /// What its workers are, once one has come.
+    pub offer: Option<Offer>,
+    /// How many jobs each takes at once.
+    pub slots: u32,
+}
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PoolWorkerRow {
+    pub name: String,
+    pub pool: String,
+    pub token_hash: String,
+    /// It does not leave when it is idle.
+    pub kept: bool,
+    /// What the batch system calls it.
+    pub job: Option<String>,
+    pub submitted_ms: i64,
+    pub connected_ms: Option<i64>,
+    pub ended_ms: Option<i64>,
+}
+
+/// A worker has connected, which may be one of a pool.
+pub(super) fn connected(name: &str, at_ms: i64) -> Statement {
+    sql("UPDATE pool_workers SET connected_ms = ? WHERE name = ? AND connected_ms IS NULL")
+        .bind(at_ms)
+        .bind(name)
+}
+
+impl Store {
+    /// The pools, and their workers in order of submission.
+    pub async fn pools(&self) -> Result<(Vec<PoolRow>, Vec<PoolWorkerRow>), StoreError> {
+        let pools = sql("SELECT name, failures, words, offer, slots FROM pools");
+        let pools = self.fetch(pools).await?;
+        let workers = sql(
+            "SELECT name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms FROM pool_workers
+             ORDER BY submitted_ms, name",
+        );
+        let workers = self.fetch(workers).await?;
+        let pools = pools.iter().map(pool).collect::<Result<_, _>>()?;
+        Ok((pools, workers.iter().map(worker).collect::<Result<_, _>>()?))
+    }
+
+    /// The worker whose token this is, while its life goes on.
+    pub async fn pool_worker(&self, token_hash: &str) -> Result<Option<String>, StoreError> {
+        let worker = sql("SELECT name FROM pool_workers WHERE token_hash = ? AND ended_ms IS NULL");
+        let rows = self.fetch(worker.bind(token_hash)).await?;
+        rows.first().map(|row| row.get("name")).transpose()
+    }
+
+    pub async fn keep_pool(&self, row: &PoolRow) -> Result<(), StoreError> {
+        let offer = row.offer.as_ref();
+        let offer = offer.map(|offer| encode(&(&offer.devices, &offer.machine)));
+        let insert = sql(
+            "INSERT INTO pools (name, failures, words, offer, slots) VALUES (?, ?, ?, ?, ?)
+             ON CONFLICT (name) DO UPDATE SET failures = excluded.failures, words = excluded.words,
+             offer = excluded.offer, slots = excluded.slots",
+        )
+        .bind(&row.name)
+        .bind(i64::from(row.failures))
+        .bind(row.words.clone())
+        .bind(offer)
+        .bind(i64::from(row.slots));
+        self.writer().await?.apply(vec![insert]).await
+    }
+
+    /// When a worker of a pool first connected. The broker notes it before it welcomes the worker.
+    pub async fn pool_worker_connected_ms(&self, name: &str) -> Result<Option<i64>, StoreError> {
+        let worker = sql("SELECT connected_ms FROM pool_workers WHERE name = ?").bind(name);
+        let rows = self.fetch(worker).await?;
+        let connected_ms = rows.first().map(|row| row.get("connected_ms"));
+        Ok(connected_ms.transpose()?.flatten())
+    }
+
+    /// Also forgets old lives of its pool. When a worker connected, [`Write::SeeWorker`](super::Write::SeeWorker)
+    /// notes alone.
+    pub async fn keep_pool_worker(&self, row: &PoolWorkerRow) -> Result<(), StoreError> {
+        let insert = sql(
+            "INSERT INTO pool_workers (name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?)
+             ON CONFLICT (name) DO UPDATE SET job = excluded.job, ended_ms = excluded.ended_ms",
+        )
+        .bind(&row.name)
+        .bind(&row.pool)
+        .bind(&row.token_hash)
+        .bind(i64::from(row.kept))
+        .bind(row.job.clone())
+        .bind(row.submitted_ms)
+        .bind(row.connected_ms)
+        .bind(row.ended_ms);
+        let old = sql(
+            "DELETE FROM pool_workers WHERE name IN (SELECT name FROM pool_workers
+             WHERE pool = ? AND ended_ms IS NOT NULL ORDER BY submitted_ms DESC LIMIT 1000000000 OFFSET ?)",
+        )
+        .bind(&row.pool)
+        .bind(MOST_ENDED);
+        self.writer().await?.apply(vec![insert, old]).await
+    }
+}
+
+fn pool(row: &Row) -> Result<PoolRow, StoreError> {
+    let offer: Option<Vec<u8>> = row.get("offer")?;
+    let offer = match offer {
+        Some(offer) => {
+            let (devices, machine): (Vec<Device>, Machine) = decode(&offer)?;
+            Some(Offer { devices, machine })
+        }
+        None => None,
+    };
+    Ok(PoolRow {
+        name: row.get("name")?,
+        failures: small(row, "failures")?.unwrap_or(0),
+        words: row.get("words")?,
+        offer,
+        slots: small(row, "slots")?.unwrap_or(1),
+    })
+}
+
+fn worker(row: &Row) -> Result<PoolWorkerRow, StoreError> {
+    Ok(PoolWorkerRow {
+        name: row.get("name")?,
+        pool: row.get("pool")?,
+        token_hash: row.get("token_hash")?,
+        kept: row.get::<i64>("kept")? != 0,
+        job: row.get("job")?,
+        submitted_ms: row.get("submitted_ms")?,
+        connected_ms: row.get("connected_ms")?,
+        ended_ms: row.get("ended_ms")?,
+    })
+}

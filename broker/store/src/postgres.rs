@@ -1,0 +1,281 @@
+//! PostgreSQL, for brokers of which one takes over when another dies.
+//!
+//! One of the brokers on a database is the leader: its writing connection holds an advisory lock. Lock and connection are one
+//! session of the server, so a broker that is no longer the leader cannot write, even before it knows.
+//! The others ask again and again, and read where the leader can be reached.
+//!
+//! A connection on which anything went wrong is given up, and whatever was not committed with it.
+//!
+//! Each statement with values of its own is a trip to the server and back, so a transaction is sent as one text.
+
+mod literal;
+
+use super::{
+    StoreError,
+    statement::{Row, Statement, Value, check, sql},
+};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
+use sqlx::{
+    AssertSqlSafe, ConnectOptions, Connection, Executor, PgConnection, PgPool, Postgres,
+    migrate::Migrator,
+    postgres::{PgArguments, PgConnectOptions, PgPoolOptions},
+    query::Query,
+    raw_sql,
+};
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+use tokio::{
+    sync::{Mutex, OwnedMutexGuard},
+    time::timeout,
+};
+
+static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
+
+/// Any number, the same in every version of the broker.
+const LEADER_LOCK: i64 = 0x0062_6174_6f6e;
+/// The oldest on which it was tried.
+const OLDEST: i32 = 15;
+/// A server that says nothing for so long counts as gone.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// That of keep-alives is how soon the server notices that a broker's machine is gone: after 5 + 3 * 2 s.
+const SERVER_SETTINGS: [(&str, &str); 4] = [
+    (literal::PLAIN_TEXTS, "on"),
+    ("tcp_keepalives_idle", "5"),
+    ("tcp_keepalives_interval", "2"),
+    ("tcp_keepalives_count", "3"),
+];
+
+#[derive(Clone)]
+pub struct PostgresStore {
+    options: Arc<PgConnectOptions>,
+    writer: Arc<Mutex<Writer>>,
+    readers: PgPool,
+}
+
+#[derive(Default)]
+struct Writer {
+    connection: Option<PgConnection>,
+    is_leader: bool,
+}
+
+pub(super) struct PostgresWriter(OwnedMutexGuard<Writer>);
+
+impl PostgresStore {
+    /// Connects when it is needed.
+    pub(super) fn new(options: PgConnectOptions, readers: u32) -> Self {
+        let options = options
+            .application_name("baton broker")
+            .options(SERVER_SETTINGS)
+            .disable_statement_logging();
+        let readers = PgPoolOptions::new()
+            .max_connections(readers)
+            .acquire_timeout(PATIENCE)
+            .connect_lazy_with(options.clone());
+        Self {
+            options: Arc::new(options),
+            writer: Arc::default(),
+            readers,
+        }
+    }
+
+    /// Makes this broker the leader on this database, and migrates the database to this version.
+    ///
+    /// # Errors
+    /// [`StoreError::OtherLeader`] if another broker is the leader.
+    pub(super) async fn acquire_leadership(&self) -> Result<(), StoreError> {
+        let mut writer = self.writer.lock().await;
+        let found = self.try_lock(&mut writer).await;
+        writer.is_leader = found.is_ok();
+        if !matches!(found, Ok(()) | Err(StoreError::OtherLeader { .. })) {
+            writer.connection = None;
+        }
+        found
+    }
+
+    async fn try_lock(&self, writer: &mut Writer) -> Result<(), StoreError> {
+        let connection = match &mut writer.connection {
+            Some(connection) => connection,
+            none => none.insert(in_time(self.connect()).await?),
+        };
+        if writer.is_leader {
+            return in_time(async { Ok(connection.ping().await?) }).await;
+        }
+        in_time(acquire_lock(connection)).await?;
+        // This takes as long as it takes.
+        MIGRATIONS.run_direct(None, connection, false).await?;
+        Ok(())
+    }
+
+    /// Fails unless this broker has been the leader since it acquired the lock.
+    pub(super) async fn check_leadership(&self) -> Result<(), StoreError> {
+        self.writer().await?.fetch(sql("SELECT 1")).await?;
+        Ok(())
+    }
+
+    pub(super) async fn writer(&self) -> Result<PostgresWriter, StoreError> {
+        let writer = Arc::clone(&self.writer).lock_owned().await;
+        if writer.is_leader && writer.connection.is_some() {
+            Ok(PostgresWriter(writer))
+        } else {
+            Err(StoreError::NotLeader)
+        }
+    }
+
+    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
+        let rows = query(statement).fetch(&self.readers).map_ok(Row::Postgres);
+        Box::pin(stream::unfold(rows, async |mut rows| {
+            let late = |_| Some(Err(std::io::Error::from(ErrorKind::TimedOut).into()));
+            let row = timeout(PATIENCE, rows.next()).await.unwrap_or_else(late)?;
+            Some((row, rows))
+        }))
+    }
+
+    /// Lets another broker become the leader.
+    pub(super) async fn close(&self) -> Result<(), StoreError> {
+        self.readers.close().await;
+        let Writer {
+            connection,
+            is_leader,
+        } = std::mem::take(&mut *self.writer.lock().await);
+        let Some(mut connection) = connection else {
+            return Ok(());
+        };
+        // The server ends a closed connection's session when it comes to it.
+        if is_leader {
+            in_time(release_lock(&mut connection)).await?;
+        }
+        Ok(connection.close().await?)
+    }
+
+    async fn connect(&self) -> Result<PgConnection, StoreError> {
+        let mut connection = self.options.connect().await.map_err(|source| {
+            let server = self.options.get_host().to_owned();
+            StoreError::Unreachable { server, source }
+        })?;
+        let version: String = sqlx::query_scalar("SHOW server_version_num")
+            .fetch_one(&mut connection)
+            .await?;
+        // 150004 is 15.4.
+        let version = version.parse::<i32>().unwrap_or(0) / 10_000;
+        if version < OLDEST {
+            return Err(StoreError::OldServer {
+                version,
+                oldest: OLDEST,
+            });
+        }
+        Ok(connection)
+    }
+}
+
+/// Tells the other brokers where this one can be reached.
+pub(super) fn announcement(address: &str) -> Statement {
+    sql("INSERT INTO leader (number, address) VALUES (1, ?)
+         ON CONFLICT (number) DO UPDATE SET address = excluded.address")
+    .bind(address)
+}
+
+async fn acquire_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
+    let is_leader: bool = sqlx::query_scalar("SELECT pg_try_advisory_lock($1)")
+        .bind(LEADER_LOCK)
+        .fetch_one(&mut *connection)
+        .await?;
+    if is_leader {
+        return Ok(());
+    }
+    let known: bool = sqlx::query_scalar("SELECT to_regclass('leader') IS NOT NULL")
+        .fetch_one(&mut *connection)
+        .await?;
+    let leader = if known {
+        sqlx::query_scalar("SELECT address FROM leader")
+            .fetch_optional(connection)
+            .await?
+    } else {
+        None
+    };
+    Err(StoreError::OtherLeader { leader })
+}
+
+async fn release_lock(connection: &mut PgConnection) -> Result<(), StoreError> {
+    sqlx::query("SELECT pg_advisory_unlock($1)")
+        .bind(LEADER_LOCK)
+        .execute(connection)
+        .await?;
+    Ok(())
+}
+
+impl PostgresWriter {
+    pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        let Some(connection) = &mut self.0.connection else {
+            return Err(StoreError::NotLeader);
+        };
+        let rows = query(statement).fetch(connection).map_ok(Row::Postgres);
+        let rows = in_time(async { Ok(rows.try_collect().await?) }).await;
+        self.keep_if_sound(rows)
+    }
+
+    /// Must go on to its end, or the connection is left inside of a transaction.
+    pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        let Some(connection) = &mut self.0.connection else {
+            return Err(StoreError::NotLeader);
+        };
+        let applied = in_time(apply(connection, statements)).await;
+        self.keep_if_sound(applied)
+    }
+
+    fn keep_if_sound<T>(&mut self, done: Result<T, StoreError>) -> Result<T, StoreError> {
+        if !matches!(done, Ok(_) | Err(StoreError::Conflict { .. })) {
+            *self.0 = Writer::default();
+        }
+        done
+    }
+}
+
+async fn apply(
+    connection: &mut PgConnection,
+    statements: Vec<Statement>,
+) -> Result<(), StoreError> {
+    let checks: Vec<_> = statements
+        .iter()
+        .map(|statement| statement.changes)
+        .collect();
+    let text = raw_sql(AssertSqlSafe(literal::transaction(&statements)));
+    drop(statements);
+    let results: Vec<_> = text.execute_many(&mut *connection).try_collect().await?;
+    // The first is that of `BEGIN`.
+    let mut changes = checks.into_iter().zip(&results[1..]);
+    let changed = changes.try_for_each(|(job, result)| check(job, result.rows_affected()));
+    let end = if changed.is_ok() {
+        "COMMIT"
+    } else {
+        "ROLLBACK"
+    };
+    connection.execute(end).await?;
+    changed
+}
+
+async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result<T, StoreError> {
+    timeout(PATIENCE, work)
+        .await
+        .unwrap_or(Err(StoreError::Silent { after: PATIENCE }))
+}
+
+/// `?` becomes `$1`, `$2` and so on.
+fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
+    let mut text = String::with_capacity(statement.sql.len() + 2 * statement.values.len());
+    for (number, part) in statement.sql.split('?').enumerate() {
+        if number > 0 {
+            text.push_str(&format!("${number}"));
+        }
+        text.push_str(part);
+    }
+    let query = sqlx::query(AssertSqlSafe(text));
+    let values = statement.values.into_iter();
+    values.fold(query, |query, value| match value {
+        Value::Integer(integer) => query.bind(integer),
+        Value::Real(real) => query.bind(real),
+        Value::Text(text) => query.bind(text.map(|text| literal::storable(&text).into_owned())),
+        Value::Bytes(bytes) => query.bind(bytes),
+    })
+}

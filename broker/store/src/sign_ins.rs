@@ -1,0 +1,67 @@
+//! Sign-ins, by the hash of the id that stands for them.
+
+use super::{
+    Store, StoreError,
+    statement::{Row, sql},
+};
+
+/// So many of one person and kind; the oldest go first.
+const MOST_OF_A_PERSON: i64 = 1000;
+
+/// One row. Not `Debug`: some contents are secrets.
+#[derive(Clone)]
+pub struct SignInRow {
+    pub kind: String,
+    pub person: String,
+    pub content: Vec<u8>,
+    pub expires_ms: i64,
+}
+
+impl Store {
+    /// Also forgets those that have expired.
+    pub async fn keep_sign_in(
+        &self,
+        hash: &[u8],
+        row: &SignInRow,
+        now_ms: i64,
+    ) -> Result<(), StoreError> {
+        let expired = sql("DELETE FROM sign_ins WHERE expires_ms <= ?").bind(now_ms);
+        let insert = sql(
+            "INSERT INTO sign_ins (hash, kind, person, content, expires_ms) VALUES (?, ?, ?, ?, ?)",
+        )
+        .bind(hash)
+        .bind(&row.kind)
+        .bind(&row.person)
+        .bind(row.content.clone())
+        .bind(row.expires_ms);
+        let too_many = sql(
+            "DELETE FROM sign_ins WHERE hash IN (SELECT hash FROM sign_ins
+             WHERE person = ? AND kind = ? ORDER BY expires_ms DESC LIMIT 1000000000 OFFSET ?)",
+        )
+        .bind(&row.person)
+        .bind(&row.kind)
+        .bind(MOST_OF_A_PERSON);
+        let writer = self.writer().await?;
+        writer.apply(vec![expired, insert, too_many]).await
+    }
+
+    pub async fn sign_in(&self, hash: &[u8]) -> Result<Option<SignInRow>, StoreError> {
+        let row = sql("SELECT kind, person, content, expires_ms FROM sign_ins WHERE hash = ?");
+        let rows = self.fetch(row.bind(hash)).await?;
+        rows.first().map(sign_in).transpose()
+    }
+
+    pub async fn end_sign_in(&self, hash: &[u8]) -> Result<(), StoreError> {
+        let delete = sql("DELETE FROM sign_ins WHERE hash = ?").bind(hash);
+        self.writer().await?.apply(vec![delete]).await
+    }
+}
+
+fn sign_in(row: &Row) -> Result<SignInRow, StoreError> {
+    Ok(SignInRow {
+        kind: row.get("kind")?,
+        person: row.get("person")?,
+        content: row.get("content")?,
+        expires_ms: row.get("expires_ms")?,
+    })
+}

@@ -1,0 +1,138 @@
+//! Saved states: what a person keeps of a notebook's variables under a name, as the chunks that it names.
+//!
+//! **Invariant:** a state is stored only after its person holds its chunks and has touched them, so the sweep, which
+//! leaves the chunks of states, cannot have taken one of them. Each chunk's row counts the states of its holder that
+//! name it, in the same transaction as they change, so the sweep need not read them.
+
+use super::{
+    Store, StoreError, Writer,
+    chunks::{NAMED, list, listed, names},
+    read::count,
+    statement::{Row, Statement, sql},
+    write::number,
+};
+use baton_broker_queue::Account;
+use baton_protocol::{ChunkHash, api::SavedState as Entry};
+use std::collections::BTreeSet;
+
+/// One state, with all that is stored of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct StateRow {
+    pub entry: Entry,
+    pub body: Vec<u8>,
+    pub chunks: Vec<ChunkHash>,
+}
+
+impl Store {
+    /// By name.
+    pub async fn states(&self, account: &Account) -> Result<Vec<Entry>, StoreError> {
+        let states = sql(
+            "SELECT name, notebook, saved_ms, bytes, variables FROM states
+             WHERE owner = ? AND course = ? ORDER BY name",
+        )
+        .bind(&account.owner)
+        .bind(&account.course);
+        self.fetch(states).await?.iter().map(entry).collect()
+    }
+
+    /// The encoded state of this name.
+    pub async fn state(
+        &self,
+        account: &Account,
+        name: &str,
+    ) -> Result<Option<Vec<u8>>, StoreError> {
+        let state = sql("SELECT body FROM states WHERE owner = ? AND course = ? AND name = ?")
+            .bind(&account.owner)
+            .bind(&account.course)
+            .bind(name);
+        let rows = self.fetch(state).await?;
+        rows.first().map(|row| row.get("body")).transpose()
+    }
+
+    /// In place of one of the same name. The account holds its chunks already.
+    pub async fn save_state(&self, account: &Account, state: &StateRow) -> Result<(), StoreError> {
+        let entry = &state.entry;
+        let insert = sql(
+            "INSERT INTO states (owner, course, name, notebook, saved_ms, bytes, variables, body, chunks)
+             VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)
+             ON CONFLICT (owner, course, name) DO UPDATE SET
+             notebook = excluded.notebook, saved_ms = excluded.saved_ms, bytes = excluded.bytes,
+             variables = excluded.variables, body = excluded.body, chunks = excluded.chunks",
+        )
+        .bind(&account.owner)
+        .bind(&account.course)
+        .bind(&entry.name)
+        .bind(entry.notebook.clone())
+        .bind(entry.saved_ms)
+        .bind(number(entry.bytes))
+        .bind(number(entry.variables))
+        .bind(state.body.as_slice())
+        .bind(list(&state.chunks));
+        let mut writer = self.writer().await?;
+        let before = chunks_of(&mut writer, account, &entry.name).await?;
+        let mut changes = vec![insert];
+        changes.extend(counted(account, before.unwrap_or_default(), -1));
+        changes.extend(counted(account, state.chunks.iter().copied().collect(), 1));
+        writer.apply(changes).await
+    }
+
+    /// Whether there was one. The sweep deletes its chunks after their term.
+    pub async fn delete_state(&self, account: &Account, name: &str) -> Result<bool, StoreError> {
+        let mut writer = self.writer().await?;
+        let Some(chunks) = chunks_of(&mut writer, account, name).await? else {
+            return Ok(false);
+        };
+        let delete = sql("DELETE FROM states WHERE owner = ? AND course = ? AND name = ?")
+            .bind(&account.owner)
+            .bind(&account.course)
+            .bind(name);
+        let mut changes = vec![delete];
+        changes.extend(counted(account, chunks, -1));
+        writer.apply(changes).await?;
+        Ok(true)
+    }
+}
+
+/// Those that the state of this name has, each once; `None`: there is no such state.
+async fn chunks_of(
+    writer: &mut Writer,
+    account: &Account,
+    name: &str,
+) -> Result<Option<BTreeSet<ChunkHash>>, StoreError> {
+    let state = sql("SELECT chunks FROM states WHERE owner = ? AND course = ? AND name = ?")
+        .bind(&account.owner)
+        .bind(&account.course)
+        .bind(name);
+    let rows = writer.fetch(state).await?;
+    let Some(row) = rows.first() else {
+        return Ok(None);
+    };
+    let chunks = row.get::<Vec<u8>>("chunks")?;
+    let chunks = listed(&chunks, "the chunks of a saved state")?;
+    Ok(Some(chunks.into_iter().collect()))
+}
+
+/// So many more states of the account name these.
+fn counted(account: &Account, chunks: BTreeSet<ChunkHash>, more: i64) -> Vec<Statement> {
+    let chunks: Vec<ChunkHash> = chunks.into_iter().collect();
+    let counted = chunks.chunks(NAMED).map(|batch| {
+        let mut count =
+            sql("UPDATE chunks SET of_states = of_states + ? WHERE owner = ? AND course = ?")
+                .bind(more)
+                .bind(&account.owner)
+                .bind(&account.course);
+        count.push(" AND hash IN ").push_list(names(batch));
+        count
+    });
+    counted.collect()
+}
+
+fn entry(row: &Row) -> Result<Entry, StoreError> {
+    Ok(Entry {
+        name: row.get("name")?,
+        notebook: row.get("notebook")?,
+        saved_ms: row.get("saved_ms")?,
+        bytes: count(row.get("bytes")?)?,
+        variables: count(row.get("variables")?)?,
+    })
+}
