@@ -1,6 +1,5 @@
 //! A notebook's proxy that submits a cell when it is told to, and checks everything that it hears of it.
 
-use crate::worker::LINES;
 use anyhow::Context;
 use baton_protocol::{
     Cell, JobEvent, JobId, JobKind, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece,
@@ -10,6 +9,9 @@ use baton_protocol::{
 use baton_transport::{Connection, Dial};
 use std::time::Duration;
 use tokio::{sync::mpsc, time::Instant};
+
+/// That a cell prints at the beginning, and again at the end.
+pub(crate) const LINES: u64 = 3;
 
 pub(crate) struct Notebook {
     connection: Connection<ToProxy, FromProxy>,

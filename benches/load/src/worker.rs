@@ -1,5 +1,6 @@
 //! A worker that runs cells by a script: some lines at once, some at the end.
 
+use crate::notebook::{self, LINES};
 use anyhow::Context;
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Machine, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
@@ -17,8 +18,6 @@ use tokio::{sync::mpsc, time::sleep};
 
 /// Ten of the 32 slots are busy on average, so that one is free.
 pub(crate) const CELL: Duration = Duration::from_millis(500);
-/// At the beginning, and again at the end.
-pub(crate) const LINES: u64 = 3;
 
 type Link = Connection<ToWorker, FromWorker>;
 
@@ -92,7 +91,7 @@ fn end(job: JobId, fencing: FencingNumber) -> FromWorker {
     events.push(JobEvent::Finished {
         outcome: Outcome::Ok,
         error: None,
-        state: Some(crate::notebook::state()),
+        state: Some(notebook::state()),
         usage: Usage {
             run_ms: 500,
             peak_memory_bytes: 1 << 20,

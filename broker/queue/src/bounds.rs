@@ -4,10 +4,10 @@
 //!
 //! **Invariant:** pure.
 
-use crate::dispatch::WorkerHello;
 use baton_protocol::{
-    Environment, LARGEST_LOCK_BYTES, Lock, Machine, Refusal, Usage, encode, is_environment_name,
-    worker::{Device, GpuLoad},
+    Environment, FencingNumber, JobId, LARGEST_LOCK_BYTES, Lock, Machine, NotebookId, Refusal,
+    Usage, WorkerId, encode, is_environment_name,
+    worker::{Acknowledged, Device, GpuLoad},
 };
 use baton_scheduling::queue::Offer;
 
@@ -20,6 +20,22 @@ const MOST_MEMORY_BYTES: u64 = 1 << 50;
 const LONGEST_REASON: usize = 500;
 /// Sessions or assignments of one worker.
 const MOST_NOTEBOOKS: usize = 10_000;
+
+/// A worker's hello, without the version, which is checked.
+#[derive(Debug)]
+pub struct WorkerHello {
+    pub worker: WorkerId,
+    /// Of its process.
+    pub life: WorkerId,
+    pub name: String,
+    pub offer: Offer,
+    pub slots: u32,
+    pub sessions: Vec<NotebookId>,
+    pub keeping: Vec<NotebookId>,
+    pub assignments: Vec<(JobId, FencingNumber)>,
+    pub acknowledged: Vec<Acknowledged>,
+    pub failing: Option<String>,
+}
 
 pub fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Refusal> {
     let out_of_bounds = |reason: String| Err(Refusal::OutOfBounds { reason });

@@ -17,12 +17,12 @@ mod spent;
 mod unwelcome;
 
 pub use baton_scheduling::queue::Account;
-pub use bounds::check_hello;
+pub use bounds::{WorkerHello, check_hello};
 pub use dispatch::{
-    Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Job, JobView, MemoryCurve,
-    NotDone, Now, Observation, Overview, Severity, Waiting, WorkerHello, WorkerView, of_cell,
+    Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Job, JobView, NotDone, Now,
+    Observation, Overview, Severity, Waiting, WorkerView, of_cell,
 };
 pub use identity::{Identity, Role};
-pub use record::{AuditEntry, Loaded, OpenJob, Phase, Remainder, Write};
+pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
 pub use spent::Spent;
 pub use unwelcome::{Unwelcome, measured};

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use crate::{courses::Changes, dispatch::MemoryCurve, spent::Spent};
+use crate::{courses::Changes, spent::Spent};
 use baton_protocol::{
     CellKey, FencingNumber, JobId, JobKind, Lock, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, Requirement, State, Submission, Usage, WorkerId,
@@ -227,5 +227,26 @@ impl Phase {
         [Self::Queued, Self::Assigned, Self::Started, Self::Finished]
             .into_iter()
             .find(|phase| phase.name() == name)
+    }
+}
+
+/// Memory of a session while one cell ran: times in milliseconds since 1970, and bytes.
+#[derive(Debug, Clone, Default)]
+pub struct MemoryCurve(pub Vec<(i64, u64)>);
+
+impl MemoryCurve {
+    /// More than a chart of usual width shows.
+    const POINTS: usize = 240;
+
+    /// A long run is told in coarser steps, each with the larger of two values.
+    pub(crate) fn add(&mut self, at_ms: i64, bytes: u64) {
+        if self.0.len() == Self::POINTS {
+            let pairs = self.0.chunks(2);
+            self.0 = pairs
+                .map(|pair| pair.iter().copied().max_by_key(|(_, bytes)| *bytes))
+                .collect::<Option<_>>()
+                .unwrap_or_default();
+        }
+        self.0.push((at_ms, bytes));
     }
 }

@@ -1,6 +1,9 @@
 //! Values for the tests of this crate's modules.
 
-use crate::{Account, record::Write};
+use crate::{
+    Account,
+    record::{MemoryCurve, Write},
+};
 use baton_protocol::{
     Cell, ChunkHash, GpuUsage, JobId, JobKind, Manifest, NotebookId, Outcome, Piece, Priority,
     SessionId, State, StateVersion, Submission, Usage,
@@ -67,7 +70,7 @@ pub fn finish(job: JobId, at_ms: i64) -> Write {
         },
         error: None,
         returned_bytes: None,
-        memory: crate::dispatch::MemoryCurve::default(),
+        memory: MemoryCurve::default(),
         at_ms,
     }
 }

@@ -16,7 +16,6 @@ mod sign_in;
 mod sockets;
 pub(crate) mod states;
 
-use crate::pools::Pools;
 use crate::{
     api,
     chunk_store::ChunkStore,
@@ -24,6 +23,7 @@ use crate::{
     leader_election::Leadership,
     metrics::{self, Metrics},
     page,
+    pools::Pools,
     quota::Quotas,
 };
 use axum::{

@@ -38,8 +38,7 @@ use axum::{
 };
 use baton_broker_queue::{JobView, Overview};
 use baton_broker_store::{JobRow, Span};
-use baton_protocol::api::Pool;
-use baton_protocol::api::Problem;
+use baton_protocol::api::{Pool, Problem};
 use layout::Page;
 use std::sync::Arc;
 use time::Zone;

@@ -2,9 +2,8 @@
 
 use super::{
     Store, StoreError, Writer,
-    read::count,
+    columns::{count, number},
     statement::{Row, Statement, sql},
-    write::number,
 };
 use baton_broker_queue::{AuditEntry, Identity, courses::Changes};
 use baton_protocol::api;

@@ -6,9 +6,8 @@
 
 use super::{
     Store, StoreError,
-    read::{account, count},
+    columns::{account, count, number},
     statement::{Row, Statement, sql},
-    write::number,
 };
 use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, NotebookId, WorkerId};

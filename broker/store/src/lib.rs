@@ -9,6 +9,7 @@
 
 mod actions;
 mod chunks;
+mod columns;
 mod database;
 mod environments;
 mod listing;

@@ -2,12 +2,10 @@
 
 use super::{
     Store, StoreError,
-    read::{account, count, group, id, kind, small},
+    columns::{account, count, group, id, kind, number, outcome, small},
     statement::{Row, Statement, sql},
-    write::number,
 };
-use baton_broker_queue::Phase;
-use baton_broker_queue::{Account, Identity};
+use baton_broker_queue::{Account, Identity, Phase};
 use baton_protocol::{GroupId, JobId, JobKind, Outcome, Priority, decode};
 use uuid::Uuid;
 
@@ -237,13 +235,6 @@ fn history_row(row: &Row) -> Result<HistoryRow, StoreError> {
         finished_ms: row.get("finished_ms")?,
         outcome: outcome(row)?,
     })
-}
-
-pub(super) fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
-    let outcome: Option<String> = row.get("outcome")?;
-    outcome
-        .map(|name| Outcome::from_name(&name).ok_or(StoreError::Damaged { what: "an outcome" }))
-        .transpose()
 }
 
 pub(super) fn job_row(row: &Row) -> Result<JobRow, StoreError> {

@@ -8,9 +8,8 @@
 use super::{
     Store, StoreError,
     chunks::{NAMED, hash, names},
-    read::{account, count},
+    columns::{account, count, number},
     statement::{Row, sql},
-    write::number,
 };
 use baton_broker_queue::Account;
 use baton_protocol::ChunkHash;

@@ -2,10 +2,9 @@
 
 use super::{
     JobRow, Store, StoreError,
+    columns::{account, count, number},
     listing::{JOB_COLUMNS, job_row, seen_only},
-    read::{account, count},
     statement::{Row, sql},
-    write::number,
 };
 use baton_broker_queue::{Account, Identity, MemoryCurve};
 use baton_protocol::{GpuUsage, JobEvent, JobId, Output, RemoteError, decode};

@@ -2,7 +2,7 @@
 
 use super::{
     Store, StoreError,
-    read::small,
+    columns::small,
     statement::{Row, Statement, sql},
 };
 use baton_protocol::{Machine, decode, encode, worker::Device};

@@ -8,12 +8,10 @@
 use super::{
     Store, StoreError, Writer, actions,
     chunks::{NAMED, hash, hold, list, listed, names},
-    read::count,
+    columns::{count, number},
     statement::{Row, sql},
-    write::number,
 };
-use baton_broker_queue::Account;
-use baton_broker_queue::AuditEntry;
+use baton_broker_queue::{Account, AuditEntry};
 use baton_protocol::ChunkHash;
 use std::collections::HashSet;
 

@@ -2,19 +2,17 @@
 
 use super::{
     Live, PublicFile, Store, StoreError, Writer,
-    listing::outcome,
+    columns::{account, count, group, id, kind, number, outcome, small},
     statement::{Row, sql},
-    write::{self, number},
+    write,
 };
-use baton_broker_queue::{Account, Spent, of_cell};
-use baton_broker_queue::{Loaded, OpenJob, Phase, Remainder};
+use baton_broker_queue::{Account, Loaded, OpenJob, Phase, Remainder, Spent, of_cell};
 use baton_protocol::{
-    CellKey, GroupId, JobEvent, JobId, JobKind, NotebookId, NumberedEvent, State, Submission,
+    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission,
     WorkerId, decode,
 };
 use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;
-use uuid::Uuid;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
 const PAGE_EVENTS: i64 = 256;
@@ -148,16 +146,6 @@ impl Store {
     }
 }
 
-pub(super) fn kind(row: &Row) -> Result<JobKind, StoreError> {
-    let name: String = row.get("job_kind")?;
-    JobKind::from_name(&name).ok_or(StoreError::Damaged { what: "a kind" })
-}
-
-pub(super) fn group(row: &Row) -> Result<Option<GroupId>, StoreError> {
-    let group: Option<Vec<u8>> = row.get("job_group")?;
-    group.map(|_| id(row, "job_group").map(GroupId)).transpose()
-}
-
 fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
     let state: String = row.get("state")?;
     let worker: Option<Vec<u8>> = row.get("worker")?;
@@ -251,33 +239,4 @@ fn cell_key(row: &Row) -> Result<Option<CellKey>, StoreError> {
         what: "a cell's key",
     };
     key.map(known).transpose().map_err(damaged)
-}
-
-pub(super) fn account(row: &Row) -> Result<Account, StoreError> {
-    Ok(Account {
-        owner: row.get("owner")?,
-        course: row.get("course")?,
-    })
-}
-
-pub(super) fn id(row: &Row, column: &str) -> Result<Uuid, StoreError> {
-    let bytes: Vec<u8> = row.get(column)?;
-    Uuid::from_slice(&bytes).map_err(|_| StoreError::Damaged {
-        what: "an identifier",
-    })
-}
-
-/// A number of no more than 32 bits.
-pub(super) fn small(row: &Row, column: &str) -> Result<Option<u32>, StoreError> {
-    let value: Option<i64> = row.get(column)?;
-    let damaged = |_| StoreError::Damaged {
-        what: "a number that is too large",
-    };
-    value.map(u32::try_from).transpose().map_err(damaged)
-}
-
-pub(super) fn count(value: i64) -> Result<u64, StoreError> {
-    u64::try_from(value).map_err(|_| StoreError::Damaged {
-        what: "a negative number",
-    })
 }

@@ -7,9 +7,8 @@
 use super::{
     Store, StoreError, Writer,
     chunks::{NAMED, list, listed, names},
-    read::count,
+    columns::{count, number},
     statement::{Row, Statement, sql},
-    write::number,
 };
 use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, api::SavedState as Entry};

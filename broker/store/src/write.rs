@@ -1,11 +1,12 @@
 //! Changes: a batch of [`Write`]s is one transaction.
 
 use super::{
-    Store, StoreError, actions, environments, pools,
+    Store, StoreError, actions,
+    columns::number,
+    environments, pools,
     statement::{Statement, sql},
 };
-use baton_broker_queue::Write;
-use baton_broker_queue::{Account, Spent};
+use baton_broker_queue::{Account, Spent, Write};
 use baton_protocol::{JobEvent, JobId, NumberedEvent, RemoteError, encode};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
@@ -309,11 +310,6 @@ fn add_usage(account: &Account, run_ms: u64, at_ms: i64) -> Statement {
     .bind(&account.owner)
     .bind(&account.course)
     .bind(number(run_ms))
-}
-
-/// The engines' integers are signed. Counts stay far below 2^63; a measured number that does not is cut.
-pub(super) fn number(value: u64) -> i64 {
-    i64::try_from(value).unwrap_or(i64::MAX)
 }
 
 pub(super) const FINISHED: &str = "finished";

@@ -6,8 +6,10 @@
 use super::{Dispatch, Job, Now, Phase};
 use baton_protocol::JobId;
 use baton_scheduling::queue::{self as order, Estimation, Open, Progress, StartEstimate, Times};
-use std::time::Instant;
-use std::{collections::HashMap, time::Duration};
+use std::{
+    collections::HashMap,
+    time::{Duration, Instant},
+};
 
 /// An estimate for so many jobs is made again after so many times this, and so takes a small part of the time.
 const PAUSE_FOR_EACH: Duration = Duration::from_millis(4);

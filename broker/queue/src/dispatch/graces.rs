@@ -8,8 +8,7 @@ use crate::record::Write;
 use baton_protocol::{
     JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker,
 };
-use std::collections::HashMap;
-use std::time::Instant;
+use std::{collections::HashMap, time::Instant};
 
 /// What a finished cell left on a worker is on no other, so the worker may stay away for this many graces before it is
 /// given up.

@@ -3,14 +3,13 @@
 use super::{Now, Waiting, needs, orphans};
 use crate::{
     Account,
-    record::{OpenJob, Phase, Remainder},
+    record::{MemoryCurve, OpenJob, Phase, Remainder},
 };
 use baton_protocol::{
     CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Payload, Priority,
     RemoteError, Requirement, State, Submission, Usage, WorkerId,
 };
-use std::sync::Arc;
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 #[derive(Debug, Clone)]
 pub struct Job {
@@ -222,27 +221,6 @@ pub(super) struct End {
     pub(super) usage: Usage,
     pub(super) error: Option<RemoteError>,
     pub(super) returned_bytes: Option<u64>,
-}
-
-/// Memory of a session while one cell ran: times in milliseconds since 1970, and bytes.
-#[derive(Debug, Clone, Default)]
-pub struct MemoryCurve(pub Vec<(i64, u64)>);
-
-impl MemoryCurve {
-    /// More than a chart of usual width shows.
-    const POINTS: usize = 240;
-
-    /// A long run is told in coarser steps, each with the larger of two values.
-    pub(super) fn add(&mut self, at_ms: i64, bytes: u64) {
-        if self.0.len() == Self::POINTS {
-            let pairs = self.0.chunks(2);
-            self.0 = pairs
-                .map(|pair| pair.iter().copied().max_by_key(|(_, bytes)| *bytes))
-                .collect::<Option<_>>()
-                .unwrap_or_default();
-        }
-        self.0.push((at_ms, bytes));
-    }
 }
 
 /// Where an event of a worker leads, or `None` when it must not happen there.

@@ -31,12 +31,11 @@ mod tests;
 mod worker;
 
 pub use act::{Command, NotDone};
-pub use job::{Job, MemoryCurve};
+pub use job::Job;
 pub use needs::of_cell;
 pub use observation::{Observation, Severity};
 pub use overview::{Activity, JobView, Overview, WorkerView};
 pub use queue::Waiting;
-pub use worker::WorkerHello;
 
 use crate::{
     Account,

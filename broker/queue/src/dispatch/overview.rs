@@ -1,7 +1,7 @@
 //! What the pages show of the present.
 
-use super::{Dispatch, Job, MemoryCurve, Phase, Waiting};
-use crate::Account;
+use super::{Dispatch, Job, Phase, Waiting};
+use crate::{Account, MemoryCurve};
 use baton_protocol::{
     JobId, JobKind, Machine, NotebookId,
     api::WorkerState,

@@ -5,7 +5,7 @@ mod long_queue;
 
 use super::{job::remainder_after, *};
 use crate::{
-    Identity,
+    Identity, WorkerHello,
     record::OpenJob,
     samples::{naming, submission},
 };

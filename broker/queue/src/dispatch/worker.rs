@@ -5,35 +5,18 @@ use super::{
     environments::with_short_reasons,
 };
 use crate::{
-    bounds::{are_possible, cut_reason, is_possible_load, is_possible_sessions},
+    bounds::{WorkerHello, are_possible, cut_reason, is_possible_load, is_possible_sessions},
     record::Write,
 };
 use baton_protocol::{
     FencingNumber, JobId, NotebookId, Refusal, WorkerId,
     proxy::ToProxy,
-    worker::{Acknowledged, FromWorker, ToWorker},
+    worker::{FromWorker, ToWorker},
 };
-use baton_scheduling::queue::Offer;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
-
-/// A worker's hello, without the version, which is checked.
-#[derive(Debug)]
-pub struct WorkerHello {
-    pub worker: WorkerId,
-    /// Of its process.
-    pub life: WorkerId,
-    pub name: String,
-    pub offer: Offer,
-    pub slots: u32,
-    pub sessions: Vec<NotebookId>,
-    pub keeping: Vec<NotebookId>,
-    pub assignments: Vec<(JobId, FencingNumber)>,
-    pub acknowledged: Vec<Acknowledged>,
-    pub failing: Option<String>,
-}
 
 impl Dispatch {
     /// Both sides compare what they hold: the worker hears what is stored, what is no longer its own, and what it

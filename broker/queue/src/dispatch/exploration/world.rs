@@ -4,12 +4,12 @@ mod peers;
 mod steps;
 
 use super::outbox::Outbox;
-use crate::dispatch::{
-    Action, ConnectionId, Dispatch, Ending, Graces, Now, Subscription, WorkerHello,
-    tests::{Stored, courses, job_id, notebook, worker_id},
-};
 use crate::{
-    Account,
+    Account, WorkerHello,
+    dispatch::{
+        Action, ConnectionId, Dispatch, Ending, Graces, Now, Subscription,
+        tests::{Stored, courses, job_id, notebook, worker_id},
+    },
     record::Write,
     samples::{naming, submission},
 };
@@ -20,12 +20,11 @@ use baton_protocol::{
 };
 use baton_scheduling::queue::Offer;
 use peers::{down_to_worker, event, number_of};
-use std::time::Instant;
 use std::{
     collections::VecDeque,
     hash::{DefaultHasher, Hash, Hasher},
     sync::OnceLock,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 const GRACES: Graces = Graces {
