@@ -13,7 +13,7 @@ use baton_gpu_worker::gpu::{sleep, trial};
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
 
 use crate::{
-    commands::{install::Place, run::is_notebook},
+    arguments::{Place, is_notebook},
     settings::{Setting, flags_of},
 };
 

@@ -1,5 +1,6 @@
 //! The command `baton`: reads the command line, sets up logging, calls one crate's `run`.
 
+mod arguments;
 mod cli;
 mod commands;
 mod logging;

@@ -8,11 +8,11 @@
 //! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
 //! else closes the connection, whose peer then comes back and resumes.
 
-use crate::{
-    journal::Journal,
-    leader_election::{self, Leadership},
-    metrics::Metrics,
-};
+mod leader_election;
+
+pub(crate) use leader_election::Leadership;
+
+use crate::{clock::unix_ms, journal::Journal, metrics::Metrics};
 use axum::body::Bytes;
 use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
@@ -516,8 +516,4 @@ fn now() -> Now {
         instant: Instant::now().into_std(),
         unix_ms: unix_ms(),
     }
-}
-
-pub(crate) fn unix_ms() -> i64 {
-    jiff::Timestamp::now().as_millisecond()
 }

@@ -3,7 +3,7 @@
 //! So several brokers can serve one address. A connection ends with either of the two brokers, and its peer
 //! reconnects. With TLS the leader ends the encryption, so all brokers need a certificate for that address.
 
-use crate::{config::Listen, leader_election::Leadership};
+use crate::{engine::Leadership, listen::Listen};
 use axum::serve::Listener;
 use baton_protocol::address::BrokerAddress;
 use std::{io, sync::Arc, time::Duration};

@@ -2,27 +2,24 @@
 //!
 //! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`baton_broker_queue`] decides;
 //! [`baton_broker_store`] keeps it in a database before anybody is told. Chunks of state go past the
-//! loop through [`http`], and [`page`] shows people what goes on.
+//! loop through [`web`], which also shows people what goes on.
 //!
 //! **Invariant:** all state is in the database and the chunk folder or object store: the process may be killed at any instant.
 //! No chunk is ever decoded.
 
-mod api;
 mod chunk_store;
+mod clock;
 mod config;
-mod connection;
 mod engine;
 mod forward;
-mod http;
 mod hub;
 mod journal;
-mod leader_election;
 mod listen;
 mod metrics;
 mod minutes;
 mod objects;
 mod pace;
-mod page;
+mod past;
 mod people;
 mod pools;
 mod quota;
@@ -33,18 +30,19 @@ mod sweep;
 mod timetable;
 mod tls;
 mod watched;
+mod web;
 mod words;
 
 pub use baton_broker_queue::{Activity, Role};
 pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
-pub use config::{
-    ChunkPlace, ChunkPlaceError, Config, Listen, ObjectAddress, ObjectOptions, TlsFiles,
-};
-pub use http::{ChunkListener, serve_chunks};
+pub use config::Config;
 pub use hub::HubConfig;
-pub use objects::check_objects;
+pub use listen::Listen;
+pub use objects::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectOptions, check_objects};
 pub use people::{People, Person};
 pub use pools::PoolSettings;
+pub use tls::TlsFiles;
+pub use web::{ChunkListener, serve_chunks};
 
 use anyhow::Context;
 use axum::serve::ListenerExt;
@@ -53,11 +51,9 @@ use baton_broker_store::Store;
 use baton_chunks::ChunkDirectory;
 use baton_protocol::address::BrokerAddress;
 use chunk_store::ChunkStore;
-use engine::{Engine, INBOX};
+use engine::{Engine, INBOX, Leadership};
 use forward::Gate;
-use http::{Access, Connections, Limits, Shared};
 use hub::Hub;
-use leader_election::Leadership;
 use listen::Listener;
 use metrics::Metrics;
 use objects::Objects;
@@ -70,6 +66,7 @@ use tls::{Certificate, Encrypted};
 use tokio::sync::{mpsc, watch};
 use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use watched::Watched;
+use web::{Access, Connections, Limits, Shared};
 
 /// Peers are told to come back; whoever does not read that is left behind.
 const GOODBYE: Duration = Duration::from_secs(3);
@@ -382,10 +379,10 @@ async fn serve(
     leadership: &watch::Sender<Leadership>,
     stop: CancellationToken,
 ) {
-    let router = http::router(shared);
+    let router = web::router(shared);
     match listener {
         Listener::Unix(listener, _socket_file) => {
-            http::serve(Gate::new(listener, leadership, stop.clone()), router, stop).await;
+            web::serve(Gate::new(listener, leadership, stop.clone()), router, stop).await;
         }
         Listener::Tcp(listener) => {
             let listener = listener.tap_io(|stream| {
@@ -399,9 +396,9 @@ async fn serve(
             match certificate {
                 Some(certificate) => {
                     let encrypted = Encrypted::new(gate, certificate);
-                    http::serve(encrypted, http::over_tls(router), stop).await;
+                    web::serve(encrypted, web::over_tls(router), stop).await;
                 }
-                None => http::serve(gate, router, stop).await,
+                None => web::serve(gate, router, stop).await,
             }
         }
     }

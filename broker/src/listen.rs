@@ -1,6 +1,5 @@
 //! Where the broker can be reached, and that it is alone.
 
-use crate::config::Listen;
 use anyhow::Context;
 use baton_protocol::address::BrokerAddress;
 use std::{
@@ -14,6 +13,14 @@ use std::{
     path::{Path, PathBuf},
 };
 use tokio::net::{TcpListener, UnixListener};
+
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Listen {
+    /// A socket that only this user can open.
+    Unix(PathBuf),
+    /// An address that others may reach needs a token.
+    Tcp(SocketAddr),
+}
 
 pub(crate) enum Listener {
     Unix(UnixListener, SocketFile),

@@ -4,24 +4,15 @@
 //! **Invariant:** labels are states, outcomes, workers' states, pools, the courses of the file and the GPUs of
 //! connected workers; no persons, no jobs.
 
-use crate::{
-    api::{ApiError, ask},
-    engine::Event,
-    http::Shared,
-};
-use axum::{
-    extract::State,
-    http::header,
-    response::{IntoResponse, Response},
-};
-use baton_broker_queue::{Identity, Overview, Phase, WorkerView, Write};
+use crate::scale;
+use baton_broker_queue::{Overview, Phase, WorkerView, Write};
 use baton_protocol::{
     Outcome,
     api::{Course, Pool, WorkerState},
     worker::GpuLoad,
 };
 use prometheus_client::{
-    encoding::prometheus_text::{CONTENT_TYPE, encode},
+    encoding::prometheus_text::encode,
     metrics::{counter::Counter, family::Family, gauge::Gauge, histogram::Histogram},
     registry::{Metric, Registry},
 };
@@ -142,9 +133,16 @@ impl Metrics {
         }
     }
 
-    fn text(&self, present: &Registry) -> String {
+    /// All of it, and what is so now, as Prometheus reads it.
+    pub(crate) fn text(&self, present: &Overview, courses: &[Course], pools: &[Pool]) -> String {
+        let mut now = Present(Registry::with_prefix("baton"));
+        now.queue(present);
+        now.workers(present);
+        now.gpus(present);
+        now.pools(pools);
+        now.courses(courses);
         let mut text = String::new();
-        for registry in [present, &self.registry] {
+        for registry in [&now.0, &self.registry] {
             encode(&mut text, registry).expect("a string takes all text");
         }
         text
@@ -187,7 +185,7 @@ impl Present {
             (labels("state", name), jobs.count() as u64)
         });
         self.gauge("jobs", "Unfinished cells by state", jobs);
-        let desired = crate::scale::desired_workers(present);
+        let desired = scale::desired_workers(present);
         self.gauge(
             "desired_workers",
             "Number of workers with which the cells that wait now would wait one minute",
@@ -299,27 +297,4 @@ impl Present {
         });
         self.gauge("course_jobs", "Unfinished cells of each course", states);
     }
-}
-
-fn of_the_present(present: &Overview, courses: &[Course], pools: &[Pool]) -> Registry {
-    let mut now = Present(Registry::with_prefix("baton"));
-    now.queue(present);
-    now.workers(present);
-    now.gpus(present);
-    now.pools(pools);
-    now.courses(courses);
-    now.0
-}
-
-/// For admins, the broker's own token and that of monitors: courses are named here.
-pub(crate) async fn show(State(shared): State<Shared>) -> Result<Response, ApiError> {
-    let present = ask(&shared, Event::Overview).await?;
-    // A monitor is in no course.
-    let courses = ask(&shared, |answer| {
-        Event::Courses(Identity::operator(), answer)
-    });
-    let courses = courses.await?;
-    let now = of_the_present(&present, &courses, &shared.pools.all());
-    let kind = [(header::CONTENT_TYPE, CONTENT_TYPE)];
-    Ok((kind, shared.metrics.text(&now)).into_response())
 }

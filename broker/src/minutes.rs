@@ -1,6 +1,6 @@
 //! Looks at the present every few seconds, so that pages can draw the last day without any other program.
 
-use crate::engine::{Event, unix_ms};
+use crate::{clock::unix_ms, engine::Event};
 use baton_broker_store::{Look, Store};
 use std::time::Duration;
 use tokio::{

@@ -6,7 +6,7 @@
 //! **Invariant:** the database has the hash of an id, never the id. A token of the Hub is stored encrypted with the id,
 //! so that only who shows the id gives the broker the token.
 
-use crate::engine::unix_ms;
+use crate::clock::unix_ms;
 use baton_broker_store::{SignInRow, Store, StoreError};
 use baton_protocol::{decode, encode};
 use ring::aead::{Aad, CHACHA20_POLY1305, LessSafeKey, Nonce, UnboundKey};

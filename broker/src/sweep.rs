@@ -6,7 +6,7 @@
 //! `docs/concepts/chunks.md` says why nothing is deleted that is needed.
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
-use crate::{chunk_store::ChunkStore, engine::unix_ms, objects::Objects};
+use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::ChunkHash;
 use futures_util::{StreamExt, TryStreamExt};

@@ -3,10 +3,7 @@
 //! In: the timetable of courses, and their cells of the last weeks. Who comes to a lesson stays until its end, so the
 //! people of a lesson are as many all the time.
 
-use crate::{
-    api::{self, ApiError},
-    http::{Caller, Shared},
-};
+use crate::past;
 use baton_broker_queue::courses::{Lesson, Span};
 use baton_broker_store::{HistoryFilter, Store, StoreError};
 use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
@@ -15,7 +12,7 @@ use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
 /// Of the course's cells, whose times are taken.
-const DAYS: u32 = 28;
+pub(crate) const DAYS: u32 = 28;
 const DAY_MS: i64 = 86_400_000;
 const MOST_CELLS: u32 = 20_000;
 /// A cell waits no longer than this where there are enough machines.
@@ -27,11 +24,11 @@ pub(crate) async fn pace(store: &Store, course: &str, now_ms: i64) -> Result<Rat
         courses: Some(vec![course.to_owned()]),
         since_ms: now_ms - i64::from(DAYS) * DAY_MS,
     };
-    let cells = api::past_cells(store.history(&filter, MOST_CELLS).await?);
+    let cells = past::cells(store.history(&filter, MOST_CELLS).await?);
     Ok(pace_of(&cells, now_ms))
 }
 
-fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
+pub(crate) fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
     let cells: Vec<_> = cells.iter().map(baton_plan::PastCell::from).collect();
     let of_course = fit(&cells, 1, seconds(now_ms)).map_or(Rates::USUAL, |fit| fit.rates);
     Rates {
@@ -47,43 +44,16 @@ pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Opti
     u32::try_from(enough.await.ok()?).ok()
 }
 
-/// Of the courses whose staff the caller is, in the order in which they take place.
-pub(crate) async fn outlooks(
-    shared: &Shared,
-    caller: &Caller,
-) -> Result<Vec<LessonOutlook>, ApiError> {
-    let zone = shared.courses.borrow().zone();
-    let mut outlooks = Vec::new();
-    for course in api::courses_of(shared, caller).await? {
-        if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
-            continue;
-        }
-        let name = Some(course.course.clone());
-        let past = api::past(shared, &caller.identity, name, DAYS).await?;
-        let rates = pace_of(&past.cells, past.now_ms);
-        let slots = slots(past.slots, &shared.pools.all());
-        // All of them were checked when they were entered.
-        let lessons = course.timetable.iter();
-        for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
-            if let Some(span) = lesson.next(past.now_ms) {
-                outlooks.push(outlook(&course.course, &lesson, span, &past, rates, slots).await?);
-            }
-        }
-    }
-    outlooks.sort_by_key(|outlook| outlook.starts_ms);
-    Ok(outlooks)
-}
-
-async fn outlook(
+/// `None`: the broker is ending.
+pub(crate) async fn outlook(
     course: &str,
     lesson: &Lesson,
     span: Span,
     past: &History,
     rates: Rates,
     (now, most): (u32, u32),
-) -> Result<LessonOutlook, ApiError> {
-    let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await;
-    let enough = enough.ok_or(ApiError::Ending)?;
+) -> Option<LessonOutlook> {
+    let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await?;
     let counts: BTreeSet<u32> = [now, enough, most]
         .into_iter()
         .filter(|slots| *slots > 0)
@@ -98,7 +68,7 @@ async fn outlook(
     };
     let waits = spawn_blocking(move || counts.into_iter().map(wait).collect());
     let written = lesson.shown();
-    Ok(LessonOutlook {
+    Some(LessonOutlook {
         course: course.to_owned(),
         when: written.when,
         people: written.people,
@@ -107,7 +77,7 @@ async fn outlook(
         slots_now: now,
         enough_slots: enough,
         most_slots: most,
-        waits: waits.await.map_err(|_| ApiError::Ending)?,
+        waits: waits.await.ok()?,
         last: lesson
             .last(past.now_ms)
             .and_then(|span| last(&past.cells, span.start_ms, span.end_ms)),
@@ -115,7 +85,7 @@ async fn outlook(
 }
 
 /// Cells that run at once, now and when the pools are as large as they may be.
-fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
+pub(crate) fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
     let more = |pool: &Pool| pool.max.saturating_sub(pool.up) * pool.slots;
     (now, now + pools.iter().map(more).sum::<u32>())
 }

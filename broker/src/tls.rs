@@ -6,7 +6,7 @@
 //!
 //! A peer that speaks HTTP without encryption gets an answer in HTTP that says so.
 
-use crate::{config::TlsFiles, watched::Watched};
+use crate::watched::Watched;
 use anyhow::Context as _;
 use axum::serve::Listener;
 use baton_protocol::api::Problem;
@@ -19,7 +19,7 @@ use rustls::{
 };
 use std::{
     fmt, fs, io,
-    path::Path,
+    path::{Path, PathBuf},
     pin::Pin,
     sync::{Arc, Mutex, PoisonError},
     task::{Context, Poll, ready},
@@ -31,6 +31,13 @@ use tokio::{
 use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
 type Chain = Vec<CertificateDer<'static>>;
+
+/// A certificate with those between it and its authority, and its private key; both PEM.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct TlsFiles {
+    pub certificate: PathBuf,
+    pub key: PathBuf,
+}
 
 /// Begins every connection that is encrypted.
 const HANDSHAKE: u8 = 22;

@@ -28,12 +28,12 @@ use self::jobs::Assignment;
 use self::leave::Leave;
 use self::notebooks::Notebook;
 use crate::context::Context;
-use crate::device;
-use crate::environments;
 use crate::gpu;
+use crate::host_memory;
 use crate::job::Names;
 use crate::line::{Line, LineEvent};
 use crate::notice;
+use crate::preparation;
 use crate::report::Report;
 use crate::status::Status;
 use crate::stop::Stop;
@@ -127,7 +127,7 @@ impl Agent {
             agent.try_sessions(TRIAL_PAUSE);
         }
         let mut offers = agent.context.environments.changes();
-        let preparing = environments::begin(&agent.context);
+        let preparing = preparation::begin(&agent.context);
         let mut load = tokio::time::interval(LOAD_INTERVAL);
         load.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut lost = None;
@@ -421,7 +421,7 @@ impl Agent {
     }
 
     async fn say_load(&mut self) {
-        let memory = device::memory();
+        let memory = host_memory::memory();
         let jobs = self.assignments.iter().map(|(job, assignment)| {
             let bytes = assignment.memory_bytes.load(Ordering::Relaxed);
             (*job, bytes)
@@ -519,7 +519,7 @@ async fn until_a_session_starts(
 
 async fn why_no_session_starts(context: &Context) -> Option<String> {
     let error = context.try_a_session().await.err()?;
-    let why = notice::not_started(&error).value;
+    let why = notice::not_started(error.explained()).value;
     tracing::error!("Sessions do not start here, so this worker accepts no cells: {why}");
     Some(why)
 }

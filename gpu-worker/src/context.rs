@@ -3,23 +3,19 @@
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use baton_chunks::{BlobError, ChunkDirectory};
-use baton_jupyter_wire::folder::FolderError;
-use baton_mirror::FilesError;
 use baton_protocol::{Cell, NotebookId, Submission};
-use baton_transport::{ChunkClient, LinkError};
+use baton_transport::ChunkClient;
 use tokio::sync::{Semaphore, watch};
-use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
 
 use crate::Config;
-use crate::device;
 use crate::environments::Environments;
 use crate::gpu::{Reading, Sharing};
 use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
 use crate::sandbox::Bubblewrap;
 use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
+use crate::transfer::{Access, state_limit_bytes};
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -27,8 +23,7 @@ pub(crate) struct Context {
     /// What courses can require besides its own Python.
     pub(crate) environments: Arc<Environments>,
     /// The notebook's.
-    pub(crate) chunk_client: ChunkClient,
-    pub(crate) cache: Arc<ChunkDirectory>,
+    pub(crate) access: Access,
     /// How many jobs may run at once.
     pub(crate) slots: usize,
     /// One for each of them.
@@ -49,53 +44,15 @@ pub(crate) struct Context {
     pub(crate) reading: watch::Receiver<Reading>,
 }
 
-/// State could not be moved.
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum MoveError {
-    #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    #[error(transparent)]
-    Files(#[from] FilesError),
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    #[error("{reason}")]
-    AtHome { reason: String },
-    #[error("The notebook sent an unexpected answer")]
-    Answer,
-    #[error("The notebook's memory can no longer be reached")]
-    Unreachable,
-    #[error("The transfer of the state was aborted")]
-    Join(#[from] JoinError),
-}
-
-impl MoveError {
-    /// The broker, or this machine, lacks something that it may have again.
-    pub(crate) fn may_pass(&self) -> bool {
-        match self {
-            Self::Link(error) => error.may_pass(),
-            Self::Blob(error) => error.may_pass(),
-            _ => false,
-        }
-    }
-}
-
 impl Context {
     pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
-        Self {
-            chunk_client: self.chunk_client_of(notebook),
-            ..self.clone()
-        }
+        let mut context = self.clone();
+        context.access.chunk_client = self.chunk_client_of(notebook);
+        context
     }
 
     pub(crate) fn chunk_client_of(&self, notebook: NotebookId) -> ChunkClient {
-        self.chunk_client.clone().of_notebook(notebook)
-    }
-
-    /// How much a cell's state may have now, on its way in or out.
-    pub(crate) fn state_limit_bytes(&self) -> u64 {
-        state_limit_bytes(&self.config)
+        self.access.chunk_client.clone().of_notebook(notebook)
     }
 
     /// Of the environment; without one the worker's own, or else the notebook's. An error says why there is none.
@@ -135,7 +92,7 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account,
-            largest_message_bytes: self.state_limit_bytes(),
+            largest_message_bytes: self.access.state_limit_bytes(),
             config: &self.config,
             is_trial: false,
         })
@@ -189,23 +146,11 @@ pub(crate) async fn try_a_session(
         place: sharing.place().await,
         sharing,
         account: 0,
-        largest_message_bytes: state_limit_bytes(config),
+        largest_message_bytes: state_limit_bytes(config.session_memory_bytes),
         config,
         zygote,
         is_trial: true,
     })
     .await
     .map(|session| session.hello.python_version.clone())
-}
-
-fn state_limit_bytes(config: &Config) -> u64 {
-    let allowed = config.session_memory_bytes.unwrap_or(u64::MAX);
-    allowed.min(device::available_bytes())
-}
-
-/// Runs what blocks where blocking is allowed.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
-) -> Result<T, MoveError> {
-    Ok(spawn_blocking(work).await??)
 }

@@ -16,6 +16,7 @@ mod context;
 mod device;
 mod environments;
 pub mod gpu;
+mod host_memory;
 mod job;
 mod life_end;
 mod line;
@@ -24,12 +25,14 @@ mod notebook;
 mod notice;
 mod outbox;
 mod packages;
+mod preparation;
 mod processes;
 mod report;
 mod sandbox;
 mod session;
 mod status;
 mod stop;
+mod transfer;
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -54,6 +57,7 @@ pub use crate::sandbox::{NetworkChoice, SandboxChoice};
 use crate::session::{Ground, Zygotes};
 pub use crate::status::Status;
 pub use crate::stop::Stop;
+use crate::transfer::Access;
 
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -146,7 +150,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     let end = config.leaves_at.map(LifeEnd::new);
     let session_gpu_memory = gpu::session_memory(config.gpu_mode, config.gpu_memory_bytes);
     let machine = Machine {
-        memory_bytes: device::memory().total_bytes,
+        memory_bytes: host_memory::memory().total_bytes,
         session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
         driver: gpus.driver,
         labels: config.labels.clone(),
@@ -176,10 +180,14 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     }
     let environments = Arc::new(Environments::new(&config.environments));
     let context = Context {
-        config,
         environments,
-        chunk_client,
-        cache: Arc::new(cache),
+        access: Access {
+            chunk_client,
+            cache: Arc::new(cache),
+            transport: config.transport,
+            memory_limit_bytes: config.session_memory_bytes,
+        },
+        config,
         slots,
         permits: Arc::new(Semaphore::new(slots)),
         stopping: CancellationToken::new(),
@@ -213,7 +221,7 @@ pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()>
     let tried =
         context::try_a_session(config, python, &Sharing::Open, sandbox.as_deref(), None).await;
     tried.map(drop).map_err(|error| {
-        let (why, _) = notice::why_not_started(&error);
+        let (why, _) = error.explained();
         anyhow::anyhow!(why.trim_end().to_owned())
     })
 }

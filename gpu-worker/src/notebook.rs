@@ -11,9 +11,10 @@ use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use crate::context::Context;
+use crate::job::{Deferred, Salvage};
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::{Deferred, Rest, Salvage, Session};
+use crate::session::{Rest, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -73,7 +74,7 @@ pub(crate) async fn serve_notebook(
             () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
                 if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
                     let patience = context.config.patience;
-                    let chunk_client = context.chunk_client.clone();
+                    let chunk_client = context.access.chunk_client.clone();
                     session = salvage.take(from, patience, chunk_client).await;
                 }
             }

@@ -23,7 +23,6 @@ pub(crate) use self::gpu::{
     no_room_on_the_host,
 };
 pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
-use crate::session::{Death, StartError};
 
 const SAFE: &str = "Your variables are as they were before the cell";
 
@@ -68,16 +67,20 @@ fn rest_error(what_happened: &str) -> RemoteError {
 }
 
 /// The session ended while the cell ran. `memory_bytes` is what it held when it was last looked at.
-pub(crate) fn session_died(death: &Death, memory_bytes: u64) -> RemoteError {
-    let how = death.status.map_or_else(
+pub(crate) fn session_died(
+    status: Option<ExitStatus>,
+    last_lines: &[String],
+    memory_bytes: u64,
+) -> RemoteError {
+    let how = status.map_or_else(
         || "closed its connections".to_owned(),
         |status| format!("ended ({})", describe(status)),
     );
-    let last_words = match death.last_lines.last() {
+    let last_words = match last_lines.last() {
         Some(line) => format!("; its last line was: {line}"),
         None => String::new(),
     };
-    let hint = match death.status.and_then(|status| status.signal()) {
+    let hint = match status.and_then(|status| status.signal()) {
         Some(9) => {
             "signal 9 often means that the machine's memory ran out: use less memory, or run the cell again"
         }
@@ -179,46 +182,9 @@ pub(crate) fn warning(line: &str) -> Output {
     }
 }
 
-pub(crate) fn not_started(problem: &StartError) -> RemoteError {
-    let (what_happened, hint) = why_not_started(problem);
+/// What happened, and what to do about it.
+pub(crate) fn not_started((what_happened, hint): (String, String)) -> RemoteError {
     error("SessionFailed", &what_happened, &hint)
-}
-
-/// And what to do about it.
-pub(crate) fn why_not_started(problem: &StartError) -> (String, String) {
-    let (lines, hint) = match problem {
-        StartError::Ended {
-            python, last_lines, ..
-        }
-        | StartError::Silent { python, last_lines } => (
-            last_lines.as_slice(),
-            format!("install baton and ipykernel for {}", python.display()),
-        ),
-        StartError::Spawn { python, .. } => (
-            &[][..],
-            format!(
-                "check that {} exists on the worker's machine",
-                python.display()
-            ),
-        ),
-        StartError::Version { python, .. } => (
-            &[][..],
-            format!(
-                "install the worker's version of baton for {}",
-                python.display()
-            ),
-        ),
-        _ => (&[][..], "tell the operator of the worker".to_owned()),
-    };
-    let mut what_happened = format!("The session could not start: {}", chain(problem));
-    for line in lines {
-        what_happened.push_str("\n  ");
-        what_happened.push_str(line);
-    }
-    if !lines.is_empty() {
-        what_happened.push('\n');
-    }
-    (what_happened, hint)
 }
 
 /// The versions of both ends, and the program of the session.
@@ -260,7 +226,7 @@ pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError
 }
 
 /// An error and what caused it, in one line.
-fn chain(error: &(dyn std::error::Error + 'static)) -> String {
+pub(crate) fn chain(error: &(dyn std::error::Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
@@ -281,13 +247,9 @@ mod tests {
 
     #[test]
     fn a_death_is_told_with_signal_and_memory() {
-        let death = Death {
-            status: Some(ExitStatus::from_raw(9)),
-            last_lines: vec!["Killed".to_owned()],
-            exceeded_memory_bytes: None,
-        };
+        let status = Some(ExitStatus::from_raw(9));
         assert_eq!(
-            session_died(&death, 3 << 30).value,
+            session_died(status, &["Killed".to_owned()], 3 << 30).value,
             "The Python process that ran the cell ended (signal 9) with 3 GiB of memory; \
              its last line was: Killed. Your variables are as they were before the cell"
         );
@@ -308,26 +270,6 @@ mod tests {
             told.value.contains("the worker Python 3.13"),
             "{}",
             told.value
-        );
-    }
-
-    #[test]
-    fn a_failed_start_shows_what_python_said() {
-        let problem = StartError::Ended {
-            python: "/venv/bin/python".into(),
-            status: Some(ExitStatus::from_raw(1 << 8)),
-            last_lines: vec!["No module named baton_shim".to_owned()],
-        };
-        let told = not_started(&problem);
-        assert!(told.value.contains("exit status: 1"), "{}", told.value);
-        assert!(
-            told.value.contains("\n  No module named baton_shim\n"),
-            "{}",
-            told.value
-        );
-        assert_eq!(
-            told.hint.as_deref(),
-            Some("install baton and ipykernel for /venv/bin/python")
         );
     }
 }

@@ -23,6 +23,7 @@ pub mod exclusive;
 mod fit;
 mod forecast;
 mod lesson;
+mod past;
 mod plot;
 mod rates;
 mod repairman;
@@ -38,11 +39,12 @@ pub use baton_scheduling::queue::{Seen, Survival};
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};
 pub use cores::on_all_cores;
-pub use fit::{AWAY, Fit, PastCell, TooLittle, fit, people_here, seconds};
+pub use fit::{AWAY, Fit, TooLittle, fit, people_here};
 pub use forecast::{
     Effort, Forecast, Method, PARTS, Solution, fewest_gpus, forecast, p99_wait, simulated, solution,
 };
 pub use lesson::{expected_wait, lesson_sentence};
+pub use past::{PastCell, seconds};
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};
 pub use repairman::{Repairman, repairman};

@@ -6,7 +6,7 @@ use clap::{Arg, Command, value_parser};
 
 use super::{flag, path_argument, python_argument, switch, with_flags};
 use crate::{
-    commands::plan::{policies::Cells, pool::PoolSize},
+    arguments::{Cells, PoolSize},
     settings::{Size, Value, flags_of},
 };
 

@@ -9,7 +9,7 @@ use std::{
 use anyhow::Context;
 use serde_json::{Value, json};
 
-use crate::{python, settings::Surroundings};
+use crate::{arguments::Place, python, settings::Surroundings};
 
 const SPECIFICATION: &str =
     include_str!("../../kernelspec/data/share/jupyter/kernels/baton/kernel.json");
@@ -31,23 +31,6 @@ const LOGOS: [(&str, &[u8]); 3] = [
 
 /// Where Jupyter finds kernels for all users.
 const SYSTEM: &str = "/usr/local/share/jupyter";
-
-/// For whom, and in which Python the kernel runs; without one, the Python beside this program.
-pub(crate) enum Place {
-    User {
-        python: Option<PathBuf>,
-    },
-    System {
-        python: Option<PathBuf>,
-    },
-    SysPrefix {
-        python: Option<PathBuf>,
-    },
-    Prefix {
-        prefix: PathBuf,
-        python: Option<PathBuf>,
-    },
-}
 
 pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result<ExitCode> {
     let (Place::User { python }

@@ -5,12 +5,14 @@
 //!
 //! **Invariant:** nothing here decides who may have a chunk; keys name no person.
 
+mod address;
 mod presign;
 mod room;
 #[cfg(test)]
 mod tests;
 
-use crate::config::{ObjectAddress, ObjectOptions};
+pub use address::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectOptions};
+
 use baton_broker_store::ObjectRow;
 use baton_protocol::{ChunkHash, Grant};
 use baton_transport::tls;

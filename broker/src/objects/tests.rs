@@ -1,7 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::config::ChunkPlace;
+use crate::objects::ChunkPlace;
 use baton_object_store_tests::Server;
 use jiff::Timestamp;
 

@@ -11,7 +11,7 @@ use super::{
     lives::new_name,
     tokens,
 };
-use crate::{engine::unix_ms, people::hash_of, words};
+use crate::{clock::unix_ms, people::hash_of, words};
 use baton_broker_queue::NotDone;
 use baton_broker_store::{PoolWorkerRow, StoreError};
 use baton_protocol::api::{JoinPool, Joined};

@@ -7,7 +7,7 @@ use super::{
     orders::{self, answer_of, expected, job_id},
     tokens,
 };
-use crate::{engine::unix_ms, words};
+use crate::{clock::unix_ms, words};
 use baton_broker_queue::pools::SeenWorker;
 use baton_broker_store::{PoolWorkerRow, StoreError};
 use std::{collections::HashMap, time::Duration};

@@ -7,8 +7,8 @@ use super::{
     orders,
 };
 use crate::{
-    engine::{Event, unix_ms},
-    leader_election::Leadership,
+    clock::unix_ms,
+    engine::{Event, Leadership},
 };
 use baton_broker_queue::pools::{PoolLook, PoolState, PoolsPresent};
 use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
-use crate::config::{ChunkPlace, ObjectOptions};
+use crate::objects::{ChunkPlace, ObjectOptions};
 use baton_broker_queue::Account;
 use baton_broker_store::{Database, ObjectRow, StateRow};
 use baton_object_store_tests::Server;

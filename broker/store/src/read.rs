@@ -8,8 +8,7 @@ use super::{
 };
 use baton_broker_queue::{Account, Loaded, OpenJob, Phase, Remainder, Spent, of_cell};
 use baton_protocol::{
-    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission,
-    WorkerId, decode,
+    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
 };
 use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;

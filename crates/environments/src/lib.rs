@@ -10,12 +10,14 @@
 //! **Invariant:** an environment is used only after its last step has written that it is complete.
 
 mod build;
+mod errors;
 mod folder;
 mod lock;
 mod packages;
 mod uv;
 
-pub use build::{BuildError, Builder, OWN_PACKAGES, Runner, Step, build};
+pub use build::{Builder, OWN_PACKAGES, Runner, Step, build};
+pub use errors::BuildError;
 pub use folder::{Folder, FolderError, Held, Place, Taken, Vacant};
 pub use lock::{LockError, digest, read_lock};
 pub use packages::{installed, packages_of, site_packages};

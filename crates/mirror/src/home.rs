@@ -3,4 +3,3 @@
 mod arriving;
 pub(crate) mod commit;
 pub(crate) mod listing;
-pub(crate) mod places;

@@ -23,6 +23,7 @@ mod folder;
 mod home;
 mod links;
 mod mirror;
+mod places;
 mod root;
 mod transfer;
 mod trash;

@@ -23,7 +23,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use baton_protocol::files::RelativePath;
 
 use crate::folder::{Below, Folder, Place, Status};
-use crate::home::places::move_file;
+use crate::places::move_file;
 use crate::walk::{TRASH, below};
 
 /// Where one notebook's folder has its trash.

@@ -12,7 +12,7 @@ pub use timetable::{Lesson, LessonOutlook, LessonWait, PastLesson};
 
 use crate::{
     EnvironmentState, GroupId, JobId, JobKind, Lock, Machine, Outcome, Period, Priority,
-    proxy::Estimate, worker::Device,
+    estimate::Estimate, worker::Device,
 };
 use serde::{Deserialize, Deserializer, Serialize};
 use utoipa::ToSchema;

@@ -66,3 +66,21 @@ pub type CallId = u64;
 
 /// Rises with every assignment; a worker that holds a smaller one is too late, and harmless.
 pub type FencingNumber = u64;
+
+/// Names one file of one proxy. Whoever knows it may have the file, so it is random and is never logged.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(transparent)]
+pub struct HeldKey(pub Uuid);
+
+impl HeldKey {
+    #[must_use]
+    pub fn random() -> Self {
+        Self(Uuid::new_v4())
+    }
+}
+
+impl fmt::Debug for HeldKey {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("HeldKey(hidden)")
+    }
+}

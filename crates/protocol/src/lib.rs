@@ -13,6 +13,7 @@ pub mod api;
 mod chunk;
 mod codec;
 mod environment;
+mod estimate;
 pub mod files;
 mod grant;
 mod ids;
@@ -25,6 +26,7 @@ pub mod proxy;
 mod queue_position;
 mod saved_state;
 pub mod shim;
+mod snapshot;
 mod state;
 pub mod worker;
 
@@ -36,7 +38,7 @@ pub use environment::{
 };
 pub use files::Payload;
 pub use grant::{Grant, Grants};
-pub use ids::{CallId, FencingNumber, GroupId, JobId, NotebookId, SessionId, WorkerId};
+pub use ids::{CallId, FencingNumber, GroupId, HeldKey, JobId, NotebookId, SessionId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, ClientJob, ClientJobError, GpuUsage, JobKind, Outcome, Period,
     Priority, RemoteError, Submission, Usage,
@@ -46,7 +48,7 @@ pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
 pub use output::{JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;
 pub use saved_state::{AboutState, SavedState};
-pub use state::{HeldKey, HeldState, Holder, State};
+pub use state::{HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
 pub const PROTOCOL_VERSION: u32 = 3;

@@ -3,7 +3,7 @@
 //! One Unix socket for each proxy, in a folder that only its user can enter, with frames as in [`crate::shim`].
 //! The worker asks once on each connection; a frame that carries a [`Bundle`] carries its file, too.
 
-use crate::{HeldKey, shim::Delta};
+use crate::{HeldKey, snapshot::Delta};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 

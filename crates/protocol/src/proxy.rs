@@ -3,6 +3,8 @@
 //! The proxy says hello and is welcomed or refused. Then it submits jobs and receives their events. After a reconnect
 //! it sends `Resume` for each job that it waits for; the broker repeats all events after the given number.
 
+pub use crate::estimate::Estimate;
+
 use crate::{
     JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, Requirement, State, Submission,
     api::MovedBack,
@@ -176,12 +178,4 @@ pub enum WaitingReason {
         /// What the connected workers are, each kind once.
         connected: Vec<String>,
     },
-}
-
-/// In how many milliseconds from now a job starts: one of ten before `lower`, one of ten after `upper`.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
-pub struct Estimate {
-    pub lower_ms: u64,
-    pub middle_ms: u64,
-    pub upper_ms: u64,
 }

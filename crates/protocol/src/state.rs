@@ -1,9 +1,7 @@
 //! Where the bytes of a message between two object tables are.
 
-use crate::{ChunkHash, Manifest, StateVersion, memory::Enclosed};
+use crate::{ChunkHash, HeldKey, Manifest, StateVersion, memory::Enclosed};
 use serde::{Deserialize, Serialize};
-use std::fmt;
-use uuid::Uuid;
 
 /// State on its way between proxy and worker. The broker forwards it and never looks inside.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
@@ -70,22 +68,4 @@ pub struct Holder {
     pub host: String,
     /// The path of a Unix socket.
     pub socket: String,
-}
-
-/// Names one file of one proxy. Whoever knows it may have the file, so it is random and is never logged.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
-pub struct HeldKey(pub Uuid);
-
-impl HeldKey {
-    #[must_use]
-    pub fn random() -> Self {
-        Self(Uuid::new_v4())
-    }
-}
-
-impl fmt::Debug for HeldKey {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("HeldKey(hidden)")
-    }
 }

@@ -13,6 +13,10 @@ use serde::{Serialize, de::DeserializeOwned};
 
 use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT, tls};
 
+mod exchange;
+
+pub(crate) use exchange::authorization;
+
 /// How long the broker may send no byte of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -41,7 +45,7 @@ impl Api {
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
             .tcp_nodelay(true)
-            .tls_backend_preconfigured(tls::client_of(dial)?);
+            .tls_backend_preconfigured(dial.accepted()?);
         if let BrokerAddress::Unix(path) = &dial.address {
             builder = builder.unix_socket(path.as_path());
         }
@@ -106,7 +110,7 @@ impl Api {
         request: RequestBuilder,
         path: &str,
     ) -> Result<Response, LinkError> {
-        let request = match Box::pin(self.dial.authorization()).await? {
+        let request = match Box::pin(authorization(&self.dial)).await? {
             Some(authorization) => request.header(AUTHORIZATION, authorization),
             None => request,
         };

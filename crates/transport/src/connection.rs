@@ -17,7 +17,8 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    Dial, LinkError, api,
+    Dial, LinkError,
+    api::{self, authorization},
     dial::{CONNECT_TIMEOUT, Duplex},
 };
 
@@ -59,7 +60,7 @@ async fn connect_once<Incoming, Outgoing>(
     dial: &Dial,
     path: &str,
 ) -> Result<Connection<Incoming, Outgoing>, LinkError> {
-    let authorization = dial.authorization().await?;
+    let authorization = authorization(dial).await?;
     let socket = dial.open().await?;
     let url = dial.url(path).replacen("http", "ws", 1);
     let uri = url

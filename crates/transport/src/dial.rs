@@ -1,8 +1,9 @@
-//! The broker's address, and the token for it.
+//! The broker's address, and how it is reached.
 
-use std::{fmt, io, path::PathBuf, sync::Arc, time::Duration};
+use std::{io, path::PathBuf, time::Duration};
 
 use baton_protocol::address::BrokerAddress;
+use rustls::ClientConfig;
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
@@ -10,66 +11,9 @@ use tokio::{
 };
 use tokio_tungstenite::tungstenite::http::Uri;
 
-use crate::{LinkError, exchange::Exchanged, tls};
+use crate::{LinkError, Token, tls};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-
-/// A secret. It is never shown.
-#[derive(Clone)]
-pub struct Token {
-    text: String,
-    /// What the broker gave for it, where it must not be shown at every request.
-    exchanged: Option<Arc<Exchanged>>,
-}
-
-impl PartialEq for Token {
-    fn eq(&self, other: &Self) -> bool {
-        self.text == other.text
-    }
-}
-
-impl Eq for Token {}
-
-impl Token {
-    /// Blanks around it, as a file has them at its end, do not count.
-    #[must_use]
-    pub fn new(text: &str) -> Self {
-        Self {
-            text: text.trim().to_owned(),
-            exchanged: None,
-        }
-    }
-
-    /// That of a notebook server of JupyterHub, which opens the server, too: the broker sees it only to give another
-    /// one for it.
-    #[must_use]
-    pub fn of_notebook_server(text: &str) -> Self {
-        Self {
-            exchanged: Some(Arc::default()),
-            ..Self::new(text)
-        }
-    }
-
-    /// A mark of these bytes for one purpose: the same for the same token, and without the token of no use for
-    /// finding out the bytes.
-    #[must_use]
-    pub fn mark(&self, purpose: &str, bytes: &[u8]) -> [u8; 16] {
-        let key = blake3::derive_key(purpose, self.text.as_bytes());
-        let mut mark = [0; 16];
-        mark.copy_from_slice(&blake3::keyed_hash(&key, bytes).as_bytes()[..16]);
-        mark
-    }
-
-    pub(crate) fn bearer(&self) -> String {
-        format!("Bearer {}", self.text)
-    }
-}
-
-impl fmt::Debug for Token {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        formatter.write_str("hidden")
-    }
-}
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Dial {
@@ -85,24 +29,10 @@ pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 impl<Socket: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Socket {}
 
 impl Dial {
-    /// What a request carries to say who asks.
-    pub(crate) async fn authorization(&self) -> Result<Option<String>, LinkError> {
-        let Some(token) = &self.token else {
-            return Ok(None);
-        };
-        Ok(Some(match &token.exchanged {
-            Some(exchanged) => exchanged.token(self, token).await?.bearer(),
-            None => token.bearer(),
-        }))
-    }
-
     /// Whether what the broker refused was given for a token that it may give another one for. It is forgotten.
     pub(crate) fn was_exchanged(&self) -> bool {
-        let exchanged = self
-            .token
-            .as_ref()
-            .and_then(|token| token.exchanged.as_ref());
-        exchanged.map(|exchanged| exchanged.forget()).is_some()
+        let exchanged = self.token.as_ref().and_then(Token::exchanged);
+        exchanged.map(|exchanged| exchanged.set(None)).is_some()
     }
 
     /// The URL of a path of the API. On a Unix socket its host means nothing.
@@ -110,6 +40,14 @@ impl Dial {
         match &self.address {
             BrokerAddress::Unix(_) => format!("http://baton{path}"),
             BrokerAddress::Http(url) => format!("{url}{path}"),
+        }
+    }
+
+    /// What is accepted of the broker. Without encryption that is nothing.
+    pub(crate) fn accepted(&self) -> Result<ClientConfig, LinkError> {
+        match self.address.is_encrypted() {
+            true => tls::client(self.ca_file.as_deref()),
+            false => Ok(tls::no_client()),
         }
     }
 
@@ -187,26 +125,5 @@ mod tests {
         check("https://broker", "broker", 443);
         check("http://[::1]:8470/services/baton", "::1", 8470);
         assert_eq!(host_and_port("http://a b"), None);
-    }
-
-    #[test]
-    fn a_mark_needs_the_token() {
-        let mark = |token, purpose, bytes: &[u8]| Token::new(token).mark(purpose, bytes);
-        let one = mark("a", "test", b"x = 1");
-        assert_eq!(one, mark("a", "test", b"x = 1"));
-        for other in [
-            mark("b", "test", b"x = 1"),
-            mark("a", "other", b"x = 1"),
-            mark("a", "test", b"x = 2"),
-        ] {
-            assert_ne!(one, other);
-        }
-    }
-
-    #[test]
-    fn a_token_is_not_shown() {
-        let token = Token::new("  s3cret\n");
-        assert_eq!(format!("{token:?}"), "hidden");
-        assert_eq!(token.bearer(), "Bearer s3cret");
     }
 }

@@ -1,10 +1,8 @@
 //! What can go wrong between a client and its broker, one variant for each thing that a caller can act on.
 
-use std::{error::Error, path::PathBuf, time::Duration};
+use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
 use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
-
-use crate::tls::TlsProblem;
 
 type Source = Box<dyn Error + Send + Sync>;
 
@@ -115,6 +113,60 @@ impl LinkError {
             Self::StoreFull { .. } | Self::Certificate { .. } | Self::ObjectRefused { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
+        }
+    }
+}
+
+/// Why a connection is not safe.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum TlsProblem {
+    Expired,
+    NotYetValid,
+    UnknownAuthority,
+    /// The names that the certificate is for, where they are known.
+    OtherName(Vec<String>),
+    Revoked,
+    NotEncrypted,
+    /// In the words of the library.
+    Other(String),
+}
+
+impl fmt::Display for TlsProblem {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Expired => formatter.write_str("its certificate has expired"),
+            Self::NotYetValid => formatter.write_str("its certificate is not valid yet"),
+            Self::UnknownAuthority => formatter
+                .write_str("its certificate is from an authority that this machine does not trust"),
+            Self::OtherName(names) if names.is_empty() => {
+                formatter.write_str("its certificate is for another host name")
+            }
+            Self::OtherName(names) => {
+                write!(formatter, "its certificate is for {}", names.join(", "))
+            }
+            Self::Revoked => formatter.write_str("its certificate was revoked"),
+            Self::NotEncrypted => formatter.write_str("it does not use encryption"),
+            Self::Other(words) => formatter.write_str(words),
+        }
+    }
+}
+
+impl TlsProblem {
+    /// What to do about it.
+    #[must_use]
+    pub fn hint(&self) -> &'static str {
+        match self {
+            Self::Expired | Self::NotYetValid => {
+                "the operator of the broker must renew it; also check this machine's clock"
+            }
+            Self::UnknownAuthority => {
+                "set `ca_file` (BATON_CA_FILE) to the authority's certificate, which the operator of the broker has"
+            }
+            Self::OtherName(_) => "use that name in `broker_address` (BATON_BROKER_ADDRESS)",
+            Self::NotEncrypted => {
+                "begin `broker_address` (BATON_BROKER_ADDRESS) with http:// if that is intended, or give the broker a certificate"
+            }
+            Self::Revoked | Self::Other(_) => "ask the operator of the broker",
         }
     }
 }

@@ -5,7 +5,7 @@
 
 use std::{
     error::Error,
-    fmt, fs, io,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -17,7 +17,8 @@ use rustls::{
 };
 use tokio_rustls::TlsConnector;
 
-use crate::{Dial, LinkError};
+use crate::LinkError;
+pub use crate::errors::TlsProblem;
 
 /// All of Baton encrypts with this one.
 #[must_use]
@@ -42,12 +43,9 @@ pub fn client(ca_file: Option<&Path>) -> Result<ClientConfig, LinkError> {
     Ok(with_roots(roots))
 }
 
-/// The same for one broker. Without encryption nothing is accepted, and nothing read.
-pub(crate) fn client_of(dial: &Dial) -> Result<ClientConfig, LinkError> {
-    match dial.address.is_encrypted() {
-        true => client(dial.ca_file.as_deref()),
-        false => Ok(with_roots(RootCertStore::empty())),
-    }
+/// Accepts nothing, for a connection without encryption.
+pub(crate) fn no_client() -> ClientConfig {
+    with_roots(RootCertStore::empty())
 }
 
 fn add_file(roots: &mut RootCertStore, path: &Path) -> Result<(), Box<dyn Error + Send + Sync>> {
@@ -84,60 +82,6 @@ pub(crate) async fn connector(ca_file: Option<PathBuf>) -> Result<TlsConnector, 
 
 pub(crate) fn server_name(host: String) -> Option<ServerName<'static>> {
     ServerName::try_from(host).ok()
-}
-
-/// Why a connection is not safe.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum TlsProblem {
-    Expired,
-    NotYetValid,
-    UnknownAuthority,
-    /// The names that the certificate is for, where they are known.
-    OtherName(Vec<String>),
-    Revoked,
-    NotEncrypted,
-    /// In the words of the library.
-    Other(String),
-}
-
-impl fmt::Display for TlsProblem {
-    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::Expired => formatter.write_str("its certificate has expired"),
-            Self::NotYetValid => formatter.write_str("its certificate is not valid yet"),
-            Self::UnknownAuthority => formatter
-                .write_str("its certificate is from an authority that this machine does not trust"),
-            Self::OtherName(names) if names.is_empty() => {
-                formatter.write_str("its certificate is for another host name")
-            }
-            Self::OtherName(names) => {
-                write!(formatter, "its certificate is for {}", names.join(", "))
-            }
-            Self::Revoked => formatter.write_str("its certificate was revoked"),
-            Self::NotEncrypted => formatter.write_str("it does not use encryption"),
-            Self::Other(words) => formatter.write_str(words),
-        }
-    }
-}
-
-impl TlsProblem {
-    /// What to do about it.
-    #[must_use]
-    pub fn hint(&self) -> &'static str {
-        match self {
-            Self::Expired | Self::NotYetValid => {
-                "the operator of the broker must renew it; also check this machine's clock"
-            }
-            Self::UnknownAuthority => {
-                "set `ca_file` (BATON_CA_FILE) to the authority's certificate, which the operator of the broker has"
-            }
-            Self::OtherName(_) => "use that name in `broker_address` (BATON_BROKER_ADDRESS)",
-            Self::NotEncrypted => {
-                "begin `broker_address` (BATON_BROKER_ADDRESS) with http:// if that is intended, or give the broker a certificate"
-            }
-            Self::Revoked | Self::Other(_) => "ask the operator of the broker",
-        }
-    }
 }
 
 /// Whether encryption is what failed.

@@ -9,9 +9,10 @@ use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::job::{EventSink, LastWord, Names, Order};
+use crate::job::{LastWord, Names, Order};
 use crate::mirror::Questions;
 use crate::outbox::Outbox;
+use crate::report::EventSink;
 
 /// A job that this worker holds, until its last event is acknowledged.
 pub(super) struct Assignment {

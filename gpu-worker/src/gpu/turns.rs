@@ -12,7 +12,7 @@ use super::{
     shared::{OpenError, PRELOAD, SharedGpu},
     trial,
 };
-use crate::device;
+use crate::host_memory;
 
 const DRIVER: &str = "libcuda.so.1";
 
@@ -89,7 +89,7 @@ fn listen(
         let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
         let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
         let gpu = SharedGpu::listen(runtime_folder, limit_bytes, settings, name, monitored)?;
-        gpu.follow_host(move || device::available_bytes() / share);
+        gpu.follow_host(move || host_memory::available_bytes() / share);
         Ok::<_, OpenError>(gpu)
     };
     if seen.len() < 2 {
@@ -130,7 +130,7 @@ fn settings(total_bytes: u64, host_share: u64) -> Settings {
     let mut settings = Settings::new(Memory {
         usable_bytes,
         reserve_bytes: usable_bytes / 10,
-        host_bytes: device::available_bytes() / host_share,
+        host_bytes: host_memory::available_bytes() / host_share,
     });
     settings.drain_limit = Duration::from_secs(60);
     settings

@@ -34,14 +34,15 @@ use self::collecting::Collected;
 use self::limits::Cancel;
 use self::speech::tell;
 use super::prepare::Ready;
-use super::state::Assembled;
-use super::transfer::Transport;
+
 use super::{Ending, Names, Order};
 use crate::batch::Batcher;
-use crate::context::{Context, MoveError};
+use crate::context::Context;
 use crate::life_end::LifeEnd;
 use crate::notice::{self, Limit};
 use crate::session::{Session, SessionEvent};
+use crate::transfer::TransferError;
+use crate::transfer::{Assembled, Transport};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
@@ -158,7 +159,7 @@ enum Phase<'context> {
     /// The cell waits for names of the notebook, which come.
     Fetching {
         since: Instant,
-        fetched: BoxFuture<'context, Result<Assembled, MoveError>>,
+        fetched: BoxFuture<'context, Result<Assembled, TransferError>>,
     },
     /// The cell has ended; what changed is read and uploaded.
     Collecting {
@@ -182,7 +183,7 @@ enum Event {
     Stopping,
     /// The last answer to a question for names.
     Names(Option<Names>),
-    Fetched(Result<Assembled, MoveError>),
+    Fetched(Result<Assembled, TransferError>),
     Collected(Collected),
     MemoryDue,
     OutputDue,
@@ -257,7 +258,8 @@ impl Run<'_> {
                     let error = notice::out_of_memory(self.memory_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
                 }
-                let error = notice::session_died(&death, self.memory_bytes);
+                let error =
+                    notice::session_died(death.status, &death.last_lines, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
             Event::Permitted => {

@@ -9,19 +9,18 @@
 //! before. After anything but a cell that ended by itself, whose state came home whole, the session is ended: the
 //! notebook has given up the object table that it shared with it.
 
+mod away;
 mod cell;
+mod deferred;
 mod plan;
 mod prepare;
-mod state;
-pub(crate) mod transfer;
+mod salvage;
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::shim::ToSession;
 use baton_protocol::{
-    ChunkHash, FencingNumber, JobEvent, JobId, Outcome, Payload, RemoteError, State, Submission,
-    Usage,
+    ChunkHash, JobEvent, Outcome, Payload, RemoteError, State, Submission, Usage,
 };
 use tokio::sync::{Notify, mpsc, watch};
 use tokio_util::sync::CancellationToken;
@@ -30,9 +29,12 @@ use crate::context::Context;
 use crate::gpu::{Cell, Membership};
 use crate::mirror::Questions;
 use crate::notice;
-use crate::outbox::event_bytes;
-use crate::report::Report;
-use crate::session::{Away, Deferred, Salvage, Session};
+use crate::report::EventSink;
+use crate::session::Session;
+
+use self::away::Away;
+pub(crate) use self::deferred::Deferred;
+pub(crate) use self::salvage::Salvage;
 
 /// A job and the ends of everything that its task hears.
 pub(crate) struct Order {
@@ -100,37 +102,6 @@ impl Drop for LastWord {
             let error = notice::session_failed("The worker failed while it ran the cell");
             self.say(Ending::without_state(Outcome::WorkerLost, error));
         }
-    }
-}
-
-#[derive(Clone)]
-pub(crate) struct EventSink {
-    pub(crate) job: JobId,
-    pub(crate) fencing: FencingNumber,
-    /// Without a bound of its own; `unsent_bytes` bounds the only events that come in numbers.
-    pub(crate) reports: mpsc::UnboundedSender<Report>,
-    /// How much the broker has not yet acknowledged. The agent takes off what it hears of.
-    pub(crate) unsent_bytes: Arc<AtomicUsize>,
-    /// What the session held at the last look; the agent tells the broker.
-    pub(crate) memory_bytes: Arc<AtomicU64>,
-}
-
-impl EventSink {
-    pub(crate) fn send(&self, event: JobEvent) {
-        self.unsent_bytes
-            .fetch_add(event_bytes(&event), Ordering::Relaxed);
-        // Without an agent nobody wants to know.
-        let _ = self.reports.send(Report::Job {
-            job: self.job,
-            fencing: self.fencing,
-            event: Box::new(event),
-        });
-    }
-
-    /// The broker takes less than the cell writes: outputs wait.
-    pub(crate) fn is_full(&self) -> bool {
-        const LIMIT_BYTES: usize = 32 << 20;
-        self.unsent_bytes.load(Ordering::Relaxed) > LIMIT_BYTES
     }
 }
 

@@ -10,14 +10,16 @@ use baton_chunks::Ledger;
 use baton_protocol::{JobEvent, Outcome, StateVersion};
 
 use super::plan::{Plan, plan};
-use super::state::Assembled;
-use super::transfer::{Source, Transport, open, receive};
+
+use super::deferred::Deferred;
 use super::{Ending, Order};
-use crate::context::{Context, MoveError};
+use crate::context::Context;
 use crate::gpu::Cell;
 use crate::mirror::{self, SessionMirror};
 use crate::notice;
-use crate::session::{Deferred, Rest, Session};
+use crate::session::{Rest, Session};
+use crate::transfer::TransferError;
+use crate::transfer::{Assembled, Source, Transport, open, receive};
 
 /// Everything is here; the next step can be seen by the student.
 pub(crate) struct Ready<'context> {
@@ -69,7 +71,7 @@ pub(crate) async fn prepare<'context>(
         let held = usable.and_then(|session| session.held_for(base));
         let plan = plan(held.map(|held| held.version), base);
         let opened = match plan {
-            Plan::Continue | Plan::StartFresh => open(context, state).await,
+            Plan::Continue | Plan::StartFresh => open(&context.access, state).await,
             Plan::AskForState => None,
         };
         let Some((source, transport)) = opened else {
@@ -122,7 +124,7 @@ async fn go_on(
         gpu.cell(Cell::Expected);
     }
     let held = session.take_held(base).map(|held| held.ledger);
-    let state = receive(context, source, held.unwrap_or_default())
+    let state = receive(&context.access, source, held.unwrap_or_default())
         .await
         .map_err(|error| state_lost(&error))?;
     let session = place.take().ok_or_else(shutting_down)?;
@@ -143,7 +145,7 @@ async fn memory_is_kept(
                 Rest::Ended(death) => {
                     *place = None;
                     deferred.lose_session();
-                    let error = notice::session_died(&death, 0);
+                    let error = notice::session_died(death.status, &death.last_lines, 0);
                     return Err(Ending::without_state(Outcome::WorkerLost, error));
                 }
                 Rest::Released => {}
@@ -166,7 +168,7 @@ async fn start_fresh(
 ) -> Result<(Session, Assembled), Ending> {
     let session = start_session(context, order, python);
     let state = async {
-        let assembled = receive(context, source, Ledger::default()).await;
+        let assembled = receive(&context.access, source, Ledger::default()).await;
         assembled.map_err(|error| state_lost(&error))
     };
     let (session, state) = tokio::try_join!(session, state)?;
@@ -212,7 +214,7 @@ async fn start_session(
             }
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
-                let told = notice::not_started(&error);
+                let told = notice::not_started(error.explained());
                 let tried = match &order.environment {
                     Some(_) => context.try_a_session_of(python).await.map(drop),
                     None => context.try_a_session().await,
@@ -230,15 +232,15 @@ async fn start_session(
 async fn mirror_for(
     context: &Arc<Context>,
     order: &mut Order,
-) -> Result<Option<SessionMirror>, MoveError> {
+) -> Result<Option<SessionMirror>, TransferError> {
     let (Some(folder), Some(questions)) =
         (&order.submission.cell.notebook_folder, &mut order.questions)
     else {
         return Ok(None);
     };
-    match mirror::sees(context, folder, questions).await {
+    match mirror::sees(context.config.files, folder, questions).await {
         true => Ok(None),
-        false => SessionMirror::create(context, folder).map(Some),
+        false => SessionMirror::create(&context.config, &context.access, folder).map(Some),
     }
 }
 
@@ -258,12 +260,12 @@ async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Endi
     Ok(())
 }
 
-fn files_lost(error: &MoveError) -> Ending {
+fn files_lost(error: &TransferError) -> Ending {
     tracing::warn!(%error, "A notebook's files could not be mirrored");
     Ending::without_state(Outcome::WorkerLost, notice::files_lost(error))
 }
 
-fn state_lost(error: &MoveError) -> Ending {
+fn state_lost(error: &TransferError) -> Ending {
     tracing::warn!(%error, "State could not be fetched");
     Ending::without_state(Outcome::WorkerLost, notice::state_lost(error))
 }

@@ -11,8 +11,8 @@ use baton_protocol::{ChunkHash, Piece};
 use tokio::task::spawn_blocking;
 
 use super::{SessionMirror, lock};
-use crate::context::{Context, MoveError};
 use crate::notice;
+use crate::transfer::{Access, TransferError};
 
 #[derive(Default)]
 pub(crate) struct Collected {
@@ -27,10 +27,11 @@ pub(crate) struct Collected {
 /// The session is quiet meanwhile; what it still writes is a difference after the next cell.
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
-) -> impl Future<Output = Result<Collected, MoveError>> + Send + 'static {
+) -> impl Future<Output = Result<Collected, TransferError>> + Send + 'static {
     let notes = std::mem::take(&mut mirror.notes);
     let collecting = Collecting {
-        context: mirror.context.clone(),
+        limit_bytes: mirror.config.files_limit_bytes,
+        access: mirror.access.clone(),
         mirror: mirror.mirror.clone(),
         notes,
     };
@@ -38,18 +39,19 @@ pub(crate) fn collect(
 }
 
 struct Collecting {
-    context: Arc<Context>,
+    limit_bytes: u64,
+    access: Access,
     mirror: Arc<Mutex<Mirror>>,
     notes: Vec<String>,
 }
 
 impl Collecting {
-    async fn run(mut self) -> Result<Collected, MoveError> {
+    async fn run(mut self) -> Result<Collected, TransferError> {
         let mirror = self.mirror.clone();
         let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan()).await??);
         self.notes.extend(notice::files_missing(&scan.missing));
-        let (fitting, left) = fitting(&scan.differences, self.context.config.files_limit_bytes);
-        let limit_bytes = self.context.config.files_limit_bytes;
+        let (fitting, left) = fitting(&scan.differences, self.limit_bytes);
+        let limit_bytes = self.limit_bytes;
         self.notes
             .extend(left.iter().map(|(path, bytes)| match bytes {
                 Some(bytes) => notice::file_too_large(path, *bytes, limit_bytes),
@@ -82,7 +84,7 @@ impl Collecting {
         }
         let payload = match changes.is_empty() {
             true => None,
-            false => Some(send_payload(&self.context.chunk_client, &changes).await?),
+            false => Some(send_payload(&self.access.chunk_client, &changes).await?),
         };
         let list = payload.iter().flat_map(|payload| &payload.0);
         let pieces = list.chain(written.values().flat_map(|content| &content.pieces));
@@ -108,11 +110,11 @@ impl Collecting {
         &self,
         scan: &Arc<Scan>,
         path: &RelativePath,
-    ) -> Result<Option<Content>, MoveError> {
+    ) -> Result<Option<Content>, TransferError> {
         let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
         let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
         match found {
-            Some(file) => Ok(Some(read_file(&self.context.chunk_client, file).await?)),
+            Some(file) => Ok(Some(read_file(&self.access.chunk_client, file).await?)),
             None => Ok(None),
         }
     }

@@ -32,8 +32,9 @@ pub(crate) use self::collect::{Collected, collect};
 pub(crate) use self::questions::Questions;
 pub(crate) use self::watch::Watching;
 use self::watch::{Opened, Watch, Watched};
-use crate::context::{Context, MoveError};
+use crate::Config;
 use crate::notice;
+use crate::transfer::{Access, TransferError};
 
 /// Which sessions get a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -61,7 +62,8 @@ pub(crate) struct SessionMirror {
     waiting: HashMap<RelativePath, Vec<Opened>>,
     asked: HashMap<u64, RelativePath>,
     fillings: JoinSet<(RelativePath, Result<(), i32>)>,
-    context: Arc<Context>,
+    config: Config,
+    access: Access,
     /// For the student, once for each mirror.
     notes: Vec<String>,
     _folder: PrivateFolder,
@@ -91,11 +93,11 @@ pub(crate) fn this_machine() -> String {
 /// name somebody else's folder.) A worker that runs as root, which no permissions stop, asks for more: the folder must
 /// belong to who made the file.
 pub(crate) async fn sees(
-    context: &Context,
+    choice: FilesChoice,
     folder: &NotebookFolder,
     questions: &mut Questions,
 ) -> bool {
-    if context.config.files != FilesChoice::Auto {
+    if choice != FilesChoice::Auto {
         return false;
     }
     match Root::open(Path::new(&folder.path)) {
@@ -125,16 +127,17 @@ async fn prove(root: &Root, questions: &mut Questions) -> bool {
 
 impl SessionMirror {
     pub(crate) fn create(
-        context: &Arc<Context>,
+        config: &Config,
+        access: &Access,
         notebook_folder: &NotebookFolder,
-    ) -> Result<Self, MoveError> {
-        let mirrors = &context.config.mirrors;
+    ) -> Result<Self, TransferError> {
+        let mirrors = &config.mirrors;
         let private = std::fs::create_dir_all(mirrors)
             .map_err(|source| FilesError::Io {
                 path: mirrors.clone(),
                 source,
             })
-            .map_err(MoveError::from)
+            .map_err(TransferError::from)
             .and_then(|()| Ok(PrivateFolder::create_in(mirrors, &purpose())?))?;
         let notebook_folder = PathBuf::from(&notebook_folder.path);
         let name = notebook_folder
@@ -151,7 +154,8 @@ impl SessionMirror {
             waiting: HashMap::new(),
             asked: HashMap::new(),
             fillings: JoinSet::new(),
-            context: context.clone(),
+            config: config.clone(),
+            access: access.clone(),
             notes: Vec::new(),
             _folder: private,
         })
@@ -185,7 +189,7 @@ impl SessionMirror {
 
     /// Tells what the session opens and removes, from its start on.
     pub(crate) fn watch(&self) -> std::io::Result<(Watch, Watching)> {
-        let watched = match self.context.config.files {
+        let watched = match self.config.files {
             FilesChoice::Copy => Watched::Removals,
             FilesChoice::Auto | FilesChoice::Mirror => Watched::RemovalsAndOpens,
         };
@@ -201,7 +205,7 @@ impl SessionMirror {
                 return;
             };
             lock(&self.mirror).removals_are_seen();
-            self.opened = Some(opened).filter(|_| self.context.config.files != FilesChoice::Copy);
+            self.opened = Some(opened).filter(|_| self.config.files != FilesChoice::Copy);
         }
     }
 
@@ -210,7 +214,7 @@ impl SessionMirror {
         &mut self,
         cell: &Cell,
         questions: Questions,
-    ) -> Result<(), MoveError> {
+    ) -> Result<(), TransferError> {
         let questions = self.questions.insert(questions);
         let said = cell
             .notebook_folder
@@ -219,7 +223,7 @@ impl SessionMirror {
         let mut listing = None;
         if let Some(payload) = said {
             // One that is too old to be read is asked for like any other.
-            listing = open_payload::<Listing>(&self.context.chunk_client, payload)
+            listing = open_payload::<Listing>(&self.access.chunk_client, payload)
                 .await
                 .ok();
         }
@@ -227,7 +231,7 @@ impl SessionMirror {
             Some(listing) if lock(&self.mirror).continues(&listing) => listing,
             _ => match questions.ask_and_wait(&FilesWanted::Listing {}).await? {
                 FilesAnswer::Listing(listing) => listing,
-                _ => return Err(MoveError::Answer),
+                _ => return Err(TransferError::Answer),
             },
         };
         if listing.cut && listing.base.is_none() {
@@ -237,12 +241,10 @@ impl SessionMirror {
         let paths = match self.opened {
             Some(_) => lock(&self.mirror).named_in(&cell.code),
             None => {
-                let (paths, more) =
-                    lock(&self.mirror).waiting(self.context.config.files_limit_bytes);
+                let (paths, more) = lock(&self.mirror).waiting(self.config.files_limit_bytes);
                 if more {
-                    self.notes.push(notice::files_not_copied(
-                        self.context.config.files_limit_bytes,
-                    ));
+                    self.notes
+                        .push(notice::files_not_copied(self.config.files_limit_bytes));
                 }
                 paths
             }
@@ -251,7 +253,7 @@ impl SessionMirror {
     }
 
     /// What somebody opens later is asked for one by one.
-    async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), MoveError> {
+    async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), TransferError> {
         let Some(questions) = self.questions.as_mut().filter(|_| !paths.is_empty()) else {
             return Ok(());
         };
@@ -259,7 +261,7 @@ impl SessionMirror {
             paths: paths.clone(),
         };
         let FilesAnswer::Contents(contents) = questions.ask_and_wait(&wanted).await? else {
-            return Err(MoveError::Answer);
+            return Err(TransferError::Answer);
         };
         for (path, content) in paths.iter().zip(contents) {
             // What is not there any more fails when the cell opens it.
@@ -269,7 +271,7 @@ impl SessionMirror {
                 .blocking(move |mirror| mirror.open_placeholder(&path))
                 .await?;
             if let Some((file, _)) = opened {
-                fill(self.context.clone(), self.mirror.clone(), file, content).await?;
+                fill(self.access.clone(), self.mirror.clone(), file, content).await?;
             }
         }
         Ok(())
@@ -309,7 +311,7 @@ impl SessionMirror {
             opened.waiting.refuse(libc::EIO);
             return;
         };
-        let limit_bytes = self.context.config.files_limit_bytes;
+        let limit_bytes = self.config.files_limit_bytes;
         if opened.placeholder.bytes > limit_bytes {
             self.notes.push(notice::file_not_opened(
                 &path,
@@ -346,9 +348,9 @@ impl SessionMirror {
             self.waiting.remove(&path);
             return;
         };
-        let (context, mirror) = (self.context.clone(), self.mirror.clone());
+        let (access, mirror) = (self.access.clone(), self.mirror.clone());
         self.fillings.spawn(async move {
-            let result = fill_from(context, mirror, file, &answer).await;
+            let result = fill_from(access, mirror, file, &answer).await;
             (path, result)
         });
     }
@@ -365,7 +367,7 @@ impl SessionMirror {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Mirror) -> Result<T, FilesError> + Send + 'static,
-    ) -> Result<T, MoveError> {
+    ) -> Result<T, TransferError> {
         let mirror = self.mirror.clone();
         Ok(spawn_blocking(move || work(&mut lock(&mirror))).await??)
     }
@@ -373,12 +375,12 @@ impl SessionMirror {
 
 /// The number of an error for whoever opened the file.
 async fn fill_from(
-    context: Arc<Context>,
+    access: Access,
     mirror: Arc<Mutex<Mirror>>,
     file: std::fs::File,
     answer: &Payload,
 ) -> Result<(), i32> {
-    let answer = open_payload::<FilesAnswer>(&context.chunk_client, answer).await;
+    let answer = open_payload::<FilesAnswer>(&access.chunk_client, answer).await;
     let content = match answer {
         Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
         Ok(FilesAnswer::Failed { reason }) => Err(NoContent::Failed { reason }),
@@ -395,21 +397,21 @@ async fn fill_from(
             libc::EIO
         }
     })?;
-    fill(context, mirror, file, content).await.map_err(|error| {
+    fill(access, mirror, file, content).await.map_err(|error| {
         tracing::warn!(%error, "A file of a mirror could not be filled");
         libc::EIO
     })
 }
 
 async fn fill(
-    context: Arc<Context>,
+    access: Access,
     mirror: Arc<Mutex<Mirror>>,
     file: std::fs::File,
     content: Content,
-) -> Result<(), MoveError> {
+) -> Result<(), TransferError> {
     let file = write_file(
-        &context.chunk_client,
-        Some(&context.cache),
+        &access.chunk_client,
+        Some(&access.cache),
         content.clone(),
         file,
     )

@@ -11,8 +11,8 @@ use baton_transport::ChunkClient;
 use tokio::sync::{mpsc, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::MoveError;
-use crate::job::EventSink;
+use crate::report::EventSink;
+use crate::transfer::TransferError;
 
 pub(crate) struct Questions {
     events: EventSink,
@@ -82,13 +82,13 @@ impl Questions {
     pub(crate) async fn ask_and_wait(
         &mut self,
         wanted: &FilesWanted,
-    ) -> Result<FilesAnswer, MoveError> {
+    ) -> Result<FilesAnswer, TransferError> {
         let question = self.ask(wanted);
         loop {
             let (of, answer) = self.next().await;
             if of == question {
                 return match open_payload(&self.chunk_client, &answer).await? {
-                    FilesAnswer::Failed { reason } => Err(MoveError::AtHome { reason }),
+                    FilesAnswer::Failed { reason } => Err(TransferError::AtHome { reason }),
                     answer => Ok(answer),
                 };
             }

@@ -20,8 +20,9 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 
 use super::SessionLog;
+use super::StartError;
 use super::life::Life;
-use super::start::{StartError, Starting};
+use super::start::Starting;
 use super::zygote::{Order, Zygote, bytes};
 use crate::mirror::Watching;
 use crate::sandbox::{Bubblewrap, Holder, Outermost, Wrapped, inherit};

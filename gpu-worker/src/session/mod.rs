@@ -4,15 +4,13 @@
 //!
 //! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
 
-mod away;
-mod deferred;
 mod environment;
 mod keeper;
 mod launch;
 mod life;
 mod log;
-mod salvage;
 mod start;
+mod start_error;
 mod zygote;
 
 use std::convert::Infallible;
@@ -28,13 +26,11 @@ use baton_protocol::{Output, StateVersion};
 use nix::unistd::Pid;
 use tokio::time::{Instant, timeout_at};
 
-pub(crate) use self::away::{Away, RestOrder};
-pub(crate) use self::deferred::Deferred;
 pub(crate) use self::keeper::{Keeper, Keepers};
 use self::life::Life;
 pub(crate) use self::log::SessionLog;
-pub(crate) use self::salvage::Salvage;
-pub(crate) use self::start::{StartError, StartOrder, start};
+pub(crate) use self::start::{StartOrder, start};
+pub(crate) use self::start_error::StartError;
 pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
 use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;

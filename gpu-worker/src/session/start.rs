@@ -8,27 +8,26 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_chunks::scanner::{self, SCANNER};
-use baton_jupyter_wire::connection::{ConnectionError, ConnectionFile};
-use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
+use baton_jupyter_wire::connection::ConnectionFile;
+use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::shim::{ShimError, ShimPair, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
 use baton_protocol::shim::{FromSession, Hello};
-use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
 use tokio::process::Command;
 
 use super::launch::{self, Launch, Launched};
 use super::zygote::Zygote;
-use super::{Keepers, LAST_BREATH, Session, SessionLog, environment};
+use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment};
 use crate::Config;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
-use crate::sandbox::{Bubblewrap, Needs, SandboxError};
+use crate::sandbox::{Bubblewrap, Needs};
 
 /// Python on a slow network folder needs its time.
-const PATIENCE: Duration = Duration::from_secs(60);
+pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Tell a session's shim that the one stands for the other.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
@@ -67,64 +66,6 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) zygote: Option<Arc<Zygote>>,
     /// It runs a cell of its own before it says hello.
     pub(crate) is_trial: bool,
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(crate) enum StartError {
-    #[error("Failed to make {path}")]
-    RuntimeFolder {
-        path: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    #[error("Failed to write into the session's private folder")]
-    Library(#[source] std::io::Error),
-    #[error("The session could not get its part of the GPU")]
-    Gpu(#[source] std::io::Error),
-    #[error(transparent)]
-    Connection(#[from] ConnectionError),
-    #[error("Failed to connect with the session")]
-    Pair(#[source] std::io::Error),
-    #[error(transparent)]
-    Sandbox(#[from] SandboxError),
-    #[error("Failed to watch the files that the session opens")]
-    Watch(#[source] std::io::Error),
-    #[error("Failed to fork a session")]
-    Fork(#[source] std::io::Error),
-    #[error("Failed to start {python}")]
-    Spawn {
-        python: PathBuf,
-        #[source]
-        source: std::io::Error,
-    },
-    #[error("{python} ended while the session started{}", with(status))]
-    Ended {
-        python: PathBuf,
-        status: Option<ExitStatus>,
-        last_lines: Vec<String>,
-    },
-    #[error("{python} did not answer within {} s", PATIENCE.as_secs())]
-    Silent {
-        python: PathBuf,
-        last_lines: Vec<String>,
-    },
-    #[error("{python} has baton_shim {found}, this worker needs {}", env!("CARGO_PKG_VERSION"))]
-    Version { python: PathBuf, found: String },
-    #[error("The session closed its connection before its first message")]
-    NoHello,
-    #[error(transparent)]
-    Shim(#[from] ShimError),
-    #[error(transparent)]
-    Frame(#[from] FrameError),
-}
-
-impl StartError {
-    /// Whether the next start may go well on the same machine.
-    pub(crate) fn may_pass(&self) -> bool {
-        !matches!(self, Self::Version { .. })
-    }
 }
 
 /// Dropping the future ends what was started.
@@ -346,8 +287,4 @@ async fn ended(python: PathBuf, status: Option<ExitStatus>, log: &SessionLog) ->
         status,
         last_lines: log.last_lines(LINES),
     }
-}
-
-fn with(status: &Option<ExitStatus>) -> String {
-    status.map_or_else(String::new, |status| format!(" ({status})"))
 }

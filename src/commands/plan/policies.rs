@@ -8,7 +8,7 @@ use clap::ArgMatches;
 use serde_json::{Value as Json, json};
 
 use super::{Latency, report::gpus};
-use crate::settings::{Size, Value};
+use crate::{arguments::Cells, settings::Size};
 
 const POLICIES: [(&str, Policy); 3] = [
     ("first come, first served", Policy::FirstCome),
@@ -154,61 +154,4 @@ fn row((name, shared): &(&str, Shared)) -> Json {
         "moved": estimate(shared.moved),
         "utilisation": estimate(shared.utilisation),
     })
-}
-
-/// GPU times of cells: parts with a weight and a median.
-#[derive(Debug, Clone)]
-pub(crate) struct Cells(Times);
-
-impl Value for Cells {
-    const EXPECTED: &'static str =
-        "parts and medians such as 88%:700ms,12%:30s, with parts that are 100 % together";
-
-    fn parse(text: &str) -> Option<Self> {
-        let part = |part: &str| {
-            let (weight, median) = part.trim().split_once(':')?;
-            let weight: f64 = weight.trim().strip_suffix('%')?.trim().parse().ok()?;
-            let median = Duration::parse(median.trim())?.as_secs_f64();
-            (weight > 0.0 && weight.is_finite() && median > 0.0).then_some((
-                weight,
-                Times::LogNormal {
-                    median,
-                    spread: SPREAD,
-                },
-            ))
-        };
-        let parts: Vec<_> = text.split(',').map(part).collect::<Option<_>>()?;
-        let all: f64 = parts.iter().map(|(weight, _)| weight).sum();
-        ((all - 100.0).abs() < ROUNDING).then_some(Self(Times::Mix(parts)))
-    }
-}
-
-/// Parts may be rounded to this many per cent together.
-const ROUNDING: f64 = 0.5;
-
-/// Two thirds of the cells of a part take between half and twice its median.
-const SPREAD: f64 = 0.7;
-
-#[cfg(test)]
-mod tests {
-    use super::{Cells, Value};
-
-    #[test]
-    fn cells_are_parts_and_medians() {
-        let mean = |text: &str| Cells::parse(text).map(|cells| cells.0.mean());
-        let one = mean("100%:1s").expect("one part");
-        assert!((one - 1.278).abs() < 0.001);
-        assert!((mean("50%:1s, 50%: 3s").expect("two parts") - 2.0 * one).abs() < 1e-9);
-        for bad in [
-            "",
-            "1s",
-            "50:1s",
-            "0%:1s",
-            "100%:soon",
-            "100%:1s,",
-            "80%:1s",
-        ] {
-            assert!(mean(bad).is_none(), "{bad}");
-        }
-    }
 }

@@ -14,24 +14,7 @@ use clap::ArgMatches;
 use serde_json::json;
 
 use super::from_broker;
-use crate::settings::Value;
-
-/// How few and how many machines a pool has.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) struct PoolSize {
-    min: u32,
-    max: u32,
-}
-
-impl Value for PoolSize {
-    const EXPECTED: &'static str = "two numbers such as 0-4";
-
-    fn parse(text: &str) -> Option<Self> {
-        let (min, max) = text.split_once('-')?;
-        let (min, max) = (min.parse().ok()?, max.parse().ok()?);
-        (min <= max && max > 0).then_some(Self { min, max })
-    }
-}
+use crate::arguments::PoolSize;
 
 const HOUR: f64 = 3600.0;
 

@@ -34,7 +34,6 @@ use crate::{cli::IN_BACKGROUND, settings::Settings, signals::EndSignals};
 
 pub(crate) use self::{
     group::{cancel as cancel_group, to_come as to_come_of_group},
-    request::is_notebook,
     results::{fetch, logs},
 };
 

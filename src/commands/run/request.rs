@@ -14,7 +14,7 @@ use baton_runner::{Combination, Document, Given, Options, Parameter, Program, co
 use clap::ArgMatches;
 use serde_json::Value;
 
-use crate::{cli, python};
+use crate::{arguments::is_notebook, cli, python};
 
 /// As long as a worker keeps a session that runs nothing, if its settings do not say otherwise.
 const KEEP: Duration = Duration::from_mins(30);
@@ -217,13 +217,6 @@ fn given(matches: &ArgMatches) -> Vec<Given> {
     given.extend(of("each"));
     given.sort_by_key(|(index, _)| *index);
     given.into_iter().map(|(_, given)| given).collect()
-}
-
-/// Everything else is taken for a script.
-pub(crate) fn is_notebook(program: &Path) -> bool {
-    program
-        .extension()
-        .is_some_and(|extension| extension == "ipynb")
 }
 
 /// Each job of an array has a notebook of its own.

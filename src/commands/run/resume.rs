@@ -26,11 +26,11 @@ use super::{
     group::GroupFolder,
     progress::Progress,
     record::{Ended, Kept, Outcome, Record, RunFolder},
-    request::{Loaded, OneJob, Request, is_notebook},
+    request::{Loaded, OneJob, Request},
     results,
     watched::{Run, Watched},
 };
-use crate::{cli, settings::Settings};
+use crate::{arguments::is_notebook, cli, settings::Settings};
 
 /// Between two looks at whether the run goes on.
 const LOOK: Duration = Duration::from_millis(200);

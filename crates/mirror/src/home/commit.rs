@@ -15,10 +15,10 @@ use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
 
 use super::arriving::{Arriving, check_link};
 use super::listing::stamp;
-use super::places::{free_name, move_file, rename_or_copy};
 use crate::errors::at;
 use crate::folder::{Below, Folder, Place, Status};
 use crate::links::inside;
+use crate::places::{free_name, move_file, rename_or_copy};
 use crate::trash::{Trash, TrashEntry, Was};
 use crate::walk::{STAGING, never_copied};
 use crate::{FilesError, Root};

@@ -1,6 +1,6 @@
 //! Pools of workers, as the API shows them.
 
-use crate::proxy::Estimate;
+use crate::estimate::Estimate;
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 

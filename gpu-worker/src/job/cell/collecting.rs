@@ -5,22 +5,23 @@ use baton_protocol::shim::Snapshot;
 use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
 
 use super::{Phase, Run};
-use crate::context::MoveError;
-use crate::job::transfer::{Changes, send_patiently};
+use crate::job::away::{Away, RestOrder};
 use crate::job::{Ending, Order};
 use crate::mirror;
 use crate::notice;
 use crate::outbox::state_bytes;
 use crate::processes;
-use crate::session::{Away, Held, RestOrder};
+use crate::session::Held;
+use crate::transfer::TransferError;
+use crate::transfer::{Changes, send_patiently};
 
 /// What is larger does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
 
 /// What came out of the session, and what it did to files.
 pub(super) type Collected = (
-    Result<(State, Ledger), MoveError>,
-    Result<mirror::Collected, MoveError>,
+    Result<(State, Ledger), TransferError>,
+    Result<mirror::Collected, TransferError>,
 );
 
 /// How the cell ended, as its session says.
@@ -55,7 +56,7 @@ impl Run<'_> {
             ledger,
         };
         let patience = self.context.config.patience;
-        let chunk_client = self.context.chunk_client.clone();
+        let chunk_client = self.context.access.chunk_client.clone();
         let collecting = send_patiently(patience, chunk_client, self.transport.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
@@ -126,7 +127,10 @@ impl Run<'_> {
                 revoked: order.revoked.clone(),
                 wanted: order.deferred_wanted.clone(),
             };
-            let chunk_client = (self.context.chunk_client.clone(), self.transport.clone());
+            let chunk_client = (
+                self.context.access.chunk_client.clone(),
+                self.transport.clone(),
+            );
             Away::new(rest, chunk_client, self.session.kernel().as_raw(), &held)
         });
         self.session.held = Some(held);

@@ -9,11 +9,11 @@ use baton_protocol::shim::ToSession;
 use baton_protocol::{Cell, JobEvent, Outcome};
 
 use super::{Phase, Run};
-use crate::context::MoveError;
-use crate::job::state::Assembled;
-use crate::job::transfer::receive_more;
 use crate::job::{Ending, Names, Order};
 use crate::notice;
+use crate::transfer::Assembled;
+use crate::transfer::TransferError;
+use crate::transfer::receive_more;
 
 impl Run<'_> {
     pub(super) fn ask_for(&mut self, names: Vec<String>, order: &Order) {
@@ -36,7 +36,7 @@ impl Run<'_> {
             let ledger: Ledger = std::mem::take(ledger);
             self.phase = Phase::Fetching {
                 since: *since,
-                fetched: Box::pin(receive_more(self.context, state, ledger)),
+                fetched: Box::pin(receive_more(&self.context.access, state, ledger)),
             };
         }
     }
@@ -50,7 +50,7 @@ impl Run<'_> {
 
     pub(super) async fn on_fetched(
         &mut self,
-        fetched: Result<Assembled, MoveError>,
+        fetched: Result<Assembled, TransferError>,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Fetching { since, .. } = self.phase else {

@@ -1,0 +1,6 @@
+//! The clock of the day.
+
+/// Now, in milliseconds since 1970.
+pub(crate) fn unix_ms() -> i64 {
+    jiff::Timestamp::now().as_millisecond()
+}

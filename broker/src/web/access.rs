@@ -1,0 +1,491 @@
+//! Who may ask.
+//!
+//! Programs carry a token as `Authorization: Bearer`. People sign in on a page, with `/?token=…` or with the JupyterHub
+//! ([`sign_in`]); each gives the browser a [`SignIn`](crate::sign_ins) in a cookie that scripts cannot read. The
+//! broker's own token opens everything; the tokens of people and of the Hub open what their roles allow, and those of
+//! workers what a worker needs.
+//! Behind a Unix socket pages are open without one, because only this user can connect.
+//!
+//! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
+//!
+//! **Invariant:** a cookie is never a token, and a token never a cookie.
+
+use super::{
+    Limits, Shared,
+    attempts::{self, Attempts},
+    guests::Guest,
+    sign_in,
+};
+use crate::{
+    hub::Hub,
+    people::{People, hash_of},
+    pools,
+    sign_ins::{self, Grant, SignIn, SignIns},
+    watched::Watched,
+    web::api::ApiError,
+};
+use axum::{
+    extract::{Query, Request, State},
+    http::{Extensions, HeaderMap, HeaderValue, header},
+    middleware::Next,
+    response::{IntoResponse, Response},
+};
+use baton_broker_queue::Identity;
+use baton_broker_store::Store;
+use jiff::Timestamp;
+use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
+
+/// Before the tokens of notebooks, so that no other token is looked for among them.
+const NOTEBOOK_PREFIX: &str = "baton-notebook-";
+
+/// How long a connection lasts at most after its sign-in was ended, or its token has expired.
+const LOOK_EVERY: Duration = Duration::from_secs(10);
+
+/// Not `Debug`: it holds a secret.
+#[derive(Clone)]
+pub(crate) struct Access {
+    /// The hash of the broker's own token.
+    token_hash: Option<String>,
+    /// By the hashes of their tokens.
+    programs: Arc<HashMap<String, Identity>>,
+    people: Option<Arc<Watched<People>>>,
+    /// Knows the workers of pools.
+    store: Store,
+    pub(super) hub: Option<Arc<Hub>>,
+    pub(super) sign_ins: Arc<SignIns>,
+    pub(super) attempts: Arc<Attempts>,
+    /// Whoever can connect is the user who runs the broker.
+    only_this_user: bool,
+}
+
+/// Who sent a request, and by what. Not `Debug`: it holds a secret.
+#[derive(Clone)]
+pub(crate) struct Caller {
+    pub(crate) identity: Identity,
+    credential: Option<Credential>,
+    /// Nobody else has a token.
+    alone: bool,
+}
+
+/// What a caller showed. Not `Debug`: it holds a secret.
+#[derive(Clone)]
+enum Credential {
+    /// The hash of a token of the broker or of the people file.
+    Token(String),
+    /// The hash of the token of a worker of a pool.
+    Pool(String),
+    /// A token that the Hub made for this service.
+    Hub(String),
+    /// The id of a sign-in.
+    SignIn(String),
+}
+
+impl Caller {
+    /// A form's key, without which a foreign page cannot send it: only pages of this broker can read it.
+    pub(crate) fn form_key(&self) -> String {
+        let secret = match &self.credential {
+            Some(
+                Credential::Token(secret)
+                | Credential::Pool(secret)
+                | Credential::Hub(secret)
+                | Credential::SignIn(secret),
+            ) => secret,
+            None => "",
+        };
+        hash_of(&format!("baton form {secret}"))
+    }
+
+    /// Whose job this is. Without tokens of their own all are one.
+    pub(crate) fn is_owner(&self, owner: &str) -> bool {
+        self.identity
+            .person()
+            .map_or(self.alone, |person| person == owner)
+    }
+
+    pub(crate) fn is_form_key(&self, given: &str) -> bool {
+        is_same(given, &self.form_key())
+    }
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct TokenQuery {
+    token: Option<String>,
+}
+
+impl Access {
+    pub(crate) fn new(
+        token: Option<&str>,
+        programs: HashMap<String, Identity>,
+        people: Option<Arc<Watched<People>>>,
+        store: Store,
+        hub: Option<Arc<Hub>>,
+        sign_ins: Arc<SignIns>,
+    ) -> Self {
+        Self {
+            token_hash: token.map(hash_of),
+            programs: Arc::new(programs),
+            people,
+            store,
+            hub,
+            sign_ins,
+            attempts: Arc::new(Attempts::new()),
+            only_this_user: false,
+        }
+    }
+
+    /// The same behind a socket that only the broker's user can open.
+    pub(crate) fn of_this_user(&self) -> Self {
+        Self {
+            only_this_user: true,
+            ..self.clone()
+        }
+    }
+
+    /// Without tokens there is nothing to check.
+    async fn admit(
+        &self,
+        given: Option<Credential>,
+        open: bool,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Caller>, ApiError> {
+        match given {
+            _ if self.is_open() => Ok(Some(self.caller_without_token())),
+            Some(credential) => self.caller(credential, from).await,
+            None => Ok(open.then(|| self.caller_without_token())),
+        }
+    }
+
+    /// Without any token there is nothing to sign in with.
+    pub(super) fn is_open(&self) -> bool {
+        self.token_hash.is_none() && !self.knows_people()
+    }
+
+    fn knows_people(&self) -> bool {
+        self.people.is_some() || self.hub.is_some()
+    }
+
+    fn caller_without_token(&self) -> Caller {
+        Caller {
+            identity: Identity::operator(),
+            credential: None,
+            alone: !self.knows_people(),
+        }
+    }
+
+    async fn caller(
+        &self,
+        credential: Credential,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Caller>, ApiError> {
+        let identity = self.identity(&credential, from).await?;
+        Ok(identity.map(|identity| Caller {
+            identity,
+            credential: Some(credential),
+            alone: !self.knows_people(),
+        }))
+    }
+
+    /// `from`: the address that the Hub is asked for, where it has to be asked.
+    async fn identity(
+        &self,
+        credential: &Credential,
+        from: Option<IpAddr>,
+    ) -> Result<Option<Identity>, ApiError> {
+        let of_hub = async |token: &str| match &self.hub {
+            Some(hub) => Ok(hub.of_token(token, from).await?),
+            None => Ok(None),
+        };
+        match credential {
+            Credential::Token(hash) => Ok(self.of_hash(hash)),
+            Credential::Pool(hash) => {
+                Ok(self.store.pool_worker(hash).await?.map(Identity::of_worker))
+            }
+            Credential::Hub(token) => of_hub(token).await,
+            Credential::SignIn(id) => match self.sign_ins.of(id).await? {
+                Some(Grant::Token { token_hash, .. }) => Ok(self.of_hash(&token_hash)),
+                Some(Grant::Hub { token, .. }) => of_hub(&token).await,
+                Some(Grant::Notebook { person, courses }) if self.hub.is_some() => {
+                    Ok(Some(Identity::of_notebook(person, courses)))
+                }
+                Some(Grant::Notebook { .. }) | None => Ok(None),
+            },
+        }
+    }
+
+    fn of_hash(&self, hash: &str) -> Option<Identity> {
+        let own = self.token_hash.as_deref();
+        if own.is_some_and(|own| is_same(hash, own)) {
+            return Some(Identity::operator());
+        }
+        if let Some(program) = self.programs.get(hash) {
+            return Some(program.clone());
+        }
+        let people = self.people.as_ref()?.newest();
+        people.of_hash(hash, Timestamp::now())
+    }
+
+    /// What is known here goes first, so that it does not depend on the Hub.
+    fn credential(&self, token: &str) -> Credential {
+        if let Some(id) = token.strip_prefix(NOTEBOOK_PREFIX) {
+            return Credential::SignIn(id.to_owned());
+        }
+        let hash = hash_of(token);
+        if token.starts_with(pools::TOKEN_PREFIX) {
+            return Credential::Pool(hash);
+        }
+        match self.hub {
+            Some(_) if self.of_hash(&hash).is_none() => Credential::Hub(token.to_owned()),
+            _ => Credential::Token(hash),
+        }
+    }
+
+    /// A sign-in for the browser of a person who showed a token. `None`: it is nobody's.
+    pub(super) async fn sign_in(
+        &self,
+        token: &str,
+        limits: &Limits,
+        from: Option<IpAddr>,
+    ) -> Result<Option<SignIn>, ApiError> {
+        let credential = self.credential(token);
+        let Some(identity) = self.identity(&credential, from).await? else {
+            return Ok(None);
+        };
+        if !identity.may_be_person() {
+            return Err(not_a_person(&identity));
+        }
+        limits.admit(&identity)?;
+        let person = identity.person().unwrap_or_default().to_owned();
+        let grant = match credential {
+            Credential::Token(token_hash) => Grant::Token { person, token_hash },
+            Credential::Hub(token) => Grant::Hub { person, token },
+            // What a notebook was given is not for browsers.
+            Credential::SignIn(_) | Credential::Pool(_) => return Ok(None),
+        };
+        Ok(Some(self.sign_ins.begin(grant).await?))
+    }
+
+    /// A token for the notebooks of the person whose notebook server has this one. `None`: it is nobody's.
+    pub(super) async fn for_notebook(
+        &self,
+        token: &str,
+        limits: &Limits,
+        from: Option<IpAddr>,
+    ) -> Result<Option<(String, Duration)>, ApiError> {
+        if self.is_open() {
+            // Any token opens it.
+            return Ok(Some((NOTEBOOK_PREFIX.to_owned(), sign_ins::NOTEBOOK)));
+        }
+        let Some(hub) = &self.hub else {
+            return Ok(None);
+        };
+        let Some(identity) = hub.of_server(token, from).await? else {
+            return Ok(None);
+        };
+        limits.admit(&identity)?;
+        let grant = Grant::Notebook {
+            person: identity.person().unwrap_or_default().to_owned(),
+            courses: identity.courses().map(str::to_owned).collect(),
+        };
+        let SignIn { id, lifetime } = self.sign_ins.begin(grant).await?;
+        Ok(Some((format!("{NOTEBOOK_PREFIX}{id}"), lifetime)))
+    }
+
+    /// After this the sign-in is nobody's, and the Hub is asked anew.
+    pub(super) async fn sign_out(&self, caller: &Caller) -> Result<(), ApiError> {
+        let Some(Credential::SignIn(id)) = &caller.credential else {
+            return Ok(());
+        };
+        if let (Some(Grant::Hub { token, .. }), Some(hub)) =
+            (self.sign_ins.of(id).await?, &self.hub)
+        {
+            hub.forget(&token);
+        }
+        Ok(self.sign_ins.end(id).await?)
+    }
+
+    /// Ends when what the caller showed means something else than at the time of the request. A silent Hub changes
+    /// nothing, nor does a database that does not answer.
+    pub(crate) async fn until_changed(&self, caller: &Caller) {
+        let Some(credential) = caller.credential.as_ref() else {
+            return std::future::pending().await;
+        };
+        let look_every = match credential {
+            Credential::Hub(_) => self.hub.as_ref().map(|hub| hub.remembered()),
+            Credential::Token(_) | Credential::Pool(_) | Credential::SignIn(_) => Some(LOOK_EVERY),
+        };
+        let mut file = self.people.as_ref().map(|people| people.subscribe());
+        loop {
+            if let Ok(now) = self.identity(credential, None).await
+                && now.as_ref() != Some(&caller.identity)
+            {
+                return;
+            }
+            let file_changes = async {
+                match &mut file {
+                    Some(file) => file.changed().await,
+                    None => std::future::pending().await,
+                }
+            };
+            let time_to_look = async {
+                match look_every {
+                    Some(pause) => tokio::time::sleep(pause).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                // The file is watched as long as there are requests.
+                changed = file_changes => if changed.is_err() { return },
+                () = time_to_look => {}
+            }
+        }
+    }
+
+    /// Whoever a program speaks for, by the authorization that they gave it.
+    async fn authorized(
+        &self,
+        given: Option<&str>,
+        open: bool,
+        from: (&Extensions, &HeaderMap),
+    ) -> Result<Caller, ApiError> {
+        let credential = given.map(|token| self.credential(token));
+        let address = attempts::address(from.0, from.1);
+        match self.admit(credential, open, address).await? {
+            Some(caller) => Ok(caller),
+            None => {
+                if given.is_some() {
+                    self.attempts.failed(from.0, from.1);
+                }
+                Err(ApiError::Token)
+            }
+        }
+    }
+}
+
+pub(super) async fn programs_need_token(
+    State(access): State<Arc<Access>>,
+    request: Request,
+    next: Next,
+) -> Response {
+    // A browser says where a script came from; no program of ours does. So no foreign page speaks to the broker.
+    if request.headers().contains_key(header::ORIGIN) {
+        return ApiError::WebPage.into_response();
+    }
+    let open = access.only_this_user && access.token_hash.is_none();
+    let from = (request.extensions(), request.headers());
+    match access.authorized(bearer(from.1), open, from).await {
+        Ok(caller) => pass_on(caller, request, next).await,
+        Err(refused) => refused.into_response(),
+    }
+}
+
+/// Whoever asked the listener that passes this on.
+pub(super) async fn of_authorization(
+    access: &Access,
+    given: Option<&HeaderValue>,
+    from: (&Extensions, &HeaderMap),
+) -> Result<Caller, ApiError> {
+    access
+        .authorized(given.and_then(token_of), false, from)
+        .await
+}
+
+pub(super) async fn only_workers(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    if caller.is_some_and(|caller| caller.identity.may_be_worker()) {
+        return next.run(request).await;
+    }
+    ApiError::NotAWorker.into_response()
+}
+
+pub(super) async fn no_workers(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    match caller {
+        Some(caller) if caller.identity.may_be_person() => next.run(request).await,
+        Some(caller) => not_a_person(&caller.identity).into_response(),
+        None => ApiError::NotAPerson.into_response(),
+    }
+}
+
+fn not_a_person(identity: &Identity) -> ApiError {
+    match identity.joins() {
+        Some(pool) => ApiError::OnlyJoins {
+            pool: pool.to_owned(),
+        },
+        None if identity.may_monitor() => ApiError::OnlyReads,
+        None => ApiError::NotAPerson,
+    }
+}
+
+/// Admins, and programs that read how much there is to do.
+pub(super) async fn only_monitors(request: Request, next: Next) -> Response {
+    let caller = request.extensions().get::<Caller>();
+    match caller {
+        Some(caller) if caller.identity.may_monitor() => next.run(request).await,
+        Some(caller) if !caller.identity.may_be_person() => {
+            not_a_person(&caller.identity).into_response()
+        }
+        _ => ApiError::AdminsOnly.into_response(),
+    }
+}
+
+pub(super) async fn people_need_token(
+    State(shared): State<Shared>,
+    Query(query): Query<TokenQuery>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let access = &shared.access;
+    if let Some(token) = query.token {
+        return sign_in::with_address(&shared, request, token).await;
+    }
+    let from = (request.extensions(), request.headers());
+    let admitted = match (bearer(from.1), sign_in::cookie_of(from.1)) {
+        (None, Some(id)) => {
+            let credential = Some(Credential::SignIn(id));
+            let address = attempts::address(from.0, from.1);
+            access
+                .admit(credential, access.only_this_user, address)
+                .await
+        }
+        (given, _) => match access.authorized(given, access.only_this_user, from).await {
+            Err(ApiError::Token) => Ok(None),
+            authorized => authorized.map(Some),
+        },
+    };
+    match admitted {
+        Ok(Some(caller)) => pass_on(caller, request, next).await,
+        Ok(None) => sign_in::asked(&shared, &request),
+        Err(error) => error.into_response(),
+    }
+}
+
+async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
+    if let Some(guest) = request.extensions().get::<Guest>() {
+        guest.admit();
+    }
+    request.extensions_mut().insert(caller);
+    next.run(request).await
+}
+
+pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {
+    token_of(headers.get(header::AUTHORIZATION)?)
+}
+
+fn token_of(authorization: &HeaderValue) -> Option<&str> {
+    authorization.to_str().ok()?.strip_prefix("Bearer ")
+}
+
+/// Whether a form was sent by one of the broker's own pages, as far as the browser says.
+pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
+    let from = headers.get("sec-fetch-site");
+    from.is_none_or(|from| from == "same-origin")
+}
+
+/// Takes as long for a wrong first letter as for a wrong last one.
+pub(super) fn is_same(given: &str, token: &str) -> bool {
+    let difference = given
+        .bytes()
+        .zip(token.bytes())
+        .fold(0, |difference, (one, other)| difference | (one ^ other));
+    given.len() == token.len() && std::hint::black_box(difference) == 0
+}

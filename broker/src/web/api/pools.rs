@@ -1,0 +1,144 @@
+//! Pools: what they have, what they lack, and what admins do to them.
+
+use super::{ApiError, Refusal, actions::Body, paging};
+use crate::{
+    clock::unix_ms,
+    engine::Leadership,
+    pools::Request,
+    web::{Caller, Shared},
+};
+use axum::{
+    Extension, Json,
+    extract::{Path, State},
+};
+use baton_broker_queue::{AuditEntry, NotDone, Write};
+use baton_protocol::api::{Action, JoinPool, Joined, Page, Pool, PoolTest, Scale};
+use tokio::sync::oneshot;
+use utoipa::OpenApi;
+
+/// What programs ask that have tokens of their own.
+#[derive(OpenApi)]
+#[openapi(paths(scale, join))]
+pub(super) struct ForPrograms;
+
+/// Pools of workers, in the order of the settings
+#[utoipa::path(get, path = "/v1/pools", operation_id = "pools",
+    responses((status = 200, body = Page<Pool>, description = "The answer"), Refusal))]
+pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Pool>>, ApiError> {
+    Ok(Json(paging::whole(shared.pools.all().to_vec())))
+}
+
+/// Let a pool that is paused start workers again
+///
+/// For admins.
+#[utoipa::path(post, path = "/v1/pools/{pool}/resume", operation_id = "resume_pool", params(("pool" = String, Path)),
+    responses((status = 200, body = Pool, description = "The pool now"), Refusal))]
+pub(super) async fn resume(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(pool): Path<String>,
+) -> Result<Json<Pool>, ApiError> {
+    let resumed = ask(&shared, &caller, &pool, Request::Resume).await?;
+    let entry = AuditEntry {
+        at_ms: unix_ms(),
+        person: caller.identity.person().map(str::to_owned),
+        action: Action::Resume,
+        course: String::new(),
+        subject: format!("pool {pool}"),
+        detail: None,
+    };
+    shared.store.apply(&[Write::Audit(entry)]).await?;
+    Ok(Json(resumed))
+}
+
+/// What the commands of a pool are, without running them
+///
+/// For admins.
+#[utoipa::path(post, path = "/v1/pools/{pool}/test", operation_id = "test_pool", params(("pool" = String, Path)),
+    responses((status = 200, body = PoolTest, description = "The commands"), Refusal))]
+pub(super) async fn test(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(pool): Path<String>,
+) -> Result<Json<PoolTest>, ApiError> {
+    ask(&shared, &caller, &pool, Request::Test).await.map(Json)
+}
+
+/// How many workers a pool should have
+///
+/// For admins and programs that start workers, such as an autoscaler.
+#[utoipa::path(get, path = "/v1/scale/{pool}", operation_id = "scale", params(("pool" = String, Path)),
+    responses((status = 200, body = Scale, description = "The numbers now"), Refusal))]
+pub(super) async fn scale(
+    State(shared): State<Shared>,
+    Path(name): Path<String>,
+) -> Result<Json<Scale>, ApiError> {
+    let pools = shared.pools.all();
+    // Right after a start, and on a broker that does not lead.
+    let leads = *shared.leadership.borrow() == Leadership::Leader;
+    if !shared.pools.names.is_empty() && (pools.is_empty() || !leads) {
+        return Err(ApiError::NotCounted);
+    }
+    let pool = pools.iter().find(|pool| pool.pool == name);
+    let pool = pool.ok_or_else(|| NotDone::UnknownPool(name.clone()))?;
+    Ok(Json(Scale {
+        pool: name,
+        wanted: pool.wanted,
+        processes: pool.wanted.saturating_add(pool.leaving),
+    }))
+}
+
+/// Join a pool as a worker
+///
+/// For workers that something else starts, with the token of their pool. The answer has a token for this worker alone.
+#[utoipa::path(post, path = "/v1/pools/{pool}/workers", operation_id = "join_pool", params(("pool" = String, Path)),
+    request_body = JoinPool,
+    responses((status = 200, body = Joined, description = "What the worker is from now on"), Refusal))]
+pub(super) async fn join(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Path(pool): Path<String>,
+    Body(join): Body<JoinPool>,
+) -> Result<Json<Joined>, ApiError> {
+    if !caller.identity.may_join(&pool) {
+        return Err(match caller.identity.joins() {
+            Some(own) => ApiError::OnlyJoins {
+                pool: own.to_owned(),
+            },
+            None => ApiError::NotAWorker,
+        });
+    }
+    let joined = put(&shared, &pool, |pool, answer| {
+        Request::Join(pool, join, answer)
+    });
+    Ok(Json(joined.await??))
+}
+
+async fn ask<Answer>(
+    shared: &Shared,
+    caller: &Caller,
+    pool: &str,
+    request: impl FnOnce(String, oneshot::Sender<Option<Answer>>) -> Request,
+) -> Result<Answer, ApiError> {
+    if !caller.identity.may_steer_workers() {
+        return Err(NotDone::AdminsOnly.into());
+    }
+    put(shared, pool, request).await
+}
+
+/// Puts a request to what runs the pools.
+async fn put<Answer>(
+    shared: &Shared,
+    pool: &str,
+    request: impl FnOnce(String, oneshot::Sender<Option<Answer>>) -> Request,
+) -> Result<Answer, ApiError> {
+    let unknown = || NotDone::UnknownPool(pool.to_owned());
+    if !shared.pools.names.iter().any(|known| known == pool) {
+        return Err(unknown().into());
+    }
+    let (sender, answer) = oneshot::channel();
+    let sent = shared.pools.requests.send(request(pool.to_owned(), sender));
+    sent.await.map_err(|_| ApiError::Ending)?;
+    let answer = answer.await.map_err(|_| ApiError::NotCounted)?;
+    Ok(answer.ok_or_else(unknown)?)
+}

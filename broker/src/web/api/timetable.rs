@@ -1,0 +1,49 @@
+//! When people come together, and how long they wait then.
+
+use super::{ApiError, Refusal, courses_of, paging, past};
+use crate::{
+    timetable,
+    web::{Caller, Shared},
+};
+use axum::{Extension, Json, extract::State};
+use baton_broker_queue::courses::Lesson;
+use baton_protocol::api::{LessonOutlook, Page};
+
+/// The next lessons of the courses whose staff the caller is, and how long their people would wait
+#[utoipa::path(get, path = "/v1/timetable", operation_id = "timetable",
+    responses((status = 200, body = Page<LessonOutlook>, description = "The answer"), Refusal))]
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Json<Page<LessonOutlook>>, ApiError> {
+    Ok(Json(paging::whole(outlooks(&shared, &caller).await?)))
+}
+
+/// In the order in which they take place.
+pub(crate) async fn outlooks(
+    shared: &Shared,
+    caller: &Caller,
+) -> Result<Vec<LessonOutlook>, ApiError> {
+    let zone = shared.courses.borrow().zone();
+    let mut outlooks = Vec::new();
+    for course in courses_of(shared, caller).await? {
+        if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
+            continue;
+        }
+        let name = Some(course.course.clone());
+        let past = past(shared, &caller.identity, name, timetable::DAYS).await?;
+        let rates = timetable::pace_of(&past.cells, past.now_ms);
+        let slots = timetable::slots(past.slots, &shared.pools.all());
+        // All of them were checked when they were entered.
+        let lessons = course.timetable.iter();
+        for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
+            if let Some(span) = lesson.next(past.now_ms) {
+                let name = &course.course;
+                let outlook = timetable::outlook(name, &lesson, span, &past, rates, slots).await;
+                outlooks.push(outlook.ok_or(ApiError::Ending)?);
+            }
+        }
+    }
+    outlooks.sort_by_key(|outlook| outlook.starts_ms);
+    Ok(outlooks)
+}

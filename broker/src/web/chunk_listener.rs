@@ -1,0 +1,330 @@
+//! The bytes of chunks through a port and a process of their own, so that large state is no work of the process that
+//! keeps the queue.
+//!
+//! Whatever stands in front of both sends `/v1/chunks` and `/v1/chunks/get` here, and everything else to the broker.
+//! Both have the same folder. Who may read and who may bring is the broker's decision for each request: it is asked
+//! with its own token, and with that of whoever asks.
+//!
+//! **Invariant:** the broker has a row of a chunk before its file is written here.
+
+use super::{
+    Shared,
+    access::{self, Caller},
+    chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
+    guests::Guest,
+    headers, serve,
+};
+use crate::{
+    TlsFiles, listen,
+    tls::{Certificate, Encrypted},
+    web::api::ApiError,
+};
+use anyhow::Context;
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes},
+    extract::{DefaultBodyLimit, FromRequestParts, Query, State},
+    http::{StatusCode, header, request::Parts},
+    middleware,
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+};
+use baton_broker_queue::{Account, Identity};
+use baton_chunks::ChunkDirectory;
+use baton_protocol::{ChunkHash, decode, encode};
+use baton_transport::tls;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::Duration};
+use tokio::{net::TcpListener, time::interval};
+use tokio_util::sync::CancellationToken;
+
+/// The authorization of whoever asked the listener.
+const FOR: &str = "baton-for";
+/// The broker removes chunks besides, so what is there is counted again.
+const COUNT_EVERY: Duration = Duration::from_secs(60);
+
+/// Not `Debug`: it holds the token.
+#[derive(Clone)]
+pub struct ChunkListener {
+    pub listen: SocketAddr,
+    /// For TLS; `None`: no encryption.
+    pub tls: Option<TlsFiles>,
+    /// A proxy in front of it encrypts, or the network does.
+    pub behind_tls_proxy: bool,
+    /// The broker's folder of chunks.
+    pub blobs: PathBuf,
+    pub blob_limit_bytes: u64,
+    /// `https://HOST:PORT` of the broker, or `http://`.
+    pub broker: String,
+    /// Authorities that count for the broker, besides those that the system trusts.
+    pub ca_file: Option<PathBuf>,
+    /// The broker's own.
+    pub token: String,
+}
+
+/// Serves until `shutdown`; `ready` hears the address.
+///
+/// # Errors
+/// When the folder or the port cannot be had.
+pub async fn serve_chunks(
+    config: ChunkListener,
+    ready: impl FnOnce(SocketAddr),
+    shutdown: impl Future<Output = ()>,
+) -> anyhow::Result<()> {
+    let (blobs, limit) = (config.blobs.clone(), config.blob_limit_bytes);
+    let chunks = tokio::task::spawn_blocking(move || ChunkDirectory::open(blobs, limit))
+        .await?
+        .with_context(|| format!("Failed to open the chunks in {}", config.blobs.display()))?;
+    let chunks = Arc::new(chunks);
+    let certificate = config.tls.as_ref().map(Certificate::open).transpose()?;
+    listen::ensure_private(
+        config.listen,
+        certificate.is_some(),
+        config.behind_tls_proxy,
+    )?;
+    let listener = TcpListener::bind(config.listen)
+        .await
+        .with_context(|| format!("Failed to listen on {}", config.listen))?;
+    let address = listener.local_addr().context("Failed to read the port")?;
+    let service = ChunkService {
+        chunks: Arc::clone(&chunks),
+        broker: Arc::new(Broker {
+            client: reqwest::Client::builder()
+                .no_proxy()
+                .tls_backend_preconfigured(tls::client(config.ca_file.as_deref())?)
+                .build()?,
+            address: config.broker,
+            token: config.token,
+        }),
+    };
+    let router = Router::new()
+        .route("/v1/chunks/get", post(give))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+        .route("/v1/chunks", put(take).layer(DefaultBodyLimit::disable()))
+        .route("/health/live", get("live\n"))
+        .with_state(service)
+        .layer(middleware::from_fn(headers::secure));
+    let stop = CancellationToken::new();
+    let _stop_when_dropped = stop.clone().drop_guard();
+    tracing::info!("Serving chunks on {address}");
+    ready(address);
+    let serve = async {
+        match certificate {
+            Some(certificate) => {
+                serve(Encrypted::new(listener, certificate), router, stop.clone()).await;
+            }
+            None => serve(listener, router, stop.clone()).await,
+        }
+    };
+    tokio::select! {
+        () = shutdown => {}
+        () = serve => {}
+        () = keep_counted(chunks) => {}
+    }
+    Ok(())
+}
+
+async fn keep_counted(chunks: Arc<ChunkDirectory>) {
+    let mut ticks = interval(COUNT_EVERY);
+    loop {
+        ticks.tick().await;
+        let chunks = Arc::clone(&chunks);
+        let counted = tokio::task::spawn_blocking(move || chunks.list().map(drop));
+        if let Ok(Err(error)) = counted.await {
+            tracing::error!("Failed to count the chunks: {error}");
+        }
+    }
+}
+
+#[derive(Clone)]
+struct ChunkService {
+    chunks: Arc<ChunkDirectory>,
+    broker: Arc<Broker>,
+}
+
+async fn take(
+    State(service): State<ChunkService>,
+    asker: Asker,
+    body: Body,
+) -> Result<StatusCode, ChunkError> {
+    let mut reader = ChunkReader::of(body);
+    service.broker.enter(&asker).await?;
+    while let Some(batch) = reader.next_batch().await? {
+        let (named, batch) = chunks::named(batch).await?;
+        service.broker.hold(&asker, &named).await?;
+        chunks::write(&service.chunks, batch).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+async fn give(
+    State(service): State<ChunkService>,
+    asker: Asker,
+    body: Bytes,
+) -> Result<Response, ChunkError> {
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    let held = service.broker.held(&asker, &hashes).await?;
+    chunks::read(&service.chunks, hashes, held).await
+}
+
+/// Whoever asks the listener, as they said it.
+struct Asker {
+    party: String,
+    authorization: Option<header::HeaderValue>,
+    guest: Option<Guest>,
+}
+
+impl<S: Sync> FromRequestParts<S> for Asker {
+    type Rejection = Infallible;
+
+    async fn from_request_parts(parts: &mut Parts, _: &S) -> Result<Self, Infallible> {
+        Ok(Self {
+            party: parts.uri.query().unwrap_or_default().to_owned(),
+            authorization: parts.headers.get(header::AUTHORIZATION).cloned(),
+            guest: parts.extensions.get::<Guest>().cloned(),
+        })
+    }
+}
+
+/// What the broker decides.
+struct Broker {
+    client: reqwest::Client,
+    address: String,
+    token: String,
+}
+
+impl Broker {
+    /// Whether they may bring anything now.
+    async fn enter(&self, asker: &Asker) -> Result<(), ChunkError> {
+        self.ask(ENTER, asker, &()).await
+    }
+
+    async fn held(
+        &self,
+        asker: &Asker,
+        hashes: &[ChunkHash],
+    ) -> Result<Vec<ChunkHash>, ChunkError> {
+        self.ask(HELD, asker, &hashes).await
+    }
+
+    async fn hold(&self, asker: &Asker, named: &[Named]) -> Result<(), ChunkError> {
+        self.ask(HOLD, asker, &named).await
+    }
+
+    async fn ask<Answer: DeserializeOwned>(
+        &self,
+        path: &str,
+        asker: &Asker,
+        question: &impl Serialize,
+    ) -> Result<Answer, ChunkError> {
+        let url = format!("{}{path}?{}", self.address, asker.party);
+        let mut request = self.client.post(url).bearer_auth(&self.token);
+        if let Some(authorization) = &asker.authorization {
+            request = request.header(FOR, authorization);
+        }
+        let broken = |source| {
+            let address = self.address.clone();
+            match tls::problem(&source) {
+                Some(problem) => ChunkError::Unsafe { address, problem },
+                None => ChunkError::NoBroker { address, source },
+            }
+        };
+        let answer = request.body(encode(question)).send().await;
+        let answer = answer.map_err(broken)?;
+        let status = answer.status();
+        if status == StatusCode::TOO_MANY_REQUESTS {
+            return Err(ChunkError::TooOften);
+        }
+        let body = answer.bytes().await.map_err(broken)?;
+        if !status.is_success() {
+            let text = String::from_utf8_lossy(&body).into_owned();
+            return Err(ChunkError::OfBroker { status, text });
+        }
+        if let Some(guest) = &asker.guest {
+            guest.admit();
+        }
+        Ok(decode(&body)?)
+    }
+}
+
+// ---- the broker's side
+
+const ENTER: &str = "/v1/chunks/enter";
+const HELD: &str = "/v1/chunks/held";
+const HOLD: &str = "/v1/chunks/hold";
+
+/// For a listener, which has the broker's own token.
+pub(super) fn questions() -> Router<Shared> {
+    Router::new()
+        .route(ENTER, post(enter))
+        .route(HELD, post(held))
+        .route(HOLD, post(hold))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+}
+
+/// Whoever asked the listener.
+struct For {
+    account: Account,
+    identity: Identity,
+}
+
+impl FromRequestParts<Shared> for For {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        // Whoever else says that they hold a chunk must bring its bytes.
+        if !caller.identity.is_operator() {
+            return Err(ApiError::AdminsOnly.into_response());
+        }
+        let Query(party) = Query::<Party>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let from = (&parts.extensions, &parts.headers);
+        let asker = access::of_authorization(&shared.access, parts.headers.get(FOR), from).await;
+        let asker = asker.map_err(IntoResponse::into_response)?;
+        let account = chunks::account(shared, &asker, party).await;
+        let account = account.map_err(IntoResponse::into_response)?;
+        let identity = asker.identity;
+        Ok(Self { account, identity })
+    }
+}
+
+/// The first question of a request that brings chunks, which counts as this one.
+async fn enter(
+    State(shared): State<Shared>,
+    For { identity, .. }: For,
+) -> Result<Vec<u8>, ChunkError> {
+    chunks::in_folder(&shared)?;
+    chunks::admit(&shared, &identity)?;
+    Ok(encode(&()))
+}
+
+/// The only question of a request that reads chunks.
+async fn held(
+    State(shared): State<Shared>,
+    For { account, identity }: For,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    chunks::admit(&shared, &identity)?;
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    chunks::charge(&shared, &identity, hashes.len());
+    chunks::in_folder(&shared)?;
+    let held = shared.store.held_chunks(&account, &hashes).await?;
+    let held: Vec<ChunkHash> = held.into_keys().collect();
+    Ok(encode(&held))
+}
+
+async fn hold(
+    State(shared): State<Shared>,
+    For { account, identity }: For,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    chunks::in_folder(&shared)?;
+    let named: Vec<Named> = decode(&body)?;
+    chunks::charge(&shared, &identity, named.len());
+    chunks::hold(&shared, &account, &named).await?;
+    Ok(encode(&()))
+}

@@ -1,0 +1,534 @@
+//! The *http* transport: chunks by the name of their bytes.
+//!
+//! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are MessagePack; chunks are
+//! `[length: u32, big endian][bytes]`, again and again. Every request is on an account: a notebook's own, or for a
+//! worker that of the notebook whose job it has ([`OnAccount`]). The bytes may go through a process of their own
+//! (`chunk_listener`).
+//!
+//! **Invariant:** a chunk that the account does not hold is answered like one that is not there, and a request holds a
+//! few chunks in memory at a time, however many it moves.
+
+use super::{Caller, Shared};
+use crate::{
+    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, objects::ObjectsError,
+    people::worker_id, quota::Exceeded, web::api::ApiError,
+};
+use axum::{
+    Extension, Router,
+    body::{Body, BodyDataStream, Bytes},
+    extract::{DefaultBodyLimit, FromRequestParts, Query, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+    routing::{post, put},
+};
+use baton_broker_queue::{Account, Identity};
+use baton_broker_store::{PublicFile, StoreError};
+use baton_chunks::{BlobError, ChunkDirectory};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
+use baton_transport::tls::TlsProblem;
+use bytes::{Buf, BytesMut};
+use futures_util::{StreamExt, TryStreamExt, stream};
+use std::{
+    collections::{HashMap, HashSet},
+    sync::Arc,
+};
+
+/// Some 30,000 names. Peers ask for fewer at once, and each is looked up.
+pub(super) const NAMES_BYTES: usize = 1 << 20;
+/// Chunks are stored when so many bytes have come.
+const BATCH_BYTES: usize = 4 << 20;
+/// In one request; peers send 32. Tiny ones are as much work for the database as large ones.
+const MOST_CHUNKS: usize = 1024;
+/// A request counts as one for each so many chunks.
+const COUNTED_CHUNKS: usize = 32;
+/// Chunks that are read ahead of the network.
+const READ_AHEAD: usize = 2;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/chunks/missing", post(missing))
+        .route("/v1/chunks/get", post(get))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+        .merge(
+            Router::new()
+                .route("/v1/chunks", put(put_chunks))
+                .layer(DefaultBodyLimit::disable()),
+        )
+}
+
+#[derive(Debug, thiserror::Error)]
+pub(super) enum ChunkError {
+    #[error("The list of chunks cannot be read")]
+    List(#[from] baton_protocol::DecodeError),
+    #[error("Chunk {hash} is missing here")]
+    Unknown { hash: ChunkHash },
+    #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
+    TooLarge { bytes: usize },
+    #[error("A request has at most {MOST_CHUNKS} chunks")]
+    TooMany,
+    #[error("A request has at most {most} names of chunks")]
+    TooManyNames { most: usize },
+    #[error(
+        "This broker keeps state in an object store, which this version of Baton cannot use\nhint: install the broker's version"
+    )]
+    InObjects,
+    #[error("This broker keeps state in its own folder")]
+    InFolder,
+    #[error("The object store has no room for more chunks: its limit is {limit_bytes} bytes")]
+    StoreLimit { limit_bytes: u64 },
+    #[error("The broker cannot use its object store at the moment")]
+    Objects(#[from] ObjectsError),
+    #[error("The request ended inside a chunk")]
+    Cut,
+    #[error("Missing `owner` or `notebook` parameter")]
+    Nobody,
+    #[error(transparent)]
+    NotInCourse(#[from] Refusal),
+    #[error("Only a worker may use the `notebook` parameter")]
+    NotAWorker,
+    #[error("This worker has no job of notebook {notebook}")]
+    NoJob { notebook: NotebookId },
+    #[error(
+        "Quota exceeded: {owner} uses {} of {}. Unused data is deleted within minutes",
+        baton_humanize::bytes(*held_bytes), baton_humanize::bytes(*limit_bytes)
+    )]
+    Quota {
+        owner: String,
+        held_bytes: u64,
+        limit_bytes: u64,
+    },
+    #[error("The request broke off")]
+    Request(#[source] axum::Error),
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    #[error("The broker is shutting down")]
+    Ending,
+    #[error("Your notebooks send more requests for chunks than this broker allows")]
+    TooOften,
+    #[error("{text}")]
+    OfBroker { status: StatusCode, text: String },
+    #[error("There is no safe connection to the broker at {address}: {problem}")]
+    Unsafe {
+        address: String,
+        problem: TlsProblem,
+    },
+    #[error("The broker at {address} cannot be reached")]
+    NoBroker {
+        address: String,
+        #[source]
+        source: reqwest::Error,
+    },
+}
+
+impl ChunkError {
+    pub(super) fn of_quota(account: &Account, exceeded: Exceeded) -> Self {
+        Self::Quota {
+            owner: account.owner.clone(),
+            held_bytes: exceeded.held_bytes,
+            limit_bytes: exceeded.limit_bytes,
+        }
+    }
+}
+
+impl IntoResponse for ChunkError {
+    fn into_response(self) -> Response {
+        if let Self::Store(error) = &self
+            && let Some(shortage) = error.shortage()
+        {
+            tracing::error!("A request for chunks failed: {self}");
+            return (StatusCode::INSUFFICIENT_STORAGE, shortage).into_response();
+        }
+        let status = match &self {
+            Self::TooOften => return ApiError::TooOften.into_response(),
+            Self::List(_)
+            | Self::TooLarge { .. }
+            | Self::TooMany
+            | Self::TooManyNames { .. }
+            | Self::Cut
+            | Self::Request(_)
+            | Self::Nobody => StatusCode::BAD_REQUEST,
+            Self::Unknown { .. } => StatusCode::NOT_FOUND,
+            Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
+            Self::NoJob { .. } | Self::InObjects | Self::InFolder => StatusCode::CONFLICT,
+            Self::Quota { .. } => StatusCode::INSUFFICIENT_STORAGE,
+            Self::Objects(error) => {
+                tracing::error!("{error}");
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Blob(BlobError::Full { .. }) | Self::StoreLimit { .. } => {
+                tracing::error!("{self}");
+                StatusCode::INSUFFICIENT_STORAGE
+            }
+            // Whoever asks tries again.
+            Self::Store(error) if error.may_pass() => StatusCode::SERVICE_UNAVAILABLE,
+            Self::Blob(_) | Self::Store(_) => {
+                tracing::error!("A request for chunks failed: {self}");
+                StatusCode::INTERNAL_SERVER_ERROR
+            }
+            Self::Unsafe { problem, .. } => {
+                tracing::error!("{self}\nhint: {}", problem.hint());
+                StatusCode::SERVICE_UNAVAILABLE
+            }
+            Self::Ending | Self::NoBroker { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            Self::OfBroker { status, .. } => *status,
+        };
+        (status, self.to_string()).into_response()
+    }
+}
+
+/// Whose chunks a request is about. It was counted as one of whoever sent it.
+pub(super) struct OnAccount {
+    pub(super) account: Account,
+    pub(super) identity: Identity,
+}
+
+impl OnAccount {
+    /// About the party that is left of the one that the request names.
+    pub(super) async fn of(
+        parts: &mut Parts,
+        shared: &Shared,
+        left: impl FnOnce(Party) -> Party + Send,
+    ) -> Result<Self, Response> {
+        let Query(party) = Query::<Party>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
+            .await
+            .map_err(IntoResponse::into_response)?;
+        let identity = caller.identity.clone();
+        let account = async {
+            admit(shared, &identity)?;
+            account(shared, &caller, left(party)).await
+        };
+        let account = account.await.map_err(IntoResponse::into_response)?;
+        Ok(Self { account, identity })
+    }
+}
+
+#[derive(serde::Deserialize)]
+pub(super) struct Party {
+    /// Said by a proxy as in its hello.
+    owner: Option<String>,
+    course: Option<String>,
+    /// Said by a worker.
+    notebook: Option<NotebookId>,
+}
+
+impl Party {
+    /// About whoever asks, also where a notebook is named.
+    pub(super) fn without_notebook(self) -> Self {
+        Self {
+            notebook: None,
+            ..self
+        }
+    }
+}
+
+impl FromRequestParts<Shared> for OnAccount {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        Self::of(parts, shared, |party| party).await
+    }
+}
+
+pub(super) fn admit(shared: &Shared, identity: &Identity) -> Result<(), ChunkError> {
+    shared.chunk_limits.admit(identity).map_err(|_| {
+        shared.metrics.limited();
+        ChunkError::TooOften
+    })
+}
+
+/// A request that was admitted names so many.
+pub(super) fn charge(shared: &Shared, identity: &Identity, chunks: usize) {
+    let more = chunks / COUNTED_CHUNKS;
+    shared.chunk_limits.charge(identity, more);
+}
+
+pub(super) async fn account(
+    shared: &Shared,
+    caller: &Caller,
+    party: Party,
+) -> Result<Account, ChunkError> {
+    // What the database says before is not what holds.
+    if *shared.leadership.borrow() != Leadership::Leader {
+        return Err(StoreError::NotLeader.into());
+    }
+    let account = match party.notebook {
+        None if !caller.identity.may_be_person() => return Err(ChunkError::Nobody),
+        None => {
+            let said = party.owner.unwrap_or_default();
+            caller.identity.account(said, party.course)?
+        }
+        Some(_) if !caller.identity.may_be_worker() => return Err(ChunkError::NotAWorker),
+        Some(notebook) => {
+            let worker = caller.identity.worker().map(worker_id);
+            let served = shared.store.served(notebook, worker).await?;
+            served.ok_or(ChunkError::NoJob { notebook })?
+        }
+    };
+    match account.owner.is_empty() {
+        true => Err(ChunkError::Nobody),
+        false => Ok(account),
+    }
+}
+
+/// Which of these chunks have to be sent. The others stay for another term.
+async fn missing(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    charge(&shared, &identity, hashes.len());
+    let here = keep(&shared, &account, &hashes).await?;
+    let missing: Vec<ChunkHash> = hashes
+        .into_iter()
+        .filter(|hash| !here.contains_key(hash))
+        .collect();
+    Ok(encode(&missing))
+}
+
+/// Those of the chunks that are here and that the account may name, with their bytes. It holds them for another term.
+pub(super) async fn keep(
+    shared: &Shared,
+    account: &Account,
+    hashes: &[ChunkHash],
+) -> Result<HashMap<ChunkHash, u64>, ChunkError> {
+    let ChunkStore::Folder(chunks) = &shared.chunks else {
+        let kept = ChunkStore::keep_objects(&shared.store, account, hashes, unix_ms()).await?;
+        shared.quotas.add(&account.owner, kept.values().sum());
+        return Ok(kept);
+    };
+    let mut held = shared.store.held_chunks(account, hashes).await?;
+    let here = present(chunks, held.keys().copied().collect()).await?;
+    held.retain(|hash, _| here.contains(hash));
+    shared.quotas.add(&account.owner, held.values().sum());
+    let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
+    shared.store.hold_chunks(account, &named, unix_ms()).await?;
+    // Once more, because a sweep may have come between; from the touch on it leaves them.
+    let here = present(chunks, here.into_iter().collect()).await?;
+    held.retain(|hash, _| here.contains(hash));
+    Ok(held)
+}
+
+async fn put_chunks(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Body,
+) -> Result<StatusCode, ChunkError> {
+    let folder = in_folder(&shared)?;
+    let mut reader = ChunkReader::of(body);
+    // Rows first, then files: no sweep can come between, and no file is without a row.
+    while let Some(batch) = reader.next_batch().await? {
+        let (named, batch) = named(batch).await?;
+        charge(&shared, &identity, named.len());
+        hold(&shared, &account, &named).await?;
+        write(folder, batch).await?;
+    }
+    Ok(StatusCode::NO_CONTENT)
+}
+
+/// Of chunks that come one after the other, a few megabytes at a time.
+pub(super) struct ChunkReader {
+    parts: BodyDataStream,
+    waiting: BytesMut,
+    count: usize,
+    ended: bool,
+}
+
+impl ChunkReader {
+    pub(super) fn of(body: Body) -> Self {
+        Self {
+            parts: body.into_data_stream(),
+            waiting: BytesMut::new(),
+            count: 0,
+            ended: false,
+        }
+    }
+
+    /// `None` after the last one.
+    pub(super) async fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, ChunkError> {
+        let (mut batch, mut batch_bytes) = (Vec::new(), 0);
+        while batch_bytes < BATCH_BYTES && !self.ended {
+            if let Some(chunk) = next_chunk(&mut self.waiting)? {
+                self.count += 1;
+                if self.count > MOST_CHUNKS {
+                    return Err(ChunkError::TooMany);
+                }
+                batch_bytes += chunk.len();
+                batch.push(chunk);
+                continue;
+            }
+            match self.parts.try_next().await.map_err(ChunkError::Request)? {
+                Some(part) => self.waiting.extend_from_slice(&part),
+                None if self.waiting.is_empty() => self.ended = true,
+                None => return Err(ChunkError::Cut),
+            }
+        }
+        Ok((!batch.is_empty()).then_some(batch))
+    }
+}
+
+fn next_chunk(waiting: &mut BytesMut) -> Result<Option<Bytes>, ChunkError> {
+    let Some(length) = waiting.first_chunk::<4>() else {
+        return Ok(None);
+    };
+    let bytes = u32::from_be_bytes(*length) as usize;
+    if bytes > CHUNK_BYTES {
+        return Err(ChunkError::TooLarge { bytes });
+    }
+    if waiting.len() < 4 + bytes {
+        waiting.reserve(4 + bytes - waiting.len());
+        return Ok(None);
+    }
+    waiting.advance(4);
+    Ok(Some(waiting.split_to(bytes).freeze()))
+}
+
+/// A chunk's name and its bytes.
+pub(super) type Named = (ChunkHash, u64);
+
+pub(super) async fn named(batch: Vec<Bytes>) -> Result<(Vec<Named>, Vec<Bytes>), ChunkError> {
+    blocking(move || {
+        let named = |chunk: &Bytes| (baton_chunks::hash(chunk), chunk.len() as u64);
+        (batch.iter().map(named).collect(), batch)
+    })
+    .await
+}
+
+/// The account holds these from now on, whose bytes it has.
+pub(super) async fn hold(
+    shared: &Shared,
+    account: &Account,
+    named: &[Named],
+) -> Result<(), ChunkError> {
+    within_quota(shared, account, named).await?;
+    Ok(shared.store.hold_chunks(account, named, unix_ms()).await?)
+}
+
+pub(super) async fn write(
+    chunks: &Arc<ChunkDirectory>,
+    batch: Vec<Bytes>,
+) -> Result<(), ChunkError> {
+    let chunks = Arc::clone(chunks);
+    let put = move |chunk: &Bytes| chunks.put(chunk).map(drop);
+    Ok(blocking(move || batch.iter().try_for_each(put)).await??)
+}
+
+async fn within_quota(
+    shared: &Shared,
+    account: &Account,
+    named: &[Named],
+) -> Result<(), ChunkError> {
+    let named: HashMap<ChunkHash, u64> = named.iter().copied().collect();
+    let take = |bytes| shared.quotas.take(&account.owner, bytes);
+    if take(named.values().sum()).await?.is_none() {
+        return Ok(());
+    }
+    // What is sent again is there once.
+    let hashes: Vec<ChunkHash> = named.keys().copied().collect();
+    let held = shared.store.held_chunks(account, &hashes).await?;
+    let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
+    let new_bytes: u64 = named.iter().filter(is_new).map(|(_, bytes)| bytes).sum();
+    match take(new_bytes).await? {
+        None => Ok(()),
+        Some(exceeded) => Err(ChunkError::of_quota(account, exceeded)),
+    }
+}
+
+async fn get(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Response, ChunkError> {
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    charge(&shared, &identity, hashes.len());
+    let folder = in_folder(&shared)?;
+    let held = shared.store.held_chunks(&account, &hashes).await?;
+    read(folder, hashes, held.into_keys().collect()).await
+}
+
+/// All of these chunks, of which the asker holds some.
+pub(super) async fn read(
+    chunks: &Arc<ChunkDirectory>,
+    hashes: Vec<ChunkHash>,
+    held: Vec<ChunkHash>,
+) -> Result<Response, ChunkError> {
+    let here = present(chunks, held).await?;
+    if let Some(hash) = hashes.iter().find(|hash| !here.contains(hash)) {
+        return Err(ChunkError::Unknown { hash: *hash });
+    }
+    let chunks = Arc::clone(chunks);
+    let frames = stream::iter(hashes)
+        .map(move |hash| {
+            let chunks = Arc::clone(&chunks);
+            async move {
+                let chunk = blocking(move || chunks.get(hash)).await??;
+                let chunk = chunk.ok_or(ChunkError::Unknown { hash })?;
+                let length = u32::try_from(chunk.len()).unwrap_or(u32::MAX);
+                Ok::<_, ChunkError>([Bytes::copy_from_slice(&length.to_be_bytes()), chunk])
+            }
+        })
+        .buffered(READ_AHEAD)
+        // An error here breaks the response off, which the reader sees.
+        .inspect_err(|error| tracing::warn!("A response with chunks broke off: {error}"))
+        .map_ok(|parts| stream::iter(parts.map(Ok::<_, ChunkError>)))
+        .try_flatten();
+    Ok(Body::from_stream(frames).into_response())
+}
+
+/// A course holds these chunks of an account from now on. Returns how many of them are there.
+pub(crate) async fn hold_public(
+    shared: &Shared,
+    from: &Account,
+    course: &str,
+    chunks: &[Named],
+    now_ms: i64,
+) -> Result<usize, ApiError> {
+    let holder = PublicFile::holder(course);
+    let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+    match &shared.chunks {
+        ChunkStore::Folder(folder) => {
+            shared.store.hold_chunks(&holder, chunks, now_ms).await?;
+            let here = present(folder, hashes).await;
+            here.map(|here| here.len()).map_err(|_| ApiError::Ending)
+        }
+        ChunkStore::Objects(_) => {
+            let store = &shared.store;
+            store.share_objects(from, &holder, &hashes, now_ms).await?;
+            // What it had before, and the publisher only through it, stays for another term.
+            store
+                .share_objects(&holder, &holder, &hashes, now_ms)
+                .await?;
+            Ok(store.held_objects(&holder, &hashes).await?.len())
+        }
+    }
+}
+
+/// The broker's folder, where it takes and gives the bytes itself.
+pub(super) fn in_folder(shared: &Shared) -> Result<&Arc<ChunkDirectory>, ChunkError> {
+    match &shared.chunks {
+        ChunkStore::Folder(folder) => Ok(folder),
+        ChunkStore::Objects(_) => Err(ChunkError::InObjects),
+    }
+}
+
+async fn present(
+    chunks: &Arc<ChunkDirectory>,
+    hashes: Vec<ChunkHash>,
+) -> Result<HashSet<ChunkHash>, ChunkError> {
+    let chunks = Arc::clone(chunks);
+    let is_here = move |hash: &ChunkHash| chunks.contains(*hash);
+    blocking(move || hashes.into_iter().filter(is_here).collect()).await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> T + Send + 'static,
+) -> Result<T, ChunkError> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .map_err(|_| ChunkError::Ending)
+}

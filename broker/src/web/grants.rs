@@ -1,0 +1,203 @@
+//! The *object_store* transport: who may move which chunks past the broker.
+//!
+//! In: `POST /v1/chunks/grants/upload` with names and sizes, `/v1/chunks/grants/download` with names; afterwards
+//! `/v1/chunks/uploaded`, and `/v1/chunks/damaged` by whoever could not use what they read. As with the bytes, every
+//! request is on an account, and the same rules say what it may name.
+//!
+//! **Invariant:** nobody is given a grant for an object of another account, except for what is public in their course.
+//! An uploaded object gives its account nothing before the broker has seen it in the store, in its right size.
+
+use super::{
+    Shared,
+    chunks::{self, ChunkError, NAMES_BYTES, Named, OnAccount},
+};
+use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, State},
+    routing::post,
+};
+use baton_broker_queue::Account;
+use baton_broker_store::ObjectRow;
+use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, decode, encode};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
+
+/// In one request; peers ask for 32.
+const MOST_GRANTS: usize = 256;
+/// Each is read by the broker, which is slow and rare.
+const MOST_DAMAGED: usize = 32;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/chunks/grants/upload", post(grant_uploads))
+        .route("/v1/chunks/grants/download", post(grant_downloads))
+        .route("/v1/chunks/uploaded", post(uploaded))
+        .route("/v1/chunks/damaged", post(damaged))
+        .layer(DefaultBodyLimit::max(NAMES_BYTES))
+}
+
+async fn grant_uploads(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let ChunkStore::Objects(objects) = &shared.chunks else {
+        return Ok(encode(&Grants::Broker {}));
+    };
+    let wanted: Vec<Named> = decode(&body)?;
+    bounded(wanted.len(), MOST_GRANTS)?;
+    chunks::charge(&shared, &identity, wanted.len());
+    // What the client says twice is there once.
+    let wanted: BTreeMap<ChunkHash, u64> = wanted.into_iter().collect();
+    if let Some(bytes) = wanted.values().find(|bytes| **bytes > CHUNK_BYTES as u64) {
+        let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
+        return Err(ChunkError::TooLarge { bytes });
+    }
+    let rows = expect(&shared, objects, &account, &wanted).await?;
+    let mut grants = Vec::with_capacity(rows.len());
+    for row in &rows {
+        grants.push(objects.upload_grant(row).await?);
+    }
+    Ok(encode(&Grants::Store { grants }))
+}
+
+/// The objects that the account may upload from now on. Those that it has already are left out.
+async fn expect(
+    shared: &Shared,
+    objects: &Objects,
+    account: &Account,
+    wanted: &BTreeMap<ChunkHash, u64>,
+) -> Result<Vec<ObjectRow>, ChunkError> {
+    let store = &shared.store;
+    let hashes: Vec<ChunkHash> = wanted.keys().copied().collect();
+    let own = store.own_objects(account, &hashes).await?;
+    let is_counted = |hash: &ChunkHash, bytes: u64| {
+        let row = own.get(hash);
+        row.is_some_and(|(row, is_stored)| *is_stored || row.bytes >= bytes)
+    };
+    let new = wanted
+        .iter()
+        .filter(|(hash, bytes)| !is_counted(hash, **bytes));
+    let new_bytes: u64 = new.map(|(_, bytes)| bytes).sum();
+    if let Some(exceeded) = shared.quotas.take(&account.owner, new_bytes).await? {
+        return Err(ChunkError::of_quota(account, exceeded));
+    }
+    // Until the rows are written.
+    let Some(_reservation) = objects.room.reserve(store, new_bytes).await? else {
+        let limit_bytes = objects.limit_bytes;
+        return Err(ChunkError::StoreLimit { limit_bytes });
+    };
+    let expected: Vec<ObjectRow> = wanted
+        .iter()
+        .filter(|(hash, _)| !own.get(hash).is_some_and(|(_, is_stored)| *is_stored))
+        .map(|(hash, bytes)| ObjectRow {
+            hash: *hash,
+            object: uuid::Uuid::new_v4().simple().to_string(),
+            bytes: *bytes,
+        })
+        .collect();
+    store.expect_objects(account, &expected, unix_ms()).await?;
+    let own = store.own_objects(account, &hashes).await?;
+    let pending = own.into_values().filter(|(_, is_stored)| !is_stored);
+    Ok(pending.map(|(row, _)| row).collect())
+}
+
+async fn grant_downloads(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let ChunkStore::Objects(objects) = &shared.chunks else {
+        return Ok(encode(&Grants::Broker {}));
+    };
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    bounded(hashes.len(), MOST_GRANTS)?;
+    chunks::charge(&shared, &identity, hashes.len());
+    let held = shared.store.held_objects(&account, &hashes).await?;
+    let mut grants = Vec::with_capacity(hashes.len());
+    // For those that the account may not read, none.
+    for row in hashes.iter().filter_map(|hash| held.get(hash)) {
+        grants.push(objects.download_grant(row).await?);
+    }
+    Ok(encode(&Grants::Store { grants }))
+}
+
+/// Returns those that are not there after all.
+async fn uploaded(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let objects = in_objects(&shared)?;
+    let hashes: BTreeSet<ChunkHash> = decode::<Vec<ChunkHash>>(&body)?.into_iter().collect();
+    bounded(hashes.len(), MOST_GRANTS)?;
+    chunks::charge(&shared, &identity, hashes.len());
+    let hashes: Vec<ChunkHash> = hashes.into_iter().collect();
+    let own = shared.store.own_objects(&account, &hashes).await?;
+    let pending = own.into_values().filter(|(_, is_stored)| !is_stored);
+    let sizes = objects.sizes(pending.map(|(row, _)| row).collect()).await?;
+    let mut seen = Vec::with_capacity(sizes.len());
+    for (row, bytes) in sizes {
+        match bytes {
+            None => {}
+            Some(bytes) if bytes == row.bytes => seen.push(row),
+            Some(_) => discard(&shared, objects, row).await?,
+        }
+    }
+    let store = &shared.store;
+    store.confirm_objects(&account, &seen, unix_ms()).await?;
+    let own = store.own_objects(&account, &hashes).await?;
+    let is_here = |hash: &ChunkHash| own.get(hash).is_some_and(|(_, is_stored)| *is_stored);
+    let missing: Vec<ChunkHash> = hashes.into_iter().filter(|hash| !is_here(hash)).collect();
+    Ok(encode(&missing))
+}
+
+/// Looks at objects that a reader could not use, and forgets those that are not what they should be.
+async fn damaged(
+    State(shared): State<Shared>,
+    OnAccount { account, identity }: OnAccount,
+    body: Bytes,
+) -> Result<Vec<u8>, ChunkError> {
+    let objects = in_objects(&shared)?;
+    let hashes: Vec<ChunkHash> = decode(&body)?;
+    bounded(hashes.len(), MOST_DAMAGED)?;
+    // The broker reads each one.
+    for _ in &hashes {
+        chunks::admit(&shared, &identity)?;
+    }
+    let held = shared.store.held_objects(&account, &hashes).await?;
+    for row in held.into_values() {
+        if !objects.is_sound(&row).await? {
+            tracing::warn!(
+                "The object of chunk {} is damaged or gone and was forgotten",
+                row.hash
+            );
+            discard(&shared, objects, row).await?;
+        }
+    }
+    Ok(encode(&()))
+}
+
+async fn discard(shared: &Shared, objects: &Objects, row: ObjectRow) -> Result<(), ChunkError> {
+    shared.store.drop_object(&row).await?;
+    objects.delete(vec![row]).await;
+    Ok(())
+}
+
+fn in_objects(shared: &Shared) -> Result<&Arc<Objects>, ChunkError> {
+    match &shared.chunks {
+        ChunkStore::Objects(objects) => Ok(objects),
+        ChunkStore::Folder(_) => Err(ChunkError::InFolder),
+    }
+}
+
+fn bounded(count: usize, most: usize) -> Result<(), ChunkError> {
+    match count <= most {
+        true => Ok(()),
+        false => Err(ChunkError::TooManyNames { most }),
+    }
+}

@@ -1,0 +1,184 @@
+//! What forms on pages do. The same commands as below `/v1`.
+//!
+//! A form carries a key that only a page of the same caller can know, and browsers say when a request comes from
+//! elsewhere; so no foreign page acts with a person's cookie.
+
+use super::{
+    courses, facts,
+    form::{Fields, Refused},
+    job,
+    layout::Page,
+    workers,
+};
+use crate::{
+    web::{
+        self, Caller, Shared,
+        api::{ApiError, act},
+    },
+    words,
+};
+use axum::{
+    Extension, Form,
+    extract::{State, rejection::FormRejection},
+    http::{HeaderMap, StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use baton_broker_queue::{Command, NotDone, courses::Wrong};
+use baton_protocol::{JobId, api::Problem};
+use maud::html;
+
+pub(super) async fn post(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    form: Result<Form<Fields>, FormRejection>,
+) -> Result<Response, ApiError> {
+    let fields = own_fields(&headers, &caller, form)?;
+    match carry_out(&shared, &caller, &fields).await {
+        // The answer to a form is another page, so that going back sends nothing again.
+        Ok(then) => Ok((StatusCode::SEE_OTHER, [(header::LOCATION, then)]).into_response()),
+        Err(error) => match Refused::of(&error, fields) {
+            Some(refused) => show_again(&shared, &caller, &refused, error.status()).await,
+            None => Err(error),
+        },
+    }
+}
+
+/// The page of the form with what was typed and what is wrong with it.
+async fn show_again(
+    shared: &Shared,
+    caller: &Caller,
+    refused: &Refused,
+    status: StatusCode,
+) -> Result<Response, ApiError> {
+    let page = match refused.field("action") {
+        "drain" | "resume" => {
+            let facts = facts::look(shared, caller).await?;
+            workers::page(&facts, caller, Some(refused))
+        }
+        "change_course" => {
+            let name = refused.field("course");
+            courses::page_of(shared, caller, name, Some(refused)).await?
+        }
+        _ => {
+            let unknown = || ApiError::UnknownJob {
+                job: refused.field("job").to_owned(),
+            };
+            let id = refused.field("job").parse().map_err(|_| unknown())?;
+            let job = job::look(shared, caller, id).await?.ok_or_else(unknown)?;
+            job::page(&job, caller, Some(refused))
+        }
+    };
+    Ok(page.answer(status, caller))
+}
+
+pub(super) async fn sign_out(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    headers: HeaderMap,
+    form: Result<Form<Fields>, FormRejection>,
+) -> Result<Response, ApiError> {
+    own_fields(&headers, &caller, form)?;
+    web::sign_out(&shared, &caller, &headers).await
+}
+
+fn own_fields(
+    headers: &HeaderMap,
+    caller: &Caller,
+    form: Result<Form<Fields>, FormRejection>,
+) -> Result<Fields, ApiError> {
+    let wrong =
+        |rejection: FormRejection| ApiError::of_body(rejection.status(), rejection.body_text());
+    let Form(fields) = form.map_err(wrong)?;
+    match is_own(headers, caller, &fields) {
+        true => Ok(fields),
+        false => Err(ApiError::Form),
+    }
+}
+
+fn is_own(headers: &HeaderMap, caller: &Caller, fields: &Fields) -> bool {
+    web::is_from_here(headers) && fields.get("key").is_some_and(|key| caller.is_form_key(key))
+}
+
+/// Returns where the browser goes from there.
+async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<String, ApiError> {
+    let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
+    let reason = field("reason").trim().to_owned();
+    let job = || {
+        let job = field("job");
+        job.parse::<JobId>()
+            .map_err(|_| ApiError::UnknownJob { job })
+    };
+    let worker = field("worker");
+    let course = field("course");
+    // Where the form was, so that the page does not jump.
+    let to_job = |job: JobId| format!("job?id={job}#act");
+    let to_worker = |name: &str| format!("workers#act-{}", words::coded(name));
+    let (command, then) = match field("action").as_str() {
+        "cancel" => {
+            let job = job()?;
+            let reason = Some(reason).filter(|reason| !reason.is_empty());
+            (Command::Cancel { job, reason }, to_job(job))
+        }
+        "hold" => {
+            let job = job()?;
+            (Command::Hold { job, reason }, to_job(job))
+        }
+        "release" => {
+            let job = job()?;
+            (Command::Release { job }, to_job(job))
+        }
+        "move_to_front" => {
+            let job = job()?;
+            (Command::MoveToFront { job, reason }, to_job(job))
+        }
+        "drain" => {
+            let then = to_worker(&worker);
+            (Command::Drain { worker, reason }, then)
+        }
+        "resume" => {
+            let then = to_worker(&worker);
+            (Command::Resume { worker }, then)
+        }
+        "change_course" => {
+            let change = courses::change(shared, caller, &course, fields).await?;
+            let then = format!(
+                "course?{}#settings",
+                words::query(&[("name", course.clone())])
+            );
+            (Command::ChangeCourse { course, change }, then)
+        }
+        other => {
+            let says = format!("{other:?} is unknown");
+            return Err(NotDone::from(Wrong::new("action", says)).into());
+        }
+    };
+    match act(shared, caller, command).await {
+        Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
+            // The loop forgets what is over; the page still shows it.
+            let known = shared.store.job_detail(&caller.identity, job).await?;
+            Err(known
+                .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)
+                .into())
+        }
+        done => done.map(|_| then),
+    }
+}
+
+pub(super) fn refused(problem: &Problem, caller: &Caller) -> Response {
+    let page = Page {
+        here: "",
+        title: "Not done".to_owned(),
+        live: None,
+        main: html! {
+            section."card problem" {
+                h1 { "Not done" }
+                p { (problem.detail) "." }
+                @if let Some(hint) = &problem.hint { p.quiet { (words::capital(hint)) "." } }
+                p { a href="./" { "Back to the first page" } }
+            }
+        },
+    };
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::BAD_REQUEST);
+    page.answer(status, caller)
+}

@@ -1,0 +1,311 @@
+//! What courses may use, and the form in which their staff change it.
+
+use super::{
+    form::{Fields, Refused, complaint, is_wrong, value},
+    layout::{Page, form_key},
+    time::Zone,
+};
+use crate::{
+    web::{
+        Caller, Shared,
+        api::{ApiError, courses_of},
+    },
+    words,
+};
+use axum::{
+    Extension,
+    extract::{Query, State},
+    response::Response,
+};
+use baton_broker_queue::{
+    NotDone,
+    courses::{Wrong, milliseconds},
+};
+use baton_protocol::api::{Course, CourseChange, Deadline, Lesson};
+use maud::{Markup, html};
+use std::{str::FromStr, time::Duration};
+
+const HOUR_MS: i64 = 3_600_000;
+
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    name: String,
+}
+
+pub(super) async fn list(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let courses = courses_of(&shared, &caller).await?;
+    let page = Page {
+        here: "courses",
+        title: "Courses".to_owned(),
+        live: None,
+        main: html! {
+            div.head { h1 { "Courses" } p.quiet { "Limits and current use" } }
+            section.card { (table(&courses)) }
+        },
+    };
+    Ok(page.show(&caller))
+}
+
+fn table(courses: &[Course]) -> Markup {
+    html! {
+        div.scroll tabindex="0" role="region" aria-label="Courses" { table {
+            caption { "Courses" }
+            thead { tr {
+                th scope="col" { "Course" }
+                th scope="col" { "State" }
+                th.number scope="col" { "Running" }
+                th.number scope="col" { "Waiting" }
+                th.number scope="col" { "Weight" }
+                th.number scope="col" { "Time limit" }
+                th scope="col" { "Message to waiting students" }
+            } }
+            tbody {
+                @for course in courses {
+                    tr {
+                        th scope="row" { a href={ "course?" (words::query(&[("name", course.course.clone())])) } { (course.course) } }
+                        td { (state(course)) }
+                        td.number { (course.running) }
+                        td.number { (course.waiting) }
+                        td.number { (course.weight) @if course.boost > 1.0 { " × " (course.boost) } }
+                        td.number { (limit(course.timeout_ms)) }
+                        td.words { (course.message.as_deref().unwrap_or("–")) }
+                    }
+                }
+                @if courses.is_empty() { tr { td.empty colspan="7" { "No courses yet. They come from the courses file and from the roles of people." } } }
+            }
+        } }
+    }
+}
+
+fn state(course: &Course) -> Markup {
+    match &course.paused {
+        Some(why) => {
+            html! { span."state busy" { span aria-hidden="true" { "◇ " } "paused" } ": " (why) }
+        }
+        None if course.boost > 1.0 => {
+            html! { span."state busy" { span aria-hidden="true" { "▲ " } "deadline" } }
+        }
+        None => html! { span."state good" { span aria-hidden="true" { "● " } "open" } },
+    }
+}
+
+fn limit(ms: Option<u64>) -> String {
+    ms.map_or_else(|| "none".to_owned(), words::span)
+}
+
+pub(super) async fn one(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, ApiError> {
+    let page = page_of(&shared, &caller, &asked.name, None).await?;
+    Ok(page.show(&caller))
+}
+
+pub(super) async fn page_of(
+    shared: &Shared,
+    caller: &Caller,
+    name: &str,
+    refused: Option<&Refused>,
+) -> Result<Page, ApiError> {
+    let course = find(shared, caller, name).await?;
+    let zone = Zone::of(shared);
+    Ok(Page {
+        here: "courses",
+        title: course.course.clone(),
+        live: None,
+        main: html! {
+            div.head { h1 { (course.course) } p.quiet { (state(&course)) } }
+            @if caller.identity.may_steer(&course.course) { (form(&course, &zone, caller, refused)) }
+            @else { (facts(&course, &zone)) }
+        },
+    })
+}
+
+async fn find(shared: &Shared, caller: &Caller, name: &str) -> Result<Course, ApiError> {
+    let mut courses = courses_of(shared, caller).await?.into_iter();
+    let found = courses.find(|course| course.course == name);
+    found.ok_or_else(|| NotDone::UnknownCourse(name.to_owned()).into())
+}
+
+fn facts(course: &Course, zone: &Zone) -> Markup {
+    html! {
+        section.card { dl.facts {
+            dt { "Weight" } dd { (course.weight) }
+            dt { "Time limit" } dd { (limit(course.timeout_ms)) }
+            dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
+            @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
+            @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (lesson.people) " people" } }
+            @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }
+            dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
+        } }
+    }
+}
+
+fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>) -> Markup {
+    let shown = |name, stored: String| value(refused, name, &stored).to_owned();
+    let wrong = |name| is_wrong(refused, name);
+    let complaint = |name| complaint(refused, name);
+    let text = |ms: Option<u64>| {
+        ms.map_or_else(String::new, |ms| {
+            baton_humanize::setting(Duration::from_millis(ms))
+        })
+    };
+    let deadline = course.deadlines.first();
+    let until = deadline.map_or_else(String::new, |deadline| zone.field(deadline.until_ms));
+    let hours = deadline.map_or(24, |deadline| {
+        (deadline.until_ms - deadline.from_ms) / HOUR_MS
+    });
+    html! {
+        section.card #settings {
+            h2 { "Settings" }
+            form.fields method="post" action="act" {
+                (form_key(caller))
+                input type="hidden" name="course" value=(course.course);
+                label.wide { "Message to waiting students" small { "One line. They read it in their notebook." } (complaint("message"))
+                    input name="message" maxlength="500" value=(shown("message", course.message.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("message")]; }
+                label.wide { "Pause, because" small { "Fill this in to pause the course. Its cells do not start, and waiting students read the reason." } (complaint("paused"))
+                    input name="paused" maxlength="500" value=(shown("paused", course.paused.clone().unwrap_or_default())) autocomplete="off" autofocus[wrong("paused")]; }
+                label { "Weight" small { "Twice the weight means twice the share." } (complaint("weight"))
+                    input name="weight" type="number" min="0.1" max="1000" step="any" required value=(shown("weight", course.weight.to_string())) autofocus[wrong("weight")]; }
+                label { "Time limit" small { "For cells without --timeout: 5m, 1h, or empty for none." } (complaint("timeout"))
+                    input name="timeout" value=(shown("timeout", text(course.timeout_ms))) autocomplete="off" autofocus[wrong("timeout")]; }
+                label { "Longest time limit" small { "The most that a cell can ask for with --timeout. Empty for no limit." } (complaint("longest"))
+                    input name="longest" value=(shown("longest", text(course.longest_timeout_ms))) autocomplete="off" autofocus[wrong("longest")]; }
+                label { "Deadline" small { "In " (zone.name_in_forms()) ". Until then, cells of this course have priority." } (complaint("until"))
+                    input name="until" type="datetime-local" value=(shown("until", until)) autofocus[wrong("until")]; }
+                label { "Deadline counts" small { "From this many hours before the deadline." } (complaint("hours"))
+                    input name="hours" type="number" min="1" max="1000" value=(shown("hours", hours.to_string())) autofocus[wrong("hours")]; }
+                label { "Weight of the deadline" small { "The weight is multiplied by this number." } (complaint("boost"))
+                    input name="boost" type="number" min="1" max="1000" step="any" value=(shown("boost", deadline.map_or(3.0, |deadline| deadline.weight).to_string())) autofocus[wrong("boost")]; }
+                label.wide { "Timetable" small { "When the people of this course work together, one time on each line, with their number: Mon 17:00-18:30 350. The capacity page says whether there are enough GPUs." } (complaint("timetable"))
+                    textarea name="timetable" rows="3" autofocus[wrong("timetable")] { (shown("timetable", lines_of(&course.timetable))) } }
+                label."check wide" { input name="staff_see_outputs" type="checkbox" value="yes" checked[refused.map_or(course.staff_see_outputs, |refused| refused.field("staff_see_outputs") == "yes")]; "Staff can read the output of students' cells" }
+                div."buttons wide" { button.first name="action" value="change_course" { "Save" } }
+            }
+        }
+    }
+}
+
+/// What in a form is otherwise than it is now.
+pub(super) async fn change(
+    shared: &Shared,
+    caller: &Caller,
+    name: &str,
+    form: &Fields,
+) -> Result<CourseChange, ApiError> {
+    let course = find(shared, caller, name).await?;
+    let given = |field: &str| form.get(field).map(|text| text.trim()).unwrap_or_default();
+    let some = |field: &str| Some(given(field).to_owned()).filter(|text| !text.is_empty());
+    let limit = |field: &'static str| match given(field) {
+        "" => Ok(None),
+        text => milliseconds(text)
+            .map(Some)
+            .map_err(|_| wrong(field, "must be a time such as 90s, 5m or 2h")),
+    };
+    let weight: f64 = number("weight", given("weight"))?;
+    let (timeout, longest) = (limit("timeout")?, limit("longest")?);
+    let (paused, message) = (some("paused"), some("message"));
+    let zone = Zone::of(shared);
+    let deadlines = deadlines(
+        &course,
+        &zone,
+        given("until"),
+        given("hours"),
+        given("boost"),
+    )?;
+    let outputs = form.contains_key("staff_see_outputs");
+    let timetable = lessons(given("timetable"))?;
+    Ok(CourseChange {
+        weight: (weight != course.weight).then_some(weight),
+        timeout_ms: (timeout != course.timeout_ms).then_some(timeout),
+        longest_timeout_ms: (longest != course.longest_timeout_ms).then_some(longest),
+        paused: (paused != course.paused).then_some(paused),
+        message: (message != course.message).then_some(message),
+        deadlines: (deadlines != course.deadlines).then_some(deadlines),
+        staff_see_outputs: (outputs != course.staff_see_outputs).then_some(outputs),
+        timetable: (timetable != course.timetable).then_some(timetable),
+    })
+}
+
+fn lines_of(timetable: &[Lesson]) -> String {
+    let lines = timetable
+        .iter()
+        .map(|lesson| format!("{} {}", lesson.when, lesson.people));
+    lines.collect::<Vec<_>>().join("\n")
+}
+
+fn lessons(text: &str) -> Result<Vec<Lesson>, ApiError> {
+    let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
+    let lessons = lines.map(|line| {
+        let (when, people) = line.rsplit_once(' ')?;
+        Some(Lesson {
+            when: when.trim().to_owned(),
+            people: people.parse().ok()?,
+        })
+    });
+    let lessons: Option<Vec<Lesson>> = lessons.collect();
+    lessons.ok_or_else(|| {
+        wrong(
+            "timetable",
+            "must be times with a number of people, such as Mon 17:00-18:30 350",
+        )
+    })
+}
+
+/// The form shows the first; the others stay.
+fn deadlines(
+    course: &Course,
+    zone: &Zone,
+    until: &str,
+    hours: &str,
+    boost: &str,
+) -> Result<Vec<Deadline>, ApiError> {
+    let mut deadlines = course.deadlines.clone();
+    let shown = deadlines
+        .first()
+        .map_or_else(String::new, |first| zone.field(first.until_ms));
+    if until.is_empty() {
+        if !deadlines.is_empty() {
+            deadlines.remove(0);
+        }
+        return Ok(deadlines);
+    }
+    let hours: i64 = number("hours", hours)?;
+    let weight: f64 = number("boost", boost)?;
+    if hours < 1 {
+        return Err(wrong("hours", "must be above 0"));
+    }
+    if weight < 1.0 {
+        return Err(wrong("boost", "must be at least 1"));
+    }
+    let until_ms = match deadlines.first() {
+        // A form knows no seconds.
+        Some(first) if shown == until => first.until_ms,
+        _ => {
+            let until = zone.of_field(until);
+            until.map_err(|_| wrong("until", "must be a date and a time"))?
+        }
+    };
+    let deadline = Deadline {
+        from_ms: until_ms.saturating_sub(hours.saturating_mul(HOUR_MS)),
+        until_ms,
+        weight,
+    };
+    match deadlines.first_mut() {
+        Some(first) => *first = deadline,
+        None => deadlines.push(deadline),
+    }
+    Ok(deadlines)
+}
+
+fn number<Number: FromStr>(field: &'static str, text: &str) -> Result<Number, ApiError> {
+    text.parse().map_err(|_| wrong(field, "must be a number"))
+}
+
+fn wrong(field: &'static str, says: &str) -> ApiError {
+    NotDone::from(Wrong::new(field, says)).into()
+}

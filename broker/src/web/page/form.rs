@@ -1,0 +1,75 @@
+//! Forms, and forms that come back because something in them is missing or wrong.
+
+use crate::{web::api::ApiError, words};
+use baton_broker_queue::{NotDone, courses::Wrong};
+use maud::{Markup, html};
+use std::collections::HashMap;
+
+pub(super) type Fields = HashMap<String, String>;
+
+/// A form that was not carried out.
+pub(super) struct Refused {
+    fields: Fields,
+    /// The name of the field that is wrong, as in the form.
+    field: &'static str,
+    says: String,
+}
+
+impl Refused {
+    /// `None`: not for something that the same person can put right on the same page.
+    pub(super) fn of(error: &ApiError, fields: Fields) -> Option<Self> {
+        let (field, says) = match error {
+            ApiError::NotDone(NotDone::Wrong(Wrong { field, says })) => {
+                let (field, label) = in_form(field)?;
+                (field, format!("{label} {says}"))
+            }
+            ApiError::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
+                ("action", error.to_string())
+            }
+            _ => return None,
+        };
+        Some(Self {
+            fields,
+            field,
+            says,
+        })
+    }
+
+    pub(super) fn field(&self, name: &str) -> &str {
+        self.fields.get(name).map_or("", String::as_str)
+    }
+}
+
+/// What a form shows in a field: what was typed, where it came back.
+pub(super) fn value<'a>(refused: Option<&'a Refused>, name: &str, stored: &'a str) -> &'a str {
+    refused.map_or(stored, |refused| refused.field(name))
+}
+
+pub(super) fn is_wrong(refused: Option<&Refused>, name: &str) -> bool {
+    refused.is_some_and(|refused| refused.field == name)
+}
+
+/// Beside a field, what is wrong with it. Beside the buttons, why nothing was done.
+pub(super) fn complaint(refused: Option<&Refused>, name: &str) -> Markup {
+    let found = refused.filter(|refused| refused.field == name);
+    html! {
+        @if let Some(refused) = found { span.wrong role="alert" { (words::capital(&refused.says)) "." } }
+    }
+}
+
+/// The name of a field in the form, and how the form calls it.
+fn in_form(field: &str) -> Option<(&'static str, &'static str)> {
+    Some(match field {
+        "reason" => ("reason", "the reason"),
+        "message" => ("message", "the message"),
+        "paused" => ("paused", "the reason of the pause"),
+        "weight" => ("weight", "the weight"),
+        "timeout" | "timeout_ms" => ("timeout", "the time limit"),
+        "longest" | "longest_timeout_ms" => ("longest", "the longest time limit"),
+        "until" => ("until", "the deadline"),
+        "deadlines" => ("until", "deadlines"),
+        "hours" => ("hours", "the number of hours"),
+        "boost" => ("boost", "the weight of the deadline"),
+        _ => return None,
+    })
+}

@@ -1,0 +1,185 @@
+//! What people see and do: who runs, who waits, workers, courses, use, and who acted.
+//!
+//! In: the engine's [`Overview`] and the store's rows. Out: pages, complete without a script, and their changing
+//! parts again as server-sent events. Forms become the same commands as those of the API.
+//! All addresses are relative to the page, so everything works under any prefix.
+//!
+//! **Invariant:** no request to another host, no inline script or style. What a cell prints is shown to its owner, and
+//! to staff where the course says so; its code to its owner alone.
+
+mod act;
+mod audit;
+mod capacity;
+mod chart;
+mod courses;
+mod facts;
+mod form;
+mod job;
+mod layout;
+mod live;
+mod now;
+mod output;
+mod people;
+mod plain;
+mod time;
+mod workers;
+
+use crate::web::{Caller, Shared, api::ApiError};
+use axum::{
+    Extension, Router,
+    extract::{Query, Request, State},
+    http::{HeaderValue, header},
+    middleware::{self, Next},
+    response::{IntoResponse, Response},
+    routing::{get, post},
+};
+use baton_broker_queue::{JobView, Overview};
+use baton_broker_store::{JobRow, Span};
+use baton_protocol::api::{Pool, Problem};
+use layout::Page;
+use std::sync::Arc;
+use time::Zone;
+
+pub(crate) use layout::POLICY;
+
+pub(crate) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/", get(show_now))
+        .route("/job", get(show_job))
+        .route("/people", get(people::show))
+        .route("/people.csv", get(people::csv))
+        .route("/workers", get(show_workers))
+        .route("/courses", get(courses::list))
+        .route("/course", get(courses::one))
+        .route("/capacity", get(capacity::show))
+        .route("/audit", get(audit::show))
+        .route("/act", post(act::post))
+        .route("/sign-out", post(act::sign_out))
+        .route("/live", get(live::live))
+        .route("/status", get(status))
+        .layer(middleware::from_fn(refusals_are_pages))
+}
+
+/// They are the same for everybody, also for who has not signed in.
+pub(crate) fn files() -> Router<Shared> {
+    let files = FILES.iter();
+    files.fold(Router::new(), |router, (path, kind, text)| {
+        router.route(path, get(async || file(kind, text)))
+    })
+}
+
+/// What pages load. Of htmx, the versions are in the names.
+const FILES: &[(&str, &str, &str)] = &[
+    (
+        "/static/page.css",
+        "text/css; charset=utf-8",
+        include_str!("static/page.css"),
+    ),
+    (
+        "/static/page.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/page.js"),
+    ),
+    (
+        "/static/icon.svg",
+        "image/svg+xml",
+        include_str!("static/icon.svg"),
+    ),
+    (
+        "/static/htmx-4.0.1.min.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/htmx-4.0.1.min.js"),
+    ),
+    (
+        "/static/hx-sse-4.0.1.min.js",
+        "text/javascript; charset=utf-8",
+        include_str!("static/hx-sse-4.0.1.min.js"),
+    ),
+];
+
+/// Everything that a page shows of the present.
+struct Facts {
+    now_ms: i64,
+    pools: Arc<Vec<Pool>>,
+    zone: Zone,
+    /// Without its jobs, which are in the next two.
+    present: Overview,
+    /// All that have a worker: what of them is shown depends on who asks.
+    running: Vec<JobView>,
+    /// Those that the caller may see, the next one first.
+    waiting: Vec<JobView>,
+    finished: Vec<JobRow>,
+    day: Vec<Span>,
+}
+
+async fn show_now(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    let page = Page {
+        here: "./",
+        title: "Now".to_owned(),
+        live: Some("live?of=now".to_owned()),
+        main: now::main(&facts, &caller),
+    };
+    Ok(page.show(&caller))
+}
+
+async fn show_workers(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<Response, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    Ok(workers::page(&facts, &caller, None).show(&caller))
+}
+
+#[derive(serde::Deserialize)]
+struct AskedJob {
+    id: String,
+}
+
+async fn show_job(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<AskedJob>,
+) -> Result<Response, ApiError> {
+    let unknown = || ApiError::UnknownJob {
+        job: asked.id.clone(),
+    };
+    let job = asked.id.parse().map_err(|_| unknown())?;
+    let job = job::look(&shared, &caller, job)
+        .await?
+        .ok_or_else(unknown)?;
+    Ok(job::page(&job, &caller, None).show(&caller))
+}
+
+/// The present as plain text.
+async fn status(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+) -> Result<String, ApiError> {
+    let facts = facts::look(&shared, &caller).await?;
+    Ok(plain::status(&facts, &caller))
+}
+
+/// A person reads a page where a program reads a problem document.
+async fn refusals_are_pages(
+    Extension(caller): Extension<Caller>,
+    request: Request,
+    next: Next,
+) -> Response {
+    let mut response = next.run(request).await;
+    match response.extensions_mut().remove::<Problem>() {
+        Some(problem) => act::refused(&problem, &caller),
+        None => response,
+    }
+}
+
+fn file(kind: &'static str, text: &'static str) -> impl IntoResponse {
+    let headers = [
+        (header::CONTENT_TYPE, HeaderValue::from_static(kind)),
+        (header::CACHE_CONTROL, HeaderValue::from_static("no-cache")),
+    ];
+    (headers, text)
+}

@@ -1,0 +1,251 @@
+//! Who used how much and waited how long, by person and by day, and the same as CSV.
+
+use super::{chart, layout::Page};
+use crate::{
+    clock::unix_ms,
+    engine::Event,
+    web::{
+        Caller, Shared,
+        api::{ApiError, ask, day_of},
+    },
+    words,
+};
+use axum::{
+    Extension,
+    extract::{Query, State},
+    http::header,
+    response::{IntoResponse, Response},
+};
+use baton_broker_queue::JobView;
+use baton_broker_store::{UsageFilter, UsageRow};
+use maud::{Markup, html};
+use std::collections::BTreeMap;
+
+const DAY_MS: i64 = 24 * 3_600_000;
+const MOST_ROWS: u32 = 200_000;
+
+#[derive(serde::Deserialize)]
+pub(super) struct Asked {
+    days: Option<u32>,
+    course: Option<String>,
+}
+
+#[derive(Default)]
+struct Sum {
+    run_ms: u64,
+    runs: u64,
+    /// Of those, the ones that still run.
+    now: u64,
+    waits_ms: Vec<u64>,
+}
+
+pub(super) async fn show(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, ApiError> {
+    let days = asked.days();
+    let rows = asked.usage(&shared, &caller).await?;
+    let today = unix_ms().div_euclid(DAY_MS);
+    let mut by_day: BTreeMap<i64, u64> = (today - i64::from(days) + 1..=today)
+        .map(|day| (day, 0))
+        .collect();
+    let mut sums: BTreeMap<(String, String), Sum> = BTreeMap::new();
+    for row in rows {
+        *by_day.entry(row.day).or_default() += row.run_ms;
+        let sum = sums
+            .entry((row.account.owner, row.account.course))
+            .or_default();
+        sum.run_ms += row.run_ms;
+        sum.runs += row.runs;
+    }
+    let now_ms = unix_ms();
+    for job in ask(&shared, Event::Overview).await?.jobs {
+        let Some(started_ms) = job.started_ms.filter(|_| asked.shows(&job, &caller)) else {
+            continue;
+        };
+        let run_ms = (now_ms - started_ms).max(0).unsigned_abs();
+        *by_day.entry(today).or_default() += run_ms;
+        let sum = sums
+            .entry((job.account.owner, job.account.course))
+            .or_default();
+        sum.run_ms += run_ms;
+        sum.runs += 1;
+        sum.now += 1;
+    }
+    let since_ms = (today - i64::from(days) + 1) * DAY_MS;
+    let waits = shared
+        .store
+        .waits(&caller.identity, asked.course(), since_ms)
+        .await?;
+    let mut all = Vec::with_capacity(waits.len());
+    for (account, waited_ms) in waits {
+        all.push(waited_ms);
+        sums.entry((account.owner, account.course))
+            .or_default()
+            .waits_ms
+            .push(waited_ms);
+    }
+    all.sort_unstable();
+    let mut sums: Vec<((String, String), Sum)> = sums.into_iter().collect();
+    sums.sort_by_key(|(_, sum)| std::cmp::Reverse(sum.run_ms));
+    sums.iter_mut()
+        .for_each(|(_, sum)| sum.waits_ms.sort_unstable());
+    let bars: Vec<(String, u64)> = by_day.iter().map(|(day, ms)| (day_of(*day), *ms)).collect();
+    let page = Page {
+        here: "people",
+        title: "People".to_owned(),
+        live: None,
+        main: main(&asked, &bars, &sums, &all),
+    };
+    Ok(page.show(&caller))
+}
+
+fn main(
+    asked: &Asked,
+    days: &[(String, u64)],
+    sums: &[((String, String), Sum)],
+    waits: &[u64],
+) -> Markup {
+    let used: u64 = days.iter().map(|(_, ms)| ms).sum();
+    let cells = sums.iter().map(|(_, sum)| sum.runs).sum::<u64>();
+    let run_now = sums.iter().map(|(_, sum)| sum.now).sum::<u64>();
+    let short: Vec<(String, u64)> = days
+        .iter()
+        .map(|(day, ms)| (day.get(5..).unwrap_or(day).to_owned(), *ms))
+        .collect();
+    html! {
+        div.head { h1 { "People" } p.quiet { "GPU time and waits of the last " (words::count(days.len(), "day", "days")) } }
+        form.card method="get" action="people" { div.inline {
+            label { "Days" select name="days" {
+                @for choice in [1, 7, 14, 30] { option value=(choice) selected[choice == asked.days()] { (choice) } }
+            } }
+            label { "Course" input name="course" value=(asked.course().unwrap_or_default()) autocomplete="off"; }
+            button { "Show" }
+            a.button href=(asked.csv()) { "Download CSV" }
+        } }
+        div.pair {
+            section.card {
+                h2 { "GPU time by day" }
+                @if days.len() <= 14 { (chart::days(&short)) }
+                details { summary { "As a table" } div.scroll { table {
+                    caption { "GPU time by day" }
+                    thead { tr { th scope="col" { "Day (UTC)" } th.number scope="col" { "GPU time" } } }
+                    tbody { @for (day, ms) in days { tr { th scope="row" { (day) } td.number { (words::span(*ms)) } } } }
+                } } }
+            }
+            section.card {
+                h2 { "Total" }
+                dl.facts {
+                    dt { "GPU time" } dd.big { (words::span(used)) }
+                    dt { "Cells" } dd.big { (cells) }
+                    dt { "Median wait" } dd.big { (words::percentile(waits, 50)) }
+                    dt { "99th percentile of waits" } dd.big { (words::percentile(waits, 99)) }
+                }
+                @if run_now > 0 {
+                    p."quiet small" { "With " (words::count(usize::try_from(run_now).unwrap_or(usize::MAX), "running cell", "running cells")) ", up to now. The CSV contains only finished cells." }
+                }
+            }
+        }
+        section.card { div.scroll tabindex="0" role="region" aria-label="Use by person" { table {
+            caption { "By person, largest first" }
+            thead { tr {
+                th scope="col" { "Person" }
+                th scope="col" { "Course" }
+                th.number scope="col" { "GPU time" }
+                th.number scope="col" { "Share" }
+                th.number scope="col" { "Cells" }
+                th.number scope="col" { "Wait p50" }
+                th.number scope="col" { "Wait p99" }
+            } }
+            tbody {
+                @for ((person, course), sum) in sums {
+                    tr {
+                        th scope="row" { (person) }
+                        td { (words::course(course)) }
+                        td.number { (words::span(sum.run_ms)) }
+                        td.number { (sum.run_ms * 100 / used.max(1)) " %" }
+                        td.number { (sum.runs) }
+                        td.number { (words::percentile(&sum.waits_ms, 50)) }
+                        td.number { (words::percentile(&sum.waits_ms, 99)) }
+                    }
+                }
+                @if sums.is_empty() { tr { td.empty colspan="7" { "No one used a GPU in this time." } } }
+            }
+        } } }
+    }
+}
+
+/// One row for each person, course and day.
+pub(super) async fn csv(
+    State(shared): State<Shared>,
+    Extension(caller): Extension<Caller>,
+    Query(asked): Query<Asked>,
+) -> Result<Response, ApiError> {
+    let mut csv = "day,person,course,gpu_seconds,cells\r\n".to_owned();
+    for row in asked.usage(&shared, &caller).await? {
+        let seconds = row.run_ms as f64 / 1000.0;
+        let cells = [
+            day_of(row.day),
+            quoted(&row.account.owner),
+            quoted(&row.account.course),
+        ];
+        csv.push_str(&format!(
+            "{},{seconds:.3},{}\r\n",
+            cells.join(","),
+            row.runs
+        ));
+    }
+    let headers = [
+        (header::CONTENT_TYPE, "text/csv; charset=utf-8"),
+        (
+            header::CONTENT_DISPOSITION,
+            "attachment; filename=\"gpu-use.csv\"",
+        ),
+    ];
+    Ok((headers, csv).into_response())
+}
+
+/// A spreadsheet must not take a name for a formula.
+fn quoted(text: &str) -> String {
+    let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
+    let text = text.replace('"', "\"\"");
+    format!("\"{}{text}\"", if formula { "'" } else { "" })
+}
+
+impl Asked {
+    fn days(&self) -> u32 {
+        self.days.unwrap_or(7).clamp(1, 366)
+    }
+
+    fn shows(&self, job: &JobView, caller: &Caller) -> bool {
+        let course = |course| job.account.course == course;
+        caller.identity.may_see(&job.account) && self.course().is_none_or(course)
+    }
+
+    fn course(&self) -> Option<&str> {
+        self.course.as_deref().filter(|course| !course.is_empty())
+    }
+
+    fn csv(&self) -> String {
+        let course = self.course().unwrap_or_default();
+        let query = [
+            ("days", self.days().to_string()),
+            ("course", course.to_owned()),
+        ];
+        format!("people.csv?{}", words::query(&query))
+    }
+
+    async fn usage(&self, shared: &Shared, caller: &Caller) -> Result<Vec<UsageRow>, ApiError> {
+        let today = unix_ms().div_euclid(DAY_MS);
+        let filter = UsageFilter {
+            from: Some(today - i64::from(self.days()) + 1),
+            course: self.course().map(str::to_owned),
+            ..UsageFilter::default()
+        };
+        Ok(shared
+            .store
+            .usage(&caller.identity, &filter, MOST_ROWS)
+            .await?)
+    }
+}

@@ -1,0 +1,76 @@
+//! How pages write times: in the zone of the courses file; without one in the browser's, as `page.js` then does, and
+//! in UTC where no script runs.
+
+use crate::web::Shared;
+use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
+use maud::{Markup, html};
+
+#[derive(Clone)]
+pub(super) struct Zone(Option<TimeZone>);
+
+impl Zone {
+    pub(super) fn of(shared: &Shared) -> Self {
+        Self(shared.courses.borrow().time_zone.clone())
+    }
+
+    /// `14:05`, with the rest where the pointer rests.
+    pub(super) fn clock(&self, ms: i64) -> Markup {
+        let (text, title) = (self.clock_text(ms), self.text(ms));
+        html! { time data-clock=[self.for_browsers(ms)] title=(title) { (text) } }
+    }
+
+    /// With the date and the zone.
+    pub(super) fn moment(&self, ms: i64) -> Markup {
+        html! { time data-moment=[self.for_browsers(ms)] { (self.text(ms)) } }
+    }
+
+    /// As in a chart, whose texts are no elements of HTML.
+    pub(super) fn clock_text(&self, ms: i64) -> String {
+        self.written(ms, "%H:%M")
+    }
+
+    /// As in a title, which is no element either.
+    pub(super) fn text(&self, ms: i64) -> String {
+        self.written(ms, "%Y-%m-%d %H:%M:%S %Z")
+    }
+
+    /// The time that a script writes anew; `None`: no script does.
+    pub(super) fn for_browsers(&self, ms: i64) -> Option<i64> {
+        self.0.is_none().then_some(ms)
+    }
+
+    /// As the value of a form's field.
+    pub(super) fn field(&self, ms: i64) -> String {
+        let time = Timestamp::from_millisecond(ms);
+        let time = time.map(|time| time.to_zoned(self.of_forms()));
+        time.map_or_else(
+            |_| String::new(),
+            |time| time.strftime("%Y-%m-%dT%H:%M").to_string(),
+        )
+    }
+
+    /// The milliseconds since 1970 of a form's field.
+    pub(super) fn of_field(&self, text: &str) -> Result<i64, jiff::Error> {
+        let time: DateTime = text.parse()?;
+        Ok(self.of_forms().to_timestamp(time)?.as_millisecond())
+    }
+
+    pub(super) fn name_in_forms(&self) -> String {
+        let zone = self.of_forms();
+        let name = zone.iana_name().unwrap_or("the broker's time zone");
+        name.to_owned()
+    }
+
+    /// Without a zone of the courses, that in which the courses file is read.
+    fn of_forms(&self) -> TimeZone {
+        self.0.clone().unwrap_or_else(TimeZone::system)
+    }
+
+    fn written(&self, ms: i64, format: &str) -> String {
+        let zone = self.0.clone().unwrap_or(TimeZone::UTC);
+        Timestamp::from_millisecond(ms).map_or_else(
+            |_| String::new(),
+            |time| time.to_zoned(zone).strftime(format).to_string(),
+        )
+    }
+}

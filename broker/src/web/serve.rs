@@ -1,0 +1,300 @@
+//! Takes connections and answers HTTP on them, for as long as their peers go on.
+//!
+//! Who begins a request and never ends it would keep a connection, and what it has sent, for ever. So the head of a
+//! request must come within [`HEAD_WITHIN`], also the next one on a connection, and while the broker waits for a body
+//! it must come at [`SLOWEST_BYTES`] a second, after [`BODY_GRACE`]. How long an answer takes is not limited: pages and
+//! WebSockets stay open.
+//!
+//! A connection on which no token was shown has less time ([`guests`]).
+//!
+//! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
+//! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
+
+use super::{
+    attempts::Peer,
+    guests::{self, Guests},
+    headers,
+    meter::{Meter, Metered},
+};
+use crate::web::api::ApiError;
+use axum::{
+    Extension, Router,
+    body::{Body, Bytes},
+    extract::Request,
+    middleware::{self, Next},
+    response::Response,
+    serve::Listener,
+};
+use futures_util::{
+    StreamExt,
+    stream::{self, Stream},
+};
+use hyper::server::conn::http1;
+use hyper_util::{
+    rt::{TokioIo, TokioTimer},
+    service::TowerToHyperService,
+};
+use std::{io::ErrorKind, net::IpAddr, os::fd::AsFd, pin::pin, sync::Arc, time::Duration};
+use tokio::time::{Instant, timeout};
+use tokio_util::sync::CancellationToken;
+use tower::Layer;
+
+/// A program that keeps a connection for its next request makes a new one after this.
+const HEAD_WITHIN: Duration = Duration::from_secs(60);
+const BODY_GRACE: Duration = Duration::from_secs(30);
+const HEADROOM: usize = 16;
+const SLOWEST_BYTES: u32 = 4096;
+
+/// Takes connections until `stop`; those that are there end with their next answer.
+pub(crate) async fn serve<L: Listener<Addr: Remote>>(
+    mut listener: L,
+    router: Router,
+    stop: CancellationToken,
+) {
+    let all_guests = Arc::new(Guests::default());
+    let router = router.layer(middleware::from_fn(only_patiently));
+    let refusing = Router::new()
+        .fallback(async || ApiError::NoDescriptors)
+        .layer(middleware::from_fn(headers::secure));
+    loop {
+        let (stream, address) = tokio::select! {
+            () = stop.cancelled() => return,
+            accepted = listener.accept() => accepted,
+        };
+        let has_headroom = has_headroom();
+        let service = match has_headroom {
+            true => router.clone(),
+            false => {
+                tracing::error!("{}: refusing a connection", ApiError::NoDescriptors);
+                refusing.clone()
+            }
+        };
+        let (address, all_guests) = (address.ip(), Arc::clone(&all_guests));
+        let service = Extension(Peer(address)).layer(service);
+        let stop = stop.clone();
+        tokio::spawn(async move {
+            let Some(guest) = all_guests.enter(address).await else {
+                tracing::warn!("Closing a connection: its address has too many");
+                return;
+            };
+            let meter = Meter::default();
+            let service = Extension(meter.clone()).layer(Extension(guest.clone()).layer(service));
+            let connection = http1::Builder::new()
+                .timer(TokioTimer::new())
+                .header_read_timeout(HEAD_WITHIN)
+                .keep_alive(has_headroom)
+                .serve_connection(
+                    TokioIo::new(Metered::new(stream, meter)),
+                    TowerToHyperService::new(service),
+                )
+                .with_upgrades();
+            let mut connection = pin!(connection);
+            let ended = tokio::select! {
+                ended = connection.as_mut() => ended,
+                () = stop.cancelled() => {
+                    connection.as_mut().graceful_shutdown();
+                    connection.await
+                }
+                () = guest.is_late() => {
+                    connection.as_mut().graceful_shutdown();
+                    match timeout(guests::WITHIN, connection).await {
+                        Ok(ended) => ended,
+                        Err(_) => return,
+                    }
+                }
+            };
+            if let Err(error) = ended {
+                tracing::debug!("A connection has ended: {error}");
+            }
+        });
+    }
+}
+
+/// The other end of a connection.
+pub(crate) trait Remote {
+    /// `None`: it is on this machine.
+    fn ip(&self) -> Option<IpAddr>;
+}
+
+impl Remote for std::net::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        Some(self.ip())
+    }
+}
+
+impl Remote for tokio::net::unix::SocketAddr {
+    fn ip(&self) -> Option<IpAddr> {
+        None
+    }
+}
+
+fn has_headroom() -> bool {
+    let stderr = std::io::stderr();
+    let copy = |_| stderr.as_fd().try_clone_to_owned();
+    (0..HEADROOM)
+        .map(copy)
+        .collect::<Result<Vec<_>, _>>()
+        .is_ok()
+}
+
+async fn only_patiently(request: Request, next: Next) -> Response {
+    let in_time = |body: Body| Body::from_stream(in_time(body.into_data_stream()));
+    next.run(request.map(in_time)).await
+}
+
+/// Breaks off when the peer has been waited for longer than what has come of it allows.
+fn in_time(
+    parts: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
+) -> impl Stream<Item = Result<Bytes, axum::Error>> {
+    let begin = Some((parts, BODY_GRACE));
+    stream::unfold(begin, async |state| {
+        let (mut parts, left) = state?;
+        let asked = Instant::now();
+        let Ok(part) = timeout(left, parts.next()).await else {
+            let late = axum::Error::new(std::io::Error::from(ErrorKind::TimedOut));
+            return Some((Err(late), None));
+        };
+        let part = part?;
+        let bytes = part.as_ref().map_or(0, Bytes::len);
+        let earned = Duration::from_secs_f64(bytes as f64 / f64::from(SLOWEST_BYTES));
+        let left = (left + earned).saturating_sub(asked.elapsed());
+        Some((part, Some((parts, left))))
+    })
+    .fuse()
+}
+
+#[cfg(test)]
+mod tests {
+    #![allow(clippy::unwrap_used)]
+
+    use super::*;
+    use axum::routing::{get, post};
+    use std::io;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream, duplex},
+        sync::mpsc,
+        time::sleep,
+    };
+
+    /// What connects is on the other end of a pipe, so that nothing but the paused clock decides when.
+    struct Pipes(mpsc::Receiver<DuplexStream>);
+
+    impl Listener for Pipes {
+        type Io = DuplexStream;
+        type Addr = ();
+
+        async fn accept(&mut self) -> (DuplexStream, ()) {
+            match self.0.recv().await {
+                Some(pipe) => (pipe, ()),
+                None => std::future::pending().await,
+            }
+        }
+
+        fn local_addr(&self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// A process of this user, who need not show a token.
+    impl Remote for () {
+        fn ip(&self) -> Option<IpAddr> {
+            None
+        }
+    }
+
+    struct Peer {
+        pipe: DuplexStream,
+        since: Instant,
+    }
+
+    impl Peer {
+        async fn of(pipes: &mpsc::Sender<DuplexStream>) -> Self {
+            let (pipe, other) = duplex(1 << 16);
+            pipes.send(other).await.unwrap();
+            let since = Instant::now();
+            Self { pipe, since }
+        }
+
+        async fn says(&mut self, text: &str) {
+            self.pipe.write_all(text.as_bytes()).await.unwrap();
+        }
+
+        /// All that is said to it until the connection ends, and the seconds that this took.
+        async fn hears(mut self) -> (String, u64) {
+            let mut heard = Vec::new();
+            self.pipe.read_to_end(&mut heard).await.unwrap();
+            let heard = String::from_utf8(heard).unwrap();
+            (heard, self.since.elapsed().as_secs())
+        }
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_peer_that_does_not_go_on_is_left() {
+        let (pipes, listener) = mpsc::channel(1);
+        let slowly = async || {
+            sleep(Duration::from_secs(7200)).await;
+            "at last"
+        };
+        let count = async |body: Bytes| body.len().to_string();
+        let router = Router::new()
+            .route("/slowly", get(slowly))
+            .route("/count", post(count));
+        let stop = CancellationToken::new();
+        let served = tokio::spawn(serve(Pipes(listener), router, stop.clone()));
+        let post = "POST /count HTTP/1.1\r\nhost: x\r\ncontent-length: 600000\r\n\r\n";
+
+        let silent = Peer::of(&pipes).await;
+        assert_eq!(silent.hears().await, (String::new(), 60));
+
+        let mut drops = Peer::of(&pipes).await;
+        drops.says("GET /slowly HTTP/1.1\r\n").await;
+        for second in 0..59 {
+            sleep(Duration::from_secs(1)).await;
+            drops.says(&format!("x-{second}: y\r\n")).await;
+        }
+        assert_eq!(drops.hears().await, (String::new(), 60));
+
+        let mut no_body = Peer::of(&pipes).await;
+        no_body.says(post).await;
+        let (heard, seconds) = no_body.hears().await;
+        assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
+        assert_eq!(seconds, 30);
+
+        let mut trickle = Peer::of(&pipes).await;
+        trickle.says(post).await;
+        while trickle.since.elapsed() < Duration::from_secs(30) {
+            sleep(Duration::from_secs(1)).await;
+            // The connection may be gone already.
+            drop(trickle.pipe.write_all(b"x").await);
+        }
+        let (heard, seconds) = trickle.hears().await;
+        assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
+        assert!(seconds <= 31, "{seconds}");
+
+        // A slow line, and then an idle connection.
+        let mut steady = Peer::of(&pipes).await;
+        steady.says(post).await;
+        for _ in 0..100 {
+            sleep(Duration::from_secs(1)).await;
+            steady.says(&"x".repeat(6000)).await;
+        }
+        let (heard, seconds) = steady.hears().await;
+        assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
+        assert!(heard.ends_with("600000"), "{heard}");
+        assert_eq!(seconds, 160);
+
+        let mut waiting = Peer::of(&pipes).await;
+        waiting
+            .says("GET /slowly HTTP/1.1\r\nhost: x\r\nconnection: close\r\n\r\n")
+            .await;
+        let (heard, seconds) = waiting.hears().await;
+        assert!(heard.ends_with("at last"), "{heard}");
+        assert_eq!(seconds, 7200);
+
+        let idle = Peer::of(&pipes).await;
+        sleep(Duration::from_secs(1)).await;
+        stop.cancel();
+        assert_eq!(idle.hears().await, (String::new(), 1));
+        served.await.unwrap();
+    }
+}

@@ -1,0 +1,167 @@
+//! Saved states: `GET /v1/states`, and `PUT`, `GET`, `DELETE /v1/states/{name}`.
+//!
+//! A state is one person's in one course: a name of somebody else's is answered like one that is not there. It is
+//! encoded as its notebook's proxy sent it, and the broker reads which chunks it names and nothing of what they hold.
+//!
+//! **Invariant:** a state is stored in one piece, and in place of one of the same name only when all of its chunks are
+//! here and its person's.
+
+use super::{
+    Shared,
+    chunks::{self, ChunkError, OnAccount, Party},
+};
+use crate::{
+    clock::unix_ms,
+    web::api::{ApiError, Refusal},
+};
+use axum::{
+    Json, Router,
+    body::Bytes,
+    extract::{DefaultBodyLimit, FromRequestParts, Path, State},
+    http::{StatusCode, request::Parts},
+    response::{IntoResponse, Response},
+    routing::get,
+};
+use baton_broker_queue::Account;
+use baton_broker_store::StateRow;
+use baton_protocol::{ChunkHash, SavedState, api, decode};
+use std::collections::BTreeMap;
+use utoipa::OpenApi;
+
+/// The list of a state's chunks; some 100 GB of them.
+const LARGEST_STATE: usize = 8 << 20;
+/// Of one person in one course.
+const MOST_STATES: usize = 100;
+
+pub(super) fn routes() -> Router<Shared> {
+    Router::new()
+        .route("/v1/states", get(list))
+        .route("/v1/states/{name}", get(load).put(save).delete(delete))
+        .layer(DefaultBodyLimit::max(LARGEST_STATE))
+}
+
+/// What people may do with them beside a notebook, for the API's document.
+#[derive(OpenApi)]
+#[openapi(paths(list, delete))]
+pub(crate) struct Description;
+
+#[derive(Debug, thiserror::Error)]
+enum StateError {
+    #[error(transparent)]
+    Api(#[from] ApiError),
+    #[error(transparent)]
+    Chunks(#[from] ChunkError),
+}
+
+impl IntoResponse for StateError {
+    fn into_response(self) -> Response {
+        match self {
+            Self::Api(error) => error.into_response(),
+            Self::Chunks(error) => error.into_response(),
+        }
+    }
+}
+
+impl From<baton_broker_store::StoreError> for StateError {
+    fn from(error: baton_broker_store::StoreError) -> Self {
+        Self::Chunks(error.into())
+    }
+}
+
+/// Whose states, or other belongings, a request is about.
+pub(super) struct OfPerson(pub(super) Account);
+
+impl FromRequestParts<Shared> for OfPerson {
+    type Rejection = Response;
+
+    async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
+        // A worker has no business with what its jobs' people saved.
+        let found = OnAccount::of(parts, shared, Party::without_notebook).await?;
+        Ok(Self(found.account))
+    }
+}
+
+/// Your saved states in a course, by name
+///
+/// `%gpu_save` in a notebook makes them. A person in several courses names one.
+#[utoipa::path(get, path = "/v1/states", operation_id = "states",
+    params(("course" = Option<String>, Query)),
+    responses((status = 200, body = [api::SavedState], description = "The answer"), Refusal))]
+async fn list(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+) -> Result<Json<Vec<api::SavedState>>, StateError> {
+    Ok(Json(shared.store.states(&account).await?))
+}
+
+async fn load(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+) -> Result<Vec<u8>, StateError> {
+    let state = shared.store.state(&account, &name).await?;
+    Ok(state.ok_or(ApiError::UnknownState { name })?)
+}
+
+/// Delete a saved state of yours
+///
+/// What it held is free some minutes later.
+#[utoipa::path(delete, path = "/v1/states/{name}", operation_id = "delete_state",
+    params(("name" = String, Path), ("course" = Option<String>, Query)),
+    responses((status = 204, description = "It is deleted"), Refusal))]
+async fn delete(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+) -> Result<StatusCode, StateError> {
+    match shared.store.delete_state(&account, &name).await? {
+        true => Ok(StatusCode::NO_CONTENT),
+        false => Err(ApiError::UnknownState { name }.into()),
+    }
+}
+
+async fn save(
+    State(shared): State<Shared>,
+    OfPerson(account): OfPerson,
+    Path(name): Path<String>,
+    body: Bytes,
+) -> Result<Json<api::SavedState>, StateError> {
+    if !SavedState::is_name(&name) {
+        let text = format!(
+            "a state's name has 1 to {} letters, digits, dots, hyphens and underscores",
+            SavedState::LONGEST_NAME
+        );
+        return Err(ApiError::Body(text).into());
+    }
+    let state: SavedState = decode(&body).map_err(ChunkError::from)?;
+    let others = shared.store.states(&account).await?;
+    if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
+        return Err(ApiError::StateLimit { most: MOST_STATES }.into());
+    }
+    // Before the chunks are looked for: what is added here is a list of them.
+    let quota = shared.quotas.take(&account.owner, body.len() as u64);
+    if let Some(exceeded) = quota.await.map_err(ChunkError::from)? {
+        return Err(ChunkError::of_quota(&account, exceeded).into());
+    }
+    let named: BTreeMap<ChunkHash, u64> = state.manifest.sized_chunks().collect();
+    let hashes: Vec<ChunkHash> = named.into_keys().collect();
+    let held = chunks::keep(&shared, &account, &hashes).await?;
+    let missing = hashes.len() - held.len();
+    if missing > 0 {
+        return Err(ApiError::ChunksMissing { missing }.into());
+    }
+    let entry = api::SavedState {
+        name,
+        notebook: state.about.notebook,
+        saved_ms: unix_ms(),
+        bytes: held.values().sum(),
+        variables: state.about.variables.len() as u64,
+    };
+    let row = StateRow {
+        entry: entry.clone(),
+        body: body.into(),
+        chunks: hashes,
+    };
+    shared.store.save_state(&account, &row).await?;
+    Ok(Json(entry))
+}

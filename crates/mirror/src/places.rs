@@ -1,0 +1,71 @@
+//! Moving files to places in the notebook's folder.
+
+use std::ffi::{OsStr, OsString};
+use std::fs::{File, Permissions};
+use std::io;
+use std::os::unix::fs::PermissionsExt as _;
+use std::path::Path;
+
+use crate::folder::Place;
+use crate::walk::STAGING;
+
+/// Beside a file whose name is taken: `data (from the GPU).csv`.
+pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {
+    let name = Path::new(taken.name());
+    let (stem, ending) = (name.file_stem(), name.extension());
+    for number in 1.. {
+        let mut name = stem.map_or_else(OsString::new, OsStr::to_owned);
+        match number {
+            1 => name.push(" (from the GPU)"),
+            _ => name.push(format!(" (from the GPU {number})")),
+        }
+        if let Some(ending) = ending {
+            name.push(".");
+            name.push(ending);
+        }
+        let place = taken.beside(name);
+        if place.present()?.is_none() {
+            return Ok(place);
+        }
+    }
+    Err(io::ErrorKind::AlreadyExists.into())
+}
+
+/// The place it had is free afterwards, also where the other one is on another file system.
+pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
+    match from.rename_to(to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
+            copy(from, to)?;
+            from.remove_file()
+        }
+        renamed => renamed,
+    }
+}
+
+/// A folder inside the notebook's may be another file system.
+pub(crate) fn rename_or_copy(from: &Place, to: &Place) -> io::Result<()> {
+    match from.rename_to(to) {
+        Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(from, to),
+        renamed => renamed,
+    }
+}
+
+fn copy(from: &Place, to: &Place) -> io::Result<()> {
+    let near = to.beside(format!("{STAGING}{}", uuid::Uuid::new_v4().simple()));
+    let copied = match from.status()?.is_link() {
+        true => near.make_link(&from.read_link()?),
+        false => from
+            .open_file()
+            .and_then(|from| copy_file(from, near.create_file()?)),
+    };
+    copied
+        .and_then(|()| near.rename_to(to))
+        .inspect_err(|_| drop(near.remove_file()))
+}
+
+fn copy_file(mut from: File, mut to: File) -> io::Result<()> {
+    let metadata = from.metadata()?;
+    io::copy(&mut from, &mut to)?;
+    to.set_modified(metadata.modified()?)?;
+    to.set_permissions(Permissions::from_mode(metadata.permissions().mode()))
+}

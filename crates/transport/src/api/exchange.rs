@@ -1,0 +1,75 @@
+//! The token of a notebook server of JupyterHub opens that server, too. So it is shown to the broker once, for a token
+//! that opens nothing else; all requests carry that one until it is about to expire.
+
+use std::time::{Duration, SystemTime};
+
+use reqwest::{Method, header::AUTHORIZATION};
+
+use super::Api;
+use crate::{
+    Dial, LinkError, Token,
+    token::{Exchanged, Given},
+};
+
+const PATH: &str = "/v1/notebook-token";
+
+#[derive(serde::Deserialize)]
+struct Answer {
+    token: String,
+    expires_in_seconds: u64,
+}
+
+/// What a request carries to say who asks.
+pub(crate) async fn authorization(dial: &Dial) -> Result<Option<String>, LinkError> {
+    let Some(token) = &dial.token else {
+        return Ok(None);
+    };
+    Ok(Some(match token.exchanged() {
+        Some(exchanged) => current(exchanged, dial, token).await?.bearer(),
+        None => token.bearer(),
+    }))
+}
+
+/// The token to show now. A Hub that is away is not needed as long as the last one counts.
+async fn current(
+    exchanged: &Exchanged,
+    dial: &Dial,
+    of_server: &Token,
+) -> Result<Token, LinkError> {
+    let given = exchanged.given();
+    let now = SystemTime::now();
+    if let Some(given) = &given
+        && now < given.renewed
+    {
+        return Ok(given.token.clone());
+    }
+    match exchange(dial, of_server, now).await {
+        Ok(new) => {
+            let token = new.token.clone();
+            exchanged.set(Some(new));
+            Ok(token)
+        }
+        Err(error) => match given {
+            Some(given) if now < given.expires && error.may_pass() => Ok(given.token),
+            _ => Err(error),
+        },
+    }
+}
+
+async fn exchange(dial: &Dial, of_server: &Token, now: SystemTime) -> Result<Given, LinkError> {
+    // Without a token of its own, so that this request asks for no other.
+    let dial = Dial {
+        token: None,
+        ..dial.clone()
+    };
+    let api = Api::new(&dial)?;
+    let request = api.request(Method::POST, PATH);
+    let request = request.header(AUTHORIZATION, of_server.bearer());
+    let answer: Answer = api.answer(request, PATH).await?;
+    let lifetime = Duration::from_secs(answer.expires_in_seconds);
+    Ok(Given {
+        token: Token::new(&answer.token),
+        renewed: now + lifetime / 2,
+        expires: now + lifetime,
+    })
+}

@@ -1,0 +1,276 @@
+//! What a cell left out of its end, on its way to the notebook.
+//!
+//! ```text
+//! settling ──Settled──> ready <──> sending ──> sent ──> over
+//!                         ^                     │
+//!                         └────── wanted ───────┘
+//! ```
+//!
+//! It is read from a process that keeps it as it was (`keeper.rs`), so the session may run other cells meanwhile, or
+//! end. It is over when the notebook has it, or a later cell's result that has everything in it: the broker revokes
+//! the assignment then. Until then the notebook may ask for it again.
+//!
+//! **Invariant:** a job that left something out says its last event, whatever happens to its session.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use baton_chunks::{BlobError, Ledger};
+use baton_protocol::shim::Snapshot;
+use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
+use baton_transport::{Backoff, ChunkClient};
+use futures_util::future::BoxFuture;
+use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
+
+use crate::notice;
+use crate::report::EventSink;
+use crate::session::{Held, Keeper};
+use crate::transfer::TransferError;
+use crate::transfer::{Changes, Transport, send_back};
+
+/// A cell that was queued behind this one arrives sooner, and may change what would be on its way over the network.
+const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
+/// The cell's end is on its way then, and would wait for a processor while memory is looked at with all of them.
+const BEFORE_MEMORY: Duration = Duration::from_millis(10);
+
+pub(crate) struct Away {
+    word: RestWord,
+    /// The notebook says that it lacks this.
+    wanted: Arc<Notify>,
+    chunk_client: ChunkClient,
+    transport: Transport,
+    /// The session's process.
+    kernel: i32,
+    keeper: Option<Keeper>,
+    /// What the notebook has without it.
+    version: StateVersion,
+    ledger: Ledger,
+    stage: Stage,
+    /// A later cell has ended, and the notebook has not yet said that it could use what that changed.
+    overtaken: bool,
+    backoff: Backoff,
+}
+
+/// How a job whose end leaves something out says what becomes of that.
+pub(crate) struct RestOrder {
+    pub(crate) events: EventSink,
+    pub(crate) revoked: CancellationToken,
+    pub(crate) wanted: Arc<Notify>,
+}
+
+enum Stage {
+    /// The session copies it to where it can be read.
+    Settling,
+    Ready(Snapshot),
+    Sending(
+        Snapshot,
+        BoxFuture<'static, Result<(State, Ledger), TransferError>>,
+    ),
+    Sent(Snapshot),
+    Over,
+}
+
+impl Away {
+    /// The job has ended, and says that this follows.
+    pub(crate) fn new(
+        order: RestOrder,
+        (chunk_client, transport): (ChunkClient, Transport),
+        kernel: i32,
+        held: &Held,
+    ) -> Self {
+        Self {
+            word: RestWord {
+                events: order.events,
+                revoked: order.revoked,
+                said: false,
+            },
+            wanted: order.wanted,
+            chunk_client,
+            transport,
+            kernel,
+            keeper: None,
+            version: held.version,
+            ledger: held.ledger.clone(),
+            stage: Stage::Settling,
+            overtaken: false,
+            backoff: Backoff::default(),
+        }
+    }
+
+    /// It can be read from now on.
+    pub(super) fn settle(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
+        if matches!(self.stage, Stage::Settling) {
+            self.keeper = keeper;
+            self.stage = Stage::Ready(snapshot);
+        }
+    }
+
+    pub(super) fn is_settling(&self) -> bool {
+        matches!(self.stage, Stage::Settling)
+    }
+
+    /// Another cell begins: what it does may make it needless to send this.
+    pub(super) fn pause(&mut self) {
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sending(snapshot, _) => Stage::Ready(snapshot),
+            stage => stage,
+        };
+    }
+
+    /// A later cell has ended, and what it changed is on its way with all of this in it.
+    pub(super) fn overtake(&mut self) {
+        self.overtaken = true;
+    }
+
+    pub(super) fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
+    /// Whether the session's memory is the only place where it is, so that no other cell may run there.
+    pub(super) fn needs_session(&self) -> bool {
+        match self.stage {
+            Stage::Settling => true,
+            Stage::Ready(_) | Stage::Sending(..) => self.keeper.is_none(),
+            Stage::Sent(_) | Stage::Over => false,
+        }
+    }
+
+    /// The session has gone on, or is gone: without a keeper there is nothing to read any more.
+    pub(super) fn lose_session(&mut self) {
+        if self.keeper.is_none() {
+            self.stage = Stage::Over;
+            self.word.lost(notice::deferred_lost());
+        }
+    }
+
+    /// What the notebook has once it has applied what was sent now; `None` when this is over. Cancel safe.
+    pub(super) async fn next(&mut self) -> Option<Held> {
+        let (revoked, wanted) = (self.word.revoked.clone(), self.wanted.clone());
+        loop {
+            tokio::select! {
+                held = self.send() => return held,
+                () = wanted.notified() => self.on_wanted(),
+                () = revoked.cancelled() => {
+                    self.stage = Stage::Over;
+                    return None;
+                }
+            }
+        }
+    }
+
+    fn on_wanted(&mut self) {
+        self.overtaken = false;
+        self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+            Stage::Sent(snapshot) => Stage::Ready(snapshot),
+            stage => stage,
+        };
+    }
+
+    async fn send(&mut self) -> Option<Held> {
+        loop {
+            self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
+                Stage::Ready(snapshot) if !self.overtaken => {
+                    let sending = self.sending(snapshot.clone());
+                    Stage::Sending(snapshot, sending)
+                }
+                stage => stage,
+            };
+            let Stage::Sending(snapshot, sending) = &mut self.stage else {
+                return std::future::pending().await;
+            };
+            let result = sending.await;
+            let snapshot = snapshot.clone();
+            match result {
+                Ok((state, ledger)) => {
+                    self.backoff.reset();
+                    self.stage = Stage::Sent(snapshot);
+                    self.word.sent(state);
+                    return Some(Held {
+                        version: self.version.after_message(),
+                        ledger,
+                    });
+                }
+                Err(error) if is_lasting(&error) => {
+                    tracing::warn!(%error, "Deferred state is lost");
+                    self.stage = Stage::Over;
+                    self.word.lost(notice::rest_unreadable(&error));
+                    return None;
+                }
+                Err(error) => {
+                    tracing::info!(%error, "Deferred state could not be sent yet");
+                    self.stage = Stage::Ready(snapshot);
+                    tokio::time::sleep(self.backoff.next_delay()).await;
+                }
+            }
+        }
+    }
+
+    fn sending(
+        &self,
+        snapshot: Snapshot,
+    ) -> BoxFuture<'static, Result<(State, Ledger), TransferError>> {
+        let keeper = self.keeper.as_ref();
+        let changes = Changes {
+            kernel: keeper.map_or(self.kernel, |keeper| keeper.process().as_raw()),
+            base: self.version,
+            snapshot,
+            ledger: self.ledger.clone(),
+        };
+        let (chunk_client, transport) = (self.chunk_client.clone(), self.transport.clone());
+        Box::pin(async move {
+            let pause = match transport {
+                Transport::Chunks => BEFORE_CHUNKS,
+                Transport::Memory { .. } => BEFORE_MEMORY,
+            };
+            tokio::time::sleep(pause).await;
+            send_back(chunk_client, transport, changes)
+                .await
+                .map_err(|not_sent| not_sent.error)
+        })
+    }
+}
+
+/// The memory cannot be read, or makes no sense: trying again is of no use.
+fn is_lasting(error: &TransferError) -> bool {
+    matches!(
+        error,
+        TransferError::Blob(
+            BlobError::MemoryNotPermitted { .. }
+                | BlobError::ProcessGone { .. }
+                | BlobError::Memory { .. }
+                | BlobError::Ledger { .. }
+        )
+    )
+}
+
+/// Sees to it that the job has a last event.
+struct RestWord {
+    events: EventSink,
+    revoked: CancellationToken,
+    said: bool,
+}
+
+impl RestWord {
+    fn sent(&self, state: State) {
+        if !self.revoked.is_cancelled() {
+            let (state, error) = (Some(state), None);
+            self.events.send(JobEvent::DeferredState { state, error });
+        }
+    }
+
+    /// The last event.
+    fn lost(&mut self, error: RemoteError) {
+        if !self.said && !self.revoked.is_cancelled() {
+            let (state, error) = (None, Some(error));
+            self.events.send(JobEvent::DeferredState { state, error });
+        }
+        self.said = true;
+    }
+}
+
+impl Drop for RestWord {
+    fn drop(&mut self) {
+        self.lost(notice::deferred_lost());
+    }
+}

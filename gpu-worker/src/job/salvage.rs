@@ -1,0 +1,160 @@
+//! What a cell had and left, for another kernel: its notebook kernel has ended, and with it the object table that the
+//! session shared with it.
+//!
+//! The session is asked once, between two cells, for a message of a new table, which goes to the broker in chunks.
+//!
+//! **Invariant:** a job whose end promised this says it, or why it cannot be had, unless nobody wants it any more.
+
+use std::time::Duration;
+
+use baton_chunks::Ledger;
+use baton_protocol::shim::{FromSession, ToSession};
+use baton_protocol::{
+    AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, SessionId, State,
+    StateVersion,
+};
+use baton_transport::ChunkClient;
+use tokio_util::sync::CancellationToken;
+
+use super::Order;
+use crate::gpu::Cell;
+use crate::notice;
+use crate::report::EventSink;
+use crate::session::{Session, SessionEvent};
+use crate::transfer::{Changes, Transport, send_patiently};
+
+pub(crate) struct Salvage {
+    events: EventSink,
+    revoked: CancellationToken,
+    orphaned: CancellationToken,
+    /// Of the cell.
+    message_id: String,
+    /// Where its notebook kernel began.
+    folder: Option<String>,
+    /// Of files that the cell changed.
+    file_chunks: Vec<ChunkHash>,
+    said: bool,
+}
+
+impl Salvage {
+    pub(crate) fn of(order: &Order, file_chunks: Vec<ChunkHash>) -> Self {
+        let cell = &order.submission.cell;
+        let folder = cell.notebook_folder.as_ref();
+        Self {
+            events: order.events.clone(),
+            revoked: order.revoked.clone(),
+            orphaned: order.orphaned.clone(),
+            message_id: cell.message_id.clone(),
+            folder: folder.map(|folder| folder.path.clone()),
+            file_chunks,
+            said: false,
+        }
+    }
+
+    /// The notebook kernel has ended. Cancel safe.
+    pub(crate) async fn wanted(salvage: Option<&Self>) {
+        match salvage {
+            Some(salvage) => salvage.orphaned.cancelled().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Returns the session if it lives.
+    pub(crate) async fn take(
+        mut self,
+        mut session: Session,
+        patience: Duration,
+        chunk_client: ChunkClient,
+    ) -> Option<Session> {
+        let revoked = self.revoked.clone();
+        let salvaged = tokio::select! {
+            salvaged = salvage(&mut session, &self.message_id, patience, chunk_client) => salvaged,
+            () = revoked.cancelled() => return None,
+        };
+        let folder = self.folder.take();
+        let state = salvaged.map(|(about, manifest)| {
+            let about = AboutState { folder, ..about };
+            Box::new(SavedState { about, manifest })
+        });
+        self.say(state);
+        Some(session)
+    }
+
+    fn say(&mut self, salvaged: Result<Box<SavedState>, RemoteError>) {
+        if !self.said && !self.revoked.is_cancelled() {
+            let (state, error) = match salvaged {
+                Ok(state) => (Some(state), None),
+                Err(error) => (None, Some(error)),
+            };
+            let files = std::mem::take(&mut self.file_chunks);
+            self.events.send(JobEvent::Salvaged {
+                state,
+                files,
+                error,
+            });
+        }
+        self.said = true;
+    }
+}
+
+impl Drop for Salvage {
+    fn drop(&mut self) {
+        self.say(Err(notice::not_salvaged()));
+    }
+}
+
+async fn salvage(
+    session: &mut Session,
+    message_id: &str,
+    patience: Duration,
+    chunk_client: ChunkClient,
+) -> Result<(AboutState, Manifest), RemoteError> {
+    if let Err(error) = session.wake().await {
+        tracing::warn!("A session could not return to the GPU: {error}");
+        return Err(notice::not_salvaged());
+    }
+    // It may have memory on the GPU.
+    let turns = |session: &Session, cell| {
+        if let Some(gpu) = session.gpu() {
+            gpu.cell(cell);
+        }
+    };
+    turns(session, Cell::Started);
+    let message_id = message_id.to_owned();
+    let ask = ToSession::Salvage {
+        message_id: message_id.clone(),
+    };
+    session.answer(ask).await;
+    let answer = loop {
+        match session.next().await {
+            SessionEvent::Said(FromSession::Salvaged {
+                about,
+                state,
+                error,
+                ..
+            }) => break state.map(|state| (about, state)).ok_or(error),
+            SessionEvent::Said(_) => {}
+            SessionEvent::Ended(death) => {
+                return Err(notice::session_died(death.status, &death.last_lines, 0));
+            }
+        }
+    };
+    turns(session, Cell::Ended);
+    let (about, snapshot) = answer.map_err(|error| error.unwrap_or_else(notice::not_salvaged))?;
+    let changes = Changes {
+        kernel: session.kernel().as_raw(),
+        base: StateVersion {
+            session: SessionId::random(),
+            messages: 0,
+        },
+        snapshot,
+        ledger: Ledger::default(),
+    };
+    let sent = send_patiently(patience, chunk_client, Transport::Chunks, changes).await;
+    session.answer(ToSession::Released { message_id }).await;
+    match sent {
+        Ok((State::Chunks(manifest), _)) => Ok((*about, manifest)),
+        Ok((State::Memory(_), _)) => Err(notice::not_salvaged()),
+        Err(error) => Err(notice::state_lost(&error)),
+    }
+}
