@@ -4,11 +4,16 @@
 //! leaves than others need, and they have the room of the first chunk before the last has left. What cannot be moved is
 //! counted.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::AtomicUsize,
+    thread,
+};
 
 use super::{
     freed::{InOrder, Order},
     heap::{Heap, Range},
+    shadows::Shadows,
     sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
     sys::host::HostMemory,
 };
@@ -273,11 +278,26 @@ impl Memory {
     /// driver has back. How many bytes, and whether they are whole: those that are not are lost.
     pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> (u64, Code) {
         self.is_away = true;
+        let places = self.first_to_leave(bytes);
+        let new = places.iter().filter_map(|place| self.lacks_shadow(*place));
+        let (new, taken) = (new.collect::<Vec<u64>>(), AtomicUsize::new(0));
+        thread::scope(|scope| {
+            let mut shadows = Shadows::begin(scope, &new, &taken);
+            self.copy_and_give(&places, &mut shadows, &mut left)
+        })
+    }
+
+    fn copy_and_give(
+        &mut self,
+        places: &[Place],
+        shadows: &mut Shadows,
+        left: &mut impl FnMut(u64),
+    ) -> (u64, Code) {
         let (mut code, mut sum) = (SUCCESS, 0);
         let mut copies = VecDeque::new();
         // While one is given back the next is copied.
-        for place in self.first_to_leave(bytes) {
-            match self.begin_copy(place) {
+        for place in places.iter().copied() {
+            match self.begin_copy(place, shadows) {
                 Ok(copied) => copies.push_back((place, Some(copied))),
                 Err(error) => {
                     code = first_error(code, Err(error));
@@ -285,11 +305,11 @@ impl Memory {
                 }
             }
             while copies.len() > COPIES_AHEAD {
-                code = first_error(code, self.give_first(&mut copies, &mut sum, &mut left));
+                code = first_error(code, self.give_first(&mut copies, &mut sum, left));
             }
         }
         while !copies.is_empty() {
-            code = first_error(code, self.give_first(&mut copies, &mut sum, &mut left));
+            code = first_error(code, self.give_first(&mut copies, &mut sum, left));
         }
         (sum, code)
     }
@@ -312,11 +332,26 @@ impl Memory {
         here.iter().map_while(leaves).collect()
     }
 
-    fn begin_copy(&mut self, (base, index): Place) -> Result<Event, Code> {
+    /// How large a shadow it needs, if it has none.
+    fn lacks_shadow(&self, (base, index): Place) -> Option<u64> {
+        let chunk = &self.regions[&base].chunks[index];
+        chunk.shadow.is_none().then_some(chunk.range.bytes)
+    }
+
+    fn begin_copy(&mut self, place: Place, shadows: &mut Shadows) -> Result<Event, Code> {
+        let new = self.lacks_shadow(place).map(|_| shadows.next());
+        let (base, index) = place;
         let region = self.regions.get_mut(&base).expect("it was planned");
         let stream = stream_of(&mut self.streams, region.context)?;
         let chunk = &mut region.chunks[index];
-        region.context.with(|| chunk.copy_out(stream))
+        region.context.with(|| {
+            if let Some(new) = new {
+                let mut shadow = new.ok_or(OUT_OF_MEMORY)?;
+                shadow.pin();
+                chunk.shadow = Some(shadow);
+            }
+            chunk.copy_out(stream)
+        })
     }
 
     /// Waits until the first of these is copied, and gives it back.
@@ -476,9 +511,6 @@ impl Chunk {
 
     fn copy_out(&mut self, stream: Stream) -> Result<Event, Code> {
         let Range { address, bytes } = self.range;
-        if self.shadow.is_none() {
-            self.shadow = Some(HostMemory::new(bytes).ok_or(OUT_OF_MEMORY)?);
-        }
         if let Some(shadow) = &self.shadow {
             driver::copy_out(shadow.address(), address, bytes, stream)?;
             self.has_left = true;

@@ -17,6 +17,7 @@ mod line;
 mod memory;
 mod monitoring;
 mod pools;
+mod shadows;
 mod symbols;
 mod sys;
 mod trims;

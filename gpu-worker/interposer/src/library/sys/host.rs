@@ -43,7 +43,7 @@ unsafe extern "C" {
 #[repr(C)]
 struct SignalSet([u64; 16]);
 
-/// Memory of the host that stays where it is, for what leaves the GPU. It is pinned where the driver can do that.
+/// Memory of the host that stays where it is, for what leaves the GPU.
 /// Forked children do not have it: Linux copies pinned pages at each fork.
 #[derive(Debug)]
 pub(in super::super) struct HostMemory {
@@ -53,6 +53,7 @@ pub(in super::super) struct HostMemory {
 }
 
 impl HostMemory {
+    /// With all its pages, which is what takes time: nothing of the driver's is needed for that, nor a context.
     pub(in super::super) fn new(bytes: u64) -> Option<Self> {
         const READ_WRITE: c_int = 1 | 2;
         const PRIVATE_ANONYMOUS: c_int = 0x2 | 0x20;
@@ -60,25 +61,47 @@ impl HostMemory {
         const HUGE_PAGES: c_int = 14;
         let bytes = usize::try_from(bytes).ok()?;
         // SAFETY: new pages at an address of the kernel's choice.
-        let address = unsafe {
-            let address = mmap(null_mut(), bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0);
-            if address as isize == -1 {
-                return None;
-            }
+        let address = unsafe { mmap(null_mut(), bytes, READ_WRITE, PRIVATE_ANONYMOUS, -1, 0) };
+        if address as isize == -1 {
+            return None;
+        }
+        let memory = Self {
+            address: address as usize,
+            bytes,
+            is_pinned: false,
+        };
+        // SAFETY: these pages are new.
+        unsafe {
             madvise(address, bytes, NOT_IN_CHILDREN);
             madvise(address, bytes, HUGE_PAGES);
-            address as usize
-        };
-        let is_pinned = driver::host_register(address, bytes) == driver::SUCCESS;
-        Some(Self {
-            address,
-            bytes,
-            is_pinned,
-        })
+        }
+        memory.populate().then_some(memory)
+    }
+
+    /// `false` where the machine has no more pages.
+    fn populate(&self) -> bool {
+        const POPULATE_WRITE: c_int = 23;
+        const INVALID: i32 = 22;
+        // SAFETY: pages of this value's own; their contents stay as they are.
+        let populated =
+            unsafe { madvise(self.address as *mut c_void, self.bytes, POPULATE_WRITE) } == 0;
+        // Systems before Linux 5.14 know no such advice; there the pages come with the first write.
+        populated || std::io::Error::last_os_error().raw_os_error() == Some(INVALID)
+    }
+
+    /// So that the GPU copies at full speed. A context must be current. Where the driver cannot, it copies slowly.
+    pub(in super::super) fn pin(&mut self) {
+        self.is_pinned =
+            self.is_pinned || driver::host_register(self.address, self.bytes) == driver::SUCCESS;
     }
 
     pub(in super::super) fn address(&self) -> usize {
         self.address
+    }
+
+    #[cfg(test)]
+    pub(in super::super) fn bytes(&self) -> u64 {
+        self.bytes as u64
     }
 }
 
