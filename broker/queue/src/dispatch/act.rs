@@ -169,7 +169,7 @@ impl Dispatch {
     }
 
     fn job_of(&mut self, who: &Identity, id: JobId) -> Result<&mut Job, NotDone> {
-        let job = self.jobs.get_mut(&id);
+        let job = self.jobs.get_mut(id);
         job.filter(|job| who.may_stop(&job.account))
             .ok_or(NotDone::UnknownJob(id))
     }
@@ -187,7 +187,7 @@ impl Dispatch {
     }
 
     fn steer(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        if let Some(job) = self.jobs.get(&id) {
+        if let Some(job) = self.jobs.get(id) {
             actions.push(Action::Write(Write::Steer {
                 job: id,
                 held: job.held.clone(),
@@ -212,7 +212,7 @@ impl Dispatch {
 
     /// Ends a job that has not started and was stopped.
     pub(super) fn finish_cancelled(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let stopped = self.jobs.get(&id).and_then(|job| job.stopped.clone());
+        let stopped = self.jobs.get(id).and_then(|job| job.stopped.clone());
         match stopped {
             Some(words) => {
                 let error = stopped_before_it_ran(&words);

@@ -53,7 +53,7 @@ impl Dispatch {
             connection,
             ToWorker::Revoke { job: id, fencing },
         ));
-        match self.jobs.get_mut(&id).map(|job| (job.phase, job)) {
+        match self.jobs.get_mut(id).map(|job| (job.phase, job)) {
             Some((Phase::Finished, _)) => self.remainder_lost(id, actions),
             // Nobody was permitted to start it.
             Some((Phase::Assigned, _)) if !held.started => self.requeue(id, actions),
@@ -73,7 +73,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(job) = self.jobs.get(&id)
+        if let Some(job) = self.jobs.get(id)
             && let Some(runner) = self.runner(job).filter(|_| job.is_running())
         {
             let fencing = job.fencing;
@@ -82,7 +82,7 @@ impl Dispatch {
                 ToWorker::Revoke { job: id, fencing },
             ));
         }
-        if let Some(job) = self.jobs.get_mut(&id) {
+        if let Some(job) = self.jobs.get_mut(id) {
             job.abandoned = Some(Abandoned::AsItEnded);
             match job.phase {
                 Phase::Finished => self.close(id, actions),
@@ -110,7 +110,7 @@ impl Dispatch {
 
     /// A proxy asks for its job. `false`: it has heard more than was stored.
     pub(super) fn claim(&mut self, id: JobId, after: u64) -> bool {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return true;
         };
         let claimed = job.unclaimed.take();
@@ -127,11 +127,11 @@ impl Dispatch {
             job.unclaimed
                 .is_some_and(|stored| stored.until <= now.instant)
         };
-        for id in self.jobs_where(is_over) {
+        for id in self.jobs.ids(is_over) {
             if self.orphan(id, now, actions) {
                 continue;
             }
-            if let Some(job) = self.jobs.get_mut(&id) {
+            if let Some(job) = self.jobs.get_mut(id) {
                 job.unclaimed = None;
                 job.abandoned = Some(Abandoned::AsItEnded);
             }

@@ -62,7 +62,7 @@ impl Dispatch {
         }
         let open: Vec<Open<'_>> = jobs
             .iter()
-            .filter_map(|job| self.jobs.get(&job.job))
+            .filter_map(|job| self.jobs.get(job.job))
             .map(|job| self.open(job, now))
             .collect();
         let outlook = self.history.outlook(&open, now.unix_ms, |account| {

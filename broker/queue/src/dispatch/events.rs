@@ -4,10 +4,7 @@ use super::{
     Action, ConnectionId, Dispatch, Now, Observation, Phase, act,
     job::{End, phase_after, remainder_after},
 };
-use crate::{
-    bounds::{cut_reason, cut_usage},
-    record::Write,
-};
+use crate::bounds::{cut_reason, cut_usage};
 use baton_protocol::{
     FencingNumber, JobEvent, JobId, Outcome, RemoteError, State, Usage, WorkerId, worker::ToWorker,
 };
@@ -23,7 +20,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let job = self.jobs.get(&id);
+        let job = self.jobs.get(id);
         let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
             actions.push(Action::ToWorker(
                 connection,
@@ -69,7 +66,7 @@ impl Dispatch {
         let (mut end, mut salvaged) = (None, false);
         let (mut not_started, mut started_on) = (None, None);
         for mut event in events {
-            let Some(job) = self.jobs.get_mut(&id) else {
+            let Some(job) = self.jobs.get_mut(id) else {
                 return;
             };
             let Some(phase) = phase_after(job, &event) else {
@@ -83,8 +80,9 @@ impl Dispatch {
                 not_started = Some(error);
                 continue;
             }
+            let (ran, is_program) = (job.phase == Phase::Started, job.kind.is_program());
             if job.phase == Phase::Assigned && phase == Phase::Started {
-                job.started_ms = Some(now.unix_ms);
+                actions.push(Action::Write(job.start(now)));
                 if let Some((assigned_ms, cold)) = job.assigned {
                     let took_ms = now.unix_ms.saturating_sub(assigned_ms);
                     self.history
@@ -97,13 +95,7 @@ impl Dispatch {
                 if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
                     notebook.ran_on = job.worker;
                 }
-                actions.push(Action::Write(Write::Start {
-                    job: id,
-                    fencing: job.fencing,
-                    at_ms: now.unix_ms,
-                }));
             }
-            let ran = job.phase == Phase::Started;
             job.phase = phase;
             if phase == Phase::Finished {
                 job.remainder = remainder_after(&event);
@@ -140,7 +132,7 @@ impl Dispatch {
                 };
                 let charged_ms = match usage.gpu {
                     // Where sessions take turns, a program leaves the GPU to others between them.
-                    Some(gpu) if self.jobs[&id].kind.is_program() => gpu.held_ms.min(run_ms),
+                    Some(gpu) if is_program => gpu.held_ms.min(run_ms),
                     _ => run_ms,
                 };
                 accepted.extend(self.charge(id, charged_ms, now, actions));
@@ -164,7 +156,7 @@ impl Dispatch {
 
     /// What its worker says of a run, as far as it is possible.
     fn believed(&self, id: JobId, usage: Usage, now: Now, actions: &mut Vec<Action>) -> Usage {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return usage;
         };
         let wall_ms = job.started_ms.map_or(0, |started| now.unix_ms - started);
@@ -184,7 +176,7 @@ impl Dispatch {
 
     /// Its worker cannot start a session: another one may, or this one later.
     fn not_started(&mut self, id: JobId, error: RemoteError, now: Now, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let cancelled = job.cancel_wanted;

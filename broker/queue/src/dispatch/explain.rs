@@ -9,13 +9,13 @@ use std::collections::{BTreeMap, BTreeSet};
 impl Dispatch {
     /// `None` when the job does not wait.
     pub fn explain(&self, id: JobId, now: Now) -> Option<api::QueueDetails> {
-        let job = self.jobs.get(&id)?;
+        let job = self.jobs.get(id)?;
         job.waiting.as_ref()?;
         let mut ahead = BTreeMap::new();
         for (_, because) in order::ahead_of(&self.queue(now), id) {
             *ahead.entry(because).or_default() += 1;
         }
-        let running = self.jobs.values().filter(|job| job.is_running());
+        let running = self.jobs.iter().filter(|job| job.is_running());
         let workers = self.connected_workers(now);
         let open = workers.iter().filter(|worker| worker.open);
         Some(api::QueueDetails {
@@ -32,7 +32,7 @@ impl Dispatch {
 
     /// From its submission to this time.
     pub fn waited_until(&self, id: JobId, at_ms: i64) -> Option<u64> {
-        let waited_ms = at_ms - self.jobs.get(&id)?.submitted_ms;
+        let waited_ms = at_ms - self.jobs.get(id)?.submitted_ms;
         Some(waited_ms.max(0).unsigned_abs())
     }
 
@@ -64,7 +64,7 @@ impl Dispatch {
         let names: BTreeSet<&str> = match seen_by.only_courses() {
             Some(courses) => courses.collect(),
             None => {
-                let of_jobs = self.jobs.values().map(|job| &job.account);
+                let of_jobs = self.jobs.iter().map(|job| &job.account);
                 let accounts = self.accounts.used().chain(of_jobs);
                 let used = accounts.map(|account| account.course.as_str());
                 let used = used.filter(|course| !course.is_empty());
@@ -80,7 +80,7 @@ impl Dispatch {
     fn course(&self, name: &str, seen_by: &Identity, now: Now) -> api::Course {
         let course = self.accounts.courses().of(name);
         let jobs = || {
-            let jobs = self.jobs.values();
+            let jobs = self.jobs.iter();
             jobs.filter(|job| job.account.course == name)
         };
         let deadlines = course.deadlines.iter().map(|deadline| api::Deadline {

@@ -31,7 +31,7 @@ impl Dispatch {
         let missed = self.missed.values().map(|missed| missed.deadline);
         let unclaimed = self
             .jobs
-            .values()
+            .iter()
             .filter_map(|job| Some(job.unclaimed?.until));
         let peers = workers.chain(notebooks).chain(missed).chain(unclaimed);
         let peers = peers.chain(self.orphans_end_at());
@@ -60,7 +60,7 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for worker in missed {
-            for job in self.jobs_where(|job| job.has_remainder_at(worker)) {
+            for job in self.jobs.ids(|job| job.has_remainder_at(worker)) {
                 self.remainder_lost(job, actions);
             }
             self.missed.remove(&worker);
@@ -79,8 +79,11 @@ impl Dispatch {
     }
 
     fn on_worker_gone(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
-        for job in self.jobs_where(|job| job.worker == Some(id) && job.is_running()) {
-            match self.jobs.get(&job) {
+        for job in self
+            .jobs
+            .ids(|job| job.worker == Some(id) && job.is_running())
+        {
+            match self.jobs.get(job) {
                 Some(job) if job.phase == Phase::Started => self.worker_lost(job.id, now, actions),
                 Some(job) if job.cancel_wanted => {
                     self.finish_cancelled(job.id, now, actions);
@@ -93,7 +96,7 @@ impl Dispatch {
             actions.push(Action::Log(Observation::WorkerStaysAway {
                 worker: worker.name.clone(),
             }));
-            if self.jobs.values().any(|job| job.has_remainder_at(id)) {
+            if self.jobs.iter().any(|job| job.has_remainder_at(id)) {
                 let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
                 self.missed.insert(
                     id,
@@ -116,12 +119,12 @@ impl Dispatch {
         self.notebooks.remove(&id);
         self.detach_all(id);
         let mut session_is_needed = false;
-        for job in self.jobs_where(|job| job.notebook == id) {
+        for job in self.jobs.ids(|job| job.notebook == id) {
             if self.orphan(job, now, actions) {
-                session_is_needed |= self.jobs.get(&job).is_some_and(Job::needs_session);
+                session_is_needed |= self.jobs.get(job).is_some_and(Job::needs_session);
                 continue;
             }
-            match self.jobs.get(&job).map(|job| job.phase) {
+            match self.jobs.get(job).map(|job| job.phase) {
                 Some(Phase::Finished) => self.close(job, actions),
                 _ => self.cancel(job, now, actions),
             }
@@ -152,16 +155,10 @@ impl Dispatch {
     }
 
     pub(super) fn requeue(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        actions.push(Action::Write(Write::Requeue {
-            job: id,
-            fencing: job.fencing,
-        }));
-        job.phase = Phase::Queued;
-        job.worker = None;
-        job.acknowledged = 0;
+        actions.push(Action::Write(job.requeue()));
         self.disordered = true;
     }
 
@@ -181,7 +178,7 @@ impl Dispatch {
     /// What the worker still had of the job is lost with it.
     pub(super) fn remainder_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let worker = self.name_of_worker(id);
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         let error = |value| RemoteError {
@@ -214,19 +211,11 @@ impl Dispatch {
     }
 
     pub(super) fn name_of_worker(&self, id: JobId) -> String {
-        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let worker = self.jobs.get(id).and_then(|job| job.worker);
         let name = worker.and_then(|id| {
             let present = self.workers.get(&id).map(|worker| &worker.name);
             present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
         });
         name.map_or_else(|| "the worker".to_owned(), String::clone)
-    }
-
-    pub(super) fn jobs_where(&self, condition: impl Fn(&super::Job) -> bool) -> Vec<JobId> {
-        self.jobs
-            .values()
-            .filter(|job| condition(job))
-            .map(|job| job.id)
-            .collect()
     }
 }

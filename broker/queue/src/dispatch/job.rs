@@ -3,7 +3,7 @@
 use super::{Now, Waiting, needs, orphans};
 use crate::{
     Account,
-    record::{MemoryCurve, OpenJob, Phase, Remainder},
+    record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
 };
 use baton_protocol::{
     CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Payload, Priority,
@@ -184,6 +184,98 @@ impl Job {
             names: None,
         }
     }
+
+    // ---- its life, one function for each step: what changes, and what of that is stored
+
+    /// `queued -> assigned`. `is_cold`: no session of its notebook is there. It may run for `left_ms` at most.
+    pub(super) fn assign(
+        &mut self,
+        (worker, worker_name): (WorkerId, String),
+        is_cold: bool,
+        left_ms: Option<u64>,
+        now: Now,
+    ) -> Write {
+        self.phase = Phase::Assigned;
+        self.worker = Some(worker);
+        self.fencing += 1;
+        self.acknowledged = 0;
+        self.waiting = None;
+        self.shown = None;
+        self.assigned = Some((now.unix_ms, is_cold));
+        self.timeout_ms = [self.timeout_ms, left_ms].into_iter().flatten().min();
+        Write::Assign {
+            job: self.id,
+            worker,
+            worker_name,
+            fencing: self.fencing,
+            timeout_ms: self.timeout_ms,
+            at_ms: now.unix_ms,
+        }
+    }
+
+    /// `assigned -> queued`
+    pub(super) fn requeue(&mut self) -> Write {
+        self.phase = Phase::Queued;
+        self.worker = None;
+        self.acknowledged = 0;
+        Write::Requeue {
+            job: self.id,
+            fencing: self.fencing,
+        }
+    }
+
+    /// `assigned -> started`
+    pub(super) fn start(&mut self, now: Now) -> Write {
+        self.phase = Phase::Started;
+        self.started_ms = Some(now.unix_ms);
+        Write::Start {
+            job: self.id,
+            fencing: self.fencing,
+            at_ms: now.unix_ms,
+        }
+    }
+
+    /// It ends although a worker may hold it: what that says of it later is of another assignment.
+    pub(super) fn fence_off(&mut self) {
+        self.fencing += 1;
+    }
+
+    /// `queued | assigned | started -> finished`
+    pub(super) fn finish(&mut self, end: End, now: Now) -> Write {
+        self.phase = Phase::Finished;
+        self.outcome = Some(end.outcome);
+        self.submission = None;
+        self.waiting_input = None;
+        self.names = None;
+        Write::Finish {
+            job: self.id,
+            fencing: self.fencing,
+            outcome: end.outcome,
+            usage: end.usage,
+            error: end.error,
+            returned_bytes: end.returned_bytes,
+            memory: std::mem::take(&mut self.memory),
+            at_ms: now.unix_ms,
+        }
+    }
+
+    /// Nobody asks for it any more. What the list of jobs says of it, and whether it is still known.
+    pub(super) fn close(&self) -> (Vec<Write>, bool) {
+        let job = self.id;
+        let mut writes = Vec::new();
+        if let Some(Abandoned::Reported(outcome)) = self.abandoned {
+            writes.push(Write::GiveUp { job, outcome });
+        }
+        let leaves_no_trace =
+            self.abandoned == Some(Abandoned::NoTrace) && self.started_ms.is_none();
+        writes.push(match leaves_no_trace {
+            true => Write::Remove { job },
+            false => Write::Close { job },
+        });
+        (writes, !leaves_no_trace)
+    }
+
+    // ---- what it is
 
     /// Whether this assignment is the one that a worker speaks of.
     pub(super) fn is_assigned_to(&self, worker: WorkerId, fencing: FencingNumber) -> bool {

@@ -18,6 +18,7 @@ mod explain;
 mod exploration;
 mod graces;
 mod job;
+mod jobs;
 mod needs;
 mod observation;
 mod orphans;
@@ -54,6 +55,7 @@ use baton_scheduling::queue::{History, Offer, Run};
 use estimate::Estimates;
 use graces::Missed;
 use job::{Abandoned, End};
+use jobs::Jobs;
 use std::{
     collections::{BTreeMap, HashMap, HashSet},
     sync::Arc,
@@ -185,16 +187,13 @@ enum Peer {
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     graces: Graces,
-    jobs: HashMap<JobId, Job>,
-    /// Every job that was here and is over, as far as the store's rows reach back, with its notebook.
-    closed: HashMap<JobId, NotebookId>,
+    jobs: Jobs,
     notebooks: HashMap<NotebookId, Notebook>,
     /// The person of each notebook that ever had a job here: a worker may still have its session.
     owners: BTreeMap<NotebookId, String>,
     workers: HashMap<WorkerId, Worker>,
     missed: HashMap<WorkerId, Missed>,
     peers: HashMap<ConnectionId, Peer>,
-    next_sequence: u64,
     accounts: Accounts,
     history: History,
     estimates: Estimates,
@@ -219,7 +218,7 @@ impl Dispatch {
         let is_first_start = loaded.next_sequence == 1;
         let mut notebooks = HashMap::new();
         let mut workers = HashMap::new();
-        let mut jobs = HashMap::new();
+        let mut jobs = Vec::new();
         let mut history = History::of(loaded.runs);
         for open in loaded.jobs {
             if open.phase != Phase::Finished {
@@ -251,18 +250,16 @@ impl Dispatch {
                     stays_until_ms: None,
                 });
             }
-            jobs.insert(open.job, Job::from_stored(open, until, now));
+            jobs.push(Job::from_stored(open, until, now));
         }
         Self {
             graces,
-            jobs,
-            closed: loaded.closed,
+            jobs: Jobs::new(jobs, loaded.closed, loaded.next_sequence),
             owners: loaded.owners,
             notebooks,
             workers,
             missed: HashMap::new(),
             peers: HashMap::new(),
-            next_sequence: loaded.next_sequence,
             accounts: Accounts::new(courses, loaded.changes, loaded.spent),
             history,
             estimates: Estimates::default(),
@@ -327,7 +324,7 @@ impl Dispatch {
         acknowledged: Option<u64>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
@@ -364,10 +361,10 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        job.fencing += 1;
+        job.fence_off();
         let usage = self.ran(id, now);
         let charged = self.charge(id, usage.run_ms, now, actions);
         let end = JobEvent::Finished {
@@ -397,25 +394,11 @@ impl Dispatch {
     /// What follows from a job's last event, which is appended.
     fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
         self.remember(id, end.outcome, end.usage, now);
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        job.phase = Phase::Finished;
-        job.outcome = Some(end.outcome);
-        job.submission = None;
-        job.waiting_input = None;
-        job.names = None;
+        actions.push(Action::Write(job.finish(end, now)));
         self.disordered = true;
-        actions.push(Action::Write(Write::Finish {
-            job: id,
-            fencing: job.fencing,
-            outcome: end.outcome,
-            usage: end.usage,
-            error: end.error,
-            returned_bytes: end.returned_bytes,
-            memory: std::mem::take(&mut job.memory),
-            at_ms: now.unix_ms,
-        }));
         let is_left = job.orphaned.is_none() && !self.notebooks.contains_key(&job.notebook);
         let nobody_asks = job.abandoned.is_some() || is_left;
         if nobody_asks {
@@ -425,7 +408,7 @@ impl Dispatch {
     }
 
     fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.remove(&id) else {
+        let Some(job) = self.jobs.remove(id) else {
             return;
         };
         let notebook = self.notebooks.get_mut(&job.follower());
@@ -448,20 +431,16 @@ impl Dispatch {
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
         }
-        if let Some(Abandoned::Reported(outcome)) = job.abandoned {
-            actions.push(Action::Write(Write::GiveUp { job: id, outcome }));
-        }
-        if job.abandoned == Some(Abandoned::NoTrace) && job.started_ms.is_none() {
-            actions.push(Action::Write(Write::Remove { job: id }));
-        } else {
-            self.closed.insert(id, job.notebook);
-            actions.push(Action::Write(Write::Close { job: id }));
+        let (writes, is_known) = job.close();
+        actions.extend(writes.into_iter().map(Action::Write));
+        if is_known {
+            self.jobs.remember_closed(id, job.notebook);
         }
     }
 
     /// The connected proxy that asked for this job.
     fn subscriber(&self, id: JobId) -> Option<ConnectionId> {
-        let notebook = self.notebooks.get(&self.jobs.get(&id)?.follower())?;
+        let notebook = self.notebooks.get(&self.jobs.get(id)?.follower())?;
         notebook.subscriptions.get(&id)?;
         notebook.connection
     }
@@ -474,14 +453,14 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Option<JobEvent> {
-        let account = &self.jobs.get(&id)?.account;
+        let account = &self.jobs.get(id)?.account;
         self.accounts.charge(account, run_ms, now, actions)
     }
 
     /// How long a job ran, if its worker does not report it.
     fn ran(&self, id: JobId, now: Now) -> Usage {
-        let started_ms = self.jobs.get(&id).and_then(|job| job.started_ms);
-        let worker = self.jobs.get(&id).and_then(|job| job.worker);
+        let started_ms = self.jobs.get(id).and_then(|job| job.started_ms);
+        let worker = self.jobs.get(id).and_then(|job| job.worker);
         let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
         let until_ms = absent_ms.unwrap_or(now.unix_ms);
         let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
@@ -494,7 +473,7 @@ impl Dispatch {
     /// Remembers a run for later estimates, if it ended by itself, and that its person is here.
     fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
         let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         self.history.ended(&job.account, now.unix_ms);

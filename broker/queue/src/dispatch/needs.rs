@@ -53,7 +53,7 @@ impl Dispatch {
             return;
         }
         let asks = |job: &Job| job.phase == Phase::Queued && model(job).is_some();
-        let asking = self.jobs_where(asks);
+        let asking = self.jobs.ids(asks);
         if asking.is_empty() {
             return;
         }
@@ -62,7 +62,7 @@ impl Dispatch {
             return self.recheck_at(self.complete_at);
         }
         for id in asking {
-            let error = self.jobs.get(&id).and_then(model);
+            let error = self.jobs.get(id).and_then(model);
             let error = error.map(|model| no_gpu(id, model));
             self.finish(id, Outcome::Refused, error, now, actions);
         }

@@ -36,7 +36,7 @@ impl Job {
 impl Dispatch {
     /// The job's notebook is gone. Whether the job goes on.
     pub(super) fn orphan(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) -> bool {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return false;
         };
         if job.orphaned.is_some() {
@@ -51,7 +51,7 @@ impl Dispatch {
         job.orphaned = Some(until(now.unix_ms, now));
         let at_ms = Some(now.unix_ms);
         actions.push(Action::Write(Write::Orphan { job: id, at_ms }));
-        if let Some(connection) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+        if let Some(connection) = self.jobs.get(id).and_then(|job| self.runner(job)) {
             let salvage = ToWorker::Salvage { job: id };
             actions.push(Action::ToWorker(connection, salvage));
         }
@@ -61,26 +61,24 @@ impl Dispatch {
 
     /// The job may have become an orphan, or an orphan that has ended.
     pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let job = self.jobs.get(&id);
+        let job = self.jobs.get(id);
         let Some(newest) = job.filter(|job| job.orphaned.is_some()) else {
             return;
         };
-        let has_ended = |job: &&Job| {
+        let has_ended = |job: &Job| {
             let ended = job.orphaned.is_some() && job.phase == Phase::Finished;
             ended && job.account == newest.account
         };
-        let mut ended: Vec<&Job> = self.jobs.values().filter(has_ended).collect();
-        ended.sort_unstable_by_key(|job| job.sequence);
+        let ended = self.jobs.ids(has_ended);
         let surplus = ended.len().saturating_sub(MOST_ENDED);
-        let oldest: Vec<JobId> = ended[..surplus].iter().map(|job| job.id).collect();
-        for job in oldest {
-            self.close(job, actions);
+        for job in &ended[..surplus] {
+            self.close(*job, actions);
         }
     }
 
     /// The notebook kernel was only cut off.
     pub(super) fn adopt(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let job = self.jobs.get_mut(&id);
+        let job = self.jobs.get_mut(id);
         if let Some(job) = job.filter(|job| job.attached.is_none())
             && job.orphaned.take().is_some()
         {
@@ -101,7 +99,7 @@ impl Dispatch {
             .notebooks
             .get(&notebook)
             .and_then(|notebook| notebook.account.clone());
-        let job = self.jobs.get_mut(&id).filter(|job| {
+        let job = self.jobs.get_mut(id).filter(|job| {
             job.orphaned.is_some()
                 && Some(&job.account) == account.as_ref()
                 && after <= job.last_event
@@ -122,7 +120,7 @@ impl Dispatch {
 
     /// It waits for the next kernel.
     pub(super) fn detach(&mut self, id: JobId) {
-        if let Some(job) = self.jobs.get_mut(&id)
+        if let Some(job) = self.jobs.get_mut(id)
             && let Some(notebook) = job.attached.take()
             && let Some(notebook) = self.notebooks.get_mut(&notebook)
         {
@@ -131,25 +129,24 @@ impl Dispatch {
     }
 
     pub(super) fn detach_all(&mut self, notebook: NotebookId) {
-        for job in self.jobs_where(|job| job.attached == Some(notebook)) {
+        for job in self.jobs.ids(|job| job.attached == Some(notebook)) {
             self.detach(job);
         }
     }
 
     /// All that its session had is stored, or lost.
     pub(super) fn end_orphaned_session(&self, id: JobId, actions: &mut Vec<Action>) {
-        if let Some(job) = self.jobs.get(&id).filter(|job| job.orphaned.is_some()) {
+        if let Some(job) = self.jobs.get(id).filter(|job| job.orphaned.is_some()) {
             self.end_sessions(job.notebook, actions);
         }
     }
 
     /// Those of a person, the oldest first.
     pub fn attachable(&self, account: &Account) -> Vec<AttachableJob> {
-        let of_person = |job: &&Job| {
+        let of_person = |job: &Job| {
             job.orphaned.is_some() && job.abandoned.is_none() && job.account == *account
         };
-        let mut jobs: Vec<&Job> = self.jobs.values().filter(of_person).collect();
-        jobs.sort_unstable_by_key(|job| job.sequence);
+        let jobs = self.jobs.in_order(of_person);
         let entry = |job: &Job| AttachableJob {
             job: job.id,
             kind: job.kind,
@@ -169,7 +166,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) -> Result<(), NotDone> {
-        let job = self.jobs.get(&id);
+        let job = self.jobs.get(id);
         job.filter(|job| job.orphaned.is_some() && job.account == *account)
             .ok_or(NotDone::UnknownJob(id))?;
         self.abandon(id, Abandoned::AsItEnded, now, actions);
@@ -177,15 +174,12 @@ impl Dispatch {
     }
 
     pub(super) fn orphans_end_at(&self) -> Option<Instant> {
-        let finished = self
-            .jobs
-            .values()
-            .filter(|job| job.phase == Phase::Finished);
+        let finished = self.jobs.iter().filter(|job| job.phase == Phase::Finished);
         finished.filter_map(|job| job.orphaned).min()
     }
 
     pub(super) fn forget_old_orphans(&mut self, now: Now, actions: &mut Vec<Action>) {
-        for job in self.jobs_where(|job| job.is_old(now.instant)) {
+        for job in self.jobs.ids(|job| job.is_old(now.instant)) {
             self.close(job, actions);
         }
     }

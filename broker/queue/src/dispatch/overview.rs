@@ -133,22 +133,12 @@ impl Dispatch {
                 .values()
                 .filter(|notebook| notebook.connection.is_some())
                 .count(),
-            unfinished_jobs: self
-                .jobs
-                .values()
-                .filter(|job| job.phase != Phase::Finished)
-                .count(),
+            unfinished_jobs: self.jobs.unfinished().count(),
         }
     }
 
     pub fn overview(&self) -> Overview {
-        let unfinished = || {
-            self.jobs
-                .values()
-                .filter(|job| job.phase != Phase::Finished)
-        };
-        let mut jobs: Vec<&Job> = unfinished().collect();
-        jobs.sort_unstable_by_key(|job| job.sequence);
+        let jobs = self.jobs.in_order(|job| job.phase != Phase::Finished);
         let mut workers: Vec<WorkerView> = self
             .workers
             .iter()
@@ -164,7 +154,11 @@ impl Dispatch {
                     .courses()
                     .worker_paused(&worker.name)
                     .map(str::to_owned),
-                jobs: unfinished().filter(|job| job.worker == Some(*id)).count(),
+                jobs: self
+                    .jobs
+                    .unfinished()
+                    .filter(|job| job.worker == Some(*id))
+                    .count(),
                 slots: worker.slots,
                 sessions: worker.warm.len(),
                 memory: worker.memory,

@@ -109,13 +109,12 @@ impl Dispatch {
             let stays = worker.filter(|worker| !worker.draining);
             job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
         };
-        u32::try_from(self.jobs.values().filter(runs).count()).unwrap_or(u32::MAX)
+        u32::try_from(self.jobs.iter().filter(runs).count()).unwrap_or(u32::MAX)
     }
 
     /// Those that more workers would help, and that do not start in time without.
     fn waits_for_pools(&self, now: Now) -> Vec<Waiting> {
-        let mut jobs: Vec<&Job> = self.jobs.values().filter(|job| would_run(job)).collect();
-        jobs.sort_unstable_by_key(|job| job.sequence);
+        let jobs = self.jobs.in_order(would_run);
         let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
         let waiting = jobs.into_iter().map(|job| {
             let starts_ms = self

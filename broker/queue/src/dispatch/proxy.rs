@@ -77,7 +77,7 @@ impl Dispatch {
             FromProxy::Submit(submission) if submission.notebook == notebook => {
                 self.submit(connection, submission, now, actions);
             }
-            FromProxy::GivenUp { job, outcome } if self.closed.get(&job) == Some(&notebook) => {
+            FromProxy::GivenUp { job, outcome } if self.jobs.closed(job) == Some(notebook) => {
                 self.on_closed_job_given_up(connection, job, outcome, actions);
             }
             FromProxy::Attach { job, after } => {
@@ -151,7 +151,7 @@ impl Dispatch {
         let id = match message {
             FromProxy::Submit(submission) if submission.notebook == notebook => {
                 let id = submission.job;
-                let is_new = !self.jobs.contains_key(&id) && !self.closed.contains_key(&id);
+                let is_new = !self.jobs.knows(id);
                 if is_new && *why != Unwelcome::Foreign {
                     return self.too_large(connection, id, why, actions);
                 }
@@ -168,7 +168,7 @@ impl Dispatch {
             }
             _ => return,
         };
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         actions.push(Action::Log(Observation::MessageRefused {
@@ -221,7 +221,7 @@ impl Dispatch {
 
     fn belongs(&self, job: JobId, notebook: NotebookId) -> bool {
         self.jobs
-            .get(&job)
+            .get(job)
             .is_some_and(|job| job.follower() == notebook)
     }
 
@@ -233,8 +233,8 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let (id, notebook) = (submission.job, submission.notebook);
-        let open = self.jobs.get(&id).map(|job| job.notebook);
-        match open.or_else(|| self.closed.get(&id).copied()) {
+        let open = self.jobs.get(id).map(|job| job.notebook);
+        match open.or_else(|| self.jobs.closed(id)) {
             // Another notebook learns no more than of a job that never was.
             Some(of) if of != notebook => self.forgotten(connection, id, actions),
             Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
@@ -266,18 +266,8 @@ impl Dispatch {
         let submission = Arc::new(submission);
         self.owners
             .insert(submission.notebook, account.owner.clone());
-        let sequence = self.next_sequence;
-        self.next_sequence += 1;
-        actions.push(Action::Write(Write::Submit {
-            sequence,
-            account: account.clone(),
-            submission: Arc::clone(&submission),
-            at_ms: now.unix_ms,
-        }));
-        self.jobs.insert(
-            id,
-            Job::new(submission, account.clone(), sequence, now.unix_ms),
-        );
+        let write = self.jobs.add(submission, account.clone(), now.unix_ms);
+        actions.push(Action::Write(write));
         self.history.submitted(&account, now.unix_ms);
         if let Err(refusal) = granted {
             self.finish(id, Outcome::Refused, Some(refusal), now, actions);
@@ -293,7 +283,7 @@ impl Dispatch {
         state: State,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         if !matches!(job.phase, Phase::Queued | Phase::Assigned) {
@@ -307,7 +297,7 @@ impl Dispatch {
             state: Box::new(state.clone()),
         }));
         if job.phase == Phase::Assigned
-            && let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job))
+            && let Some(to) = self.jobs.get(id).and_then(|job| self.runner(job))
         {
             let message = ToWorker::State { job: id, state };
             actions.push(Action::Relay { from, to, message });
@@ -327,7 +317,7 @@ impl Dispatch {
             return;
         }
         self.subscribe(connection, id, after, actions);
-        if let Some(job) = self.jobs.get_mut(&id)
+        if let Some(job) = self.jobs.get_mut(id)
             && let Some(waiting) = job.waiting.clone()
         {
             actions.push(Action::ToProxy(connection, waiting.message(id, now)));
@@ -342,7 +332,7 @@ impl Dispatch {
         after: u64,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let Some(notebook) = self.notebooks.get_mut(&job.follower()) else {
@@ -362,7 +352,7 @@ impl Dispatch {
     }
 
     pub(super) fn cancel(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let runner = self.runner(job);
@@ -380,7 +370,7 @@ impl Dispatch {
             // Said when the worker comes back.
             (Phase::Started, None) => {}
         }
-        if let Some(job) = self.jobs.get_mut(&id) {
+        if let Some(job) = self.jobs.get_mut(id) {
             job.cancel_wanted = true;
             let stopped = job.stopped.clone();
             actions.push(Action::Write(Write::WantCancel { job: id, stopped }));
@@ -395,7 +385,7 @@ impl Dispatch {
         value: Option<String>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         match self.runner(job) {
@@ -408,7 +398,7 @@ impl Dispatch {
                 actions.push(Action::Relay { from, to, message });
             }
             None => {
-                if let Some(job) = self.jobs.get_mut(&id) {
+                if let Some(job) = self.jobs.get_mut(id) {
                     job.waiting_input = Some((question, value));
                 }
             }
@@ -423,7 +413,7 @@ impl Dispatch {
         answer: Payload,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get(&id).filter(|job| job.is_running()) else {
+        let Some(job) = self.jobs.get(id).filter(|job| job.is_running()) else {
             return;
         };
         match self.runner(job) {
@@ -436,7 +426,7 @@ impl Dispatch {
                 actions.push(Action::Relay { from, to, message });
             }
             None => {
-                if let Some(job) = self.jobs.get_mut(&id) {
+                if let Some(job) = self.jobs.get_mut(id) {
                     job.waiting_files
                         .retain(|(earlier, _)| *earlier != question);
                     let waiting = job.waiting_files.iter();
@@ -460,12 +450,12 @@ impl Dispatch {
         state: State,
         actions: &mut Vec<Action>,
     ) {
-        let job = self.jobs.get_mut(&id);
+        let job = self.jobs.get_mut(id);
         let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
             return;
         };
         job.names = Some((number, state.clone()));
-        if let Some(to) = self.jobs.get(&id).and_then(|job| self.runner(job)) {
+        if let Some(to) = self.jobs.get(id).and_then(|job| self.runner(job)) {
             let message = ToWorker::Names {
                 job: id,
                 number,
@@ -478,7 +468,7 @@ impl Dispatch {
     /// A worker that has nothing of it any more has said so.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
         let is_due = |job: &&Job| job.remainder == Remainder::Deferred;
-        let Some(job) = self.jobs.get(&id).filter(is_due) else {
+        let Some(job) = self.jobs.get(id).filter(is_due) else {
             return;
         };
         match self.runner(job) {
@@ -487,7 +477,7 @@ impl Dispatch {
                 actions.push(Action::Relay { from, to, message });
             }
             None => {
-                if let Some(job) = self.jobs.get_mut(&id) {
+                if let Some(job) = self.jobs.get_mut(id) {
                     job.deferred_wanted = true;
                 }
             }
@@ -501,7 +491,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         job.abandoned = Some(how);

@@ -1,7 +1,6 @@
 //! The queue: which jobs are assigned, and what those who wait see.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
-use crate::record::Write;
 use baton_protocol::{
     JobEvent, JobId, NotebookId, Outcome, Priority, WorkerId,
     api::MovedBack,
@@ -78,7 +77,7 @@ impl Dispatch {
 
     /// When the job has waited for its session for long enough.
     fn recheck_for_session(&mut self, job: JobId, now: Now) {
-        let Some(job) = self.jobs.get(&job) else {
+        let Some(job) = self.jobs.get(job) else {
             return;
         };
         let waited_ms = u64::try_from(now.unix_ms.saturating_sub(job.submitted_ms)).unwrap_or(0);
@@ -89,10 +88,7 @@ impl Dispatch {
 
     /// Every unfinished job in order of arrival.
     pub(super) fn queue(&self, now: Now) -> Vec<order::Job> {
-        let unfinished = self
-            .jobs
-            .values()
-            .filter(|job| job.phase != Phase::Finished);
+        let unfinished = self.jobs.iter().filter(|job| job.phase != Phase::Finished);
         let mut jobs: Vec<&Job> = unfinished.collect();
         jobs.sort_unstable_by_key(|job| job.sequence);
         jobs.into_iter()
@@ -123,9 +119,9 @@ impl Dispatch {
 
     /// Jobs that could wait for days are refused instead.
     fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
-        let queued = self.jobs_where(|job| job.phase == Phase::Queued);
+        let queued = self.jobs.ids(|job| job.phase == Phase::Queued);
         for id in queued {
-            let job = self.jobs.get(&id);
+            let job = self.jobs.get(id);
             if let Some(error) = job.and_then(|job| self.accounts.refusal(&job.account, now)) {
                 self.finish(id, Outcome::Refused, Some(error), now, actions);
             }
@@ -168,35 +164,22 @@ impl Dispatch {
     }
 
     fn assign(&mut self, id: JobId, worker_id: WorkerId, now: Now, actions: &mut Vec<Action>) {
-        let left_ms = self.jobs.get(&id).and_then(|job| {
+        let left_ms = self.jobs.get(id).and_then(|job| {
             let budget = self.accounts.budget(&job.account, now)?;
             Some(budget.left.left_ms)
         });
-        let environment = self.jobs.get(&id).and_then(|job| self.environment_of(job));
-        let (Some(job), Some(worker)) = (self.jobs.get_mut(&id), self.workers.get(&worker_id))
+        let environment = self.jobs.get(id).and_then(|job| self.environment_of(job));
+        let (Some(job), Some(worker)) = (self.jobs.get_mut(id), self.workers.get(&worker_id))
         else {
             return;
         };
         let Some(connection) = worker.connection else {
             return;
         };
-        job.phase = Phase::Assigned;
-        job.worker = Some(worker_id);
-        job.fencing += 1;
-        job.acknowledged = 0;
-        job.waiting = None;
-        job.shown = None;
-        job.assigned = Some((now.unix_ms, !worker.warm.contains(&job.notebook)));
-        job.timeout_ms = [job.timeout_ms, left_ms].into_iter().flatten().min();
+        let is_cold = !worker.warm.contains(&job.notebook);
+        let write = job.assign((worker_id, worker.name.clone()), is_cold, left_ms, now);
+        actions.push(Action::Write(write));
         let timeout_ms = job.timeout_ms;
-        actions.push(Action::Write(Write::Assign {
-            job: id,
-            worker: worker_id,
-            worker_name: worker.name.clone(),
-            fencing: job.fencing,
-            timeout_ms,
-            at_ms: now.unix_ms,
-        }));
         actions.push(Action::Assign {
             connection,
             job: id,
@@ -222,7 +205,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
@@ -245,7 +228,7 @@ impl Dispatch {
                 .message
                 .clone(),
         };
-        if let Some(job) = self.jobs.get_mut(&id) {
+        if let Some(job) = self.jobs.get_mut(id) {
             // It waits: from now on its submission lies in the store only.
             job.submission = None;
             job.waiting = Some(waiting);
@@ -265,7 +248,7 @@ impl Dispatch {
             return starting;
         }
         let course = self.accounts.courses().of(&job.account.course);
-        let of = |other: &JobId| self.jobs.get(other);
+        let of = |other: JobId| self.jobs.get(other);
         match reason {
             Reason::JobsAhead => WaitingReason::JobsAhead,
             Reason::Held => WaitingReason::Held {
@@ -282,7 +265,7 @@ impl Dispatch {
             }
             Reason::WorkersClosed => self.why_workers_are_closed(),
             Reason::OwnJobRuns(other) => WaitingReason::OwnJobRuns {
-                notebook: of(&other).map_or_else(String::new, |other| other.notebook_name.clone()),
+                notebook: of(other).map_or_else(String::new, |other| other.notebook_name.clone()),
             },
             Reason::OwnSession(worker) => WaitingReason::OwnSession {
                 worker: self
@@ -291,7 +274,7 @@ impl Dispatch {
                     .map_or_else(String::new, |worker| worker.name.clone()),
             },
             Reason::BehindDeadline(other) => WaitingReason::BehindDeadline {
-                course: of(&other).map_or_else(String::new, |other| other.account.course.clone()),
+                course: of(other).map_or_else(String::new, |other| other.account.course.clone()),
             },
         }
     }
@@ -339,7 +322,7 @@ impl Dispatch {
         let Some(connection) = self.subscriber(id) else {
             return;
         };
-        let Some(job) = self.jobs.get_mut(&id) else {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         let Some(waiting) = &job.waiting else { return };

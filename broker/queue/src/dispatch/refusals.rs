@@ -11,7 +11,7 @@ const MOST_OF_NOTEBOOK: usize = 100;
 
 impl Dispatch {
     pub(super) fn has_too_many(&self, notebook: NotebookId) -> bool {
-        let of_notebook = self.jobs.values().filter(|job| job.notebook == notebook);
+        let of_notebook = self.jobs.iter().filter(|job| job.notebook == notebook);
         of_notebook.count() >= MOST_OF_NOTEBOOK
     }
 

@@ -357,8 +357,8 @@ impl World {
 
     /// Each waiting job is in the plan's hands and each running one has a worker.
     fn check(&self) {
-        for (id, job) in &self.dispatch.jobs {
-            let stored = &self.stored.jobs[id];
+        for job in self.dispatch.jobs.iter() {
+            let stored = &self.stored.jobs[&job.id];
             assert_eq!(stored.phase, job.phase);
             assert_eq!(stored.fencing, job.fencing);
             assert_eq!(stored.last_event, job.last_event);
@@ -373,7 +373,7 @@ impl World {
                 assert!(job.waiting.is_some() && job.worker.is_none());
             }
         }
-        assert_eq!(self.dispatch.jobs.len(), self.stored.jobs.len());
+        assert_eq!(self.dispatch.jobs.iter().count(), self.stored.jobs.len());
         assert!(self.stored.starts.values().all(|starts| *starts == 1));
         assert!(self.stored.ends.values().all(|ends| *ends == 1));
     }
@@ -562,9 +562,9 @@ fn check_stopped(ending: Ending, after_seconds: u8) {
     let connection = world.proxies.remove(&0).unwrap();
     world.dispatch.on_closed(connection, ending, world.now());
     world.take(Step::Seconds(after_seconds - 1));
-    assert!(!world.dispatch.jobs[&job_id(0, 0)].cancel_wanted);
+    assert!(!world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
     world.take(Step::Seconds(1));
-    assert!(world.dispatch.jobs[&job_id(0, 0)].cancel_wanted);
+    assert!(world.dispatch.jobs.get(job_id(0, 0)).unwrap().cancel_wanted);
 }
 
 #[test]
@@ -586,7 +586,7 @@ proptest! {
         world.take(Step::Kill);
         world.take(Step::Seconds(31));
         world.check();
-        prop_assert!(world.dispatch.jobs.values().all(|job| job.orphaned.is_some()));
+        prop_assert!(world.dispatch.jobs.iter().all(|job| job.orphaned.is_some()));
         world.seconds += 31 * 24 * 3600;
         world.take(Step::Seconds(1));
         prop_assert!(world.dispatch.jobs.is_empty());

@@ -95,7 +95,7 @@ impl Dispatch {
         for (job, fencing) in &held {
             let known = hello.acknowledged.iter().find(|known| known.job == *job);
             let held = Held::new(*job, *fencing, known);
-            match self.jobs.get(job) {
+            match self.jobs.get(*job) {
                 Some(job) if held.is_ahead_of(job, id) => {
                     self.worker_is_ahead(connection, held, now, actions);
                 }
@@ -104,7 +104,7 @@ impl Dispatch {
         }
         let missed: Vec<JobId> = self
             .jobs
-            .values()
+            .iter()
             .filter(|job| job.worker == Some(id) && job.is_running())
             .filter(|job| held.get(&job.id) != Some(&job.fencing))
             .map(|job| job.id)
@@ -113,7 +113,10 @@ impl Dispatch {
             self.missed_by_worker(connection, job, now, actions);
         }
         let is_held = |job: &Job| held.get(&job.id) == Some(&job.fencing);
-        for job in self.jobs_where(|job| job.has_remainder_at(id) && !is_held(job)) {
+        for job in self
+            .jobs
+            .ids(|job| job.has_remainder_at(id) && !is_held(job))
+        {
             self.remainder_lost(job, actions);
         }
         self.disordered = true;
@@ -172,7 +175,7 @@ impl Dispatch {
                     worker.gpus = gpus;
                 }
                 for (job, bytes) in jobs {
-                    let job = self.jobs.get_mut(&job);
+                    let job = self.jobs.get_mut(job);
                     if let Some(job) = job.filter(|job| job.worker == Some(id) && job.is_running())
                     {
                         job.memory.add(now.unix_ms, bytes);
@@ -202,13 +205,16 @@ impl Dispatch {
         self.disordered = true;
         let busy: HashSet<NotebookId> = self
             .jobs
-            .values()
+            .iter()
             .filter(|job| job.worker == Some(id) && job.phase == Phase::Started)
             .map(|job| job.notebook)
             .collect();
         self.sessions_end(id, |notebook| !busy.contains(notebook), actions);
-        for job in self.jobs_where(|job| job.worker == Some(id) && job.phase == Phase::Assigned) {
-            match self.jobs.get(&job) {
+        for job in self
+            .jobs
+            .ids(|job| job.worker == Some(id) && job.phase == Phase::Assigned)
+        {
+            match self.jobs.get(job) {
                 Some(held) if held.cancel_wanted => self.finish_cancelled(job, now, actions),
                 _ => self.requeue(job, actions),
             }
@@ -237,7 +243,7 @@ impl Dispatch {
         fencing: FencingNumber,
         actions: &mut Vec<Action>,
     ) {
-        let job = self.jobs.get_mut(&id);
+        let job = self.jobs.get_mut(id);
         let Some(job) = job.filter(|job| job.is_assigned_to(worker, fencing)) else {
             actions.push(Action::ToWorker(
                 connection,
@@ -314,7 +320,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(job) = self.jobs.get(&id) else {
+        let Some(job) = self.jobs.get(id) else {
             return;
         };
         match job.phase {

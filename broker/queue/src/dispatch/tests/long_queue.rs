@@ -38,13 +38,13 @@ impl World {
     }
 
     fn with_estimate(&self) -> usize {
-        let jobs = self.dispatch.jobs.values();
+        let jobs = self.dispatch.jobs.iter();
         let waiting = jobs.filter_map(|job| job.waiting.as_ref());
         waiting.filter_map(|waiting| waiting.estimate(0)).count()
     }
 
     fn running(&self) -> usize {
-        self.dispatch.jobs_where(Job::is_running).len()
+        self.dispatch.jobs.ids(Job::is_running).len()
     }
 }
 

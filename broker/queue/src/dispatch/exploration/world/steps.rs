@@ -96,7 +96,7 @@ impl World {
             0.hash(state);
         }
         let dispatch = &self.dispatch;
-        for job in dispatch.jobs.values() {
+        for job in dispatch.jobs.iter() {
             (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
             (job.last_event, job.cancel_wanted, job.abandoned.is_some()).hash(state);
             let unclaimed = job.unclaimed.as_ref();
@@ -137,7 +137,12 @@ impl World {
         missed.hash(state);
         let mut peers: Vec<_> = dispatch.peers.keys().map(|id| place(*id)).collect();
         peers.sort_unstable();
-        (peers, dispatch.closed.len(), left(dispatch.notify_at)).hash(state);
+        (
+            peers,
+            dispatch.jobs.count_closed(),
+            left(dispatch.notify_at),
+        )
+            .hash(state);
         if let Some(disk) = &self.remembered {
             disk.events.hash(state);
             for job in disk.stored.jobs.values() {
