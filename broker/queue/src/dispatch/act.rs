@@ -201,7 +201,11 @@ impl Dispatch {
         if !who.may_steer_workers() {
             return Err(NotDone::AdminsOnly);
         }
-        let mut known = self.workers.values().filter(|worker| worker.name == name);
+        let mut known = self
+            .peers
+            .workers
+            .values()
+            .filter(|worker| worker.name == name);
         match known.next() {
             Some(worker) if worker.draining => Err(NotDone::Leaving(name.to_owned())),
             Some(_) => Ok(()),

@@ -74,7 +74,7 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         if let Some(job) = self.jobs.get(id)
-            && let Some(runner) = self.runner(job).filter(|_| job.is_running())
+            && let Some(runner) = self.peers.runner(job).filter(|_| job.is_running())
         {
             let fencing = job.fencing;
             actions.push(Action::ToWorker(

@@ -7,7 +7,7 @@ use crate::{
     bounds::{cut_reason, is_possible_lock},
     record::Write,
 };
-use baton_protocol::{Environment, EnvironmentState, Lock, WorkerId, worker::ToWorker};
+use baton_protocol::{Environment, EnvironmentState, Lock, WorkerId};
 use std::sync::Arc;
 
 impl Dispatch {
@@ -24,13 +24,13 @@ impl Dispatch {
         environments: Vec<Environment>,
         actions: &mut Vec<Action>,
     ) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.peers.workers.get_mut(&id) else {
             return;
         };
         let offer = Arc::make_mut(&mut worker.offer);
         offer.machine.environments = with_short_reasons(environments);
         self.disordered = true;
-        self.ask_for_locks(connection, id, actions);
+        self.peers.ask_for_locks(connection, id, actions);
     }
 
     /// No session of it starts there, until the worker says that one does.
@@ -41,7 +41,7 @@ impl Dispatch {
         why: String,
         actions: &mut Vec<Action>,
     ) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.peers.workers.get_mut(&id) else {
             return;
         };
         let offer = Arc::make_mut(&mut worker.offer);
@@ -59,29 +59,6 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    /// For those that no worker has told yet.
-    pub(super) fn ask_for_locks(
-        &self,
-        connection: ConnectionId,
-        id: WorkerId,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(worker) = self.workers.get(&id) else {
-            return;
-        };
-        for environment in &worker.offer.machine.environments {
-            // Notebooks get no lock that no worker could build.
-            if environment.is_ready()
-                && environment.lock.is_some()
-                && environment.lock.as_ref() != self.locks.get(&environment.name)
-            {
-                let environment = environment.name.clone();
-                let question = ToWorker::LockWanted { environment };
-                actions.push(Action::ToWorker(connection, question));
-            }
-        }
-    }
-
     /// The last one that a worker has told is that of the environment.
     pub(super) fn lock_received(
         &mut self,
@@ -92,15 +69,16 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let offered = self
+            .peers
             .workers
             .get(&id)
             .and_then(|worker| worker.offered(&name));
         let ready = offered.filter(|environment| environment.is_ready());
         let digest = ready.and_then(|environment| environment.lock.clone());
         let Some(digest) = digest.filter(|digest| is_possible_lock(&lock, digest)) else {
-            return self.disbelieve(id, "lock", actions);
+            return self.peers.disbelieve(id, "lock", actions);
         };
-        self.locks.insert(name.clone(), digest.clone());
+        self.peers.locks.insert(name.clone(), digest.clone());
         actions.push(Action::Write(Write::KeepLock {
             environment: name,
             digest,

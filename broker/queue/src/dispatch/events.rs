@@ -92,7 +92,7 @@ impl Dispatch {
                 let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
                 self.history.started_after(&job.account, &ranges, now_ms);
                 started_on = job.worker;
-                if let Some(notebook) = self.notebooks.get_mut(&job.notebook) {
+                if let Some(notebook) = self.peers.notebooks.get_mut(&job.notebook) {
                     notebook.ran_on = job.worker;
                 }
             }
@@ -105,7 +105,9 @@ impl Dispatch {
             }
             salvaged |= matches!(event, JobEvent::Salvaged { .. });
             match &mut event {
-                JobEvent::Started { worker } => *worker = self.name_of_worker(id),
+                JobEvent::Started { worker } => {
+                    *worker = self.peers.name_of_worker(self.jobs.get(id))
+                }
                 JobEvent::Finished { usage, .. } => {
                     *usage = self.believed(id, *usage, now, actions)
                 }
@@ -160,7 +162,9 @@ impl Dispatch {
             return usage;
         };
         let wall_ms = job.started_ms.map_or(0, |started| now.unix_ms - started);
-        let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+        let worker = job
+            .worker
+            .and_then(|worker| self.peers.workers.get(&worker));
         let devices = worker.map_or(1, |worker| worker.offer.devices.len());
         let cut = cut_usage(usage, u64::try_from(wall_ms).unwrap_or(0), devices);
         if cut.is_some() {
@@ -201,7 +205,7 @@ impl Dispatch {
         why: String,
         actions: &mut Vec<Action>,
     ) {
-        if let Some(worker) = self.workers.get_mut(&worker) {
+        if let Some(worker) = self.peers.workers.get_mut(&worker) {
             worker.failing = Some(cut_reason(&why));
             actions.push(Action::Log(Observation::CannotStartSessions {
                 worker: worker.name.clone(),
@@ -213,7 +217,7 @@ impl Dispatch {
     }
 
     pub(super) fn session_starts(&mut self, worker: WorkerId) {
-        if let Some(worker) = self.workers.get_mut(&worker) {
+        if let Some(worker) = self.peers.workers.get_mut(&worker) {
             worker.failing = None;
             self.disordered = true;
         }

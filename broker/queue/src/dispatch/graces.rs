@@ -3,32 +3,28 @@
 //! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
 //! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
 
-use super::{Action, Dispatch, Job, Notebook, Now, Observation, Phase, Remainder};
+use super::{Action, Dispatch, Job, Now, Observation, Phase, Remainder, peers::Missed};
 use crate::record::Write;
-use baton_protocol::{
-    JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId, worker::ToWorker,
-};
-use std::{collections::HashMap, time::Instant};
+use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId};
+use std::time::Instant;
 
 /// What a finished cell left on a worker is on no other, so the worker may stay away for this many graces before it is
 /// given up.
 const DEFERRED_GRACES: u32 = 12;
 
-/// A worker that did not come back in time for its cells, and may yet with what they left.
-#[derive(Debug, Clone)]
-pub(super) struct Missed {
-    name: String,
-    pub(super) deadline: Instant,
-}
-
 impl Dispatch {
     pub fn next_deadline(&self) -> Option<Instant> {
-        let workers = self.workers.values().filter_map(|worker| worker.deadline);
+        let workers = self
+            .peers
+            .workers
+            .values()
+            .filter_map(|worker| worker.deadline);
         let notebooks = self
+            .peers
             .notebooks
             .values()
             .filter_map(|notebook| notebook.deadline);
-        let missed = self.missed.values().map(|missed| missed.deadline);
+        let missed = self.peers.missed.values().map(|missed| missed.deadline);
         let unclaimed = self
             .jobs
             .iter()
@@ -45,6 +41,7 @@ impl Dispatch {
     pub fn on_time_passed(&mut self, now: Now, actions: &mut Vec<Action>) {
         let is_over = |deadline: Option<Instant>| deadline.is_some_and(|end| end <= now.instant);
         let workers: Vec<WorkerId> = self
+            .peers
             .workers
             .iter()
             .filter(|(_, worker)| is_over(worker.deadline))
@@ -54,6 +51,7 @@ impl Dispatch {
             self.on_worker_gone(worker, now, actions);
         }
         let missed: Vec<WorkerId> = self
+            .peers
             .missed
             .iter()
             .filter(|(_, missed)| missed.deadline <= now.instant)
@@ -63,9 +61,10 @@ impl Dispatch {
             for job in self.jobs.ids(|job| job.has_remainder_at(worker)) {
                 self.remainder_lost(job, actions);
             }
-            self.missed.remove(&worker);
+            self.peers.missed.remove(&worker);
         }
         let notebooks: Vec<NotebookId> = self
+            .peers
             .notebooks
             .iter()
             .filter(|(_, notebook)| is_over(notebook.deadline))
@@ -91,14 +90,14 @@ impl Dispatch {
                 _ => self.requeue(job, actions),
             }
         }
-        self.sessions_end(id, |_| true, actions);
-        if let Some(worker) = self.workers.remove(&id) {
+        self.peers.sessions_end(id, |_| true, actions);
+        if let Some(worker) = self.peers.workers.remove(&id) {
             actions.push(Action::Log(Observation::WorkerStaysAway {
                 worker: worker.name.clone(),
             }));
             if self.jobs.iter().any(|job| job.has_remainder_at(id)) {
                 let deadline = now.instant + DEFERRED_GRACES * self.graces.worker;
-                self.missed.insert(
+                self.peers.missed.insert(
                     id,
                     Missed {
                         name: worker.name,
@@ -116,7 +115,7 @@ impl Dispatch {
 
     pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
         // Without the notebook, a job closes as soon as it is finished.
-        self.notebooks.remove(&id);
+        self.peers.notebooks.remove(&id);
         self.detach_all(id);
         let mut session_is_needed = false;
         for job in self.jobs.ids(|job| job.notebook == id) {
@@ -132,26 +131,7 @@ impl Dispatch {
         if session_is_needed {
             return;
         }
-        self.end_sessions(id, actions);
-    }
-
-    pub(super) fn end_sessions(&self, notebook: NotebookId, actions: &mut Vec<Action>) {
-        let connections = self.workers.values().filter_map(|worker| worker.connection);
-        actions.extend(
-            connections
-                .map(|connection| Action::ToWorker(connection, ToWorker::EndSession { notebook })),
-        );
-    }
-
-    /// A notebook that a worker speaks of is ended unless its proxy comes.
-    pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
-        self.notebooks.entry(id).or_insert_with(|| Notebook {
-            account: None,
-            connection: None,
-            deadline: Some(deadline),
-            subscriptions: HashMap::new(),
-            ran_on: None,
-        });
+        self.peers.end_sessions(id, actions);
     }
 
     pub(super) fn requeue(&mut self, id: JobId, actions: &mut Vec<Action>) {
@@ -163,7 +143,7 @@ impl Dispatch {
     }
 
     pub(super) fn worker_lost(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let worker = self.name_of_worker(id);
+        let worker = self.peers.name_of_worker(self.jobs.get(id));
         let error = RemoteError {
             name: "WorkerLost".to_owned(),
             value: format!(
@@ -177,7 +157,7 @@ impl Dispatch {
 
     /// What the worker still had of the job is lost with it.
     pub(super) fn remainder_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
-        let worker = self.name_of_worker(id);
+        let worker = self.peers.name_of_worker(self.jobs.get(id));
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -208,14 +188,5 @@ impl Dispatch {
             Remainder::Session | Remainder::Nothing => return,
         };
         self.append(id, vec![event], None, actions);
-    }
-
-    pub(super) fn name_of_worker(&self, id: JobId) -> String {
-        let worker = self.jobs.get(id).and_then(|job| job.worker);
-        let name = worker.and_then(|id| {
-            let present = self.workers.get(&id).map(|worker| &worker.name);
-            present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
-        });
-        name.map_or_else(|| "the worker".to_owned(), String::clone)
     }
 }

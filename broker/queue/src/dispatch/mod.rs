@@ -23,6 +23,7 @@ mod needs;
 mod observation;
 mod orphans;
 mod overview;
+mod peers;
 mod pools;
 mod proxy;
 mod queue;
@@ -39,25 +40,22 @@ pub use overview::{Activity, JobView, Overview, WorkerView};
 pub use queue::Waiting;
 
 use crate::{
-    Account,
     courses::Courses,
     pools::PoolState,
     record::{Loaded, Phase, Remainder, Write},
 };
 use accounts::Accounts;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Submission,
-    Usage, WorkerId,
-    proxy::ToProxy,
-    worker::{GpuLoad, ToWorker},
+    FencingNumber, JobEvent, JobId, NumberedEvent, Outcome, RemoteError, Submission, Usage,
+    proxy::ToProxy, worker::ToWorker,
 };
-use baton_scheduling::queue::{History, Offer, Run};
+use baton_scheduling::queue::{History, Run};
 use estimate::Estimates;
-use graces::Missed;
 use job::{Abandoned, End};
 use jobs::Jobs;
+use peers::{Peer, Peers, Subscription, Worker};
 use std::{
-    collections::{BTreeMap, HashMap, HashSet},
+    collections::HashMap,
     sync::Arc,
     time::{Duration, Instant},
 };
@@ -130,70 +128,11 @@ pub enum Action {
     Log(Observation),
 }
 
-/// One life of a notebook kernel, seen through its proxy.
-#[derive(Debug, Clone)]
-struct Notebook {
-    /// Unknown while only a worker has reported it.
-    account: Option<Account>,
-    connection: Option<ConnectionId>,
-    /// When its jobs are cancelled; `None` while the proxy is connected.
-    deadline: Option<Instant>,
-    /// The jobs whose events the connected proxy receives.
-    subscriptions: HashMap<JobId, Subscription>,
-    /// The worker on which its last cell started, where its session is.
-    ran_on: Option<WorkerId>,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Subscription {
-    Live,
-    /// Stored events are on their way; live ones wait in the store.
-    CatchingUp,
-}
-
-#[derive(Debug, Clone)]
-struct Worker {
-    /// Of its process; `None` when nothing was heard of it since this broker started.
-    life: Option<WorkerId>,
-    name: String,
-    offer: Arc<Offer>,
-    slots: u32,
-    warm: HashSet<NotebookId>,
-    /// Those among them whose session holds what no other can have.
-    keeping: HashSet<NotebookId>,
-    draining: bool,
-    /// Why no session starts there.
-    failing: Option<String>,
-    memory: Option<(u64, u64)>,
-    /// As it said last.
-    gpus: Vec<GpuLoad>,
-    connection: Option<ConnectionId>,
-    /// When it connected last; `None` when that was before this broker.
-    connected_ms: Option<i64>,
-    /// When its jobs are taken from it; `None` while it is connected.
-    deadline: Option<Instant>,
-    /// When it was heard last, while it is not connected; `None` when that was before this broker.
-    disconnected_since_ms: Option<i64>,
-    /// What it was told of how long it has to stay.
-    stays_until_ms: Option<i64>,
-}
-
-#[derive(Debug, Clone, Copy)]
-enum Peer {
-    Proxy(NotebookId),
-    Worker(WorkerId),
-}
-
 #[derive(Debug, Clone)]
 pub struct Dispatch {
     graces: Graces,
     jobs: Jobs,
-    notebooks: HashMap<NotebookId, Notebook>,
-    /// The person of each notebook that ever had a job here: a worker may still have its session.
-    owners: BTreeMap<NotebookId, String>,
-    workers: HashMap<WorkerId, Worker>,
-    missed: HashMap<WorkerId, Missed>,
-    peers: HashMap<ConnectionId, Peer>,
+    peers: Peers,
     accounts: Accounts,
     history: History,
     estimates: Estimates,
@@ -204,8 +143,6 @@ pub struct Dispatch {
     pools: Vec<PoolState>,
     /// Which workers of pools do not leave before when, by their names.
     stays: HashMap<String, i64>,
-    /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
-    locks: BTreeMap<String, String>,
     /// From then on, workers that were connected before this broker started are back or lost.
     complete_at: Instant,
 }
@@ -214,57 +151,26 @@ impl Dispatch {
     /// Peers from before this broker's start have the restart grace to reconnect.
     pub fn new(loaded: Loaded, graces: Graces, courses: Arc<Courses>, now: Now) -> Self {
         let until = now.instant + graces.restart;
-        let deadline = Some(until);
         let is_first_start = loaded.next_sequence == 1;
-        let mut notebooks = HashMap::new();
-        let mut workers = HashMap::new();
-        let mut jobs = Vec::new();
+        let peers = Peers::of_stored(&loaded.jobs, loaded.owners, until);
         let mut history = History::of(loaded.runs);
-        for open in loaded.jobs {
-            if open.phase != Phase::Finished {
-                history.submitted(&open.account, open.submitted_ms);
-            }
-            notebooks.entry(open.notebook).or_insert_with(|| Notebook {
-                account: Some(open.account.clone()),
-                connection: None,
-                deadline,
-                subscriptions: HashMap::new(),
-                ran_on: None,
-            });
-            if let Some(worker) = open.worker {
-                workers.entry(worker).or_insert_with(|| Worker {
-                    life: None,
-                    name: open.worker_name.clone(),
-                    offer: Arc::default(),
-                    slots: 1,
-                    warm: HashSet::new(),
-                    keeping: HashSet::new(),
-                    draining: false,
-                    failing: None,
-                    memory: None,
-                    gpus: Vec::new(),
-                    connection: None,
-                    connected_ms: None,
-                    deadline,
-                    disconnected_since_ms: None,
-                    stays_until_ms: None,
-                });
-            }
-            jobs.push(Job::from_stored(open, until, now));
+        for open in loaded
+            .jobs
+            .iter()
+            .filter(|open| open.phase != Phase::Finished)
+        {
+            history.submitted(&open.account, open.submitted_ms);
         }
+        let jobs = loaded.jobs.into_iter();
+        let jobs = jobs.map(|open| Job::from_stored(open, until, now));
         Self {
             graces,
             jobs: Jobs::new(jobs, loaded.closed, loaded.next_sequence),
-            owners: loaded.owners,
-            notebooks,
-            workers,
-            missed: HashMap::new(),
-            peers: HashMap::new(),
+            peers,
             accounts: Accounts::new(courses, loaded.changes, loaded.spent),
             history,
             estimates: Estimates::default(),
             disordered: true,
-            locks: BTreeMap::new(),
             notify_at: None,
             pools: Vec::new(),
             stays: HashMap::new(),
@@ -281,16 +187,14 @@ impl Dispatch {
     }
 
     pub fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
-        self.notebooks
-            .values()
-            .filter_map(|notebook| notebook.connection)
+        self.peers.proxies()
     }
 
     /// A connection ended, or what it said makes it useless.
     pub fn on_closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
-        match self.peers.remove(&connection) {
+        match self.peers.by_connection.remove(&connection) {
             Some(Peer::Proxy(notebook)) => {
-                if let Some(notebook) = self.notebooks.get_mut(&notebook)
+                if let Some(notebook) = self.peers.notebooks.get_mut(&notebook)
                     && notebook.connection == Some(connection)
                 {
                     notebook.connection = None;
@@ -303,7 +207,7 @@ impl Dispatch {
                 }
             }
             Some(Peer::Worker(worker)) => {
-                if let Some(worker) = self.workers.get_mut(&worker)
+                if let Some(worker) = self.peers.workers.get_mut(&worker)
                     && worker.connection == Some(connection)
                 {
                     worker.connection = None;
@@ -339,7 +243,7 @@ impl Dispatch {
             })
             .collect();
         if !events.is_empty()
-            && let Some(notebook) = self.notebooks.get(&job.follower())
+            && let Some(notebook) = self.peers.notebooks.get(&job.follower())
             && let Some(connection) = notebook.connection
             && notebook.subscriptions.get(&id) == Some(&Subscription::Live)
         {
@@ -399,7 +303,7 @@ impl Dispatch {
         };
         actions.push(Action::Write(job.finish(end, now)));
         self.disordered = true;
-        let is_left = job.orphaned.is_none() && !self.notebooks.contains_key(&job.notebook);
+        let is_left = job.orphaned.is_none() && !self.peers.notebooks.contains_key(&job.notebook);
         let nobody_asks = job.abandoned.is_some() || is_left;
         if nobody_asks {
             self.close(id, actions);
@@ -411,13 +315,13 @@ impl Dispatch {
         let Some(job) = self.jobs.remove(id) else {
             return;
         };
-        let notebook = self.notebooks.get_mut(&job.follower());
+        let notebook = self.peers.notebooks.get_mut(&job.follower());
         let proxy = notebook.and_then(|notebook| {
             notebook.subscriptions.remove(&id);
             notebook.connection
         });
         if job.remainder != Remainder::Nothing
-            && let Some(connection) = self.runner(&job)
+            && let Some(connection) = self.peers.runner(&job)
         {
             let fencing = job.fencing;
             actions.push(Action::ToWorker(
@@ -425,8 +329,8 @@ impl Dispatch {
                 ToWorker::Revoke { job: id, fencing },
             ));
         }
-        if job.orphaned.is_some() && !self.notebooks.contains_key(&job.notebook) {
-            self.end_sessions(job.notebook, actions);
+        if job.orphaned.is_some() && !self.peers.notebooks.contains_key(&job.notebook) {
+            self.peers.end_sessions(job.notebook, actions);
         }
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));
@@ -436,13 +340,6 @@ impl Dispatch {
         if is_known {
             self.jobs.remember_closed(id, job.notebook);
         }
-    }
-
-    /// The connected proxy that asked for this job.
-    fn subscriber(&self, id: JobId) -> Option<ConnectionId> {
-        let notebook = self.notebooks.get(&self.jobs.get(id)?.follower())?;
-        notebook.subscriptions.get(&id)?;
-        notebook.connection
     }
 
     /// Charges a job's run to its account.
@@ -461,7 +358,8 @@ impl Dispatch {
     fn ran(&self, id: JobId, now: Now) -> Usage {
         let started_ms = self.jobs.get(id).and_then(|job| job.started_ms);
         let worker = self.jobs.get(id).and_then(|job| job.worker);
-        let absent_ms = worker.and_then(|worker| self.workers.get(&worker)?.disconnected_since_ms);
+        let absent_ms =
+            worker.and_then(|worker| self.peers.workers.get(&worker)?.disconnected_since_ms);
         let until_ms = absent_ms.unwrap_or(now.unix_ms);
         let run_ms = started_ms.map_or(0, |started| until_ms.saturating_sub(started));
         Usage {
@@ -484,10 +382,5 @@ impl Dispatch {
                 run_ms: usage.run_ms,
             });
         }
-    }
-
-    /// The connected worker that has this job.
-    fn runner(&self, job: &Job) -> Option<ConnectionId> {
-        self.workers.get(&job.worker?)?.connection
     }
 }

@@ -32,24 +32,22 @@ impl Dispatch {
         let environment = self.environment_of(job);
         let environment = environment.map(|name| Requirement::Environment { name });
         let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
-        let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.knows_a_gpu();
+        let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.peers.knows_a_gpu();
         let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
-        let ends = self.workers.values().any(Worker::has_an_end);
+        let ends = self.peers.workers.values().any(Worker::has_an_end);
         let time = job.timeout_ms.filter(|_| ends);
         let time = time.map(|ms| Requirement::Time { ms });
         let cell_and_course = course.iter().chain(own).cloned();
         cell_and_course.chain(environment).chain(time).collect()
     }
 
-    /// Also of a worker that was connected a moment ago.
-    fn knows_a_gpu(&self) -> bool {
-        self.workers.values().any(Worker::has_gpu)
-    }
-
     /// Refuses cells that ask for a GPU where there are processors only: nothing that they could wait for exists.
     pub(super) fn refuse_without_gpu(&mut self, now: Now, actions: &mut Vec<Action>) {
         let connected = |worker: &Worker| worker.connection.is_some();
-        if self.knows_a_gpu() || self.a_gpu_may_come() || !self.workers.values().any(connected) {
+        if self.peers.knows_a_gpu()
+            || self.a_gpu_may_come()
+            || !self.peers.workers.values().any(connected)
+        {
             return;
         }
         let asks = |job: &Job| job.phase == Phase::Queued && model(job).is_some();
@@ -69,7 +67,7 @@ impl Dispatch {
     }
 
     pub(super) fn no_worker_fits(&self, requirement: Requirement, now: Now) -> WaitingReason {
-        let connected = self.workers.values();
+        let connected = self.peers.workers.values();
         let connected = connected.filter(|worker| worker.connection.is_some());
         let kinds: BTreeSet<String> = connected
             .map(|worker| worker.kind(&requirement, now))

@@ -51,7 +51,7 @@ impl Dispatch {
         job.orphaned = Some(until(now.unix_ms, now));
         let at_ms = Some(now.unix_ms);
         actions.push(Action::Write(Write::Orphan { job: id, at_ms }));
-        if let Some(connection) = self.jobs.get(id).and_then(|job| self.runner(job)) {
+        if let Some(connection) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
             let salvage = ToWorker::Salvage { job: id };
             actions.push(Action::ToWorker(connection, salvage));
         }
@@ -96,6 +96,7 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let account = self
+            .peers
             .notebooks
             .get(&notebook)
             .and_then(|notebook| notebook.account.clone());
@@ -109,7 +110,7 @@ impl Dispatch {
         };
         let before = job.attached.replace(notebook);
         if let Some(before) = before.filter(|before| *before != notebook)
-            && let Some(before) = self.notebooks.get_mut(&before)
+            && let Some(before) = self.peers.notebooks.get_mut(&before)
             && before.subscriptions.remove(&id).is_some()
             && let Some(connection) = before.connection
         {
@@ -122,7 +123,7 @@ impl Dispatch {
     pub(super) fn detach(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(id)
             && let Some(notebook) = job.attached.take()
-            && let Some(notebook) = self.notebooks.get_mut(&notebook)
+            && let Some(notebook) = self.peers.notebooks.get_mut(&notebook)
         {
             notebook.subscriptions.remove(&id);
         }
@@ -137,7 +138,7 @@ impl Dispatch {
     /// All that its session had is stored, or lost.
     pub(super) fn end_orphaned_session(&self, id: JobId, actions: &mut Vec<Action>) {
         if let Some(job) = self.jobs.get(id).filter(|job| job.orphaned.is_some()) {
-            self.end_sessions(job.notebook, actions);
+            self.peers.end_sessions(job.notebook, actions);
         }
     }
 

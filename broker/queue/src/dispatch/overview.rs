@@ -129,6 +129,7 @@ impl Dispatch {
     pub fn activity(&self) -> Activity {
         Activity {
             proxies: self
+                .peers
                 .notebooks
                 .values()
                 .filter(|notebook| notebook.connection.is_some())
@@ -140,6 +141,7 @@ impl Dispatch {
     pub fn overview(&self) -> Overview {
         let jobs = self.jobs.in_order(|job| job.phase != Phase::Finished);
         let mut workers: Vec<WorkerView> = self
+            .peers
             .workers
             .iter()
             .map(|(id, worker)| WorkerView {
@@ -199,7 +201,9 @@ impl Dispatch {
     }
 
     fn view(&self, job: &Job) -> JobView {
-        let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+        let worker = job
+            .worker
+            .and_then(|worker| self.peers.workers.get(&worker));
         JobView {
             job: job.id,
             notebook: job.notebook,

@@ -21,12 +21,12 @@ impl Dispatch {
         self.disordered |= self.pools != look.pools;
         self.pools = look.pools;
         self.stays = look.stays;
-        let workers: Vec<WorkerId> = self.workers.keys().copied().collect();
+        let workers: Vec<WorkerId> = self.peers.workers.keys().copied().collect();
         for worker in workers {
             self.say_stay(worker, actions);
         }
         // One that left within its grace has come, too.
-        let seen = self.workers.values().filter_map(|worker| {
+        let seen = self.peers.workers.values().filter_map(|worker| {
             let seen = SeenWorker {
                 connected_ms: worker.connected_ms?,
                 is_connected: worker.connection.is_some(),
@@ -52,7 +52,7 @@ impl Dispatch {
 
     /// How long a worker has to stay, unless it knows.
     pub(super) fn say_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
-        let Some(worker) = self.workers.get_mut(&id) else {
+        let Some(worker) = self.peers.workers.get_mut(&id) else {
             return;
         };
         let at_ms = self.stays.get(&worker.name).copied();
@@ -93,7 +93,7 @@ impl Dispatch {
 
     fn slots_of_no_pool(&self, will_run: impl Fn(&Offer) -> bool) -> u32 {
         let is_of_pool = |name: &String| self.pools.iter().any(|pool| pool.workers.contains(name));
-        let others = self.workers.values().filter(|worker| {
+        let others = self.peers.workers.values().filter(|worker| {
             worker.connection.is_some()
                 && !worker.draining
                 && !is_of_pool(&worker.name)
@@ -105,7 +105,9 @@ impl Dispatch {
     /// A job on a worker that leaves needs no room on another one.
     fn running_in(&self, pool: &PoolState) -> u32 {
         let runs = |job: &&Job| {
-            let worker = job.worker.and_then(|worker| self.workers.get(&worker));
+            let worker = job
+                .worker
+                .and_then(|worker| self.peers.workers.get(&worker));
             let stays = worker.filter(|worker| !worker.draining);
             job.is_running() && stays.is_some_and(|worker| pool.workers.contains(&worker.name))
         };

@@ -1,8 +1,8 @@
 //! What proxies say.
 
 use super::{
-    Abandoned, Action, ConnectionId, Dispatch, Job, Notebook, Now, Observation, Peer, Phase,
-    Remainder, Subscription, accounts::SAFE,
+    Abandoned, Action, ConnectionId, Dispatch, Job, Now, Observation, Peer, Phase, Remainder,
+    Subscription, accounts::SAFE,
 };
 use crate::{Account, Unwelcome, record::Write};
 use baton_protocol::{
@@ -10,7 +10,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
-use std::{collections::HashMap, sync::Arc};
+use std::sync::Arc;
 
 /// Of a notebook, in characters: what a page has room for.
 const LONGEST_NAME: usize = 200;
@@ -27,24 +27,13 @@ impl Dispatch {
         account: Account,
         actions: &mut Vec<Action>,
     ) {
-        let notebook = self.notebooks.entry(id).or_insert_with(|| Notebook {
-            account: None,
-            connection: None,
-            deadline: None,
-            subscriptions: HashMap::new(),
-            ran_on: None,
-        });
-        let of_another = notebook
-            .account
-            .as_ref()
-            .is_some_and(|known| *known != account);
-        let owner = self.owners.get(&id);
-        if of_another || owner.is_some_and(|owner| *owner != account.owner) {
+        if !self.peers.is_of(id, &account) {
             let refused = ToProxy::Refused(Refusal::NotYours {});
             actions.push(Action::ToProxy(connection, refused));
             actions.push(Action::Close(connection));
             return;
         }
+        let notebook = self.peers.notebooks.entry(id).or_default();
         if let Some(older) = notebook.connection.replace(connection) {
             actions.push(Action::Close(older));
         }
@@ -52,7 +41,7 @@ impl Dispatch {
         notebook.account = Some(account);
         notebook.deadline = None;
         notebook.subscriptions.clear();
-        self.peers.insert(connection, Peer::Proxy(id));
+        self.peers.by_connection.insert(connection, Peer::Proxy(id));
         let broker_version = env!("CARGO_PKG_VERSION").to_owned();
         actions.push(Action::ToProxy(
             connection,
@@ -70,7 +59,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
             return;
         };
         match message {
@@ -145,7 +134,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
             return;
         };
         let id = match message {
@@ -211,7 +200,7 @@ impl Dispatch {
         through: u64,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Peer::Proxy(notebook)) = self.peers.get(&connection).copied() else {
+        let Some(Peer::Proxy(notebook)) = self.peers.by_connection.get(&connection).copied() else {
             return;
         };
         if self.belongs(job, notebook) {
@@ -238,22 +227,16 @@ impl Dispatch {
             // Another notebook learns no more than of a job that never was.
             Some(of) if of != notebook => self.forgotten(connection, id, actions),
             Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
-            Some(_) if self.is_followed(id, notebook) => {}
+            Some(_) if self.peers.is_followed(id, notebook) => {}
             Some(_) => self.resume(connection, id, 0, now, actions),
             None if self.has_too_many(notebook) => self.one_too_many(connection, id, actions),
             None => self.accept(submission, now, actions),
         }
     }
 
-    fn is_followed(&self, id: JobId, notebook: NotebookId) -> bool {
-        self.notebooks
-            .get(&notebook)
-            .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
-    }
-
     fn accept(&mut self, mut submission: Submission, now: Now, actions: &mut Vec<Action>) {
         let id = submission.job;
-        let Some(notebook) = self.notebooks.get_mut(&submission.notebook) else {
+        let Some(notebook) = self.peers.notebooks.get_mut(&submission.notebook) else {
             return;
         };
         let Some(account) = notebook.account.clone() else {
@@ -264,7 +247,8 @@ impl Dispatch {
         submission.notebook_name = name.collect();
         let granted = self.accounts.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
-        self.owners
+        self.peers
+            .owners
             .insert(submission.notebook, account.owner.clone());
         let write = self.jobs.add(submission, account.clone(), now.unix_ms);
         actions.push(Action::Write(write));
@@ -297,7 +281,7 @@ impl Dispatch {
             state: Box::new(state.clone()),
         }));
         if job.phase == Phase::Assigned
-            && let Some(to) = self.jobs.get(id).and_then(|job| self.runner(job))
+            && let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job))
         {
             let message = ToWorker::State { job: id, state };
             actions.push(Action::Relay { from, to, message });
@@ -335,7 +319,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let Some(notebook) = self.notebooks.get_mut(&job.follower()) else {
+        let Some(notebook) = self.peers.notebooks.get_mut(&job.follower()) else {
             return;
         };
         let subscription = if after >= job.last_event {
@@ -355,7 +339,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        let runner = self.runner(job);
+        let runner = self.peers.runner(job);
         match (job.phase, runner) {
             (Phase::Finished, _) => return,
             // Nothing of it has been heard from the worker: when that comes back, the job is no longer its own.
@@ -388,7 +372,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id) else {
             return;
         };
-        match self.runner(job) {
+        match self.peers.runner(job) {
             Some(to) => {
                 let message = ToWorker::Input {
                     job: id,
@@ -416,7 +400,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id).filter(|job| job.is_running()) else {
             return;
         };
-        match self.runner(job) {
+        match self.peers.runner(job) {
             Some(to) => {
                 let message = ToWorker::Files {
                     job: id,
@@ -455,7 +439,7 @@ impl Dispatch {
             return;
         };
         job.names = Some((number, state.clone()));
-        if let Some(to) = self.jobs.get(id).and_then(|job| self.runner(job)) {
+        if let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
             let message = ToWorker::Names {
                 job: id,
                 number,
@@ -471,7 +455,7 @@ impl Dispatch {
         let Some(job) = self.jobs.get(id).filter(is_due) else {
             return;
         };
-        match self.runner(job) {
+        match self.peers.runner(job) {
             Some(to) => {
                 let message = ToWorker::DeferredWanted { job: id };
                 actions.push(Action::Relay { from, to, message });

@@ -2,14 +2,14 @@
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, Outcome, Priority, WorkerId,
+    JobEvent, JobId, Outcome, Priority, WorkerId,
     api::MovedBack,
     proxy::{Estimate, ToProxy, WaitingReason},
 };
 use baton_scheduling::queue::{
     self as order, Precedence, QueuePosition, Reason, ShownPosition, Spread,
 };
-use std::{collections::HashSet, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 /// A text that changes faster cannot be read.
 const NOTIFY_EVERY: Duration = Duration::from_secs(1);
@@ -130,14 +130,15 @@ impl Dispatch {
 
     /// One that cannot start sessions is not open: cells wait until its trial passes, or for another worker.
     pub(super) fn connected_workers(&self, now: Now) -> Vec<order::Worker> {
-        self.workers
+        self.peers
+            .workers
             .iter()
             .filter(|(_, worker)| worker.connection.is_some() && !worker.draining)
             .map(|(id, worker)| order::Worker {
                 worker: *id,
                 slots: worker.slots,
-                warm: self.current(*id, &worker.warm),
-                keeping: self.current(*id, &worker.keeping),
+                warm: self.peers.current(*id, &worker.warm),
+                keeping: self.peers.current(*id, &worker.keeping),
                 open: !self.is_paused(worker)
                     && worker.failing.is_none()
                     && worker.leaves_in_ms(now) != Some(0),
@@ -145,15 +146,6 @@ impl Dispatch {
                 leaves_in_ms: worker.leaves_in_ms(now),
             })
             .collect()
-    }
-
-    /// Less the notebooks that have run on another worker since: their sessions here are behind.
-    fn current(&self, worker: WorkerId, sessions: &HashSet<NotebookId>) -> HashSet<NotebookId> {
-        let is_current = |notebook: &&NotebookId| {
-            let ran_on = self.notebooks.get(notebook).and_then(|entry| entry.ran_on);
-            ran_on.is_none_or(|on| on == worker)
-        };
-        sessions.iter().filter(is_current).copied().collect()
     }
 
     fn is_paused(&self, worker: &Worker) -> bool {
@@ -169,7 +161,7 @@ impl Dispatch {
             Some(budget.left.left_ms)
         });
         let environment = self.jobs.get(id).and_then(|job| self.environment_of(job));
-        let (Some(job), Some(worker)) = (self.jobs.get_mut(id), self.workers.get(&worker_id))
+        let (Some(job), Some(worker)) = (self.jobs.get_mut(id), self.peers.workers.get(&worker_id))
         else {
             return;
         };
@@ -219,7 +211,7 @@ impl Dispatch {
             moved_back: shown_position.moved_back(queue, now_ms),
             shown_position,
             reason: self.reason(job, position.reason, now),
-            gpu: self.have_gpus(),
+            gpu: self.peers.have_gpus(),
             starts_at: estimate.map(|estimate| estimate.starts),
             message: self
                 .accounts
@@ -269,6 +261,7 @@ impl Dispatch {
             },
             Reason::OwnSession(worker) => WaitingReason::OwnSession {
                 worker: self
+                    .peers
                     .workers
                     .get(&worker)
                     .map_or_else(String::new, |worker| worker.name.clone()),
@@ -279,22 +272,10 @@ impl Dispatch {
         }
     }
 
-    /// Of the workers that are connected; where none is, of those that were.
-    fn have_gpus(&self) -> bool {
-        let of = |connected: bool| {
-            let mut workers = self.workers.values();
-            workers.any(|worker| worker.connection.is_some() == connected && worker.has_gpu())
-        };
-        let someone_is_there = self
-            .workers
-            .values()
-            .any(|worker| worker.connection.is_some());
-        self.workers.is_empty() || of(someone_is_there)
-    }
-
     /// Staff's reason, or else why no session starts on the first of them by name.
     fn why_workers_are_closed(&self) -> WaitingReason {
         let mut workers: Vec<&Worker> = self
+            .peers
             .workers
             .values()
             .filter(|worker| worker.connection.is_some())
@@ -319,7 +300,7 @@ impl Dispatch {
 
     /// Sends the proxy its job's position, if it has changed; at most once a second.
     fn notify_position(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
-        let Some(connection) = self.subscriber(id) else {
+        let Some(connection) = self.jobs.get(id).and_then(|job| self.peers.subscriber(job)) else {
             return;
         };
         let Some(job) = self.jobs.get_mut(id) else {

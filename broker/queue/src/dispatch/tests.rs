@@ -5,13 +5,16 @@ mod long_queue;
 
 use super::{job::remainder_after, *};
 use crate::{
-    Identity, WorkerHello,
+    Account, Identity, WorkerHello,
     record::OpenJob,
     samples::{naming, submission},
 };
-use baton_protocol::{ChunkHash, JobKind, Usage, proxy::FromProxy, worker::FromWorker};
+use baton_protocol::{
+    ChunkHash, JobKind, NotebookId, Usage, WorkerId, proxy::FromProxy, worker::FromWorker,
+};
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
+use std::collections::BTreeMap;
 use uuid::Uuid;
 
 const GRACES: Graces = Graces {
@@ -590,8 +593,8 @@ proptest! {
         world.seconds += 31 * 24 * 3600;
         world.take(Step::Seconds(1));
         prop_assert!(world.dispatch.jobs.is_empty());
-        prop_assert!(world.dispatch.notebooks.is_empty());
-        prop_assert!(world.dispatch.workers.is_empty());
+        prop_assert!(world.dispatch.peers.notebooks.is_empty());
+        prop_assert!(world.dispatch.peers.workers.is_empty());
         prop_assert_eq!(world.dispatch.next_deadline(), None);
     }
 }

@@ -10,7 +10,6 @@ use crate::{
 };
 use baton_protocol::{
     FencingNumber, JobId, NotebookId, Refusal, WorkerId,
-    proxy::ToProxy,
     worker::{FromWorker, ToWorker},
 };
 use std::{
@@ -31,7 +30,7 @@ impl Dispatch {
     ) {
         let id = hello.worker;
         let others = |worker: &&Worker| worker.life.is_some_and(|life| life != hello.life);
-        if let Some(other) = self.workers.get(&id).filter(others) {
+        if let Some(other) = self.peers.workers.get(&id).filter(others) {
             let name = other.name.clone();
             actions.push(Action::Log(Observation::SecondWorker {
                 worker: name.clone(),
@@ -69,16 +68,19 @@ impl Dispatch {
             stays_until_ms: None,
         };
         let still: HashSet<&NotebookId> = hello.sessions.iter().collect();
-        self.sessions_end(id, |notebook| !still.contains(notebook), actions);
-        if let Some(older) = self.workers.insert(id, worker)
+        self.peers
+            .sessions_end(id, |notebook| !still.contains(notebook), actions);
+        if let Some(older) = self.peers.workers.insert(id, worker)
             && let Some(connection) = older.connection
         {
             let refusal = ToWorker::Refused(Refusal::Replaced { name: older.name });
             actions.push(Action::ToWorker(connection, refusal));
             actions.push(Action::Close(connection));
         }
-        self.missed.remove(&id);
-        self.peers.insert(connection, Peer::Worker(id));
+        self.peers.missed.remove(&id);
+        self.peers
+            .by_connection
+            .insert(connection, Peer::Worker(id));
         let broker_version = env!("CARGO_PKG_VERSION").to_owned();
         actions.push(Action::ToWorker(
             connection,
@@ -89,7 +91,7 @@ impl Dispatch {
         ));
 
         self.say_stay(id, actions);
-        self.ask_for_locks(connection, id, actions);
+        self.peers.ask_for_locks(connection, id, actions);
         self.warm_sessions(id, hello.sessions, hello.keeping, now, actions);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();
         for (job, fencing) in &held {
@@ -129,7 +131,7 @@ impl Dispatch {
         now: Now,
         actions: &mut Vec<Action>,
     ) {
-        let Some(Peer::Worker(id)) = self.peers.get(&connection).copied() else {
+        let Some(Peer::Worker(id)) = self.peers.by_connection.get(&connection).copied() else {
             return;
         };
         match message {
@@ -151,7 +153,7 @@ impl Dispatch {
             FromWorker::Sessions { warm, keeping }
                 if !is_possible_sessions(warm.len().max(keeping.len())) =>
             {
-                self.disbelieve(id, "sessions", actions);
+                self.peers.disbelieve(id, "sessions", actions);
             }
             FromWorker::Sessions { warm, keeping } => {
                 self.warm_sessions(id, warm, keeping, now, actions);
@@ -162,7 +164,7 @@ impl Dispatch {
                 gpus,
                 ..
             } if !is_possible_load((memory_bytes, memory_total_bytes), &gpus) => {
-                self.disbelieve(id, "load", actions);
+                self.peers.disbelieve(id, "load", actions);
             }
             FromWorker::Load {
                 memory_bytes,
@@ -170,7 +172,7 @@ impl Dispatch {
                 jobs,
                 gpus,
             } => {
-                if let Some(worker) = self.workers.get_mut(&id) {
+                if let Some(worker) = self.peers.workers.get_mut(&id) {
                     worker.memory = Some((memory_bytes, memory_total_bytes));
                     worker.gpus = gpus;
                 }
@@ -185,7 +187,7 @@ impl Dispatch {
             FromWorker::Failing { why } => self.no_session_starts(id, why, actions),
             FromWorker::Recovered {} => self.session_starts(id),
             FromWorker::Environments { environments } if !are_possible(&environments) => {
-                self.disbelieve(id, "list of environments", actions);
+                self.peers.disbelieve(id, "list of environments", actions);
             }
             FromWorker::Environments { environments } => {
                 self.environments_changed(connection, id, environments, actions);
@@ -199,7 +201,7 @@ impl Dispatch {
 
     /// It takes nothing more. What has not started there runs elsewhere.
     fn worker_drains(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
-        if let Some(worker) = self.workers.get_mut(&id) {
+        if let Some(worker) = self.peers.workers.get_mut(&id) {
             worker.draining = true;
         }
         self.disordered = true;
@@ -209,7 +211,8 @@ impl Dispatch {
             .filter(|job| job.worker == Some(id) && job.phase == Phase::Started)
             .map(|job| job.notebook)
             .collect();
-        self.sessions_end(id, |notebook| !busy.contains(notebook), actions);
+        self.peers
+            .sessions_end(id, |notebook| !busy.contains(notebook), actions);
         for job in self
             .jobs
             .ids(|job| job.worker == Some(id) && job.phase == Phase::Assigned)
@@ -218,19 +221,6 @@ impl Dispatch {
                 Some(held) if held.cancel_wanted => self.finish_cancelled(job, now, actions),
                 _ => self.requeue(job, actions),
             }
-        }
-    }
-
-    pub(super) fn disbelieve(
-        &self,
-        worker: WorkerId,
-        what: &'static str,
-        actions: &mut Vec<Action>,
-    ) {
-        if let Some(worker) = self.workers.get(&worker) {
-            let worker = worker.name.clone();
-            let report = Observation::ImpossibleReport { worker, what };
-            actions.push(Action::Log(report));
         }
     }
 
@@ -357,38 +347,16 @@ impl Dispatch {
     ) {
         for notebook in &warm {
             let deadline = now.instant + self.graces.silent_proxy;
-            self.expect_proxy(*notebook, deadline);
+            self.peers.expect_proxy(*notebook, deadline);
         }
         let warm: HashSet<NotebookId> = warm.into_iter().collect();
-        self.sessions_end(id, |notebook| !warm.contains(notebook), actions);
-        if let Some(worker) = self.workers.get_mut(&id) {
+        self.peers
+            .sessions_end(id, |notebook| !warm.contains(notebook), actions);
+        if let Some(worker) = self.peers.workers.get_mut(&id) {
             let held = |notebook: &NotebookId| warm.contains(notebook);
             worker.keeping = keeping.into_iter().filter(held).collect();
             worker.warm = warm;
             self.disordered = true;
-        }
-    }
-
-    /// Tells the notebooks whose sessions there held what no other can have. A session that its notebook has left for
-    /// another worker is nobody's loss.
-    pub(super) fn sessions_end(
-        &mut self,
-        id: WorkerId,
-        ends: impl Fn(&NotebookId) -> bool,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(worker) = self.workers.get_mut(&id) else {
-            return;
-        };
-        let ended: Vec<NotebookId> = worker.keeping.extract_if(ends).collect();
-        for notebook in ended {
-            let notebook = self.notebooks.get(&notebook);
-            let here = notebook.filter(|notebook| notebook.ran_on.is_none_or(|on| on == id));
-            if let Some(connection) = here.and_then(|notebook| notebook.connection) {
-                let worker = worker.name.clone();
-                let ended = ToProxy::SessionEnded { worker };
-                actions.push(Action::ToProxy(connection, ended));
-            }
         }
     }
 }

@@ -109,7 +109,7 @@ impl World {
             )
                 .hash(state);
         }
-        for known in dispatch.notebooks.values() {
+        for known in dispatch.peers.notebooks.values() {
             (known.connection.map(place), left(known.deadline)).hash(state);
             let subscriptions = known.subscriptions.values();
             let live: Vec<bool> = subscriptions
@@ -117,7 +117,7 @@ impl World {
                 .collect();
             live.hash(state);
         }
-        let mut workers: Vec<_> = dispatch.workers.iter().collect();
+        let mut workers: Vec<_> = dispatch.peers.workers.iter().collect();
         workers.sort_unstable_by_key(|(id, _)| **id);
         for (id, worker) in workers {
             (
@@ -129,13 +129,19 @@ impl World {
                 .hash(state);
         }
         let mut missed: Vec<_> = dispatch
+            .peers
             .missed
             .iter()
             .map(|(id, missed)| (*id, left(Some(missed.deadline))))
             .collect();
         missed.sort_unstable();
         missed.hash(state);
-        let mut peers: Vec<_> = dispatch.peers.keys().map(|id| place(*id)).collect();
+        let mut peers: Vec<_> = dispatch
+            .peers
+            .by_connection
+            .keys()
+            .map(|id| place(*id))
+            .collect();
         peers.sort_unstable();
         (
             peers,

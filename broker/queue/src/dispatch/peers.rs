@@ -1,0 +1,294 @@
+//! Who is connected, and who was a moment ago.
+
+use super::{Action, ConnectionId, Job, Observation};
+use crate::{Account, record::OpenJob};
+use baton_protocol::{
+    JobId, NotebookId, WorkerId,
+    proxy::ToProxy,
+    worker::{GpuLoad, ToWorker},
+};
+use baton_scheduling::queue::Offer;
+use std::{
+    collections::{BTreeMap, HashMap, HashSet},
+    sync::Arc,
+    time::Instant,
+};
+
+#[derive(Debug, Clone)]
+pub(super) struct Peers {
+    pub(super) by_connection: HashMap<ConnectionId, Peer>,
+    pub(super) notebooks: HashMap<NotebookId, Notebook>,
+    /// The person of each notebook that ever had a job here: a worker may still have its session.
+    pub(super) owners: BTreeMap<NotebookId, String>,
+    pub(super) workers: HashMap<WorkerId, Worker>,
+    pub(super) missed: HashMap<WorkerId, Missed>,
+    /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
+    pub(super) locks: BTreeMap<String, String>,
+}
+
+/// One life of a notebook kernel, seen through its proxy.
+#[derive(Debug, Clone, Default)]
+pub(super) struct Notebook {
+    /// Unknown while only a worker has reported it.
+    pub(super) account: Option<Account>,
+    pub(super) connection: Option<ConnectionId>,
+    /// When its jobs are cancelled; `None` while the proxy is connected.
+    pub(super) deadline: Option<Instant>,
+    /// The jobs whose events the connected proxy receives.
+    pub(super) subscriptions: HashMap<JobId, Subscription>,
+    /// The worker on which its last cell started, where its session is.
+    pub(super) ran_on: Option<WorkerId>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Subscription {
+    Live,
+    /// Stored events are on their way; live ones wait in the store.
+    CatchingUp,
+}
+
+#[derive(Debug, Clone)]
+pub(super) struct Worker {
+    /// Of its process; `None` when nothing was heard of it since this broker started.
+    pub(super) life: Option<WorkerId>,
+    pub(super) name: String,
+    pub(super) offer: Arc<Offer>,
+    pub(super) slots: u32,
+    pub(super) warm: HashSet<NotebookId>,
+    /// Those among them whose session holds what no other can have.
+    pub(super) keeping: HashSet<NotebookId>,
+    pub(super) draining: bool,
+    /// Why no session starts there.
+    pub(super) failing: Option<String>,
+    pub(super) memory: Option<(u64, u64)>,
+    /// As it said last.
+    pub(super) gpus: Vec<GpuLoad>,
+    pub(super) connection: Option<ConnectionId>,
+    /// When it connected last; `None` when that was before this broker.
+    pub(super) connected_ms: Option<i64>,
+    /// When its jobs are taken from it; `None` while it is connected.
+    pub(super) deadline: Option<Instant>,
+    /// When it was heard last, while it is not connected; `None` when that was before this broker.
+    pub(super) disconnected_since_ms: Option<i64>,
+    /// What it was told of how long it has to stay.
+    pub(super) stays_until_ms: Option<i64>,
+}
+
+#[derive(Debug, Clone, Copy)]
+pub(super) enum Peer {
+    Proxy(NotebookId),
+    Worker(WorkerId),
+}
+
+/// A worker that did not come back in time for its cells, and may yet with what they left.
+#[derive(Debug, Clone)]
+pub(super) struct Missed {
+    pub(super) name: String,
+    pub(super) deadline: Instant,
+}
+
+impl Notebook {
+    /// Not connected. Its jobs are cancelled at `deadline`.
+    fn absent(account: Option<Account>, deadline: Instant) -> Self {
+        Self {
+            account,
+            deadline: Some(deadline),
+            ..Self::default()
+        }
+    }
+}
+
+impl Worker {
+    /// Of which nothing was heard since this broker started. Its jobs are taken from it at `deadline`.
+    fn absent(name: String, deadline: Instant) -> Self {
+        Self {
+            life: None,
+            name,
+            offer: Arc::default(),
+            slots: 1,
+            warm: HashSet::new(),
+            keeping: HashSet::new(),
+            draining: false,
+            failing: None,
+            memory: None,
+            gpus: Vec::new(),
+            connection: None,
+            connected_ms: None,
+            deadline: Some(deadline),
+            disconnected_since_ms: None,
+            stays_until_ms: None,
+        }
+    }
+}
+
+impl Peers {
+    /// Those who had a job before this broker started, and have until `deadline` to come back.
+    pub(super) fn of_stored(
+        jobs: &[OpenJob],
+        owners: BTreeMap<NotebookId, String>,
+        deadline: Instant,
+    ) -> Self {
+        let notebooks = jobs.iter().map(|job| {
+            let account = Some(job.account.clone());
+            (job.notebook, Notebook::absent(account, deadline))
+        });
+        let workers = jobs.iter().filter_map(|job| {
+            let worker = Worker::absent(job.worker_name.clone(), deadline);
+            Some((job.worker?, worker))
+        });
+        Self {
+            by_connection: HashMap::new(),
+            notebooks: notebooks.collect(),
+            owners,
+            workers: workers.collect(),
+            missed: HashMap::new(),
+            locks: BTreeMap::new(),
+        }
+    }
+
+    /// Whether the notebook is this account's, as far as anybody knows.
+    pub(super) fn is_of(&self, id: NotebookId, account: &Account) -> bool {
+        let notebook = self.notebooks.get(&id);
+        let known = notebook.and_then(|notebook| notebook.account.as_ref());
+        let owner = self.owners.get(&id);
+        known.is_none_or(|known| known == account)
+            && owner.is_none_or(|owner| *owner == account.owner)
+    }
+
+    pub(super) fn proxies(&self) -> impl Iterator<Item = ConnectionId> {
+        self.notebooks
+            .values()
+            .filter_map(|notebook| notebook.connection)
+    }
+
+    /// The connected proxy that asked for this job.
+    pub(super) fn subscriber(&self, job: &Job) -> Option<ConnectionId> {
+        let notebook = self.notebooks.get(&job.follower())?;
+        notebook.subscriptions.get(&job.id)?;
+        notebook.connection
+    }
+
+    /// The connected worker that has this job.
+    pub(super) fn runner(&self, job: &Job) -> Option<ConnectionId> {
+        self.workers.get(&job.worker?)?.connection
+    }
+
+    /// Also of a worker that was connected a moment ago.
+    pub(super) fn knows_a_gpu(&self) -> bool {
+        self.workers.values().any(Worker::has_gpu)
+    }
+
+    /// Of the workers that are connected; where none is, of those that were.
+    pub(super) fn have_gpus(&self) -> bool {
+        let of = |connected: bool| {
+            let mut workers = self.workers.values();
+            workers.any(|worker| worker.connection.is_some() == connected && worker.has_gpu())
+        };
+        let someone_is_there = self
+            .workers
+            .values()
+            .any(|worker| worker.connection.is_some());
+        self.workers.is_empty() || of(someone_is_there)
+    }
+
+    /// Less the notebooks that have run on another worker since: their sessions here are behind.
+    pub(super) fn current(
+        &self,
+        worker: WorkerId,
+        sessions: &HashSet<NotebookId>,
+    ) -> HashSet<NotebookId> {
+        let is_current = |notebook: &&NotebookId| {
+            let ran_on = self.notebooks.get(notebook).and_then(|entry| entry.ran_on);
+            ran_on.is_none_or(|on| on == worker)
+        };
+        sessions.iter().filter(is_current).copied().collect()
+    }
+
+    pub(super) fn is_followed(&self, id: JobId, notebook: NotebookId) -> bool {
+        self.notebooks
+            .get(&notebook)
+            .is_some_and(|notebook| notebook.subscriptions.contains_key(&id))
+    }
+
+    pub(super) fn end_sessions(&self, notebook: NotebookId, actions: &mut Vec<Action>) {
+        let connections = self.workers.values().filter_map(|worker| worker.connection);
+        actions.extend(
+            connections
+                .map(|connection| Action::ToWorker(connection, ToWorker::EndSession { notebook })),
+        );
+    }
+
+    /// A notebook that a worker speaks of is ended unless its proxy comes.
+    pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
+        let notebook = self.notebooks.entry(id);
+        notebook.or_insert_with(|| Notebook::absent(None, deadline));
+    }
+
+    /// Of the one that has or had the job, for people.
+    pub(super) fn name_of_worker(&self, job: Option<&Job>) -> String {
+        let name = job.and_then(|job| job.worker).and_then(|id| {
+            let present = self.workers.get(&id).map(|worker| &worker.name);
+            present.or_else(|| self.missed.get(&id).map(|missed| &missed.name))
+        });
+        name.map_or_else(|| "the worker".to_owned(), String::clone)
+    }
+
+    pub(super) fn disbelieve(
+        &self,
+        worker: WorkerId,
+        what: &'static str,
+        actions: &mut Vec<Action>,
+    ) {
+        if let Some(worker) = self.workers.get(&worker) {
+            let worker = worker.name.clone();
+            let report = Observation::ImpossibleReport { worker, what };
+            actions.push(Action::Log(report));
+        }
+    }
+
+    /// Tells the notebooks whose sessions there held what no other can have. A session that its notebook has left for
+    /// another worker is nobody's loss.
+    pub(super) fn sessions_end(
+        &mut self,
+        id: WorkerId,
+        ends: impl Fn(&NotebookId) -> bool,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get_mut(&id) else {
+            return;
+        };
+        let ended: Vec<NotebookId> = worker.keeping.extract_if(ends).collect();
+        for notebook in ended {
+            let notebook = self.notebooks.get(&notebook);
+            let here = notebook.filter(|notebook| notebook.ran_on.is_none_or(|on| on == id));
+            if let Some(connection) = here.and_then(|notebook| notebook.connection) {
+                let worker = worker.name.clone();
+                let ended = ToProxy::SessionEnded { worker };
+                actions.push(Action::ToProxy(connection, ended));
+            }
+        }
+    }
+
+    /// For those that no worker has told yet.
+    pub(super) fn ask_for_locks(
+        &self,
+        connection: ConnectionId,
+        id: WorkerId,
+        actions: &mut Vec<Action>,
+    ) {
+        let Some(worker) = self.workers.get(&id) else {
+            return;
+        };
+        for environment in &worker.offer.machine.environments {
+            // Notebooks get no lock that no worker could build.
+            if environment.is_ready()
+                && environment.lock.is_some()
+                && environment.lock.as_ref() != self.locks.get(&environment.name)
+            {
+                let environment = environment.name.clone();
+                let question = ToWorker::LockWanted { environment };
+                actions.push(Action::ToWorker(connection, question));
+            }
+        }
+    }
+}
