@@ -34,12 +34,12 @@ HOLD_BACK = """
 def hold_back():
     import os, pathlib, time
     from baton_shim.state import Table
-    original = Table.rest
-    def rest(table):
+    original = Table.snapshot_deferred
+    def snapshot(table):
         {instead}
-        Table.rest = original
+        Table.snapshot_deferred = original
         return original(table)
-    Table.rest = rest
+    Table.snapshot_deferred = snapshot
 hold_back(); del hold_back
 """
 

@@ -106,11 +106,11 @@ def sealed_file(content: bytes) -> int:
 class Pair:
     """A notebook and its session.
 
-    With `all_away`, the bytes of all memory that may follow do so: before the next ordinary cell.
+    With `all_deferred`, the bytes of all memory that may follow do so: before the next ordinary cell.
     """
 
-    def __init__(self, all_away: bool = False) -> None:
-        self.all_away = all_away
+    def __init__(self, all_deferred: bool = False) -> None:
+        self.all_deferred = all_deferred
         self.follow_ups: list[int] = []  # the bytes of each
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.namespace["__builtins__"] = __builtins__
@@ -130,7 +130,7 @@ class Pair:
 
     def local(self, code: str) -> None:
         """An ordinary cell."""
-        self.bring_rest()
+        self.receive_deferred()
         exec(compile(code, "<notebook>", "exec"), self.namespace)
 
     def remote(
@@ -140,10 +140,10 @@ class Pair:
         snapshot = self.table.snapshot(names, certain=certain, extra=code, deleted=deleted)
         return self._finish(self._send("apply", snapshot))
 
-    def bring_rest(self) -> None:
+    def receive_deferred(self) -> None:
         """What the last `%%gpu` cells left in the session."""
-        if self.table.away.numbers:
-            delta, descriptor = self.wire.carry(Snapshot(*self._call(("rest", None))), self.process.pid)
+        if self.table.deferred.numbers:
+            delta, descriptor = self.wire.carry(Snapshot(*self._call(("deferred", None))), self.process.pid)
             self.follow_ups.append(self.wire.segment_bytes)
             try:
                 self.table.complete(delta, descriptor)
@@ -161,7 +161,7 @@ class Pair:
 
     def _send(self, kind: str, snapshot: Snapshot) -> Any:
         delta, descriptor = self.wire.carry(snapshot, os.getpid())
-        delta["all_away"] = self.all_away
+        delta["all_deferred"] = self.all_deferred
         self.table.release()
         self.up = (self.wire.stream_bytes, self.wire.segment_bytes)
         return self._call((kind, delta), descriptor)
@@ -256,7 +256,7 @@ def serve(descriptor: int) -> None:
             if kind in ("begin", "apply"):
                 assert file is not None
                 cell = table.apply(argument, file, bound_stays=begun)
-                budget = Budget(0, 0) if argument["all_away"] else None
+                budget = Budget(0, 0) if argument["all_deferred"] else None
                 os.close(file)
                 before = before | set(namespace) if begun else set(namespace)
                 begun, error = kind == "begin", None
@@ -269,8 +269,8 @@ def serve(descriptor: int) -> None:
                 gone = before - set(namespace)
                 snapshot = table.snapshot(sorted(names), extra={"error": error}, deleted=gone, budget=budget)
                 answer = as_answer(snapshot)
-            elif kind == "rest":
-                answer = as_answer(table.rest())
+            elif kind == "deferred":
+                answer = as_answer(table.snapshot_deferred())
             elif kind == "ask":
                 answer = eval(argument, namespace)
             elif kind == "release":

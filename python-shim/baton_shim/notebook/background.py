@@ -29,8 +29,8 @@ from baton_shim.base.link import LinkClosed, Message
 from baton_shim.notebook import analysis, outputs
 from baton_shim.notebook.again import Cell, described
 from baton_shim.notebook.call import Call, given_up, names_of, proxy_gone
+from baton_shim.notebook.deferred import SAID_AFTER_SECONDS, TICK_SECONDS, NotYetHere
 from baton_shim.notebook.lent import Lent, Uses, uses_of
-from baton_shim.notebook.rest import SAID_AFTER_SECONDS, TICK_SECONDS, NotYetHere
 from baton_shim.state import errors
 
 if TYPE_CHECKING:
@@ -98,7 +98,7 @@ class Background:
         if not on_main_thread():
             raise UsageError("A subshell runs nothing in the background\nhint: run it in the notebook itself")
         names = names_of(cell)
-        home.rest.bring()
+        home.deferred.bring()
         one = BackgroundCell(cell, options, Lent(self._uses(cell, names, options)))
         if any(options.background in other.lent.names() for other in (one, *self._cells)):
             name = options.background
@@ -111,7 +111,7 @@ class Background:
         self._cells.append(one)
         self.jobs.append(one.job)
         one.job.attach(self)
-        home.rest.listen()
+        home.deferred.listen()
         return one.job
 
     def _uses(self, cell: NotebookCell, names: analysis.CellNames, options: Options) -> Uses:
@@ -272,7 +272,7 @@ class Background:
     def _hear(self) -> None:
         """What is here already."""
         try:
-            self._home.rest.poll()
+            self._home.deferred.poll()
             self.advance()
             self._next()
         except LinkClosed:

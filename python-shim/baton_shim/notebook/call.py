@@ -45,7 +45,7 @@ class Call:
         self.departure: Departure | None = None
         self.refusal: GpuServiceError | None = None
         self.give_up_at: float | None = None
-        self.wants_rest = False
+        self.wants_deferred = False
         """It has to be run anew once everything of earlier cells is here."""
 
     def run(self) -> landing.Landed | None:
@@ -147,7 +147,7 @@ class Call:
         if message.name == "deferred_state":
             message.close()
         elif message.name == "deferred_lost":
-            self.home.rest.keep(message)
+            self.home.deferred.keep(message)
         else:
             self.home.overdue(message)
 
@@ -172,8 +172,8 @@ class Call:
     def _state_wanted(self) -> None:
         """No session holds what the table continues: everything goes once more, in a new table."""
         self.home.void()
-        if self.home.rest.due:  # which needs what is not here yet
-            self.wants_rest = True
+        if self.home.deferred.due:  # which needs what is not here yet
+            self.wants_deferred = True
             self._stop("withdraw")
             return
         try:
@@ -206,7 +206,7 @@ class Call:
 
     def land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
         self.home.unreleased.pop(self.number, None)
-        if self.wants_rest:
+        if self.wants_deferred:
             self.home.overdue(end)
             if interrupts.count:
                 raise given_up(self.cell.unit)
@@ -255,7 +255,7 @@ class Call:
         self.home.link.send("applied", call=self.number, error=None)
         if self.home.transfer is not None:
             self.home.transfer.returned(end.body["delta"], extra["names"])
-        self.home.rest.applied(table, self.number, self.cell.number)
+        self.home.deferred.applied(table, self.number, self.cell.number)
         self.home.undo_log.note(self.cell, table)
         for line in [*troubles, *table.not_rebuilt]:
             warn(line)

@@ -57,7 +57,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     beside = [last_error, home.beside, *objects(around.parts.get("hooks")), *cell.given()]
     # What a block leaves behind is read by the next line of its cell.
     waits = options.background is None
-    may_follow = cell.block is None and options.returns and waits and home.rest.may_grow()
+    may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()
     needed = analysis.needed(found, namespace, visible, beside)
     names = (needed.names | options.keep) - options.drop
     # What the session has costs nothing to name, and what it deletes itself need not come back.

@@ -55,5 +55,5 @@ class Ending:
         name = ask(home, "Asking", "ending").body["name"]
         if name is None:
             return
-        home.rest.bring()
+        home.deferred.bring()
         home.saved_states.save_all(name)

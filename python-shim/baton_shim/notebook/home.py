@@ -46,9 +46,9 @@ if TYPE_CHECKING:
     from baton_shim.notebook.attached import EarlierJobs
     from baton_shim.notebook.background import Background
     from baton_shim.notebook.cell import NotebookCell
+    from baton_shim.notebook.deferred import Deferred
     from baton_shim.notebook.landing import Landed
     from baton_shim.notebook.options import Options
-    from baton_shim.notebook.rest import Rest
     from baton_shim.notebook.saved_states import SavedStates
     from baton_shim.notebook.status import Transfer
     from baton_shim.notebook.undo import UndoLog
@@ -130,16 +130,16 @@ class Home:
     def comms(self) -> HomeComms:
         from baton_shim.base.comms import HomeComms
 
-        _ = self.rest  # what that puts around the kernel's handlers is inside of what this puts there
+        _ = self.deferred  # what that puts around the kernel's handlers is inside of what this puts there
         comms = HomeComms(self.shell.kernel)
         self.surroundings.add(comms)
         return comms
 
     @functools.cached_property
-    def rest(self) -> Rest:
-        from baton_shim.notebook.rest import Rest
+    def deferred(self) -> Deferred:
+        from baton_shim.notebook.deferred import Deferred
 
-        return Rest(self)
+        return Deferred(self)
 
     @functools.cached_property
     def undo_log(self) -> UndoLog:
@@ -322,7 +322,7 @@ class Home:
         from baton_shim.notebook.lanes import Mapped
 
         with self._taking_turn():
-            self.rest.bring()  # the calls may use it
+            self.deferred.bring()  # the calls may use it
             return Mapped(self, options, most).run(function, items, chunk)
 
     def _remote_begins(self) -> None:
@@ -333,7 +333,7 @@ class Home:
 
     def _remote_ends(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
         self._note(calls, landed, error)
-        self.rest.listen()
+        self.deferred.listen()
         self.comms.cell_ends()
 
     def _note(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
@@ -354,12 +354,12 @@ class Home:
             self.void()  # what stayed in the session for lack of a package may come home from the next one
         while True:
             with contextlib.suppress(LinkClosed):  # which the call finds as well
-                self.rest.poll()
-            if not self.warm or not options.returns or not self.rest.due:
-                self.rest.bring()  # a new table has everything in it
+                self.deferred.poll()
+            if not self.warm or not options.returns or not self.deferred.due:
+                self.deferred.bring()  # a new table has everything in it
             call = Call(self, make(), options)
             result = call.run()
-            if not call.wants_rest:
+            if not call.wants_deferred:
                 return result
 
     def overdue(self, message: Message) -> None:
@@ -368,7 +368,7 @@ class Home:
             return
         call = message.body.get("call", 0)
         if message.name in ("deferred_state", "deferred_lost"):
-            self.rest.take(message)
+            self.deferred.take(message)
             return
         if message.name == "session_ended" and not self.busy:
             self.void(message.body["worker"])

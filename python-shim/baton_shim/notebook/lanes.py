@@ -97,7 +97,7 @@ class LaneSurroundings:
         self.modules.restart()
 
 
-class NoRest:
+class NothingDeferred:
     """Nothing follows a call."""
 
     due = False
@@ -132,8 +132,8 @@ class LaneHome(Home):
         return NoUndo()
 
     @functools.cached_property
-    def rest(self) -> Any:
-        return NoRest()
+    def deferred(self) -> Any:
+        return NothingDeferred()
 
     @property
     def namespace(self) -> dict[str, Any]:

@@ -150,8 +150,8 @@ def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
         if line.strip() not in ("", "--lose"):
             raise UsageError(f"%gpu_reset {line.strip()}: unknown\nhint: write %gpu_reset or %gpu_reset --lose")
         if line.strip():
-            home.rest.give_up()
-        home.rest.bring()
+            home.deferred.give_up()
+        home.deferred.bring()
         home.void()
         print("The next %%gpu cell starts a new session from the notebook's variables")
 

@@ -74,9 +74,9 @@ def session(home: Home) -> list[str]:
 
 
 def missing(home: Home) -> list[str]:
-    if not home.rest.due:
-        return list(home.rest.loss)
-    what = f"{size(home.rest.bytes())} of the results of {home.rest.cells()}"
+    if not home.deferred.due:
+        return list(home.deferred.loss)
+    what = f"{size(home.deferred.bytes())} of the results of {home.deferred.cells()}"
     return [f"Not here yet: {what}. The next ordinary cell waits for them"]
 
 

@@ -43,7 +43,7 @@ class NoUndo:
     def note(self, *of: object) -> None:
         pass
 
-    table_ends = rest_arrived = rest_lost = note
+    table_ends = deferred_arrived = deferred_lost = note
 
 
 @dataclass
@@ -67,7 +67,7 @@ class Step:
         """The variables that it bound, deleted or changed."""
         if self.last_names is not None:
             return self.last_names
-        return self.table.away.names(self.undos)
+        return self.table.deferred.names(self.undos)
 
     def table_ends(self) -> None:
         """Nothing of the table arrives any more."""
@@ -110,7 +110,7 @@ class UndoLog:
             self._steps.append(Step(table))
         step = self._steps[-1]
         step.units.append((cell.number, cell.unit))
-        step.arrived = not table.away.numbers
+        step.arrived = not table.deferred.numbers
         undo.room = MOST_BYTES // 2 - undo.kept_bytes()
         step.undos.append(undo)
         if step.bytes is None or sum(one.kept_bytes() for one in step.undos) > MOST_BYTES:
@@ -127,14 +127,14 @@ class UndoLog:
             step.table_ends()
         table.let_go()
 
-    def rest_arrived(self) -> None:
+    def deferred_arrived(self) -> None:
         if self._steps and not self._steps[-1].arrived:
             step = self._steps[-1]
             step.settle()
             if not self._home.has(step.table):
                 self.table_ends(step.table)
 
-    def rest_lost(self) -> None:
+    def deferred_lost(self) -> None:
         """The cells were taken back already."""
         if self._steps and not self._steps[-1].arrived:
             self._steps.pop()
@@ -145,9 +145,11 @@ class UndoLog:
         with home.between_cells() as free:
             if not free:
                 raise UsageError("A %%gpu cell is running\nhint: undo it when it has ended")
-            home.rest.poll()
-            if home.rest.due:
-                missing = f"{size(home.rest.bytes())} of the results of {home.rest.cells()} have not arrived yet"
+            home.deferred.poll()
+            if home.deferred.due:
+                missing = (
+                    f"{size(home.deferred.bytes())} of the results of {home.deferred.cells()} have not arrived yet"
+                )
                 raise UsageError(f"{missing}\nhint: try again later, or give them up with %gpu_reset --lose")
             step = self._steps[-1] if self._steps else None
             if step is None:

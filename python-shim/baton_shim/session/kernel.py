@@ -287,14 +287,14 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             outcome=outcome,
             error=error,
             state=snapshot.as_wire(),
-            deferred_bytes=snapshot.away_bytes,
+            deferred_bytes=snapshot.deferred_bytes,
             keeps=self._table.keeps(),
         )
         self._names.went_home(names, gone)
         while self._receive().name != "released":
             pass
         self._table.release()
-        if snapshot.away_bytes:
+        if snapshot.deferred_bytes:
             self._settle()
 
     def _salvage(self) -> None:
@@ -311,9 +311,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         """What the message left out stays readable, whatever the next cell does to it."""
         from baton_shim.state.keeper import keep
 
-        rest = self._table.rest()
-        process = keep(rest.segments)
-        self._link.send("settled", message_id=self._message_id, state=rest.as_wire(), keeper=process)
+        deferred = self._table.snapshot_deferred()
+        process = keep(deferred.segments)
+        self._link.send("settled", message_id=self._message_id, state=deferred.as_wire(), keeper=process)
 
     def _snapshot(
         self, names: list[str], gone: list[str], extra: dict[str, Any], around: Difference, prepared: dict[str, Any]

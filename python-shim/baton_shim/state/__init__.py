@@ -8,7 +8,7 @@ and so the very objects that it holds, up to date.
 
 from __future__ import annotations
 
-from baton_shim.state.away import Budget
+from baton_shim.state.deferred import Budget
 from baton_shim.state.message import SegmentView, Snapshot
 from baton_shim.state.refusal import Refused, Stayed, StayedError, TableBroken, stayed_text
 from baton_shim.state.table import Table

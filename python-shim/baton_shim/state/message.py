@@ -86,8 +86,8 @@ class Snapshot:
     dropped_segments: list[int]
     left: dict[str, str] = field(default_factory=dict)
     """Names whose objects cannot leave this kernel, each with the reason."""
-    away_bytes: int = 0
-    """What is left out and follows (`Table.rest`)."""
+    deferred_bytes: int = 0
+    """What is left out and follows (`Table.snapshot_deferred`)."""
 
     def as_wire(self) -> dict[str, Any]:
         """As `protocol::shim::Snapshot`."""
@@ -112,7 +112,7 @@ class Header:
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read
     buffers: tuple[int, ...] = ()  # sizes of what lies behind the body
-    away: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
+    deferred: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
     stays: tuple[
         tuple[int, tuple[str, ...], tuple[int, ...]], ...
     ] = ()  # of what stays there: its number, names that it may use, numbers that it holds

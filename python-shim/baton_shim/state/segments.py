@@ -116,7 +116,7 @@ class Segments:
             return segment.memory
         return memory.at_address(segment.address, segment.bytes, self._user_of(segment))
 
-    def settle_rest(self) -> None:
+    def settle_deferred(self) -> None:
         """Small received segments that nothing has asked for yet get their memory."""
         for segment in self.by_number.values():
             if segment.source is not None:

@@ -21,11 +21,11 @@ from functools import partial
 from typing import Any
 
 from baton_shim.base.undoing import OnUndo
-from baton_shim.state.away import Away, Budget
 from baton_shim.state.bindings import Bindings
 from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
 from baton_shim.state.deep import with_deep_stack
+from baton_shim.state.deferred import Budget, Deferred
 from baton_shim.state.delta import Received, Undo, read_segments
 from baton_shim.state.failures import failure_of
 from baton_shim.state.footprint import Footprint, footprint
@@ -98,7 +98,7 @@ class Table:
         self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
-        self.away = Away(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
+        self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
         self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
@@ -127,7 +127,7 @@ class Table:
         kernel it raises `Refused` for a `certain` name that cannot (None: all are certain), and nothing has changed
         and the table is still good; other names arrive as a `Stayed` that says the same.
         Without `partings`, what nobody here holds any more does not send its last change.
-        `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it stays for `rest`.
+        `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it is deferred.
         `places` are parts of `extra`, each with a name for messages.
         """
         self._places = list(places)
@@ -234,11 +234,11 @@ class Table:
         in_reach = self._views.in_reach(self._given, given)
         fresh_segments = range(first_fresh, self._segments.next_number)
         if home:
-            segments = self._views.look(in_reach - self.away.numbers, fresh_segments)
+            segments = self._views.look(in_reach - self.deferred.numbers, fresh_segments)
         else:
-            self.away.choose(in_reach, self._given, dying, budget)
-            segments = self.away.views(in_reach, fresh_segments)
-            header = replace(header, away=self.away.sizes())
+            self.deferred.choose(in_reach, self._given, dying, budget)
+            segments = self.deferred.views(in_reach, fresh_segments)
+            header = replace(header, deferred=self.deferred.sizes())
         stream = join(header, body, buffers)
         alive = [numbering.objects[number] for number in dying]
         self._pins = [stream, segments, reach.unknown, list(roots.values()), extra, alive]
@@ -248,8 +248,8 @@ class Table:
         self._bindings.delete(gone)
         if header.compact:
             self._compact()
-        away_bytes = 0 if home else self.away.bytes()
-        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, away_bytes)
+        deferred_bytes = 0 if home else self.deferred.bytes()
+        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, deferred_bytes)
         self.messages += 1
         return snapshot
 
@@ -281,15 +281,15 @@ class Table:
         """Whether the other end has this very object."""
         return self._numbering.number(obj) is not None
 
-    def rest(self) -> Snapshot:
+    def snapshot_deferred(self) -> Snapshot:
         """In a session: what the last message left out. It counts once the other end's next message continues it."""
-        rest = self.away.rest(self.messages)
-        self._pins.append(rest)
-        return rest
+        snapshot = self.deferred.snapshot(self.messages)
+        self._pins.append(snapshot)
+        return snapshot
 
     def complete(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
-        """In the notebook: the `rest` has come. On an error nothing of it is here. A void table takes it, too."""
-        self.away.arrive(delta, file_descriptor)
+        """In the notebook: what was deferred is here. On an error nothing of it is. A void table takes it, too."""
+        self.deferred.arrive(delta, file_descriptor)
         self.messages += 1
 
     def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
@@ -298,7 +298,7 @@ class Table:
         """
         self.broken = True
         if undos is None:
-            self.away.roll_back()
+            self.deferred.roll_back()
         else:
             for undo in reversed(undos):
                 undo.take_back()
@@ -308,7 +308,7 @@ class Table:
         """In the notebook: the table is void, and nothing of it arrives any more. It holds no objects from now on."""
         self.broken = True
         self._segments.clear()
-        del self._numbering, self._stays, self._walker, self._views, self._bindings, self.away
+        del self._numbering, self._stays, self._walker, self._views, self._bindings, self.deferred
 
     def memory_bytes(self) -> int:
         """How much memory of arrays and their like both ends hold."""
@@ -469,8 +469,8 @@ class Table:
         self._check_usable()
         if self._home is None:
             self._home = False
-        if self.away.numbers and not self._home and delta["messages"] == self.messages + 1:
-            self.away.went_home()
+        if self.deferred.numbers and not self._home and delta["messages"] == self.messages + 1:
+            self.deferred.went_home()
             self.messages += 1
         if delta["messages"] != self.messages:
             self.broken = True
@@ -490,10 +490,10 @@ class Table:
             self._commit(header, fresh, rebound, undo, bound_stays)
         tell_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
-        self._segments.settle_rest()
+        self._segments.settle_deferred()
         self.messages += 1
         if self._home:
-            self.away.applied(header.away, undo, self.messages)
+            self.deferred.applied(header.deferred, undo, self.messages)
             undo.loosen()
             self.last_undo = undo
         else:
@@ -526,7 +526,7 @@ class Table:
         check_versions(header)
         if header.count_before != len(self._numbering):
             raise TableBroken(f"The other kernel knows {header.count_before} objects, this one {len(self._numbering)}")
-        self.away.expect(header.away, undo)
+        self.deferred.expect(header.deferred, undo)
         if header.modules is not None:
             self._load_modules(header.modules, undo.add_module)
         self._reserved = [{"list": list, "dict": dict, "set": set}[name]() for name in header.reserved]

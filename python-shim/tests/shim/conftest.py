@@ -434,7 +434,7 @@ class Baton:
                 self.lose_session()
                 return None
         self.before_finish()
-        away_bytes = body["deferred_bytes"]
+        deferred_bytes = body["deferred_bytes"]
         delta, file = self.mover.move(session.pid, body["state"])
         self.away.send("released", {"message_id": run["message_id"]})
         finished = {"call": call, "outcome": body["outcome"], "error": body["error"], "delta": delta}
@@ -446,9 +446,9 @@ class Baton:
                 return body
             if name == "applied":
                 self.applied = body
-                return self._serve_rest(session, call) if away_bytes else None
+                return self._serve_deferred(session, call) if deferred_bytes else None
 
-    def _serve_rest(self, session: Kernel, call: int) -> dict[str, Any] | None:
+    def _serve_deferred(self, session: Kernel, call: int) -> dict[str, Any] | None:
         """Until it is here, or another call begins."""
         try:
             name = "published"  # by threads, after their cell

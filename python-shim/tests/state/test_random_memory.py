@@ -153,7 +153,7 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
     """
     pair = processes
     pair.start_anew()
-    pair.all_away = True
+    pair.all_deferred = True
     control: dict[str, Any] = {"__name__": "__main__"}
     exec(SETUP, control)
     control["pool"] = []
@@ -163,7 +163,7 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
     for *one_step, where in history:
         if where == "loss":
             pair.lose_session()
-            if pair.table.away.numbers or at_home < len(done):
+            if pair.table.deferred.numbers or at_home < len(done):
                 del done[at_home:]
                 control["pool"] = []
                 exec(f"for one_step in {done}: step(*one_step, pool)", control)
@@ -177,10 +177,10 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
             assert picture(pair.namespace["pool"]) == picture(control["pool"])
         else:
             assert pair.remote(code, *NAMES) == {"error": None}
-        at_home = at_home if pair.table.away.numbers else len(done)
+        at_home = at_home if pair.table.deferred.numbers else len(done)
     pair.local("")
     assert picture(pair.namespace["pool"]) == picture(control["pool"])
-    pair.all_away = False
+    pair.all_deferred = False
 
 
 def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:

@@ -106,7 +106,7 @@ def test_one_after_the_other(processes: Pair, library: str, way: str, size: int)
 def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
     imports, maker = MAKERS[library]
     pair.start_anew()
-    pair.all_away = away
+    pair.all_deferred = away
     control: dict[str, Any] = {"__name__": "__main__"}
     setup = f"import warnings\n{imports}\n{STEP}\n"
     exec(setup + f"x = {maker.replace('SIZE', str(size))}", control)
@@ -122,7 +122,7 @@ def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], awa
             assert picture(pair.namespace) == picture(control), (statement, side)
     pair.local("")
     assert picture(pair.namespace) == picture(control)
-    pair.all_away = False
+    pair.all_deferred = False
 
 
 def remotely(pair: Pair, code: str) -> None:

@@ -51,7 +51,7 @@ class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
 NotYetHere.__name__ = NotYetHere.__qualname__ = "KeyboardInterrupt"
 
 
-class Rest:
+class Deferred:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._table: Table | None = None
@@ -70,21 +70,21 @@ class Rest:
         return self._table is not None
 
     def bytes(self) -> int:
-        return self._table.away.bytes() if self._table is not None else 0
+        return self._table.deferred.bytes() if self._table is not None else 0
 
     def cells(self) -> str:
         return " and ".join(f"In[{number}]" for number in self._cells)
 
     def may_grow(self) -> bool:
         """Whether a cell may leave memory in its session: nothing here looks at it by itself, and not much is kept."""
-        kept = self._table.away.kept_bytes() if self._table is not None else 0
+        kept = self._table.deferred.kept_bytes() if self._table is not None else 0
         return kept < MOST_KEPT_BYTES and not runs_beside(self._home.shell)
 
     # ---- what a call says ----
 
     def applied(self, table: Table, call: int, cell: int) -> None:
         """A cell's change is here, apart from the bytes that it left out."""
-        if not table.away.numbers:
+        if not table.deferred.numbers:
             self._settled()
             return
         self._table, self._call = table, call
@@ -111,7 +111,7 @@ class Rest:
             self._lose(f"Deferred results could not be applied ({trouble})")
         else:
             self._settled()
-            self._home.undo_log.rest_arrived()
+            self._home.undo_log.deferred_arrived()
         message.close()
         self._home.link.send("applied", call=message.body["call"], error=trouble)
 
@@ -129,11 +129,11 @@ class Rest:
 
     def _lose(self, reason: str) -> None:
         assert self._table is not None
-        away = self._table.away
+        away = self._table.deferred
         names = away.names()
         may_be_unchanged = bool(names) and away.may_be_unchanged()
         self._table.roll_back()
-        self._home.undo_log.rest_lost()
+        self._home.undo_log.deferred_lost()
         self._home.void()
         self._home.forget_results(self._cells)
         which = f"Your variables {listed(names)}" if names else "Your variables"
@@ -252,9 +252,9 @@ class Rest:
         handlers = getattr(getattr(shell, "kernel", None), "shell_handlers", {})
         for name in COMMS:
             if name in handlers:
-                handlers[name] = self._after_rest(handlers[name])
+                handlers[name] = self._after_deferred(handlers[name])
 
-    def _after_rest(self, handle: Callable[..., Any]) -> Callable[..., Any]:
+    def _after_deferred(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(handle)
         def handle_later(stream: Any, identity: Any, message: Any) -> Any:
             self.bring()
@@ -287,14 +287,14 @@ class Rest:
 class Barrier(ast.NodeTransformer):
     """Sees each cell before it runs; changes nothing."""
 
-    def __init__(self, rest: Rest) -> None:
-        self._rest = rest
+    def __init__(self, deferred: Deferred) -> None:
+        self._deferred = deferred
 
     def visit(self, node: ast.AST) -> ast.AST:
         if needs_nothing(node):
             return node
         try:
-            self._rest.before_cell(node)
+            self._deferred.before_cell(node)
         except InputRejected:
             raise
         except Exception as error:  # IPython drops a transformer that raises anything else

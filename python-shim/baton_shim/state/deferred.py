@@ -1,8 +1,8 @@
 """Memory whose bytes stay in the session when a cell ends, and follow.
 
 A session's message may leave out the bytes of segments. The notebook then has the objects, with their shapes and
-identities, on memory of zeros or as it was before the cell; `Table.rest` brings the bytes, and counts as a message of
-its own. Until that is applied, the segment is the session's: the notebook sends nothing of it.
+identities, on memory of zeros or as it was before the cell; `Table.snapshot_deferred` has the bytes, and counts as a
+message of its own. Until that is applied, the segment is the session's: the notebook sends nothing of it.
 
 Only memory may stay that nothing reads while the message is decoded. So what is built or brought up to date by code
 of a library or of the student keeps all memory that it reaches in the message. Received memory that nothing has
@@ -39,7 +39,7 @@ class Budget(NamedTuple):
     """Of all other segments together."""
 
 
-class Away:
+class Deferred:
     """What one table knows of it, on either end."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Away:
         self.numbers: set[int] = set()
         self._unsent: frozenset[int] = frozenset()  # of these, those of which nothing was ever sent
         self._before: set[int] = set()
-        self._messages = 0  # what the notebook's rest continues
+        self._messages = 0  # what the deferred bytes continue in the notebook
         self._kept: list[Undo] = []  # of each message since the first one whose bytes are not all here
 
     def bytes(self) -> int:
@@ -90,7 +90,7 @@ class Away:
         self._unsent = new & self.numbers
         return views
 
-    def rest(self, messages: int) -> Snapshot:
+    def snapshot(self, messages: int) -> Snapshot:
         return Snapshot(messages, Stream([]), self._views.look(self._living(), self._unsent), [])
 
     def went_home(self) -> None:
