@@ -160,7 +160,7 @@ def test_a_pod_that_is_evicted_is_replaced_at_once(cloud: Cloud, new_kernel: Cal
     (cloud.service.place.signs / "held").touch()
     assert held.finish().ok().value == "'done'"
     assert cloud.autoscaler.pods[0].wait(timeout=60) == 0
-    wait_until(lambda: cloud.autoscaler.scale()["processes"] == 1, "the broker knows that it has ended")
+    wait_until(lambda: cloud.autoscaler.scale()["processes"] < 2, "the broker knows that it has ended")
     cloud.autoscaler.poll()
     assert len(cloud.autoscaler.pods) == 2
 
