@@ -44,7 +44,7 @@ mod words;
 
 pub use config::{
     Activity, ChunkPlace, ChunkPlaceError, Config, Database, DatabaseError, Listen, ObjectAddress,
-    ObjectOptions, PostgresUrl, TlsFiles,
+    ObjectKind, ObjectOptions, PostgresUrl, TlsFiles,
 };
 pub use http::{ChunkListener, serve_chunks};
 pub use hub::HubConfig;

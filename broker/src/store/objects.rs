@@ -75,7 +75,7 @@ impl Store {
         Ok(own)
     }
 
-    /// The account may upload these. Of a chunk that it may upload already, the key stays the same.
+    /// The account may upload these. Of a chunk that it may upload already, key and length stay the same.
     pub(crate) async fn expect_objects(
         &self,
         account: &Account,
@@ -88,10 +88,8 @@ impl Store {
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
                      touched_ms = excluded.touched_ms,
                      stored = CASE WHEN chunks.object IS NULL THEN 0 ELSE chunks.stored END,
-                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 AND chunks.bytes <> excluded.bytes
-                         THEN excluded.object ELSE chunks.object END,
-                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0
-                         THEN excluded.bytes ELSE chunks.bytes END",
+                     object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END,
+                     bytes = CASE WHEN chunks.object IS NULL THEN excluded.bytes ELSE chunks.bytes END",
                 )
                 .bind(new.hash.0.as_slice())
                 .bind(&account.owner)
@@ -101,6 +99,29 @@ impl Store {
                 .bind(&new.object)
         })
         .await
+    }
+
+    /// How many objects a person may upload that the broker has not seen.
+    pub(crate) async fn pending_of(&self, owner: &str) -> Result<u64, StoreError> {
+        let pending = sql(
+            "SELECT COUNT(*) AS pending FROM chunks WHERE stored = 0 AND owner = ?
+             AND object IS NOT NULL",
+        )
+        .bind(owner);
+        let rows = self.fetch(pending).await?;
+        rows.first().map_or(Ok(0), |row| count(row.get("pending")?))
+    }
+
+    /// What anybody may upload and the broker has not seen, and who.
+    pub(crate) async fn pending_objects(&self) -> Result<Vec<(ObjectRow, String)>, StoreError> {
+        let pending = sql(
+            "SELECT hash, bytes, object, owner FROM chunks WHERE stored = 0
+             AND object IS NOT NULL",
+        );
+        let rows = self.fetch(pending).await?;
+        rows.iter()
+            .map(|row| Ok((object(row)?, row.get("owner")?)))
+            .collect()
     }
 
     /// The broker has seen these.

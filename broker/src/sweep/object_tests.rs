@@ -7,7 +7,7 @@ use crate::{
     people::Account,
     store::{ObjectRow, StateRow},
 };
-use baton_object_store_tests::Server;
+use baton_object_store_tests::{Kind, Server};
 use baton_postgres_tests::Disk;
 use baton_protocol::{Grant, api::SavedState};
 use bytes::Bytes;
@@ -81,7 +81,7 @@ async fn upload(grant: &Grant, bytes: Bytes) {
 #[tokio::test]
 async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
     drop(rustls::crypto::ring::default_provider().install_default());
-    let server = Server::start();
+    let servers = [Kind::S3, Kind::Azure, Kind::Google].map(Server::of);
     let postgres = baton_postgres_tests::Server::start(Disk::NoSync);
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Database::Sqlite(folder.path().join("broker.db"));
@@ -89,18 +89,66 @@ async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
     for (database, prefix) in [(sqlite, "one"), (postgres, "two")] {
         let store = Store::open(&database).await.unwrap();
         store.acquire_leadership().await.unwrap();
-        let address = format!("{}/{prefix}", server.address()).parse().unwrap();
-        let ChunkPlace::Objects(address) = address else {
-            panic!("{address} is no bucket");
-        };
-        let options = ObjectOptions::of(server.variables());
-        let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
-        objects.check().await.unwrap();
-        let objects = Arc::new(objects);
-        let place = Place { store, objects };
-        check(&place).await;
-        check_states(&place).await;
+        for server in &servers {
+            let objects = open(server, prefix).await;
+            let place = Place {
+                store: store.clone(),
+                objects,
+            };
+            check(&place).await;
+            check_states(&place).await;
+        }
     }
+}
+
+async fn open(server: &Server, prefix: &str) -> Arc<Objects> {
+    let address = format!("{}/{prefix}", server.address()).parse().unwrap();
+    let ChunkPlace::Objects(address) = address else {
+        panic!("{address} is no bucket");
+    };
+    let options = ObjectOptions::of(server.variables());
+    let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
+    objects.check().await.unwrap();
+    Arc::new(objects)
+}
+
+/// Also if nobody ever reports it.
+#[tokio::test]
+async fn an_upload_of_another_length_than_its_grants_is_deleted() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server::of(Kind::Azure);
+    let folder = tempfile::tempdir().unwrap();
+    let database = Database::Sqlite(folder.path().join("broker.db"));
+    let store = Store::open(&database).await.unwrap();
+    store.acquire_leadership().await.unwrap();
+    let place = Place {
+        store,
+        objects: open(&server, "one").await,
+    };
+    let ada = account("ada");
+    let rows = ["right", "longer", "never"].map(row);
+    place.store.expect_objects(&ada, &rows, 0).await.unwrap();
+    let [right, longer, _] = &rows;
+    for (row, bytes) in [(right, 5), (longer, 3 << 20)] {
+        let grant = place.objects.upload_grant(row).await.unwrap();
+        upload(&grant, Bytes::from(vec![7; bytes])).await;
+    }
+    let check = async || check_uploads(&place.store, &place.objects).await;
+    assert_eq!(check().await.unwrap(), 1);
+    assert!(place.is_there(right).await && !place.is_there(longer).await);
+    assert_eq!(check().await.unwrap(), 0);
+    // It still counts, until its row goes.
+    assert_eq!(place.store.pending_of("ada").await.unwrap(), 3);
+    assert_eq!(place.store.pending_of("bob").await.unwrap(), 0);
+    let mut adopted = true;
+    let chunks = ChunkStore::Objects(Arc::clone(&place.objects));
+    let grant = place.objects.upload_grant(longer).await.unwrap();
+    upload(&grant, Bytes::from(vec![7; 3 << 20])).await;
+    round(&place.store, &chunks, TERMS, &mut adopted, MINUTE).await;
+    assert!(!place.is_there(longer).await);
+    assert_eq!(place.sweep(11 * MINUTE).await, 3);
+    assert_eq!(place.store.pending_of("ada").await.unwrap(), 0);
+    assert!(!place.is_there(right).await);
 }
 
 /// Also when the object was found to be damaged, and was uploaded again.

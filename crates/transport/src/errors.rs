@@ -45,6 +45,12 @@ pub enum LinkError {
     /// The object store, which notebook and worker use directly, cannot be reached or is too busy.
     #[error("The object store at {host} cannot be used: {reason}")]
     ObjectStore { host: String, reason: String },
+    /// Nothing was sent, because whoever answers there may be somebody else.
+    #[error(
+        "There is no safe connection to the object store at {host}: {problem}\nhint: {}",
+        hint_for_store(problem)
+    )]
+    UnsafeStore { host: String, problem: TlsProblem },
     /// It does not accept what the broker has signed; the grant may have expired.
     #[error("The object store at {host} refused the broker's grant ({status} {code})")]
     ObjectRefused {
@@ -91,6 +97,15 @@ fn hint(problem: &Problem) -> String {
     hint.map_or_else(String::new, |hint| format!("\nhint: {hint}"))
 }
 
+fn hint_for_store(problem: &TlsProblem) -> &'static str {
+    match problem {
+        TlsProblem::UnknownAuthority => {
+            "set `ca_file` (BATON_CA_FILE) on this machine, too, to a file with the authorities of the broker and of the object store"
+        }
+        _ => "ask the operator of the object store",
+    }
+}
+
 impl LinkError {
     /// The connection or the moment is the trouble, not what was asked: it may work when it is tried again.
     #[must_use]
@@ -112,7 +127,10 @@ impl LinkError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::StoreFull { .. } | Self::Certificate { .. } | Self::ObjectRefused { .. } => true,
+            Self::StoreFull { .. }
+            | Self::Certificate { .. }
+            | Self::UnsafeStore { .. }
+            | Self::ObjectRefused { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
         }

@@ -28,3 +28,4 @@ pub use connection::{Connection, connect};
 pub use dial::{Dial, Token};
 pub use errors::LinkError;
 pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};
+pub use objects::ObjectClient;
