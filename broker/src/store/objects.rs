@@ -143,7 +143,8 @@ impl Store {
         .await
     }
 
-    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term.
+    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term. What it may
+    /// upload itself stays as it is, because a grant for that may still be good.
     pub(crate) async fn share_objects(
         &self,
         from: &Account,
@@ -158,8 +159,9 @@ impl Store {
                      WHERE hash = ? AND owner = ? AND course = ? AND stored = 1 AND object IS NOT NULL
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
                      touched_ms = excluded.touched_ms, stored = 1,
-                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.bytes ELSE chunks.bytes END,
-                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.object ELSE chunks.object END",
+                     bytes = CASE WHEN chunks.object IS NULL THEN excluded.bytes ELSE chunks.bytes END,
+                     object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END
+                     WHERE chunks.object IS NULL OR chunks.stored = 1",
                 )
                 .bind(&to.owner)
                 .bind(&to.course)
@@ -171,17 +173,28 @@ impl Store {
         .await
     }
 
-    /// Nobody holds this object any more: it is not there, or holds something else. What saved states name of it is
-    /// known, so that it is kept when it is uploaded again.
+    /// The object is not there, or holds something else. A person who held it alone may upload it again, to the same
+    /// key, because a grant for that may still be good. Otherwise nobody holds it any more. What saved states name of it
+    /// is known, so that it is kept when it is uploaded again.
     pub(crate) async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
         let of = |statement: &'static str| {
             sql(statement)
                 .bind(gone.hash.0.as_slice())
                 .bind(&gone.object)
         };
-        let forgotten = of("DELETE FROM chunks WHERE hash = ? AND object = ? AND of_states = 0");
-        let lost = of("UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ?");
-        self.writer().await?.apply(vec![forgotten, lost]).await
+        let pending = of(
+            "UPDATE chunks SET stored = 0 WHERE hash = ? AND object = ? AND owner <> ''
+             AND (SELECT COUNT(*) FROM chunks AS held WHERE held.hash = ? AND held.object = ?) = 1",
+        )
+        .bind(gone.hash.0.as_slice())
+        .bind(&gone.object);
+        let forgotten =
+            of("DELETE FROM chunks WHERE hash = ? AND object = ? AND stored = 1 AND of_states = 0");
+        let lost = of(
+            "UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ? AND stored = 1",
+        );
+        let statements = vec![pending, forgotten, lost];
+        self.writer().await?.apply(statements).await
     }
 
     /// Forgets those of the holders who have not touched their chunk in the meantime. Returns the objects that nobody

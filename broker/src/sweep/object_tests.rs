@@ -27,12 +27,15 @@ impl Place {
     /// A person who uploaded a chunk and has it from a time on.
     async fn has(&self, person: &str, text: &'static str, at_ms: i64) -> ObjectRow {
         let account = account(person);
-        let row = row(text);
-        let rows = std::slice::from_ref(&row);
+        let new = row(text);
         self.store
-            .expect_objects(&account, rows, at_ms)
+            .expect_objects(&account, std::slice::from_ref(&new), at_ms)
             .await
             .unwrap();
+        // It may have a key already.
+        let own = self.store.own_objects(&account, &[new.hash]).await.unwrap();
+        let row = own[&new.hash].0.clone();
+        let rows = std::slice::from_ref(&row);
         let grant = self.objects.upload_grant(&row).await.unwrap();
         upload(&grant, Bytes::from_static(text.as_bytes())).await;
         self.store
@@ -177,7 +180,9 @@ async fn check_states(place: &Place) {
     let hashes = [kept.hash];
     let held = place.store.held_objects(&eve, &hashes).await;
     assert!(held.unwrap().is_empty());
+    place.objects.delete(vec![kept.clone()]).await;
     let again = place.has("eve", "kept", 60 * MINUTE).await;
+    assert_eq!(again, kept);
     save("two").await;
     assert!(place.store.delete_state(&eve, "one").await.unwrap());
     assert_eq!(place.sweep(120 * MINUTE).await, 0);
@@ -185,6 +190,18 @@ async fn check_states(place: &Place) {
     assert!(place.store.delete_state(&eve, "two").await.unwrap());
     assert_eq!(place.sweep(180 * MINUTE).await, 1);
     assert!(!place.is_there(&again).await);
+
+    // What a course has in public, and it alone, it can be given anew.
+    let course = account("");
+    let lost = place.has("", "lost", 0).await;
+    place.store.drop_object(&lost).await.unwrap();
+    let own = place
+        .store
+        .own_objects(&course, &[lost.hash])
+        .await
+        .unwrap();
+    assert!(own.is_empty());
+    assert_eq!(place.objects.delete(vec![lost]).await, 0);
 }
 
 async fn check(place: &Place) {
@@ -198,16 +215,35 @@ async fn check(place: &Place) {
         .store
         .share_objects(&course, &ada, &hashes, 8 * MINUTE);
     sharing.await.unwrap();
+    // One that somebody may upload themselves stays theirs.
+    let other = ObjectRow {
+        object: "0".repeat(32),
+        ..public.clone()
+    };
+    let bob = account("bob");
+    let expecting = place
+        .store
+        .expect_objects(&bob, std::slice::from_ref(&other), 0);
+    expecting.await.unwrap();
+    let sharing = place.store.share_objects(&course, &bob, &hashes, 0);
+    sharing.await.unwrap();
+    let own = place.store.own_objects(&bob, &hashes).await.unwrap();
+    assert_eq!(own[&public.hash], (other, false));
+    let held = place.store.held_objects(&bob, &hashes).await.unwrap();
+    assert_eq!(held[&public.hash], public);
     // It may be uploaded, and never is.
     let never = row("never");
     let expecting = place
         .store
         .expect_objects(&ada, std::slice::from_ref(&never), 0);
     expecting.await.unwrap();
-    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 3 + 6 + 5);
+    assert_eq!(
+        place.store.bytes_of_objects().await.unwrap(),
+        3 + 3 + 6 + 6 + 5
+    );
 
-    // Those of Ada, and the one that is not there, which is no failure.
-    assert_eq!(place.sweep(11 * MINUTE).await, 2);
+    // Those of Ada, and two that are not there, which is no failure.
+    assert_eq!(place.sweep(11 * MINUTE).await, 3);
     assert!(!place.is_there(&of_ada).await && place.is_there(&of_bob).await);
     assert!(place.is_there(&public).await);
     let held = place.store.held_objects(&ada, &hashes).await.unwrap();

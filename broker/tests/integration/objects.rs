@@ -223,6 +223,21 @@ async fn what_is_longer_than_its_grant_says_is_not_kept() {
     let answer = class.use_grant(Method::GET, &listing, &Bytes::new()).await;
     assert_eq!(answer, StatusCode::FORBIDDEN);
 
+    // Also what the service itself copies from elsewhere.
+    let (other, other_bytes) = chunk(2, 2000);
+    let source = class.upload_grant("ada", (other, 2000)).await;
+    let answer = class.use_grant(Method::PUT, &source, &other_bytes).await;
+    assert_eq!(answer, StatusCode::CREATED);
+    assert!(class.report("ada", other).await.is_empty());
+    let source = class.download_grant("ada", other).await;
+    let copying = Grant {
+        headers: vec![("x-ms-copy-source".to_owned(), source.url)],
+        ..grant.clone()
+    };
+    let answer = class.use_grant(Method::PUT, &copying, &Bytes::new()).await;
+    assert!(answer.is_success(), "{answer}");
+    assert_eq!(class.report("ada", hash).await, [hash]);
+
     let longer = Bytes::from(vec![0; 9 << 20]);
     for wrong in [longer, Bytes::from_static(b"short")] {
         let answer = class.use_grant(Method::PUT, &grant, &wrong).await;
@@ -354,8 +369,10 @@ async fn check_other_bytes(kind: Kind) {
 
     assert!(ada.missing(&[hash]).await.unwrap().is_empty());
     is_unknown(fetched(&ada, &[hash]).await);
-    // The broker has seen it and wants the chunk again.
+    // The broker has seen it and wants the chunk again, at the same place: the first grant is still good for that.
     assert_eq!(ada.missing(&[hash]).await.unwrap(), [hash]);
+    let again = class.upload_grant("ada", (hash, 1000)).await;
+    assert_eq!(path(&again), path(&grant));
     ada.put(&[(hash, bytes.clone())]).await.unwrap();
     assert_eq!(
         fetched(&ada, &[hash]).await.unwrap(),
