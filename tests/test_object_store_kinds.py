@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from urllib.parse import parse_qs, urlsplit
 
 import msgpack
@@ -73,25 +76,57 @@ def test_a_store_with_an_authority_of_its_own(
     store.start()
     cell = kernel.gpu("x[:] = 0")
     assert cell.error is not None
-    assert "There is no safe connection to the object store" in str(cell.error)
+    said = cell.plain_traceback
+    assert "There is no safe connection to the object store" in said
+    assert "Your variables are as they were before the cell" in said
+    assert "hint: set `ca_file` (BATON_CA_FILE) on this machine" in said, said
     assert kernel.evaluate(SUM) == total
 
 
+@pytest.fixture
+def machine(store: Azurite) -> Iterator[tuple[str, list[str]]]:
+    """Where a machine in Azure gets tokens of its identity, and what was asked for."""
+    asked = []
+
+    class Machine(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            asked.append(f"{self.headers['metadata']} {self.path}")
+            body = json.dumps({"access_token": store.token, "expires_on": "4100000000"}).encode()
+            self.send_response(200)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *values: object) -> None: ...
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Machine)
+    Thread(target=server.serve_forever, name="machine", daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/token", asked
+    server.shutdown()
+    server.server_close()
+
+
 @pytest.mark.parametrize("store", [Azurite], indirect=True)
-def test_azure_with_an_identity_instead_of_a_key(
-    service: Service, store: Azurite, new_kernel: Callable[..., Kernel]
+def test_azure_with_the_identity_of_its_machine_instead_of_a_key(
+    service: Service, store: Azurite, machine: tuple[str, list[str]], new_kernel: Callable[..., Kernel]
 ) -> None:
-    """The broker asks for a key with which it signs for the identity."""
-    service.start_broker(**store.settings_of_identity())
+    """The broker asks for a key with which it signs for the identity, and keeps it."""
+    address, asked = machine
+    service.start_broker(**(store.settings | {"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_MSI_ENDPOINT": address}))
     service.start_worker(BATON_WORKER_SANDBOX="none")
     runs(service, new_kernel)
+    [request] = asked
+    assert request.startswith("true /token?")
+    assert "resource=https%3A%2F%2Fstorage.azure.com" in request
     log = service.log("broker")
     assert f"Chunks are in {store.address}" in log
-    assert "eyJ" not in log
+    assert not [secret for secret in (store.token, "sig=") if secret in log]
     [grant] = grants(service, "upload", [(bytes(32), 5)])
     query = parse_qs(urlsplit(grant["url"]).query)
     assert query["skoid"] == ["23657296-5cd5-45b0-a809-d972a7f4dfe1"]
     assert (query["sp"], query["spr"], query["sr"]) == (["c"], ["https"], ["b"])
+    # A key for signing was asked for once.
+    assert (store.folder / "log").read_text().count("comp=userdelegationkey") == 1
 
 
 @pytest.mark.parametrize("store", [FakeGcs], indirect=True)

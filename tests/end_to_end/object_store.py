@@ -178,7 +178,7 @@ class Azurite(ObjectStore):
     def command(self, data: Path) -> list[str]:
         program = BIN.parent / "azurite/node_modules/azurite/dist/src/blob/main.js"
         command = [str(BIN / "node"), str(program), "--blobHost", "127.0.0.1", "--blobPort", str(self.ports[0])]
-        command += ["--location", str(data), "--silent", "--disableTelemetry"]
+        command += ["--location", str(data), "--disableTelemetry"]
         if self.tls:
             # It believes any token that is made like one of the service.
             command += ["--cert", str(self.tls.certificate), "--key", str(self.tls.key), "--oauth", "basic"]
@@ -208,8 +208,9 @@ class Azurite(ObjectStore):
         }
         return variables | ({} if self.tls else {"AZURE_ALLOW_HTTP": "true"})
 
-    def settings_of_identity(self) -> dict[str, str]:
-        """Of a broker that has no key of the account, but a token as an identity gets it. Only with TLS."""
+    @property
+    def token(self) -> str:
+        """As an identity gets it. Accepted only with TLS."""
         claims = {
             "aud": "https://storage.azure.com",
             "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
@@ -221,8 +222,7 @@ class Azurite(ObjectStore):
             "ver": "1.0",
         }
         parts = [base64.urlsafe_b64encode(json.dumps(part).encode()) for part in ({"alg": "none"}, claims)]
-        token = b".".join(part.rstrip(b"=") for part in parts).decode() + ".x"
-        return self.settings | {"AZURE_STORAGE_TOKEN": token, "AZURE_STORAGE_ACCOUNT_KEY": ""}
+        return b".".join(part.rstrip(b"=") for part in parts).decode() + ".x"
 
 
 class FakeGcs(ObjectStore):

@@ -85,15 +85,18 @@ pub(crate) struct Objects {
 /// Writes, reads, lists and deletes an object at this address, as notebooks, workers and the broker do.
 ///
 /// # Errors
-/// When the store could not be used.
+/// When the store could not be used: a [`LinkError`] if notebooks and workers could not.
 pub async fn check_objects(
     address: &ObjectAddress,
     options: &ObjectOptions,
     ca_file: Option<PathBuf>,
 ) -> anyhow::Result<()> {
-    Ok(Objects::open(address, options, ca_file, u64::MAX)?
-        .check()
-        .await?)
+    let objects = Objects::open(address, options, ca_file, u64::MAX)?;
+    match objects.check().await {
+        // As a notebook gets it.
+        Err(ObjectsError::Client(error)) => Err(error.into()),
+        checked => Ok(checked?),
+    }
 }
 
 /// What lies in the bucket.

@@ -46,10 +46,7 @@ pub enum LinkError {
     #[error("The object store at {host} cannot be used: {reason}")]
     ObjectStore { host: String, reason: String },
     /// Nothing was sent, because whoever answers there may be somebody else.
-    #[error(
-        "There is no safe connection to the object store at {host}: {problem}\nhint: {}",
-        hint_for_store(problem)
-    )]
+    #[error("There is no safe connection to the object store at {host}: {problem}")]
     UnsafeStore { host: String, problem: TlsProblem },
     /// It does not accept what the broker has signed; the grant may have expired.
     #[error("The object store at {host} refused the broker's grant ({status} {code})")]
@@ -95,15 +92,6 @@ pub enum LinkError {
 fn hint(problem: &Problem) -> String {
     let hint = problem.hint.as_ref();
     hint.map_or_else(String::new, |hint| format!("\nhint: {hint}"))
-}
-
-fn hint_for_store(problem: &TlsProblem) -> &'static str {
-    match problem {
-        TlsProblem::UnknownAuthority => {
-            "set `ca_file` (BATON_CA_FILE) on this machine, too, to a file with the authorities of the broker and of the object store"
-        }
-        _ => "ask the operator of the object store",
-    }
 }
 
 impl LinkError {

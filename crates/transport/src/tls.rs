@@ -138,6 +138,17 @@ impl TlsProblem {
             Self::Revoked | Self::Other(_) => "ask the operator of the broker",
         }
     }
+
+    /// The same where it is an object store that is not safe.
+    #[must_use]
+    pub fn hint_for_store(&self) -> &'static str {
+        match self {
+            Self::UnknownAuthority => {
+                "set `ca_file` (BATON_CA_FILE) on this machine to a file with the authorities of the broker and of the object store"
+            }
+            _ => "tell the operator of the object store; also check this machine's clock",
+        }
+    }
 }
 
 /// Whether encryption is what failed.

@@ -53,12 +53,11 @@ pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
     Some(match checked {
         Ok(()) => Finding::Good(format!("The broker can use {address}")),
         Err(error) => {
-            let why = format!("{error:#}");
-            // Some causes know better what mends them.
-            let (why, fix) = why
-                .split_once("\nhint: ")
-                .unwrap_or((&why, variables_of(address.kind())));
-            Finding::wrong(format!("The broker cannot use {address}: {why}"), fix)
+            let fix = match error.downcast_ref() {
+                Some(LinkError::UnsafeStore { problem, .. }) => problem.hint_for_store(),
+                _ => variables_of(address.kind()),
+            };
+            Finding::wrong(format!("The broker cannot use {address}: {error:#}"), fix)
         }
     })
 }

@@ -94,3 +94,29 @@ async fn a_grant_expires() {
         assert_eq!(answer.status(), status, "signed {seconds} s ago");
     }
 }
+
+#[test]
+fn settings_that_cannot_work_say_what_is_wrong() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let account = ("AZURE_STORAGE_ACCOUNT_NAME", "class");
+    for (options, expected) in [
+        (vec![], "AZURE_STORAGE_ACCOUNT_NAME is missing"),
+        (
+            vec![account, ("AZURE_STORAGE_ACCOUNT_KEY", "no key!")],
+            "AZURE_STORAGE_ACCOUNT_KEY is not an account's key",
+        ),
+        (
+            vec![account, ("AZURE_STORAGE_ENDPOINT", "nowhere")],
+            "AZURE_STORAGE_ENDPOINT is no address",
+        ),
+        (
+            vec![account, ("AZURE_STORAGE_USE_EMULATOR", "true")],
+            "set AZURE_STORAGE_ENDPOINT instead",
+        ),
+    ] {
+        let connector = Connector { ca_file: None };
+        let opened = Azure::open("bucket", options.into_iter(), connector);
+        let error = opened.err().unwrap().to_string();
+        assert!(error.contains(expected), "{error}");
+    }
+}
