@@ -312,6 +312,9 @@ async fn uploads_that_are_under_way_are_bounded_where_their_length_is_not_fixed(
     let text = String::from_utf8_lossy(&body);
     assert_eq!(status, 503);
     assert!(text.contains("at most 1024 uploads under way"), "{text}");
+    // Those that are under way can be begun again.
+    let again = encode(&names(0, 256));
+    assert_eq!(class.ask("ada", path, again).await.0, 200);
     // Others are not concerned, and each upload that ends makes room.
     assert_eq!(class.ask("bob", path, one_more.clone()).await.0, 200);
     let bytes = Bytes::copy_from_slice(&7_u32.to_be_bytes());
