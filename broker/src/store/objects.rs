@@ -3,7 +3,8 @@
 //! A row is written before its holder may upload the object, and counts for their quota from then on. It gives them
 //! nothing until the broker has seen the object.
 //!
-//! **Invariant:** no two uploads have the same key, so deleting an object late never hits one that came after it.
+//! **Invariant:** a key is not used again once its last row is gone, so deleting an object late never hits one that came
+//! after it.
 
 use super::{
     Store, StoreError,
