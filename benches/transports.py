@@ -17,7 +17,7 @@ from measuring import milliseconds, report, summary
 
 # isort: split
 from end_to_end import Kernel, Service
-from end_to_end.object_store import ObjectStore
+from end_to_end.object_store import SeaweedFS
 
 MEGABYTES = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
 BYTES = MEGABYTES * 1_000_000
@@ -61,7 +61,7 @@ def kernel(transport: str) -> Iterator[Kernel]:
         os.environ.update(service.place.environment)
         settings = dict(ROOM)
         if transport == "object store":
-            store = ObjectStore(service.place.folder / "store", volumes=200)
+            store = SeaweedFS(service.place.folder / "store", volumes=200)
             stack.callback(store.kill)
             settings |= store.settings
         service.start_broker(**settings)

@@ -22,8 +22,10 @@ SECRETS: dict[str, Any] = {
     name: uuid.uuid4().hex
     for name in (
         "AWS_SECRET_ACCESS_KEY",
+        "AZURE_STORAGE_ACCOUNT_KEY",
         "BATON_BROKER_HUB_TOKEN",
         "CREDENTIALS_DIRECTORY",
+        "GOOGLE_SERVICE_ACCOUNT_KEY",
         "HF_TOKEN",
         "JUPYTERHUB_API_TOKEN",
         "JUPYTER_TOKEN",

@@ -38,7 +38,9 @@ pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
 pub use config::Config;
 pub use hub::HubConfig;
 pub use listen::Listen;
-pub use objects::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectOptions, check_objects};
+pub use objects::{
+    ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions, check_objects,
+};
 pub use people::{People, Person};
 pub use pools::PoolSettings;
 pub use tls::TlsFiles;

@@ -7,10 +7,10 @@
 //! What the rows say is read first and checked again for each chunk while nobody else can write.
 
 use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
-use baton_broker_store::{Store, StoreError};
+use baton_broker_store::{ObjectRow, Store, StoreError};
 use baton_protocol::ChunkHash;
 use futures_util::{StreamExt, TryStreamExt};
-use std::{sync::Arc, time::Duration};
+use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 const EVERY: Duration = Duration::from_secs(60);
@@ -95,6 +95,31 @@ pub(crate) async fn look_through(
     Ok(deleted)
 }
 
+/// Deletes what was uploaded with another length than its grant says, where the store does not see to that. Its row
+/// stays, and so it counts as an upload that is under way until its grant has long expired.
+pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::Result<usize> {
+    if objects.fixes_length() {
+        return Ok(0);
+    }
+    let pending = store.pending_objects().await?;
+    let owners: HashMap<ObjectRow, String> = pending.iter().cloned().collect();
+    let rows = pending.into_iter().map(|(row, _)| row).collect();
+    let mut wrong = Vec::new();
+    for (row, bytes) in objects.sizes(rows).await? {
+        if let (Some(bytes), Some(owner)) = (bytes, owners.get(&row))
+            && bytes != row.bytes
+        {
+            tracing::warn!(
+                "{owner} uploaded {bytes} bytes where {} were announced; they are deleted",
+                row.bytes
+            );
+            wrong.push(row);
+        }
+    }
+    let count = wrong.len();
+    Ok(count - objects.delete(wrong).await)
+}
+
 /// Nothing is swept before all files are adopted, which only the leader can do.
 pub(crate) async fn round(
     store: &Store,
@@ -113,6 +138,11 @@ pub(crate) async fn round(
         return;
     }
     *adopted = true;
+    if let ChunkStore::Objects(objects) = chunks
+        && let Err(error) = check_uploads(store, objects).await
+    {
+        tracing::error!("Failed to look at the uploads that are under way: {error:#}");
+    }
     match sweep(store, chunks, terms, now_ms).await {
         Ok(0) | Err(StoreError::NotLeader) => {}
         Ok(deleted) => tracing::info!(chunks.deleted = deleted, "Deleted {deleted} chunks"),

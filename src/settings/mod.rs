@@ -220,7 +220,7 @@ settings! {
     flag: Some(("advertise", &["broker"])),
     default: Nothing { described: "the address on which it listens" };
 
-    #[doc = "Where the broker keeps chunks of state: `folder` for the folder `broker.chunks`, or `s3://BUCKET/PREFIX` for a bucket that notebooks and workers use directly. Region, endpoint and credentials of the bucket are in the broker's environment, as for AWS's own programs."]
+    #[doc = "Where the broker keeps chunks of state: `folder` for the folder `broker.chunks`, or the address of a bucket that notebooks and workers use directly: `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` for Azure Blob Storage, or `gs://BUCKET/PREFIX` for Google Cloud Storage. Endpoint and credentials of the bucket are in the broker's environment, as for the provider's own programs."]
     broker_chunk_store: ChunkPlace = "broker.chunk_store",
     flag: Some(("chunk-store", &["broker", "chunks"])),
     default: Text("folder");
@@ -583,7 +583,7 @@ fn value_of<V: Value>(sources: &Sources, key: &'static str) -> Result<V, Setting
     value.ok_or(SettingsError::Value {
         key,
         origin,
-        expected: V::EXPECTED,
+        expected: V::expected_instead_of(&text),
         found: text,
     })
 }

@@ -15,6 +15,11 @@ pub(crate) trait Value: Sized {
 
     fn parse(text: &str) -> Option<Self>;
 
+    /// What this wrong text is told.
+    fn expected_instead_of(_wrong: &str) -> &'static str {
+        Self::EXPECTED
+    }
+
     /// On the command line a path may be relative to where the person is.
     fn parse_flag(text: &str) -> Option<Self> {
         Self::parse(text)
@@ -23,7 +28,7 @@ pub(crate) trait Value: Sized {
     /// # Errors
     /// When it is not one; the message says what is expected.
     fn from_text(text: &str) -> Result<Self, String> {
-        Self::parse(text).ok_or_else(|| format!("expected {}", Self::EXPECTED))
+        Self::parse(text).ok_or_else(|| format!("expected {}", Self::expected_instead_of(text)))
     }
 }
 
@@ -166,10 +171,20 @@ impl Value for Database {
 }
 
 impl Value for ChunkPlace {
-    const EXPECTED: &'static str = "folder or s3://BUCKET/PREFIX";
+    const EXPECTED: &'static str =
+        "folder, s3://BUCKET/PREFIX, az://CONTAINER/PREFIX or gs://BUCKET/PREFIX";
 
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok()
+    }
+
+    fn expected_instead_of(wrong: &str) -> &'static str {
+        match wrong.starts_with('/') || wrong.starts_with("file:") {
+            true => {
+                "folder, with the path in broker.chunks; notebooks and workers cannot use a shared folder directly (docs/guides/object-store.md says why)"
+            }
+            false => Self::EXPECTED,
+        }
     }
 }
 
@@ -317,7 +332,21 @@ mod tests {
         check("folder", ChunkPlace::Folder);
         let shown = ChunkPlace::parse("s3://class/baton/").map(|place| place.to_string());
         assert_eq!(shown.as_deref(), Some("s3://class/baton"));
+        for address in ["az://class/baton", "gs://my.class"] {
+            let place = ChunkPlace::parse(address);
+            assert_eq!(
+                place.map(|place| place.to_string()).as_deref(),
+                Some(address)
+            );
+        }
+        for shared in ["file:///shared/chunks", "/shared/chunks"] {
+            let told = ChunkPlace::from_text(shared).err().unwrap_or_default();
+            assert!(told.contains("the path in broker.chunks"), "{told}");
+        }
         for wrong in [
+            "file:///shared",
+            "az:/a",
+            "gs://",
             "s3://",
             "s3:///a",
             "s3://a/../b",

@@ -12,28 +12,73 @@ pub enum ChunkPlace {
     Objects(ObjectAddress),
 }
 
-/// `s3://BUCKET/PREFIX`
+/// The protocol of an object store.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ObjectKind {
+    /// Amazon's, which many stores speak.
+    S3,
+    /// Azure Blob Storage.
+    Azure,
+    /// Google Cloud Storage.
+    Google,
+}
+
+impl ObjectKind {
+    const ALL: [Self; 3] = [Self::S3, Self::Azure, Self::Google];
+
+    /// Of its addresses.
+    fn scheme(self) -> &'static str {
+        match self {
+            Self::S3 => "s3",
+            Self::Azure => "az",
+            Self::Google => "gs",
+        }
+    }
+
+    /// The beginning of the environment variables that are meant for it.
+    fn variables(self) -> &'static str {
+        match self {
+            Self::S3 => "AWS_",
+            Self::Azure => "AZURE_",
+            Self::Google => "GOOGLE_",
+        }
+    }
+}
+
+/// `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectAddress {
+    pub(crate) kind: ObjectKind,
+    /// Azure's word is container.
     pub(crate) bucket: String,
     pub(crate) prefix: String,
 }
 
-/// What the address does not say: region, endpoint and credentials, by the names of AWS's environment variables.
+impl ObjectAddress {
+    #[must_use]
+    pub fn kind(&self) -> ObjectKind {
+        self.kind
+    }
+}
+
+/// What the address does not say: endpoint and credentials, by the names of each provider's own environment variables.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ObjectOptions(Vec<(String, String)>);
 
 impl ObjectOptions {
-    /// Those of the variables that are meant for AWS's own programs, too.
+    /// Those of the variables that are meant for programs of the providers, too.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
-        let is_meant = |(name, _): &(String, String)| name.starts_with("AWS_");
+        let is_meant = |(name, _): &(String, String)| {
+            let mut kinds = ObjectKind::ALL.into_iter();
+            kinds.any(|kind| name.starts_with(kind.variables()))
+        };
         Self(variables.into_iter().filter(is_meant).collect())
     }
 
-    pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.0
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()))
+    pub(crate) fn of_kind(&self, kind: ObjectKind) -> impl Iterator<Item = (&str, &str)> {
+        let all = self.0.iter();
+        all.map(|(name, value)| (name.as_str(), value.as_str()))
+            .filter(move |(name, value)| name.starts_with(kind.variables()) && !value.is_empty())
     }
 }
 
@@ -45,7 +90,9 @@ impl fmt::Debug for ObjectOptions {
 }
 
 #[derive(Debug, thiserror::Error)]
-#[error("{0:?} is neither `folder` nor the address of a bucket, such as s3://BUCKET/PREFIX")]
+#[error(
+    "{0:?} is neither `folder` nor the address of a bucket, such as s3://BUCKET/PREFIX, az://CONTAINER/PREFIX or gs://BUCKET/PREFIX"
+)]
 pub struct ChunkPlaceError(String);
 
 impl FromStr for ChunkPlace {
@@ -56,7 +103,10 @@ impl FromStr for ChunkPlace {
             return Ok(Self::Folder);
         }
         let wrong = || ChunkPlaceError(text.to_owned());
-        let address = text.strip_prefix("s3://").ok_or_else(wrong)?;
+        let (scheme, address) = text.split_once("://").ok_or_else(wrong)?;
+        let mut kinds = ObjectKind::ALL.into_iter();
+        let kind = kinds.find(|kind| kind.scheme() == scheme);
+        let kind = kind.ok_or_else(wrong)?;
         let (bucket, prefix) = address.split_once('/').unwrap_or((address, ""));
         let is_plain = |part: &str, more: &[u8]| {
             let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || more.contains(&byte);
@@ -75,6 +125,7 @@ impl FromStr for ChunkPlace {
             return Err(wrong());
         }
         Ok(Self::Objects(ObjectAddress {
+            kind,
             bucket: bucket.to_owned(),
             prefix: prefix.to_owned(),
         }))
@@ -92,7 +143,7 @@ impl fmt::Display for ChunkPlace {
 
 impl fmt::Display for ObjectAddress {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(formatter, "s3://{}", self.bucket)?;
+        write!(formatter, "{}://{}", self.kind.scheme(), self.bucket)?;
         match self.prefix.is_empty() {
             true => Ok(()),
             false => write!(formatter, "/{}", self.prefix),

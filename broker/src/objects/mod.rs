@@ -1,42 +1,32 @@
-//! Chunks in an object store: a bucket that speaks S3's protocol.
+//! Chunks in an object store.
 //!
 //! The broker signs one request for each chunk that somebody may upload or read ([`Grant`]), and they move the bytes
 //! themselves. It asks the store for the size of an object and reads one only if a reader reports it as damaged.
+//! What differs among stores is in [`provider`] and the modules of the kinds.
 //!
 //! **Invariant:** nothing here decides who may have a chunk; keys name no person.
 
 mod address;
-mod presign;
+mod azure;
+mod google;
+mod provider;
 mod room;
+mod s3;
 #[cfg(test)]
 mod tests;
 
-pub use address::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectOptions};
+pub use address::{ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions};
 
 use baton_broker_store::ObjectRow;
 use baton_protocol::{ChunkHash, Grant};
-use baton_transport::tls;
+use baton_transport::{LinkError, ObjectClient};
 use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
-use object_store::{
-    ClientConfigKey, ClientOptions, ObjectMeta, ObjectStore, ObjectStoreExt, RetryConfig,
-    aws::{AmazonS3, AmazonS3Builder},
-    client::{HttpClient, HttpConnector},
-    path::Path,
-    signer::{SignedUrlOptions, Signer},
-};
-use reqwest::{
-    Method,
-    header::{HeaderValue, IF_NONE_MATCH},
-};
+use object_store::{ObjectMeta, ObjectStoreExt, path::Path};
+use provider::{Provider, Signed};
 use room::Room;
-use std::{path::PathBuf, time::Duration};
+use std::path::PathBuf;
 
-/// How long a grant is good for. Shorter than the shortest time after which a sweep may delete what it is for.
-const GRANT_LIFETIME: Duration = Duration::from_secs(300);
-const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the store may take for one request of the broker. Whoever waits for it asks again.
-const PATIENCE: Duration = Duration::from_secs(20);
 /// How much of an error is shown; the store's answer is part of it.
 const LONGEST_CAUSE: usize = 400;
 /// Requests to the store at a time, for one request to the broker.
@@ -46,13 +36,28 @@ const PARALLEL: usize = 16;
 pub(crate) enum ObjectsError {
     #[error("The object store's settings are not complete: {0}")]
     Settings(object_store::Error),
+    #[error("AZURE_STORAGE_ACCOUNT_NAME is missing in the broker's environment")]
+    NoAccount,
+    #[error("AZURE_STORAGE_ACCOUNT_KEY is not an account's key, which is in base64")]
+    AccountKey,
+    #[error("AZURE_STORAGE_ENDPOINT is no address, such as https://ACCOUNT.blob.core.windows.net")]
+    Endpoint,
+    #[error(
+        "AZURE_STORAGE_USE_EMULATOR does not work here\nhint: set AZURE_STORAGE_ENDPOINT instead, to http://127.0.0.1:10000/ACCOUNT"
+    )]
+    Emulator,
+    #[error("The object store gives no key with which the broker could sign: {0}")]
+    Key(String),
     /// Shown without the layers above its cause, which repeat it.
     #[error("The object store does not work: {}", cause_of(.0))]
     Store(object_store::Error),
     #[error("The object store's credentials cannot be used to sign requests")]
     Sign,
-    #[error("The object store returned other bytes than were written")]
-    Changed,
+    #[error("The object store does not have what was written")]
+    Lost,
+    /// Of what notebooks and workers do.
+    #[error(transparent)]
+    Client(#[from] LinkError),
 }
 
 impl From<object_store::Error> for ObjectsError {
@@ -70,24 +75,28 @@ fn cause_of(error: &object_store::Error) -> String {
 }
 
 pub(crate) struct Objects {
-    store: AmazonS3,
+    provider: Box<dyn Provider>,
     prefix: Path,
+    ca_file: Option<PathBuf>,
     pub(crate) limit_bytes: u64,
     pub(crate) room: Room,
 }
 
-/// Writes, reads and deletes an object at this address, and signs a request.
+/// Writes, reads, lists and deletes an object at this address, as notebooks, workers and the broker do.
 ///
 /// # Errors
-/// When the broker could not use the store.
+/// When the store could not be used: a [`LinkError`] if notebooks and workers could not.
 pub async fn check_objects(
     address: &ObjectAddress,
     options: &ObjectOptions,
     ca_file: Option<PathBuf>,
 ) -> anyhow::Result<()> {
-    Ok(Objects::open(address, options, ca_file, u64::MAX)?
-        .check()
-        .await?)
+    let objects = Objects::open(address, options, ca_file, u64::MAX)?;
+    match objects.check().await {
+        // As a notebook gets it.
+        Err(ObjectsError::Client(error)) => Err(error.into()),
+        checked => Ok(checked?),
+    }
 }
 
 /// What lies in the bucket.
@@ -105,87 +114,74 @@ impl Objects {
         ca_file: Option<PathBuf>,
         limit_bytes: u64,
     ) -> Result<Self, ObjectsError> {
-        let retry = RetryConfig {
-            max_retries: 2,
-            retry_timeout: PATIENCE,
-            ..RetryConfig::default()
-        };
-        let mut builder = AmazonS3Builder::new();
-        for (key, value) in options.iter() {
-            // What it does not know is for other programs.
-            if let Ok(key) = key.to_ascii_lowercase().parse() {
-                builder = builder.with_config(key, value);
-            }
-        }
-        let store = builder
-            .with_bucket_name(&address.bucket)
-            .with_http_connector(Connector { ca_file })
-            .with_retry(retry)
-            .build()
-            .map_err(ObjectsError::Settings)?;
         Ok(Self {
-            store,
+            provider: provider::open(address, options, ca_file.clone())?,
             prefix: Path::from(address.prefix.as_str()),
+            ca_file,
             limit_bytes,
             room: Room::new(limit_bytes),
         })
     }
 
-    /// Writes, reads and deletes an object.
+    /// Writes, reads, lists and deletes an object: with grants what notebooks and workers do.
     pub(crate) async fn check(&self) -> Result<(), ObjectsError> {
-        let path = self
-            .prefix
-            .clone()
-            .join(format!("check-{}", uuid::Uuid::new_v4().simple()));
-        let written = Bytes::from_static(b"Baton checks that this store works.");
-        self.store.put(&path, written.clone().into()).await?;
-        let read = self.store.get(&path).await?.bytes().await?;
-        self.sign(Method::GET, &path, None).await?;
-        self.store.delete(&path).await?;
-        match read == written {
-            true => Ok(()),
-            false => Err(ObjectsError::Changed),
+        let bytes = Bytes::from_static(b"Baton checks that this store works.");
+        let row = ObjectRow {
+            hash: baton_chunks::hash(&bytes),
+            object: uuid::Uuid::new_v4().simple().to_string(),
+            bytes: bytes.len() as u64,
+        };
+        let client = ObjectClient::new(self.ca_file.as_deref())?;
+        let grant = self.upload_grant(&row).await?;
+        client.put(vec![grant], &[(row.hash, bytes)]).await?;
+        let grant = self.download_grant(&row).await?;
+        client.get(vec![grant], |_, _| Ok(())).await?;
+        let path = self.path(&row);
+        let listed = self.list().try_next().await;
+        self.provider.store().delete(&path).await?;
+        match listed? {
+            Some(_) => Ok(()),
+            None => Err(ObjectsError::Lost),
         }
+    }
+
+    /// Whether a grant to upload fixes the length, so that the store refuses a larger object.
+    pub(crate) fn fixes_length(&self) -> bool {
+        self.provider.fixes_length()
     }
 
     /// Lets whoever has it upload so many bytes, once.
     pub(crate) async fn upload_grant(&self, to: &ObjectRow) -> Result<Grant, ObjectsError> {
-        let url = self
-            .sign(Method::PUT, &self.path(to), Some(to.bytes))
-            .await?;
-        // The length is a header of each request.
-        Ok(grant(
-            to,
-            url,
-            vec![(IF_NONE_MATCH.to_string(), "*".to_owned())],
-        ))
+        let signed = self.provider.sign_upload(&self.path(to), to.bytes).await?;
+        Ok(grant(to, signed))
     }
 
     pub(crate) async fn download_grant(&self, of: &ObjectRow) -> Result<Grant, ObjectsError> {
-        let url = self.sign(Method::GET, &self.path(of), None).await?;
-        Ok(grant(of, url, Vec::new()))
+        let signed = Signed {
+            url: self.provider.sign_download(&self.path(of)).await?,
+            headers: Vec::new(),
+        };
+        Ok(grant(of, signed))
     }
 
-    async fn sign(
+    /// In the same order. Some kinds of credentials ask their provider for each signature.
+    pub(crate) async fn upload_grants(
         &self,
-        method: Method,
-        path: &Path,
-        bytes: Option<u64>,
-    ) -> Result<reqwest::Url, ObjectsError> {
-        let Some(bytes) = bytes else {
-            return Ok(self.store.signed_url(method, path, GRANT_LIFETIME).await?);
-        };
-        let only_new = SignedUrlOptions::new()
-            .with_signed_header(IF_NONE_MATCH, HeaderValue::from_static("*"));
-        let signing = self
-            .store
-            .signed_url_opts(method.clone(), path, GRANT_LIFETIME, &only_new);
-        let url = signing.await?;
-        let credential = self.store.credentials().get_credential().await?;
-        let length = bytes.to_string();
-        let headers = [("content-length", length.as_str()), ("if-none-match", "*")];
-        presign::with_headers(&url, &method, &credential.secret_key, &headers)
-            .ok_or(ObjectsError::Sign)
+        to: Vec<ObjectRow>,
+    ) -> Result<Vec<Grant>, ObjectsError> {
+        let sign = async |row: ObjectRow| self.upload_grant(&row).await;
+        let signing = stream::iter(to).map(sign).buffered(PARALLEL);
+        signing.try_collect().await
+    }
+
+    /// As [`Self::upload_grants`].
+    pub(crate) async fn download_grants(
+        &self,
+        of: Vec<ObjectRow>,
+    ) -> Result<Vec<Grant>, ObjectsError> {
+        let sign = async |row: ObjectRow| self.download_grant(&row).await;
+        let signing = stream::iter(of).map(sign).buffered(PARALLEL);
+        signing.try_collect().await
     }
 
     /// Those of the objects that are there, with their sizes.
@@ -193,7 +189,7 @@ impl Objects {
         &self,
         rows: Vec<ObjectRow>,
     ) -> Result<Vec<(ObjectRow, Option<u64>)>, ObjectsError> {
-        let size = async |row: ObjectRow| match self.store.head(&self.path(&row)).await {
+        let size = async |row: ObjectRow| match self.provider.store().head(&self.path(&row)).await {
             Ok(meta) => Ok((row, Some(meta.size))),
             Err(object_store::Error::NotFound { .. }) => Ok((row, None)),
             Err(error) => Err(error.into()),
@@ -207,7 +203,7 @@ impl Objects {
 
     /// Whether the object is there and has the bytes that its chunk is named for.
     pub(crate) async fn is_sound(&self, row: &ObjectRow) -> Result<bool, ObjectsError> {
-        let object = match self.store.get(&self.path(row)).await {
+        let object = match self.provider.store().get(&self.path(row)).await {
             Err(object_store::Error::NotFound { .. }) => return Ok(false),
             object => object?,
         };
@@ -227,7 +223,7 @@ impl Objects {
     }
 
     pub(crate) async fn delete_paths(&self, paths: Vec<Path>) -> usize {
-        let delete = async |path: Path| match self.store.delete(&path).await {
+        let delete = async |path: Path| match self.provider.store().delete(&path).await {
             Ok(()) | Err(object_store::Error::NotFound { .. }) => 0,
             Err(error) => {
                 tracing::error!("An object cannot be deleted: {error}");
@@ -248,7 +244,7 @@ impl Objects {
             modified_ms: meta.last_modified.timestamp_millis(),
             path: meta.location,
         };
-        let all = self.store.list(Some(&self.prefix));
+        let all = self.provider.store().list(Some(&self.prefix));
         all.map_ok(listed).map_err(ObjectsError::from).boxed()
     }
 
@@ -259,12 +255,12 @@ impl Objects {
     }
 }
 
-fn grant(row: &ObjectRow, url: reqwest::Url, headers: Vec<(String, String)>) -> Grant {
+fn grant(row: &ObjectRow, signed: Signed) -> Grant {
     Grant {
         chunk: row.hash,
         bytes: row.bytes,
-        url: url.into(),
-        headers,
+        url: signed.url.into(),
+        headers: signed.headers,
     }
 }
 
@@ -276,31 +272,4 @@ fn named(meta: &ObjectMeta) -> Option<ObjectRow> {
         object: object.to_owned(),
         bytes: meta.size,
     })
-}
-
-/// The store's certificate is checked as everything else in Baton is.
-#[derive(Debug)]
-struct Connector {
-    ca_file: Option<PathBuf>,
-}
-
-impl HttpConnector for Connector {
-    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
-        let failed = |source| object_store::Error::Generic {
-            store: "S3",
-            source,
-        };
-        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
-        let tls = tls::client(self.ca_file.as_deref()).map_err(|error| failed(error.into()))?;
-        let client = reqwest::Client::builder()
-            .no_proxy()
-            .redirect(reqwest::redirect::Policy::none())
-            .https_only(allow_http.as_deref() != Some("true"))
-            .connect_timeout(CONNECT_TIMEOUT)
-            .read_timeout(PATIENCE)
-            .tls_backend_preconfigured(tls)
-            .build()
-            .map_err(|error| failed(error.into()))?;
-        Ok(HttpClient::new(client))
-    }
 }

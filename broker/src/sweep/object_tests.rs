@@ -5,7 +5,7 @@ use super::*;
 use crate::objects::{ChunkPlace, ObjectOptions};
 use baton_broker_queue::Account;
 use baton_broker_store::{Database, ObjectRow, StateRow};
-use baton_object_store_tests::Server;
+use baton_object_store_tests::{Kind, Server};
 use baton_postgres_tests::Disk;
 use baton_protocol::{Grant, api::SavedState};
 use bytes::Bytes;
@@ -25,12 +25,15 @@ impl Place {
     /// A person who uploaded a chunk and has it from a time on.
     async fn has(&self, person: &str, text: &'static str, at_ms: i64) -> ObjectRow {
         let account = account(person);
-        let row = row(text);
-        let rows = std::slice::from_ref(&row);
+        let new = row(text);
         self.store
-            .expect_objects(&account, rows, at_ms)
+            .expect_objects(&account, std::slice::from_ref(&new), at_ms)
             .await
             .unwrap();
+        // It may have a key already.
+        let own = self.store.own_objects(&account, &[new.hash]).await.unwrap();
+        let row = own[&new.hash].0.clone();
+        let rows = std::slice::from_ref(&row);
         let grant = self.objects.upload_grant(&row).await.unwrap();
         upload(&grant, Bytes::from_static(text.as_bytes())).await;
         self.store
@@ -79,7 +82,7 @@ async fn upload(grant: &Grant, bytes: Bytes) {
 #[tokio::test]
 async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
     drop(rustls::crypto::ring::default_provider().install_default());
-    let server = Server::start();
+    let servers = [Kind::S3, Kind::Azure, Kind::Google].map(Server::of);
     let postgres = baton_postgres_tests::Server::start(Disk::NoSync);
     let folder = tempfile::tempdir().unwrap();
     let sqlite = Database::Sqlite(folder.path().join("broker.db"));
@@ -87,18 +90,66 @@ async fn objects_go_with_their_last_row_and_lost_ones_are_found() {
     for (database, prefix) in [(sqlite, "one"), (postgres, "two")] {
         let store = Store::open(&database).await.unwrap();
         store.acquire_leadership().await.unwrap();
-        let address = format!("{}/{prefix}", server.address()).parse().unwrap();
-        let ChunkPlace::Objects(address) = address else {
-            panic!("{address} is no bucket");
-        };
-        let options = ObjectOptions::of(server.variables());
-        let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
-        objects.check().await.unwrap();
-        let objects = Arc::new(objects);
-        let place = Place { store, objects };
-        check(&place).await;
-        check_states(&place).await;
+        for server in &servers {
+            let objects = open(server, prefix).await;
+            let place = Place {
+                store: store.clone(),
+                objects,
+            };
+            check(&place).await;
+            check_states(&place).await;
+        }
     }
+}
+
+async fn open(server: &Server, prefix: &str) -> Arc<Objects> {
+    let address = format!("{}/{prefix}", server.address()).parse().unwrap();
+    let ChunkPlace::Objects(address) = address else {
+        panic!("{address} is no bucket");
+    };
+    let options = ObjectOptions::of(server.variables());
+    let objects = Objects::open(&address, &options, None, 1 << 20).unwrap();
+    objects.check().await.unwrap();
+    Arc::new(objects)
+}
+
+/// Also if nobody ever reports it.
+#[tokio::test]
+async fn an_upload_of_another_length_than_its_grants_is_deleted() {
+    drop(rustls::crypto::ring::default_provider().install_default());
+    let server = Server::of(Kind::Azure);
+    let folder = tempfile::tempdir().unwrap();
+    let database = Database::Sqlite(folder.path().join("broker.db"));
+    let store = Store::open(&database).await.unwrap();
+    store.acquire_leadership().await.unwrap();
+    let place = Place {
+        store,
+        objects: open(&server, "one").await,
+    };
+    let ada = account("ada");
+    let rows = ["right", "longer", "never"].map(row);
+    place.store.expect_objects(&ada, &rows, 0).await.unwrap();
+    let [right, longer, _] = &rows;
+    for (row, bytes) in [(right, 5), (longer, 3 << 20)] {
+        let grant = place.objects.upload_grant(row).await.unwrap();
+        upload(&grant, Bytes::from(vec![7; bytes])).await;
+    }
+    let check = async || check_uploads(&place.store, &place.objects).await;
+    assert_eq!(check().await.unwrap(), 1);
+    assert!(place.is_there(right).await && !place.is_there(longer).await);
+    assert_eq!(check().await.unwrap(), 0);
+    // It still counts, until its row goes.
+    assert_eq!(place.store.pending_of("ada").await.unwrap(), 3);
+    assert_eq!(place.store.pending_of("bob").await.unwrap(), 0);
+    let mut adopted = true;
+    let chunks = ChunkStore::Objects(Arc::clone(&place.objects));
+    let grant = place.objects.upload_grant(longer).await.unwrap();
+    upload(&grant, Bytes::from(vec![7; 3 << 20])).await;
+    round(&place.store, &chunks, TERMS, &mut adopted, MINUTE).await;
+    assert!(!place.is_there(longer).await);
+    assert_eq!(place.sweep(11 * MINUTE).await, 3);
+    assert_eq!(place.store.pending_of("ada").await.unwrap(), 0);
+    assert!(!place.is_there(right).await);
 }
 
 /// Also when the object was found to be damaged, and was uploaded again.
@@ -127,7 +178,9 @@ async fn check_states(place: &Place) {
     let hashes = [kept.hash];
     let held = place.store.held_objects(&eve, &hashes).await;
     assert!(held.unwrap().is_empty());
+    place.objects.delete(vec![kept.clone()]).await;
     let again = place.has("eve", "kept", 60 * MINUTE).await;
+    assert_eq!(again, kept);
     save("two").await;
     assert!(place.store.delete_state(&eve, "one").await.unwrap());
     assert_eq!(place.sweep(120 * MINUTE).await, 0);
@@ -135,6 +188,18 @@ async fn check_states(place: &Place) {
     assert!(place.store.delete_state(&eve, "two").await.unwrap());
     assert_eq!(place.sweep(180 * MINUTE).await, 1);
     assert!(!place.is_there(&again).await);
+
+    // What a course has in public, and it alone, it can be given anew.
+    let course = account("");
+    let lost = place.has("", "lost", 0).await;
+    place.store.drop_object(&lost).await.unwrap();
+    let own = place
+        .store
+        .own_objects(&course, &[lost.hash])
+        .await
+        .unwrap();
+    assert!(own.is_empty());
+    assert_eq!(place.objects.delete(vec![lost]).await, 0);
 }
 
 async fn check(place: &Place) {
@@ -148,16 +213,35 @@ async fn check(place: &Place) {
         .store
         .share_objects(&course, &ada, &hashes, 8 * MINUTE);
     sharing.await.unwrap();
+    // One that somebody may upload themselves stays theirs.
+    let other = ObjectRow {
+        object: "0".repeat(32),
+        ..public.clone()
+    };
+    let bob = account("bob");
+    let expecting = place
+        .store
+        .expect_objects(&bob, std::slice::from_ref(&other), 0);
+    expecting.await.unwrap();
+    let sharing = place.store.share_objects(&course, &bob, &hashes, 0);
+    sharing.await.unwrap();
+    let own = place.store.own_objects(&bob, &hashes).await.unwrap();
+    assert_eq!(own[&public.hash], (other, false));
+    let held = place.store.held_objects(&bob, &hashes).await.unwrap();
+    assert_eq!(held[&public.hash], public);
     // It may be uploaded, and never is.
     let never = row("never");
     let expecting = place
         .store
         .expect_objects(&ada, std::slice::from_ref(&never), 0);
     expecting.await.unwrap();
-    assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 3 + 6 + 5);
+    assert_eq!(
+        place.store.bytes_of_objects().await.unwrap(),
+        3 + 3 + 6 + 6 + 5
+    );
 
-    // Those of Ada, and the one that is not there, which is no failure.
-    assert_eq!(place.sweep(11 * MINUTE).await, 2);
+    // Those of Ada, and two that are not there, which is no failure.
+    assert_eq!(place.sweep(11 * MINUTE).await, 3);
     assert!(!place.is_there(&of_ada).await && place.is_there(&of_bob).await);
     assert!(place.is_there(&public).await);
     let held = place.store.held_objects(&ada, &hashes).await.unwrap();

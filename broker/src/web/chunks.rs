@@ -76,6 +76,12 @@ pub(super) enum ChunkError {
     InFolder,
     #[error("The object store has no room for more chunks: its limit is {limit_bytes} bytes")]
     StoreLimit { limit_bytes: u64 },
+    #[error("Chunk {hash} was announced with {bytes} bytes, and a chunk has one length")]
+    OtherLength { hash: ChunkHash, bytes: u64 },
+    #[error(
+        "One person may have at most {most} uploads under way. An upload that was not completed counts for ten minutes"
+    )]
+    TooManyUploads { most: u64 },
     #[error("The broker cannot use its object store at the moment")]
     Objects(#[from] ObjectsError),
     #[error("The request ended inside a chunk")]
@@ -146,6 +152,7 @@ impl IntoResponse for ChunkError {
             | Self::TooLarge { .. }
             | Self::TooMany
             | Self::TooManyNames { .. }
+            | Self::OtherLength { .. }
             | Self::Cut
             | Self::Request(_)
             | Self::Nobody => StatusCode::BAD_REQUEST,
@@ -171,7 +178,10 @@ impl IntoResponse for ChunkError {
                 tracing::error!("{self}\nhint: {}", problem.hint());
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            Self::Ending | Self::NoBroker { .. } => StatusCode::SERVICE_UNAVAILABLE,
+            // Whoever asks tries again.
+            Self::TooManyUploads { .. } | Self::Ending | Self::NoBroker { .. } => {
+                StatusCode::SERVICE_UNAVAILABLE
+            }
             Self::OfBroker { status, .. } => *status,
         };
         (status, self.to_string()).into_response()

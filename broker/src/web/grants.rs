@@ -22,7 +22,7 @@ use baton_broker_queue::Account;
 use baton_broker_store::ObjectRow;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grants, decode, encode};
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::{BTreeMap, BTreeSet, HashMap},
     sync::Arc,
 };
 
@@ -30,6 +30,9 @@ use std::{
 const MOST_GRANTS: usize = 256;
 /// Each is read by the broker, which is slow and rare.
 const MOST_DAMAGED: usize = 32;
+/// Uploads of one person that may be under way where the store does not fix their length. Somewhat more, if requests
+/// arrive at the same moment.
+const MOST_OPEN: u64 = 1024;
 
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
@@ -58,10 +61,7 @@ async fn grant_uploads(
         return Err(ChunkError::TooLarge { bytes });
     }
     let rows = expect(&shared, objects, &account, &wanted).await?;
-    let mut grants = Vec::with_capacity(rows.len());
-    for row in &rows {
-        grants.push(objects.upload_grant(row).await?);
-    }
+    let grants = objects.upload_grants(rows).await?;
     Ok(encode(&Grants::Store { grants }))
 }
 
@@ -75,6 +75,14 @@ async fn expect(
     let store = &shared.store;
     let hashes: Vec<ChunkHash> = wanted.keys().copied().collect();
     let own = store.own_objects(account, &hashes).await?;
+    has_announced_lengths(&own, wanted)?;
+    let begun = wanted.keys().filter(|hash| !own.contains_key(hash)).count() as u64;
+    if begun > 0
+        && !objects.fixes_length()
+        && store.pending_of(&account.owner).await? + begun > MOST_OPEN
+    {
+        return Err(ChunkError::TooManyUploads { most: MOST_OPEN });
+    }
     let is_counted = |hash: &ChunkHash, bytes: u64| {
         let row = own.get(hash);
         row.is_some_and(|(row, is_stored)| *is_stored || row.bytes >= bytes)
@@ -102,8 +110,27 @@ async fn expect(
         .collect();
     store.expect_objects(account, &expected, unix_ms()).await?;
     let own = store.own_objects(account, &hashes).await?;
+    has_announced_lengths(&own, wanted)?;
     let pending = own.into_values().filter(|(_, is_stored)| !is_stored);
     Ok(pending.map(|(row, _)| row).collect())
+}
+
+/// A chunk has one length. Whoever names another one for an upload that they may still make would get a second
+/// object for the same quota.
+fn has_announced_lengths(
+    own: &HashMap<ChunkHash, (ObjectRow, bool)>,
+    wanted: &BTreeMap<ChunkHash, u64>,
+) -> Result<(), ChunkError> {
+    let is_other = |(hash, (row, is_stored)): &(&ChunkHash, &(ObjectRow, bool))| {
+        !is_stored && wanted.get(hash).is_some_and(|bytes| *bytes != row.bytes)
+    };
+    match own.iter().find(is_other) {
+        None => Ok(()),
+        Some((hash, (row, _))) => Err(ChunkError::OtherLength {
+            hash: *hash,
+            bytes: row.bytes,
+        }),
+    }
 }
 
 async fn grant_downloads(
@@ -118,11 +145,9 @@ async fn grant_downloads(
     bounded(hashes.len(), MOST_GRANTS)?;
     chunks::charge(&shared, &identity, hashes.len());
     let held = shared.store.held_objects(&account, &hashes).await?;
-    let mut grants = Vec::with_capacity(hashes.len());
     // For those that the account may not read, none.
-    for row in hashes.iter().filter_map(|hash| held.get(hash)) {
-        grants.push(objects.download_grant(row).await?);
-    }
+    let rows = hashes.iter().filter_map(|hash| held.get(hash).cloned());
+    let grants = objects.download_grants(rows.collect()).await?;
     Ok(encode(&Grants::Store { grants }))
 }
 
@@ -145,7 +170,8 @@ async fn uploaded(
         match bytes {
             None => {}
             Some(bytes) if bytes == row.bytes => seen.push(row),
-            Some(_) => discard(&shared, objects, row).await?,
+            // Its row stays: until the grant has expired, it can be uploaded again.
+            Some(_) => drop(objects.delete(vec![row]).await),
         }
     }
     let store = &shared.store;

@@ -3,7 +3,8 @@
 //! A row is written before its holder may upload the object, and counts for their quota from then on. It gives them
 //! nothing until the broker has seen the object.
 //!
-//! **Invariant:** no two uploads have the same key, so deleting an object late never hits one that came after it.
+//! **Invariant:** a key is not used again once its last row is gone, so deleting an object late never hits one that came
+//! after it.
 
 use super::{
     Store, StoreError,
@@ -74,7 +75,7 @@ impl Store {
         Ok(own)
     }
 
-    /// The account may upload these. Of a chunk that it may upload already, the key stays the same.
+    /// The account may upload these. Of a chunk that it may upload already, key and length stay the same.
     pub async fn expect_objects(
         &self,
         account: &Account,
@@ -87,10 +88,8 @@ impl Store {
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
                      touched_ms = excluded.touched_ms,
                      stored = CASE WHEN chunks.object IS NULL THEN 0 ELSE chunks.stored END,
-                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 AND chunks.bytes <> excluded.bytes
-                         THEN excluded.object ELSE chunks.object END,
-                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0
-                         THEN excluded.bytes ELSE chunks.bytes END",
+                     object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END,
+                     bytes = CASE WHEN chunks.object IS NULL THEN excluded.bytes ELSE chunks.bytes END",
                 )
                 .bind(new.hash.0.as_slice())
                 .bind(&account.owner)
@@ -100,6 +99,29 @@ impl Store {
                 .bind(&new.object)
         })
         .await
+    }
+
+    /// How many objects a person may upload that the broker has not seen.
+    pub async fn pending_of(&self, owner: &str) -> Result<u64, StoreError> {
+        let pending = sql(
+            "SELECT COUNT(*) AS pending FROM chunks WHERE stored = 0 AND owner = ?
+             AND object IS NOT NULL",
+        )
+        .bind(owner);
+        let rows = self.fetch(pending).await?;
+        rows.first().map_or(Ok(0), |row| count(row.get("pending")?))
+    }
+
+    /// What anybody may upload and the broker has not seen, and who.
+    pub async fn pending_objects(&self) -> Result<Vec<(ObjectRow, String)>, StoreError> {
+        let pending = sql(
+            "SELECT hash, bytes, object, owner FROM chunks WHERE stored = 0
+             AND object IS NOT NULL",
+        );
+        let rows = self.fetch(pending).await?;
+        rows.iter()
+            .map(|row| Ok((object(row)?, row.get("owner")?)))
+            .collect()
     }
 
     /// The broker has seen these.
@@ -121,7 +143,8 @@ impl Store {
         .await
     }
 
-    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term.
+    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term. What it may
+    /// upload itself stays as it is, because a grant for that may still be good.
     pub async fn share_objects(
         &self,
         from: &Account,
@@ -136,8 +159,9 @@ impl Store {
                      WHERE hash = ? AND owner = ? AND course = ? AND stored = 1 AND object IS NOT NULL
                      ON CONFLICT (hash, owner, course) DO UPDATE SET
                      touched_ms = excluded.touched_ms, stored = 1,
-                     bytes = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.bytes ELSE chunks.bytes END,
-                     object = CASE WHEN chunks.object IS NULL OR chunks.stored = 0 THEN excluded.object ELSE chunks.object END",
+                     bytes = CASE WHEN chunks.object IS NULL THEN excluded.bytes ELSE chunks.bytes END,
+                     object = CASE WHEN chunks.object IS NULL THEN excluded.object ELSE chunks.object END
+                     WHERE chunks.object IS NULL OR chunks.stored = 1",
                 )
                 .bind(&to.owner)
                 .bind(&to.course)
@@ -149,17 +173,28 @@ impl Store {
         .await
     }
 
-    /// Nobody holds this object any more: it is not there, or holds something else. What saved states name of it is
-    /// known, so that it is kept when it is uploaded again.
+    /// The object is not there, or holds something else. A person who held it alone may upload it again, to the same
+    /// key, because a grant for that may still be good. Otherwise nobody holds it any more. What saved states name of it
+    /// is known, so that it is kept when it is uploaded again.
     pub async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
         let of = |statement: &'static str| {
             sql(statement)
                 .bind(gone.hash.0.as_slice())
                 .bind(&gone.object)
         };
-        let forgotten = of("DELETE FROM chunks WHERE hash = ? AND object = ? AND of_states = 0");
-        let lost = of("UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ?");
-        self.writer().await?.apply(vec![forgotten, lost]).await
+        let pending = of(
+            "UPDATE chunks SET stored = 0 WHERE hash = ? AND object = ? AND owner <> ''
+             AND (SELECT COUNT(*) FROM chunks AS held WHERE held.hash = ? AND held.object = ?) = 1",
+        )
+        .bind(gone.hash.0.as_slice())
+        .bind(&gone.object);
+        let forgotten =
+            of("DELETE FROM chunks WHERE hash = ? AND object = ? AND stored = 1 AND of_states = 0");
+        let lost = of(
+            "UPDATE chunks SET object = NULL, stored = 0 WHERE hash = ? AND object = ? AND stored = 1",
+        );
+        let statements = vec![pending, forgotten, lost];
+        self.writer().await?.apply(statements).await
     }
 
     /// Forgets those of the holders who have not touched their chunk in the meantime. Returns the objects that nobody

@@ -1,4 +1,4 @@
-//! The *object_store* transport, with a real store.
+//! The *object_store* transport, with real stores of every kind.
 
 use crate::{
     chunks::{chunk, class, fetched},
@@ -6,11 +6,13 @@ use crate::{
 };
 use baton_broker::ObjectOptions;
 use baton_chunks::hash;
-use baton_object_store_tests::Server;
+use baton_object_store_tests::{Kind, Server};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant, Grants, decode, encode};
 use baton_transport::{ChunkClient, LinkError};
 use bytes::Bytes;
 use reqwest::{Method, StatusCode};
+
+const KINDS: [Kind; 3] = [Kind::S3, Kind::Azure, Kind::Google];
 
 /// A class whose chunks are in an object store.
 struct Class {
@@ -21,8 +23,8 @@ struct Class {
 }
 
 impl Class {
-    async fn start() -> Self {
-        Self::with(Server::start(), |_| {}).await
+    async fn of(kind: Kind) -> Self {
+        Self::with(Server::of(kind), |_| {}).await
     }
 
     async fn with(server: Server, change: impl FnOnce(&mut Rules)) -> Self {
@@ -72,6 +74,16 @@ impl Class {
         request.send().await.unwrap().status()
     }
 
+    async fn download_grant(&self, person: &str, hash: ChunkHash) -> Grant {
+        let path = "/v1/chunks/grants/download";
+        let (status, body) = self.ask(person, path, encode(&vec![hash])).await;
+        assert_eq!(status, 200, "{body:?}");
+        match decode(&body).unwrap() {
+            Grants::Store { mut grants } => grants.pop().unwrap(),
+            Grants::Broker {} => panic!("the broker gives the bytes"),
+        }
+    }
+
     async fn report(&self, person: &str, hash: ChunkHash) -> Vec<ChunkHash> {
         let (status, body) = self
             .ask(person, "/v1/chunks/uploaded", encode(&vec![hash]))
@@ -81,13 +93,24 @@ impl Class {
     }
 }
 
+/// Without the signature.
+fn path(grant: &Grant) -> &str {
+    grant.url.split('?').next().unwrap()
+}
+
 fn is_unknown<T: std::fmt::Debug>(result: Result<T, LinkError>) {
     assert!(matches!(result, Err(LinkError::UnknownChunk)), "{result:?}");
 }
 
 #[tokio::test]
 async fn what_is_uploaded_comes_back_and_is_its_persons_alone() {
-    let class = Class::start().await;
+    for kind in KINDS {
+        check_uploads(kind).await;
+    }
+}
+
+async fn check_uploads(kind: Kind) {
+    let class = Class::of(kind).await;
     let ada = class.client("ada");
     let chunks: Vec<_> = (0..40)
         .map(|seed| chunk(seed, if seed == 7 { 3 } else { CHUNK_BYTES }))
@@ -116,7 +139,7 @@ async fn what_is_uploaded_comes_back_and_is_its_persons_alone() {
 
 #[tokio::test]
 async fn a_grant_is_good_for_one_chunk_of_its_length_and_once() {
-    let class = Class::start().await;
+    let class = Class::of(Kind::S3).await;
     let (hash, bytes) = chunk(1, 1000);
     let grant = class.upload_grant("ada", (hash, 1000)).await;
 
@@ -161,9 +184,177 @@ async fn a_grant_is_good_for_one_chunk_of_its_length_and_once() {
     assert_eq!(answer, StatusCode::PRECONDITION_FAILED);
 }
 
+/// Azure lets a grant create a blob, of whatever length. So the broker looks.
+#[tokio::test]
+async fn what_is_longer_than_its_grant_says_is_not_kept() {
+    let class = Class::of(Kind::Azure).await;
+    let (hash, bytes) = chunk(1, 1000);
+    let grant = class.upload_grant("ada", (hash, 1000)).await;
+    let answer = class.use_grant(Method::GET, &grant, &Bytes::new()).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+    let answer = class.use_grant(Method::DELETE, &grant, &Bytes::new()).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+    let elsewhere = Grant {
+        url: grant.url.replace(&hash.to_string(), &"0".repeat(64)),
+        ..grant.clone()
+    };
+    let answer = class.use_grant(Method::PUT, &elsewhere, &bytes).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+    for more in [
+        "&comp=block&blockid=AAAA",
+        "&comp=blocklist",
+        "&comp=metadata",
+    ] {
+        let block = Grant {
+            url: format!("{}{more}", grant.url),
+            headers: Vec::new(),
+            ..grant.clone()
+        };
+        let answer = class.use_grant(Method::PUT, &block, &bytes).await;
+        assert_eq!(answer, StatusCode::FORBIDDEN, "{more}");
+    }
+    let listing = Grant {
+        url: grant.url.replace(
+            &format!("/class/baton/{}", &hash.to_string()[..2]),
+            "/class",
+        ),
+        ..grant.clone()
+    };
+    let answer = class.use_grant(Method::GET, &listing, &Bytes::new()).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+
+    // Also what the service itself copies from elsewhere.
+    let (other, other_bytes) = chunk(2, 2000);
+    let source = class.upload_grant("ada", (other, 2000)).await;
+    let answer = class.use_grant(Method::PUT, &source, &other_bytes).await;
+    assert_eq!(answer, StatusCode::CREATED);
+    assert!(class.report("ada", other).await.is_empty());
+    let source = class.download_grant("ada", other).await;
+    let copying = Grant {
+        headers: vec![("x-ms-copy-source".to_owned(), source.url)],
+        ..grant.clone()
+    };
+    let answer = class.use_grant(Method::PUT, &copying, &Bytes::new()).await;
+    assert!(answer.is_success(), "{answer}");
+    assert_eq!(class.report("ada", hash).await, [hash]);
+
+    let longer = Bytes::from(vec![0; 9 << 20]);
+    for wrong in [longer, Bytes::from_static(b"short")] {
+        let answer = class.use_grant(Method::PUT, &grant, &wrong).await;
+        assert_eq!(answer, StatusCode::CREATED);
+        assert_eq!(class.report("ada", hash).await, [hash]);
+        is_unknown(fetched(&class.client("ada"), &[hash]).await);
+    }
+    // It was deleted, and there is still one object for the same quota.
+    let again = class.upload_grant("ada", (hash, 1000)).await;
+    assert_eq!(path(&again), path(&grant));
+    let answer = class.use_grant(Method::PUT, &again, &bytes).await;
+    assert_eq!(answer, StatusCode::CREATED);
+    assert!(class.report("ada", hash).await.is_empty());
+    let ada = class.client("ada");
+    assert_eq!(
+        fetched(&ada, &[hash]).await.unwrap(),
+        [(hash, bytes.clone())]
+    );
+    let answer = class.use_grant(Method::PUT, &again, &bytes).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+    let reading = match ada.missing(&[hash]).await {
+        Ok(missing) if missing.is_empty() => class.download_grant("ada", hash).await,
+        other => panic!("{other:?}"),
+    };
+    let writing = Grant {
+        headers: again.headers,
+        ..reading
+    };
+    let answer = class.use_grant(Method::PUT, &writing, &bytes).await;
+    assert_eq!(answer, StatusCode::FORBIDDEN);
+}
+
+/// The answer to the first upload was lost, and no store overwrites.
+#[tokio::test]
+async fn what_has_arrived_before_is_not_sent_in_vain() {
+    for kind in [Kind::S3, Kind::Azure] {
+        let class = Class::of(kind).await;
+        let chunks: Vec<_> = (0..8).map(|seed| chunk(seed, 1000)).collect();
+        for (hash, bytes) in &chunks[..6] {
+            let grant = class.upload_grant("ada", (*hash, 1000)).await;
+            let answer = class.use_grant(Method::PUT, &grant, bytes).await;
+            assert!(answer.is_success());
+        }
+        let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+        let ada = class.client("ada");
+        ada.put(&chunks).await.unwrap();
+        assert_eq!(fetched(&ada, &hashes).await.unwrap(), chunks);
+    }
+}
+
+/// Each might be longer than its grant says, until the broker looks.
+#[tokio::test]
+async fn uploads_that_are_under_way_are_bounded_where_their_length_is_not_fixed() {
+    let class = Class::of(Kind::Azure).await;
+    let names = |from: u32, to: u32| -> Vec<(ChunkHash, u64)> {
+        let name = |number: u32| (hash(&number.to_be_bytes()), 4);
+        (from..to).map(name).collect()
+    };
+    let path = "/v1/chunks/grants/upload";
+    let mut given = Vec::new();
+    for batch in 0..4 {
+        let names = encode(&names(256 * batch, 256 * (batch + 1)));
+        let (status, body) = class.ask("ada", path, names).await;
+        assert_eq!(status, 200);
+        if let Grants::Store { grants } = decode(&body).unwrap() {
+            given.extend(grants);
+        }
+    }
+    assert_eq!(given.len(), 1024);
+    let one_more = encode(&names(1024, 1025));
+    let (status, body) = class.ask("ada", path, one_more.clone()).await;
+    let text = String::from_utf8_lossy(&body);
+    assert_eq!(status, 503);
+    assert!(text.contains("at most 1024 uploads under way"), "{text}");
+    // Those that are under way can be begun again.
+    let again = encode(&names(0, 256));
+    assert_eq!(class.ask("ada", path, again).await.0, 200);
+    // Others are not concerned, and each upload that ends makes room.
+    assert_eq!(class.ask("bob", path, one_more.clone()).await.0, 200);
+    let bytes = Bytes::copy_from_slice(&7_u32.to_be_bytes());
+    let hash = hash(&bytes);
+    let grant = given.iter().find(|grant| grant.chunk == hash).unwrap();
+    let answer = class.use_grant(Method::PUT, grant, &bytes).await;
+    assert!(answer.is_success());
+    assert!(class.report("ada", hash).await.is_empty());
+    assert_eq!(class.ask("ada", path, one_more).await.0, 200);
+}
+
+/// Otherwise each length would be another object, for the quota of one.
+#[tokio::test]
+async fn a_chunk_has_one_length() {
+    let class = Class::of(Kind::Azure).await;
+    let (hash, bytes) = chunk(1, 1000);
+    let grant = class.upload_grant("ada", (hash, 1000)).await;
+    for length in [999, 1001] {
+        let path = "/v1/chunks/grants/upload";
+        let (status, body) = class.ask("ada", path, encode(&vec![(hash, length)])).await;
+        let text = String::from_utf8_lossy(&body);
+        assert_eq!(status, 400);
+        assert!(text.contains("was announced with 1000 bytes"), "{text}");
+    }
+    // It is nobody else's concern.
+    class.upload_grant("bob", (hash, 999)).await;
+    let answer = class.use_grant(Method::PUT, &grant, &bytes).await;
+    assert!(answer.is_success());
+    assert!(class.report("ada", hash).await.is_empty());
+}
+
 #[tokio::test]
 async fn whoever_uploads_other_bytes_harms_only_themselves() {
-    let class = Class::start().await;
+    for kind in KINDS {
+        check_other_bytes(kind).await;
+    }
+}
+
+async fn check_other_bytes(kind: Kind) {
+    let class = Class::of(kind).await;
     let (hash, bytes) = chunk(1, 1000);
     let grant = class.upload_grant("ada", (hash, 1000)).await;
     let false_bytes = Bytes::from(vec![9; 1000]);
@@ -181,8 +372,10 @@ async fn whoever_uploads_other_bytes_harms_only_themselves() {
 
     assert!(ada.missing(&[hash]).await.unwrap().is_empty());
     is_unknown(fetched(&ada, &[hash]).await);
-    // The broker has seen it and wants the chunk again.
+    // The broker has seen it and wants the chunk again, at the same place: the first grant is still good for that.
     assert_eq!(ada.missing(&[hash]).await.unwrap(), [hash]);
+    let again = class.upload_grant("ada", (hash, 1000)).await;
+    assert_eq!(path(&again), path(&grant));
     ada.put(&[(hash, bytes.clone())]).await.unwrap();
     assert_eq!(
         fetched(&ada, &[hash]).await.unwrap(),
@@ -199,7 +392,13 @@ async fn whoever_uploads_other_bytes_harms_only_themselves() {
 
 #[tokio::test]
 async fn what_may_be_uploaded_counts_as_if_it_were_there() {
-    let class = Class::with(Server::start(), |rules| {
+    for kind in KINDS {
+        check_quotas(kind).await;
+    }
+}
+
+async fn check_quotas(kind: Kind) {
+    let class = Class::with(Server::of(kind), |rules| {
         rules.person_limit_bytes = Some(2 << 20);
         rules.blob_limit_bytes = 3 << 20;
     })
@@ -239,7 +438,13 @@ async fn what_may_be_uploaded_counts_as_if_it_were_there() {
 
 #[tokio::test]
 async fn a_store_that_is_killed_and_comes_back_is_waited_for() {
-    let mut class = Class::start().await;
+    for kind in KINDS {
+        check_return(kind).await;
+    }
+}
+
+async fn check_return(kind: Kind) {
+    let mut class = Class::of(kind).await;
     let ada = class.client("ada");
     let chunks: Vec<_> = (0..40).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
@@ -293,8 +498,22 @@ async fn a_store_that_is_full_still_gives_what_it_has() {
 }
 
 #[tokio::test]
+async fn a_container_that_is_full_still_gives_what_it_has() {
+    let class = Class::with(Server::start_small_azure(8), |_| {}).await;
+    let ada = class.client("ada").with_patience(std::time::Duration::ZERO);
+    let chunks: Vec<_> = (0..40).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
+    let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+    ada.put(&chunks[..4]).await.unwrap();
+    let error = ada.put(&chunks[4..]).await.unwrap_err();
+    // This one has words of its own for it.
+    let text = error.to_string();
+    assert!(text.contains("MemoryExtentStoreAtSizeLimit"), "{text}");
+    assert_eq!(fetched(&ada, &hashes[..4]).await.unwrap(), chunks[..4]);
+}
+
+#[tokio::test]
 async fn a_broker_with_an_object_store_takes_no_bytes() {
-    let class = Class::start().await;
+    let class = Class::of(Kind::S3).await;
     let (hash, bytes) = chunk(1, 10);
     let url = format!("{}/v1/chunks", class.broker.dial.address);
     let mut body = 10_u32.to_be_bytes().to_vec();

@@ -7,6 +7,7 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started},
 };
 use baton_broker::{ObjectOptions, Person, Role};
+use baton_object_store_tests::Kind;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, Outcome,
@@ -51,9 +52,15 @@ async fn what_staff_publish_their_course_has_and_nobody_else() {
 #[tokio::test]
 async fn what_staff_publish_from_an_object_store_their_course_has_and_nobody_else() {
     let server = Server::start(Disk::NoSync);
-    let objects = baton_object_store_tests::Server::start();
-    for database in [None, Some(server.url())] {
-        let objects = (objects.address(), ObjectOptions::of(objects.variables()));
+    let kinds = [
+        (Kind::S3, None),
+        (Kind::S3, Some(server.url())),
+        (Kind::Azure, None),
+        (Kind::Google, None),
+    ];
+    for (kind, database) in kinds {
+        let store = baton_object_store_tests::Server::of(kind);
+        let objects = (store.address(), ObjectOptions::of(store.variables()));
         from_published_to_withdrawn(Rules {
             objects: Some(objects),
             ..rules(database)

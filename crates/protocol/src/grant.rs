@@ -19,7 +19,7 @@ pub enum Grants {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     pub chunk: ChunkHash,
-    /// Of the chunk; the store accepts no other number.
+    /// Of the chunk. The store accepts no other number, or the broker deletes what has another.
     pub bytes: u64,
     /// Signed: whoever knows it can make the request until it expires.
     pub url: String,

@@ -47,7 +47,7 @@ impl ChunkClient {
             api: Api::new(dial)?,
             party: Vec::new(),
             patience: PATIENCE,
-            objects: ObjectClient::new(dial)?,
+            objects: ObjectClient::new(dial.ca_file.as_deref())?,
             by_broker: Arc::default(),
         })
     }
@@ -157,16 +157,21 @@ impl ChunkClient {
             let put = self.put_batch(chunks).await;
             return put.map_err(|error| self.ask_again_after(error));
         };
-        self.objects.put(grants, chunks).await?;
+        let put = self.objects.put(grants, chunks).await;
+        if !matches!(put, Ok(()) | Err(LinkError::ObjectRefused { .. })) {
+            return put;
+        }
+        // An earlier attempt may have arrived, whose answer did not. A store refuses to overwrite it, each in its own
+        // words, and the broker sees whether it is complete.
         let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
         let answer = self.once("/v1/chunks/uploaded", encode(&hashes)).await?;
         let lost: Vec<ChunkHash> = decode(&answer)?;
         match lost.is_empty() {
             true => Ok(()),
-            false => Err(LinkError::ObjectStore {
+            false => put.and(Err(LinkError::ObjectStore {
                 host: "the broker's address of it".to_owned(),
                 reason: "it does not have what was uploaded".to_owned(),
-            }),
+            })),
         }
     }
 

@@ -43,6 +43,9 @@ pub enum LinkError {
     /// The object store, which notebook and worker use directly, cannot be reached or is too busy.
     #[error("The object store at {host} cannot be used: {reason}")]
     ObjectStore { host: String, reason: String },
+    /// Nothing was sent, because whoever answers there may be somebody else.
+    #[error("There is no safe connection to the object store at {host}: {problem}")]
+    UnsafeStore { host: String, problem: TlsProblem },
     /// It does not accept what the broker has signed; the grant may have expired.
     #[error("The object store at {host} refused the broker's grant ({status} {code})")]
     ObjectRefused {
@@ -110,7 +113,10 @@ impl LinkError {
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
-            Self::StoreFull { .. } | Self::Certificate { .. } | Self::ObjectRefused { .. } => true,
+            Self::StoreFull { .. }
+            | Self::Certificate { .. }
+            | Self::UnsafeStore { .. }
+            | Self::ObjectRefused { .. } => true,
             Self::Status { status, .. } => *status >= 500,
             error => error.is_transient(),
         }
@@ -167,6 +173,17 @@ impl TlsProblem {
                 "begin `broker_address` (BATON_BROKER_ADDRESS) with http:// if that is intended, or give the broker a certificate"
             }
             Self::Revoked | Self::Other(_) => "ask the operator of the broker",
+        }
+    }
+
+    /// The same where it is an object store that is not safe.
+    #[must_use]
+    pub fn hint_for_store(&self) -> &'static str {
+        match self {
+            Self::UnknownAuthority => {
+                "set `ca_file` (BATON_CA_FILE) on this machine to a file with the authorities of the broker and of the object store"
+            }
+            _ => "tell the operator of the object store; also check this machine's clock",
         }
     }
 }

@@ -28,4 +28,5 @@ pub use connection::{Connection, connect};
 pub use dial::Dial;
 pub use errors::LinkError;
 pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};
+pub use objects::ObjectClient;
 pub use token::Token;

@@ -3,14 +3,14 @@
 //! **Invariant:** nothing is sent anywhere but to the address of a grant, which is good for one chunk and a few minutes;
 //! no redirect is followed, and the broker's token stays here.
 
-use std::time::Duration;
+use std::{path::Path, time::Duration};
 
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url, redirect::Policy};
 
-use crate::{Dial, LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
+use crate::{LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
 
 /// How long the store may send no byte of an answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
@@ -18,23 +18,29 @@ const READ_TIMEOUT: Duration = Duration::from_secs(60);
 /// Chunks under way at a time, which are in memory.
 const PARALLEL: usize = 8;
 
+/// What Azure answers where the others answer 412: the object is there already.
+const EXISTS: &str = "BlobAlreadyExists";
+
 /// How much of a refusal is read.
 const LONGEST_REFUSAL: usize = 16 << 10;
 
 #[derive(Debug, Clone)]
-pub(crate) struct ObjectClient {
+pub struct ObjectClient {
     client: Client,
 }
 
 impl ObjectClient {
     /// The store's certificate is checked as the broker's.
-    pub(crate) fn new(dial: &Dial) -> Result<Self, LinkError> {
+    ///
+    /// # Errors
+    /// When the file cannot be used.
+    pub fn new(ca_file: Option<&Path>) -> Result<Self, LinkError> {
         let client = Client::builder()
             .no_proxy()
             .redirect(Policy::none())
             .connect_timeout(CONNECT_TIMEOUT)
             .read_timeout(READ_TIMEOUT)
-            .tls_backend_preconfigured(tls::client(dial.ca_file.as_deref())?)
+            .tls_backend_preconfigured(tls::client(ca_file)?)
             .build();
         match client {
             Ok(client) => Ok(Self { client }),
@@ -44,8 +50,12 @@ impl ObjectClient {
         }
     }
 
-    /// Uploads the chunks that have a grant.
-    pub(crate) async fn put(
+    /// Uploads the chunks that have a grant. If the store refuses one, because it may have it already, the others are
+    /// uploaded all the same.
+    ///
+    /// # Errors
+    /// When the store cannot be used, is full, or refuses a grant.
+    pub async fn put(
         &self,
         grants: Vec<Grant>,
         chunks: &[(ChunkHash, Bytes)],
@@ -59,22 +69,29 @@ impl ObjectClient {
                 _ => Err(LinkError::Answer("a grant is for another chunk")),
             }
         };
-        let uploads = stream::iter(grants).map(put).buffer_unordered(PARALLEL);
-        uploads.try_collect().await
+        let mut uploads = stream::iter(grants).map(put).buffer_unordered(PARALLEL);
+        let mut refused = Ok(());
+        while let Some(uploaded) = uploads.next().await {
+            match uploaded {
+                Err(LinkError::ObjectRefused { .. }) if refused.is_err() => {}
+                Err(error @ LinkError::ObjectRefused { .. }) => refused = Err(error),
+                uploaded => uploaded?,
+            }
+        }
+        refused
     }
 
     async fn put_one(&self, grant: &Grant, bytes: Bytes) -> Result<(), LinkError> {
         let request = self.request(Method::PUT, grant)?.body(Body::from(bytes));
-        match self.send(request, grant).await {
-            // An earlier attempt arrived, whose answer did not.
-            Err(LinkError::ObjectRefused { status: 412, .. }) => Ok(()),
-            answer => answer.map(drop),
-        }
+        self.send(request, grant).await.map(drop)
     }
 
     /// Fetches and verifies all of these chunks; `each` gets every one once, in order, also when the rest does not
     /// arrive.
-    pub(crate) async fn get(
+    ///
+    /// # Errors
+    /// When the store cannot be used, refuses a grant, or does not have a chunk.
+    pub async fn get(
         &self,
         grants: Vec<Grant>,
         mut each: impl FnMut(ChunkHash, Bytes) -> Result<(), LinkError>,
@@ -142,6 +159,7 @@ impl ObjectClient {
         }
         let status = status.as_u16();
         match status {
+            _ if code == EXISTS => Err(LinkError::ObjectRefused { host, status, code }),
             // Of a conflict with another upload of the same object, S3 says the same.
             408 | 409 | 425 | 429 | 500.. => Err(LinkError::ObjectStore {
                 host,
@@ -165,16 +183,18 @@ fn host(grant: &Grant) -> String {
 }
 
 fn broke(grant: &Grant, error: reqwest::Error) -> LinkError {
-    let reason = match tls::problem(&error) {
-        Some(problem) => format!("the connection is not safe: {problem}"),
-        None if error.is_timeout() => "it does not answer".to_owned(),
-        None => cause_of(error),
-    };
     let host = host(grant);
+    if let Some(problem) = tls::problem(&error) {
+        return LinkError::UnsafeStore { host, problem };
+    }
+    let reason = match error.is_timeout() {
+        true => "it does not answer".to_owned(),
+        false => cause_of(error),
+    };
     LinkError::ObjectStore { host, reason }
 }
 
-/// The error's name in S3's answers, such as `SlowDown`.
+/// The error's name in the answers of all stores, such as `SlowDown`.
 async fn code_of(mut answer: Response) -> String {
     let mut body = Vec::new();
     while let Ok(Some(part)) = answer.chunk().await {

@@ -103,7 +103,12 @@ impl Failure {
                     "The variables of this cell could not be sent ({}). {SAFE}",
                     describe(error)
                 ),
-                AGAIN,
+                match error {
+                    TransferError::Link(LinkError::UnsafeStore { problem, .. }) => {
+                        problem.hint_for_store()
+                    }
+                    _ => AGAIN,
+                },
                 job,
             ),
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use baton_broker::{ChunkPlace, ObjectOptions, check_objects};
+use baton_broker::{ChunkPlace, ObjectKind, ObjectOptions, check_objects};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
@@ -52,11 +52,29 @@ pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
     let checked = on_a_runtime(check_objects(address, &options, ca_file));
     Some(match checked {
         Ok(()) => Finding::Good(format!("The broker can use {address}")),
-        Err(error) => Finding::wrong(
-            format!("The broker cannot use {address}: {error:#}"),
-            "check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; an address without encryption needs AWS_ALLOW_HTTP=true (docs/guides/object-store.md)",
-        ),
+        Err(error) => {
+            let fix = match error.downcast_ref() {
+                Some(LinkError::UnsafeStore { problem, .. }) => problem.hint_for_store(),
+                _ => variables_of(address.kind()),
+            };
+            Finding::wrong(format!("The broker cannot use {address}: {error:#}"), fix)
+        }
     })
+}
+
+/// What the broker's environment must have.
+fn variables_of(kind: ObjectKind) -> &'static str {
+    match kind {
+        ObjectKind::S3 => {
+            "check AWS_ENDPOINT_URL, AWS_REGION, AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY; an address without encryption needs AWS_ALLOW_HTTP=true (docs/guides/object-store.md)"
+        }
+        ObjectKind::Azure => {
+            "check AZURE_STORAGE_ACCOUNT_NAME and AZURE_STORAGE_ACCOUNT_KEY, or the roles of the identity (docs/guides/object-store.md)"
+        }
+        ObjectKind::Google => {
+            "check GOOGLE_APPLICATION_CREDENTIALS, and the roles of the service account (docs/guides/object-store.md)"
+        }
+    }
 }
 
 /// As what the broker lets this program in.

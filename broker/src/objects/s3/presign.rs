@@ -11,7 +11,7 @@ const SIGNED_HEADERS: &str = "X-Amz-SignedHeaders";
 
 /// The address, good only for requests with exactly these headers and its host; their names are in lower case.
 /// `None` if the address was not signed.
-pub(super) fn with_headers(
+pub(in crate::objects) fn with_headers(
     signed: &Url,
     method: &Method,
     secret: &str,

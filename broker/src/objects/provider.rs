@@ -1,0 +1,101 @@
+//! What differs among the kinds of object stores: how the broker signs a grant, and what the store then enforces.
+//!
+//! Every kind refuses a second upload to the same key, requests of another kind, other keys and expired grants. Not every
+//! kind can fix the length of an upload ([`Provider::fixes_length`]).
+
+use super::address::{ObjectAddress, ObjectKind, ObjectOptions};
+use super::{ObjectsError, azure::Azure, google, s3};
+use baton_transport::tls;
+use futures_util::future::BoxFuture;
+use object_store::{
+    ClientConfigKey, ClientOptions, ObjectStore, RetryConfig,
+    client::{HttpClient, HttpConnector},
+    path::Path,
+};
+use reqwest::Url;
+use std::{path::PathBuf, time::Duration};
+
+/// How long a grant is good for. Shorter than the shortest time after which a sweep may delete what it is for.
+pub(super) const GRANT_LIFETIME: Duration = Duration::from_secs(300);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
+/// How long the store may take for one request of the broker. Whoever waits for it asks again.
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// An address, and the headers that a request to it must have.
+pub(super) struct Signed {
+    pub(super) url: Url,
+    pub(super) headers: Vec<(String, String)>,
+}
+
+pub(super) trait Provider: Send + Sync {
+    /// For the requests of the broker itself.
+    fn store(&self) -> &dyn ObjectStore;
+
+    /// Whether the store refuses an upload with another length than its grant's. Where it does not, the broker looks
+    /// for such uploads itself, and bounds how many may be under way.
+    fn fixes_length(&self) -> bool;
+
+    /// Lets whoever has it upload so many bytes, once.
+    fn sign_upload<'a>(
+        &'a self,
+        path: &'a Path,
+        bytes: u64,
+    ) -> BoxFuture<'a, Result<Signed, ObjectsError>>;
+
+    fn sign_download<'a>(&'a self, path: &'a Path) -> BoxFuture<'a, Result<Url, ObjectsError>>;
+}
+
+pub(super) fn open(
+    address: &ObjectAddress,
+    options: &ObjectOptions,
+    ca_file: Option<PathBuf>,
+) -> Result<Box<dyn Provider>, ObjectsError> {
+    let (bucket, connector) = (address.bucket.as_str(), Connector { ca_file });
+    let options = options.of_kind(address.kind);
+    Ok(match address.kind {
+        ObjectKind::S3 => Box::new(s3::open(bucket, options, connector)?),
+        ObjectKind::Azure => Box::new(Azure::open(bucket, options, connector)?),
+        ObjectKind::Google => Box::new(google::open(bucket, options, connector)?),
+    })
+}
+
+pub(super) fn retry() -> RetryConfig {
+    RetryConfig {
+        max_retries: 2,
+        retry_timeout: PATIENCE,
+        ..RetryConfig::default()
+    }
+}
+
+/// The store's certificate is checked as everything else in Baton is.
+#[derive(Debug)]
+pub(super) struct Connector {
+    pub(super) ca_file: Option<PathBuf>,
+}
+
+impl Connector {
+    pub(super) fn client(&self, allow_http: bool) -> Result<reqwest::Client, object_store::Error> {
+        let failed = |source| object_store::Error::Generic {
+            store: "connection",
+            source,
+        };
+        let tls = tls::client(self.ca_file.as_deref()).map_err(|error| failed(error.into()))?;
+        reqwest::Client::builder()
+            .no_proxy()
+            .redirect(reqwest::redirect::Policy::none())
+            .https_only(!allow_http)
+            .connect_timeout(CONNECT_TIMEOUT)
+            .read_timeout(PATIENCE)
+            .tls_backend_preconfigured(tls)
+            .build()
+            .map_err(|error| failed(error.into()))
+    }
+}
+
+impl HttpConnector for Connector {
+    fn connect(&self, options: &ClientOptions) -> object_store::Result<HttpClient> {
+        let allow_http = options.get_config_value(&ClientConfigKey::AllowHttp);
+        let client = self.client(allow_http.as_deref() == Some("true"))?;
+        Ok(HttpClient::new(client))
+    }
+}
