@@ -190,6 +190,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             python: &order.python,
             private_folder: folder.path(),
             notebook_folder: order.notebook_folder.as_deref(),
+            hardware: gpu.hardware(),
             packages: packages.folder(),
             mirror: mirror.as_ref().map(|mirror| {
                 let (root, folder) = (mirror.root(), mirror.notebook_folder());
