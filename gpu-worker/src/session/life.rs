@@ -74,6 +74,31 @@ impl Walls {
         processes.find(|process| processes::innermost_number(*process) == Some(inside))
     }
 
+    /// Where memory runs out, the kernel and what it starts end first, and together.
+    fn has_kernel(&self, kernel: Pid) {
+        let Some(supervisor) = processes::parent_of(kernel) else {
+            return;
+        };
+        // It is asked once.
+        let _ = self.supervisor.set(supervisor);
+        processes::end_first(kernel);
+        let kept = self.group.as_ref().map(|group| group.keep_all_but(kernel));
+        if let Some(Err(error)) = kept {
+            tracing::warn!(%error, "A session that exceeds its memory ends without saying so");
+        }
+    }
+
+    /// A keeper is to outlive the kernel that it is a copy of.
+    pub(super) fn keep(&self, keeper: Pid) {
+        if let Some(supervisor) = self.supervisor() {
+            processes::end_as_late_as(supervisor, keeper);
+        }
+        let kept = self.group.as_ref().map(|group| group.keep(keeper));
+        if let Some(Err(error)) = kept {
+            tracing::warn!(%error, "What a cell left in its session ends with a session that exceeds its memory");
+        }
+    }
+
     async fn kernel_ended(&self) -> Option<ExitStatus> {
         let mut status = [0; 4];
         loop {
@@ -170,11 +195,10 @@ impl Life {
         }
     }
 
-    pub(super) fn has_kernel(&mut self, kernel: Pid) {
-        if let (Self::Supervised { walls, .. }, Some(parent)) = (self, processes::parent_of(kernel))
-        {
-            // It is asked once.
-            let _ = walls.supervisor.set(parent);
+    pub(super) fn has_kernel(&self, kernel: Pid) {
+        match self {
+            Self::Bare(_) => processes::end_first(kernel),
+            Self::Supervised { walls, .. } => walls.has_kernel(kernel),
         }
     }
 
