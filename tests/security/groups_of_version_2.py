@@ -52,10 +52,10 @@ def test_a_session_has_groups_with_all_limits(service: Service, new_kernel: Call
     found = {name: (group / name).read_text().strip() for name in OF_SESSION if (group / name).exists()}
     assert found == {name: value for name, value in OF_SESSION.items() if name in found}
     assert OF_SESSION.keys() - found.keys() <= WITHOUT_SWAP
-    assert (cells / "cgroup.procs").read_text().split() == [str(session.pid)]
     supervisor = session.parent()
     assert supervisor is not None
-    assert group_of(supervisor) == group / "kept"
+    wait_until(lambda: group_of(supervisor) == group / "kept", "the supervisor is kept")
+    wait_until(lambda: (cells / "cgroup.procs").read_text().split() == [str(session.pid)], "the kernel is alone")
     assert Path(f"/proc/{session.pid}/oom_score_adj").read_text() == "1000\n"
     worker = group_of(service.process("worker-0"))
     assert worker.name == "worker"

@@ -75,28 +75,40 @@ impl Walls {
     }
 
     /// Where memory runs out, the kernel and what it starts end first, and together.
-    fn has_kernel(&self, kernel: Pid) {
+    fn has_kernel(self: &Arc<Self>, kernel: Pid) {
         let Some(supervisor) = processes::parent_of(kernel) else {
             return;
         };
         // It is asked once.
         let _ = self.supervisor.set(supervisor);
         processes::end_first(kernel);
-        let kept = self.group.as_ref().map(|group| group.keep_all_but(kernel));
-        if let Some(Err(error)) = kept {
-            tracing::warn!(%error, "A session that exceeds its memory ends without saying so");
+        if let Some(group) = &self.group {
+            let mut others = group.entered();
+            others.retain(|process| *process != kernel);
+            self.keep_in_group(others);
         }
     }
 
     /// A keeper is to outlive the kernel that it is a copy of.
-    pub(super) fn keep(&self, keeper: Pid) {
+    pub(super) fn keep(self: &Arc<Self>, keeper: Pid) {
         if let Some(supervisor) = self.supervisor() {
             processes::end_as_late_as(supervisor, keeper);
         }
-        let kept = self.group.as_ref().map(|group| group.keep(keeper));
-        if let Some(Err(error)) = kept {
-            tracing::warn!(%error, "What a cell left in its session ends with a session that exceeds its memory");
+        self.keep_in_group(vec![keeper]);
+    }
+
+    /// The system takes some milliseconds to move a process into another group, in which no cell has to wait.
+    fn keep_in_group(self: &Arc<Self>, processes: Vec<Pid>) {
+        if processes.is_empty() {
+            return;
         }
+        let walls = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let kept = walls.group.as_ref().map(|group| group.keep(&processes));
+            if let Some(Err(error)) = kept {
+                tracing::warn!(%error, "What a cell left in its session ends with a session that exceeds its memory");
+            }
+        });
     }
 
     async fn kernel_ended(&self) -> Option<ExitStatus> {

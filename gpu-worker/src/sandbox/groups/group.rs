@@ -119,22 +119,22 @@ impl Group {
         self.folders.iter().map(open).collect()
     }
 
-    /// All that are in the group so far, but the kernel, outlive a session that exceeds its memory.
-    pub(crate) fn keep_all_but(&self, kernel: Pid) -> io::Result<()> {
+    /// Who would end together, where the group is divided.
+    pub(crate) fn entered(&self) -> Vec<Pid> {
+        let divided = self.folders.iter().filter(|folder| folder.is_divided());
+        divided
+            .flat_map(|folder| members(&folder.entrance()).unwrap_or_default())
+            .collect()
+    }
+
+    /// These processes outlive a session that exceeds its memory.
+    pub(crate) fn keep(&self, processes: &[Pid]) -> io::Result<()> {
         for folder in self.folders.iter().filter(|folder| folder.is_divided()) {
-            for member in members(&folder.entrance())? {
-                if member != kernel {
-                    keep(folder, member)?;
-                }
+            for process in processes {
+                keep(folder, *process)?;
             }
         }
         Ok(())
-    }
-
-    /// So does this process of the session.
-    pub(crate) fn keep(&self, process: Pid) -> io::Result<()> {
-        let mut divided = self.folders.iter().filter(|folder| folder.is_divided());
-        divided.try_for_each(|folder| keep(folder, process))
     }
 
     pub(crate) fn limits_memory(&self) -> bool {

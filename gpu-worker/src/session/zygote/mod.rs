@@ -11,6 +11,7 @@ mod trial;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -23,11 +24,15 @@ pub(crate) use self::process::Zygote;
 use self::process::ZygoteError;
 pub(super) use self::process::{Order, bytes};
 use crate::Config;
+use crate::device;
 use crate::gpu::Sharing;
 use crate::sandbox::Bubblewrap;
 
 /// Notebooks may have Pythons of their own, and each zygote has its memory. Environments come on top.
 const MOST_PYTHONS: usize = 2;
+
+/// Libraries that nobody was seen to use are loaded only where so much memory is left: twice what all known ones take.
+const MEMORY_FOR_EXPECTED: u64 = 2 << 30;
 
 /// How long a session waits for a zygote.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -51,6 +56,8 @@ pub(crate) struct Zygotes {
     ground: Ground,
     warm: Mutex<HashMap<PathBuf, watch::Sender<State>>>,
     libraries: Mutex<Libraries>,
+    /// A lesson is about to begin.
+    expects_people: AtomicBool,
     /// They make zygotes.
     tasks: Mutex<JoinSet<()>>,
 }
@@ -62,6 +69,7 @@ impl Zygotes {
             ground,
             warm: Mutex::default(),
             libraries: Mutex::new(libraries),
+            expects_people: AtomicBool::new(false),
             tasks: Mutex::default(),
         })
     }
@@ -95,11 +103,61 @@ impl Zygotes {
             warm.insert(python.to_owned(), watch::Sender::new(State::Making));
         }
         match self.make(python, &[]).await {
-            Ok(()) if !lock(&self.libraries).wanted(python).is_empty() => self.load(python),
-            Ok(()) => {}
+            Ok(()) => {
+                if self.expects_people.load(Relaxed) {
+                    self.guess(python).await;
+                }
+                if !lock(&self.libraries).wanted(python).is_empty() {
+                    self.load(python);
+                }
+            }
             Err(error) => {
                 tracing::warn!("Sessions start without a prepared process: {error}");
                 self.set(python, State::Failed);
+            }
+        }
+    }
+
+    /// A lesson is about to begin, and its first cells are to find their libraries loaded.
+    pub(crate) fn expect_people(self: &Arc<Self>) {
+        if !self.expects_people.swap(true, Relaxed) {
+            let pythons: Vec<_> = lock(&self.warm).keys().cloned().collect();
+            for python in pythons {
+                self.expect(&python);
+            }
+        }
+    }
+
+    /// Sessions of this Python are to come. Where it has no past, they will probably use what is installed.
+    pub(crate) fn expect(self: &Arc<Self>, python: &Path) {
+        let (zygotes, python) = (self.clone(), python.to_owned());
+        self.spawn(async move {
+            let state = lock(&zygotes.warm)
+                .get(&python)
+                .map(watch::Sender::subscribe);
+            let Some(mut state) = state else { return };
+            // One that is being made has no libraries.
+            let made = state
+                .wait_for(|state| !matches!(state, State::Making))
+                .await;
+            let is_warm = made.is_ok_and(|state| matches!(*state, State::Warm(_)));
+            if is_warm && zygotes.guess(&python).await {
+                zygotes.load(&python);
+            }
+        });
+    }
+
+    /// Whether more is to be loaded now.
+    async fn guess(&self, python: &Path) -> bool {
+        let has_room = device::available_bytes() >= MEMORY_FOR_EXPECTED;
+        if !has_room || lock(&self.libraries).has_past(python) {
+            return false;
+        }
+        match libraries::installed(python).await {
+            Ok(installed) => lock(&self.libraries).expect(python, installed),
+            Err(error) => {
+                tracing::warn!("Unknown which libraries {} has: {error}", python.display());
+                false
             }
         }
     }
