@@ -232,6 +232,7 @@ impl Egress {
 }
 
 /// A sandbox that waits for its network.
+#[derive(Debug)]
 pub(crate) struct Gate {
     info: UnixStream,
     go: UnixStream,

@@ -15,6 +15,7 @@ mod image;
 mod outermost;
 mod probe;
 mod python;
+mod room;
 mod sys;
 mod view;
 
@@ -41,6 +42,7 @@ pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
+pub(crate) use self::room::{Occupied, Room};
 pub(crate) use self::sys::inherit;
 use self::sys::join;
 use self::view::View;
@@ -157,10 +159,16 @@ pub(crate) struct Needs<'a> {
     pub(crate) hidden: [&'a Path; 3],
 }
 
-/// What the worker has of a session's sandbox.
-pub(crate) struct Wrapped {
+/// What a session will find inside, and where.
+pub(crate) struct Inside {
+    view: View,
     /// The path at which the session finds its mirror.
     pub(crate) mirror: Option<PathBuf>,
+}
+
+/// What the worker has of a session's sandbox.
+#[derive(Debug)]
+pub(crate) struct Wrapped {
     /// `None`: this worker may make no control groups.
     pub(crate) group: Option<Group>,
     /// What it waits at for its network.
@@ -234,13 +242,13 @@ impl Bubblewrap {
         &self.program
     }
 
-    /// Puts what `command` starts into a sandbox, with the environment that the command has so far. The session's own
-    /// program and arguments follow.
-    pub(crate) async fn wrap(
+    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
+    /// variables that are different inside.
+    pub(crate) async fn furnish(
         &self,
         command: &mut Command,
         needs: Needs<'_>,
-    ) -> Result<Wrapped, SandboxError> {
+    ) -> Result<Inside, SandboxError> {
         let mut view = self.view(needs.python).await?;
         if self.is_of_image(needs.python) {
             Image::settle(command, &self.inside(needs.python));
@@ -269,7 +277,23 @@ impl Bubblewrap {
         if !self.groups.has(Controller::Processes) {
             command.env(PROCESS_LIMIT, self.limits.processes.to_string());
         }
-        self.enter(command, &view)?;
+        Ok(Inside { view, mirror })
+    }
+
+    /// Puts what `command` starts into a sandbox. The session's own program and arguments follow.
+    pub(crate) fn wrap(
+        &self,
+        command: &mut Command,
+        inside: &Inside,
+    ) -> Result<Wrapped, SandboxError> {
+        let wrapped = self.around(command)?;
+        command.args(inside.view.arguments());
+        Ok(wrapped)
+    }
+
+    /// The same without a view.
+    fn around(&self, command: &mut Command) -> Result<Wrapped, SandboxError> {
+        self.walls(command)?;
         let gate = match &self.egress {
             Some(egress) => Some(egress.hold(command)?),
             None => None,
@@ -278,11 +302,7 @@ impl Bubblewrap {
         if let Some(group) = &group {
             join(command, group.doors()?);
         }
-        Ok(Wrapped {
-            mirror,
-            group,
-            gate,
-        })
+        Ok(Wrapped { group, gate })
     }
 
     /// Variables that name folders which no sandbox has.
@@ -362,15 +382,18 @@ impl Bubblewrap {
     }
 
     fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
+        self.walls(command)?;
+        command.args(view.arguments());
+        Ok(())
+    }
+
+    fn walls(&self, command: &mut Command) -> io::Result<()> {
         let filter: OwnedFd = filter::file()?;
         command.args(WALLS);
         if self.network != NetworkChoice::Host {
             command.arg("--unshare-net");
         }
-        command
-            .arg("--seccomp")
-            .arg(filter.as_raw_fd().to_string())
-            .args(view.arguments());
+        command.arg("--seccomp").arg(filter.as_raw_fd().to_string());
         inherit(command, vec![filter]);
         Ok(())
     }
@@ -402,7 +425,6 @@ type Variable<'a> = (&'a OsStr, Option<&'a OsStr>);
 #[allow(clippy::unwrap_used)]
 mod tests {
     use std::collections::BTreeSet;
-    use std::process::Stdio;
 
     use super::*;
 
@@ -440,18 +462,15 @@ mod tests {
             hidden: [folder.path(); 3],
         };
         let mut command = Command::new(bubblewrap.program());
-        let _wrapped = bubblewrap.wrap(&mut command, needs()).await.unwrap();
+        let inside = bubblewrap.furnish(&mut command, needs()).await.unwrap();
+        let _wrapped = bubblewrap.wrap(&mut command, &inside).unwrap();
         let look = "find /dev -name '*nvidia*' ! -type d";
         let printed = command.args(["--", "/bin/sh", "-c", look]).output().await;
         let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
         let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
 
-        let mut command = Command::new(bubblewrap.program());
-        let _wrapped = bubblewrap.wrap(&mut command, needs()).await.unwrap();
-        let holder = Holder::start(&mut command).unwrap();
-        let outermost = Outermost::spawn(command.stderr(Stdio::null())).unwrap();
-        drop(command);
-        let entrance = holder.entrance(bubblewrap, &outermost).await.unwrap();
+        let room = bubblewrap.room().unwrap();
+        let (entrance, _occupied) = room.occupy(bubblewrap, &inside).await.unwrap();
         let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
         let mut of_fork = BTreeSet::new();
         for place in ["dev", "dev/nvidia-caps"] {

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::net::UnixStream;
 
 use crate::processes;
-use crate::sandbox::{Carrier, Group, Outermost};
+use crate::sandbox::{Carrier, Group, Occupied, Outermost};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -179,13 +179,16 @@ impl Life {
     }
 
     /// The `holder` is bubblewrap's command, and the supervisor has entered.
-    pub(super) fn entered(
-        outermost: Outermost,
-        holder: Pid,
-        report: UnixStream,
-        group: Option<Group>,
-    ) -> Self {
-        Self::supervised(Some(Sandbox::new(outermost, Some(holder))), report, group)
+    pub(super) fn entered(occupied: Occupied, holder: Pid, report: UnixStream) -> Self {
+        let Occupied {
+            outermost,
+            group,
+            carrier,
+        } = occupied;
+        let sandbox = Sandbox::new(outermost, Some(holder));
+        let mut life = Self::supervised(Some(sandbox), report, group);
+        life.has_network(carrier);
+        life
     }
 
     /// There is no sandbox.

@@ -18,7 +18,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 
 use super::launch::{self, Launch, Launched};
-use super::zygote::Zygote;
+use super::zygote::{Zygote, ZygoteError};
 use super::{Keepers, LAST_BREATH, Session, SessionLog, environment};
 use crate::Config;
 use crate::gpu::{Place, Sharing};
@@ -91,6 +91,8 @@ pub(crate) enum StartError {
     Sandbox(#[from] SandboxError),
     #[error("Failed to watch the files that the session opens")]
     Watch(#[source] std::io::Error),
+    #[error("Failed to prepare a session")]
+    Spare(#[source] ZygoteError),
     #[error("Failed to fork a session")]
     Fork(#[source] std::io::Error),
     #[error("Failed to start {python}")]
@@ -198,12 +200,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             }),
             hidden: [runtime_folder, &config.mirrors, &config.cache],
         };
-        let mut wrapped = sandbox.wrap(&mut command, needs).await?;
-        if let (Some(mirror), Some(place)) = (&mirror, &wrapped.mirror) {
+        let mut inside = sandbox.furnish(&mut command, needs).await?;
+        if let (Some(mirror), Some(place)) = (&mirror, &inside.mirror) {
             working_folder = moved(&working_folder, mirror.root(), place);
         }
-        mirror_place = wrapped.mirror.take();
-        walls = Some((sandbox, wrapped));
+        mirror_place = inside.mirror.take();
+        walls = Some((sandbox, inside));
     }
     if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
         command

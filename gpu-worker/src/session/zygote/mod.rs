@@ -7,6 +7,7 @@
 
 mod libraries;
 mod process;
+mod spare;
 mod trial;
 
 use std::collections::HashMap;
@@ -20,9 +21,9 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::libraries::Libraries;
-pub(crate) use self::process::Zygote;
-use self::process::ZygoteError;
 pub(super) use self::process::{Order, bytes};
+pub(crate) use self::process::{Zygote, ZygoteError};
+pub(crate) use self::spare::Spare;
 use crate::Config;
 use crate::device;
 use crate::gpu::Sharing;
@@ -53,24 +54,25 @@ enum State {
 }
 
 pub(crate) struct Zygotes {
-    ground: Ground,
     warm: Mutex<HashMap<PathBuf, watch::Sender<State>>>,
     libraries: Mutex<Libraries>,
     /// A lesson is about to begin.
     expects_people: AtomicBool,
-    /// They make zygotes.
+    /// They make zygotes, and what the next sessions need.
     tasks: Mutex<JoinSet<()>>,
+    /// It goes last, because the sandbox waits for the groups of what is in the other fields.
+    ground: Ground,
 }
 
 impl Zygotes {
     pub(crate) fn open(ground: Ground) -> Arc<Self> {
         let libraries = Libraries::open(&ground.config);
         Arc::new(Self {
-            ground,
             warm: Mutex::default(),
             libraries: Mutex::new(libraries),
             expects_people: AtomicBool::new(false),
             tasks: Mutex::default(),
+            ground,
         })
     }
 
@@ -162,11 +164,13 @@ impl Zygotes {
         }
     }
 
-    /// Looks at which libraries a session has loaded, so that later sessions find them loaded.
+    /// A session has run a cell. Looks at which libraries it has loaded, so that later sessions find them loaded, and
+    /// prepares what the next one needs, which would have taken processor time from that cell.
     pub(crate) fn learn(self: &Arc<Self>, python: &Path, kernel: Pid) {
         if !self.ground.config.warm_starts {
             return;
         }
+        self.prepare_next(python);
         let has_news = lock(&self.libraries).learn(python, kernel);
         let state = lock(&self.warm)
             .get(python)
@@ -176,6 +180,22 @@ impl Zygotes {
             Some(State::Warm(zygote)) if has_news || !zygote.is_alive() => self.load(python),
             Some(_) => {}
         }
+    }
+
+    /// Prepares what the next session of this Python needs, in the background.
+    pub(crate) fn prepare_next(self: &Arc<Self>, python: &Path) {
+        let state = lock(&self.warm)
+            .get(python)
+            .map(|state| state.borrow().clone());
+        let Some(State::Warm(zygote)) = state else {
+            return;
+        };
+        let sandbox = self.ground.sandbox.clone();
+        self.spawn(async move {
+            if let Err(error) = zygote.prepare_next(sandbox.as_deref()).await {
+                tracing::warn!("The next session starts without preparation: {error}");
+            }
+        });
     }
 
     /// In the background.
@@ -205,7 +225,11 @@ impl Zygotes {
         });
     }
 
-    async fn make(&self, python: &Path, libraries: &[String]) -> Result<(), ZygoteError> {
+    async fn make(
+        self: &Arc<Self>,
+        python: &Path,
+        libraries: &[String],
+    ) -> Result<(), ZygoteError> {
         let zygote = Zygote::start(&self.ground, python, libraries).await?;
         trial::run(&self.ground, python, &zygote).await?;
         if !libraries.is_empty() {
@@ -215,6 +239,7 @@ impl Zygotes {
             );
         }
         self.set(python, State::Warm(Arc::new(zygote)));
+        self.prepare_next(python);
         Ok(())
     }
 
