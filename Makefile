@@ -71,7 +71,7 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.azurite $(VENV)/.requirements-cud
 # that takes seconds to load is loaded by one of the two.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.requirements-kubernetes $(VENV)/.suites $(VENV)/.hub $(VENV)/.azurite $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
-	scripts/install-system-packages network sandbox slurm gridengine containers
+	scripts/install-system-packages network sandbox guest slurm gridengine containers
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
 

@@ -16,7 +16,7 @@ from typing import Any
 import psutil
 import pytest
 from end_to_end import Kernel, Service
-from end_to_end.place import SANDBOX
+from end_to_end.place import SANDBOX, has_words
 from end_to_end.root_images import make_image
 from end_to_end.service import BINARY, on_small_disk, run_binary
 from end_to_end.waiting import wait_until
@@ -97,6 +97,18 @@ class Class:
 @pytest.fixture
 def course(service: Service, new_kernel: Callable[..., Kernel]) -> Class:
     return Class(service, new_kernel)
+
+
+def test_the_first_session_of_an_environment_finds_its_libraries_loaded(course: Class, wheels: Wheels) -> None:
+    wheels.make("pandas", "3.0")
+    lock = wheels.lock(course.folder / "course-one.txt", pandas="3.0", course_tool="1.0")
+    worker = course.start_worker(f'[environment.one]\nlock = "{lock}"')
+    said = "Sessions find these libraries loaded: pandas"
+    wait_until(lambda: said in course.service.log(worker), "the library is loaded", seconds=60)
+    notebook = course.notebook("one")
+    assert notebook.gpu("import pandas\nprint(pandas.VERSION)").ok().stdout == "3.0\n"
+    session = psutil.Process(notebook.session_pid)
+    assert has_words(session, ("baton_shim.session.zygote", "pandas"))
 
 
 def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, wheels: Wheels) -> None:

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from end_to_end import Kernel
+from end_to_end import Kernel, wait_until
 from end_to_end.cluster import Batch, free_port
+from end_to_end.place import has_words
 from end_to_end.service import run_binary
 
 PEOPLE = 3
@@ -29,6 +30,10 @@ def write_courses(cluster: Batch, lesson: str) -> None:
     written.rename(cluster.service.place.folder / "courses.toml")
 
 
+def processes_with(cluster: Batch, words: tuple[str, ...]) -> int:
+    return sum(has_words(process, words) for process in cluster.service.place.processes())
+
+
 def now_and_for_two_hours() -> str:
     start = datetime.now(UTC) - timedelta(minutes=1)
     return f"{start:%Y-%m-%d %H:%M}-{start + timedelta(hours=2):%H:%M}"
@@ -45,6 +50,9 @@ def test_machines_come_for_a_lesson_and_stay_until_it_is_over(
     assert 1 < enough <= PEOPLE
     cluster.wait_for(lambda pool: pool["up"] == enough, "the workers have come, although nobody runs a cell")
     names = sorted(worker["name"] for worker in cluster.pool["workers"])
+    # None of them has a past. The first cells of the lesson find the libraries of their Python loaded all the same.
+    prepared = ("baton_shim.session.zygote", "numpy", "pandas")
+    wait_until(lambda: processes_with(cluster, prepared) == enough, "they have loaded libraries", seconds=90)
     # In this time every other worker would have left.
     kernel = cluster.service.kernel(new_kernel, BATON_COURSE="ml101")
     kernel.gpu("import time; time.sleep(2)").ok()

@@ -362,3 +362,45 @@ def test_sessions_outlive_their_zygote(services: list[Service], new_kernel: Call
     wait_until(lambda: zygotes(service), "there is another one")
     other.shutdown()
     kernel.shutdown()
+
+
+@pytest.mark.parametrize("which", ["the fork", "the sandbox"])
+def test_what_was_prepared_for_the_next_session_may_be_gone(
+    which: str, services: list[Service], new_kernel: Callable[..., Kernel]
+) -> None:
+    service = start_warm(services, [], BATON_WORKER_SANDBOX="bubblewrap")
+    prepared = wait_until(lambda: prepared_by(service), "the next session is prepared")
+    prepared[which].kill()
+    wait_until(lambda: not lives(prepared[which]), f"{which} is gone")
+    kernel = service.kernel(new_kernel)
+    assert kernel.gpu("1 + 1").ok().value == "2"
+    assert is_forked(kernel)
+    wait_until(lambda: prepared_by(service), "there is another one")
+    kernel.shutdown()
+
+
+def test_a_session_is_what_was_prepared(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
+    service = start_warm(services, [], BATON_WORKER_SANDBOX="bubblewrap")
+    prepared = wait_until(lambda: prepared_by(service), "the next session is prepared")
+    kernel = service.kernel(new_kernel)
+    session = psutil.Process(kernel.session_pid)
+    assert not lives(prepared["the fork"]), "It has led the session into its sandbox"
+    walls = Path(f"/proc/{session.pid}/ns/mnt").readlink()
+    assert walls in {Path(f"/proc/{inside.pid}/ns/mnt").readlink() for inside in below(prepared["the sandbox"])}
+    kernel.shutdown()
+
+
+def prepared_by(service: Service) -> dict[str, psutil.Process] | None:
+    """A fork that waits for its order, and bubblewrap, which waits for its arguments and has started nothing."""
+    forks = [child for zygote in zygotes(service) for child in zygote.children() if not child.children()]
+    rooms = [child for child in service.process("worker-0").children() if has_words(child, ("bwrap", "--args"))]
+    rooms = [room for room in rooms if not room.children()]
+    return {"the fork": forks[0], "the sandbox": rooms[0]} if len(forks) == len(rooms) == 1 else None
+
+
+def below(process: psutil.Process) -> list[psutil.Process]:
+    return process.children(recursive=True)
+
+
+def lives(process: psutil.Process) -> bool:
+    return process.is_running() and process.status() != psutil.STATUS_ZOMBIE

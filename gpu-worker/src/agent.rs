@@ -337,6 +337,9 @@ impl Agent {
             }
             ToWorker::StayUntil { at_ms } => {
                 self.stays_until = at_ms.and_then(at_time);
+                if self.stays_until.is_some() {
+                    self.context.zygotes.expect_people();
+                }
             }
             ToWorker::EndSession { notebook } => {
                 // Its task ends when the jobs that it has are over.

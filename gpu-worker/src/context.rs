@@ -116,7 +116,10 @@ impl Context {
             return start(None).await;
         };
         match start(Some(zygote)).await {
-            Ok(version) => Ok(version),
+            Ok(version) => {
+                self.zygotes.prepare_next(python);
+                Ok(version)
+            }
             Err(error) => {
                 let version = start(None).await?;
                 self.zygotes.give_up(python, &error);

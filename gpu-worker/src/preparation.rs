@@ -61,6 +61,7 @@ async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
                 {
                     context.zygotes.forget(&before);
                 }
+                context.zygotes.expect(&python);
                 let digest = lock.as_ref().map(|(digest, _)| digest.clone());
                 environments.change(name, |known| {
                     known.state = EnvironmentState::Ready {};

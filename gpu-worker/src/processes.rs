@@ -74,6 +74,28 @@ fn signalled(result: nix::Result<()>) {
     }
 }
 
+/// The system ends a process with this number before all others, when memory runs out.
+const FIRST: &str = "1000";
+
+/// Where memory runs out, on the machine or in a control group, this process ends before others, and so does what it
+/// starts.
+pub(crate) fn end_first(process: Pid) {
+    set_end(process, FIRST);
+}
+
+/// Where memory runs out, this process lives as long as that other one.
+pub(crate) fn end_as_late_as(other: Pid, process: Pid) {
+    if let Ok(number) = fs::read_to_string(format!("/proc/{other}/oom_score_adj")) {
+        set_end(process, number.trim());
+    }
+}
+
+fn set_end(process: Pid, number: &str) {
+    if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), number) {
+        tracing::debug!(%process, %error, "The system ends processes in an order of its own");
+    }
+}
+
 /// Resident bytes of the kernel and its descendants.
 ///
 /// Pages that several of them share count once for each, so where that sum is above `limit_bytes`, the

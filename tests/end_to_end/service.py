@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -24,6 +25,10 @@ if TYPE_CHECKING:  # benchmarks run where its package is not installed
 BINARY = Path(sys.executable).parent / "baton"
 
 TOKEN = "token-of-this-test"
+
+GROUPS = os.environ.get("BATON_TEST_GROUPS", "")
+"""A control group that was delegated to this user (version 2). Each worker gets one in it, as from systemd."""
+IN_OWN_GROUP = 'group=$(mktemp -d "$0/worker-XXXXXX") && echo $$ > "$group/cgroup.procs" && exec "$@"'
 
 SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
 
@@ -93,6 +98,8 @@ class Service:
         if name is None:
             name = f"worker-{self._workers}"
             self._workers += 1
+        if GROUPS:
+            prefix = ["sh", "-c", IN_OWN_GROUP, GROUPS, *prefix]
         self._start(name, ["worker", "--name", name, "--slots", str(slots)], environment, prefix)
         return name
 

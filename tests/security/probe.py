@@ -263,7 +263,7 @@ def fill_home(facts: dict[str, Any]) -> Any:
 
 
 def take_memory(facts: dict[str, Any]) -> Any:
-    """In a process whose parent is gone. It is the largest of the session, so the system ends it and not the kernel."""
+    """In a process whose parent is gone. The system ends it, and with version 2 of control groups the whole session."""
     reads, writes = os.pipe()
     code = f"import os; taken = bytes([1]) * ({MEMORY_MIB} << 20); os.write({writes}, bytes([1]))"
     line = f"setsid {sys.executable} -c '{code}' >/dev/null 2>&1 </dev/null &"
@@ -317,7 +317,6 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         fill_temporary_folder,
         fill_shared_memory,
         fill_home,
-        take_memory,
     )
 }
 PROBES |= {f"share_{name}_namespace": shares_namespace(name) for name in "user pid mnt net ipc uts cgroup".split()}
@@ -326,12 +325,14 @@ PROBES |= {f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]}
 
 def attack(facts: dict[str, Any]) -> dict[str, str]:
     """What became of each attempt: `succeeded`, or why not."""
-    found = {}
-    for name, probe in PROBES.items():
-        try:
-            found[name] = "succeeded" if probe(facts) else "refused"
-        except Exception as error:
-            found[name] = f"refused: {error!r}"
+    found = {name: attempt(probe, facts) for name, probe in PROBES.items()}
     leave_process(facts)
     leave_file(facts)
     return found
+
+
+def attempt(probe: Callable[[dict[str, Any]], Any], facts: dict[str, Any]) -> str:
+    try:
+        return "succeeded" if probe(facts) else "refused"
+    except Exception as error:
+        return f"refused: {error!r}"

@@ -11,8 +11,10 @@ import shutil
 import sys
 from collections.abc import Callable
 
+import psutil
 import pytest
 from end_to_end import Kernel, Service
+from end_to_end.place import has_words
 
 INTERNET, PRIVATE, LINK = "198.51.100.2", "10.99.0.2", "169.254.169.254"
 OWN = "198.51.100.1"
@@ -46,6 +48,7 @@ ip link set near up
 ip route add {LINK}/32 dev near
 {sys.executable} -c "$SERVE" &
 """
+USERS = {"root": "", "ordinary": "unshare --user --map-user=1000 --map-group=1000"}
 ASK = f"""
 import socket
 def ask(address):
@@ -58,19 +61,27 @@ answers = {{address: ask(address) for address in {[INTERNET, PRIVATE, LINK, OWN,
 """
 
 
-@pytest.mark.parametrize("network", ["egress", "host", "none"])
-def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel], network: str) -> None:
+CASES = [f"{network}-{start}-root" for network in ("egress", "host", "none") for start in ("forked", "fresh")]
+CASES += [f"egress-{start}-ordinary" for start in ("forked", "fresh")]
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel], case: str) -> None:
+    """For a worker that runs as root, and for one of an ordinary user."""
+    network, start, user = case.split("-")
     for program in ("slirp4netns", "ip"):
         if shutil.which(program, path="/usr/bin:/usr/sbin:/bin:/sbin") is None:
             pytest.fail(f"{program} is missing: run scripts/install-system-packages sandbox network")
     if network == "egress" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("NOT TESTED: this user may not open /dev/net/tun")
     service.start_broker()
-    script = f'PIDS={service.place.folder}/there; SERVE="$0"\n{NETWORKS}\nexec "$@"'
+    script = f'PIDS={service.place.folder}/there; SERVE="$0"\n{NETWORKS}\nexec {USERS[user]} "$@"'
     prefix = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", script, SERVE]
-    service.start_worker(prefix=prefix, BATON_WORKER_SANDBOX="bubblewrap", BATON_WORKER_NETWORK=network)
+    choices = {"BATON_WORKER_SANDBOX": "bubblewrap", "BATON_WORKER_NETWORK": network}
+    service.start_worker(prefix=prefix, BATON_WORKER_WARM_STARTS=str(start == "forked").lower(), **choices)
     kernel = service.kernel(new_kernel)
     kernel.gpu(ASK).ok()
+    assert has_words(psutil.Process(kernel.session_pid), ("baton_shim.session.zygote",)) is (start == "forked")
     answers = kernel.evaluate("answers")
     reached = {address for address, said in answers.items() if said == "answer"}
     expected = {"egress": {INTERNET}, "host": {INTERNET, PRIVATE, LINK, OWN}, "none": set()}

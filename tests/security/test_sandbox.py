@@ -79,6 +79,12 @@ exec(source, names)
 found = names["attack"](facts)
 del names
 """
+TAKE_MEMORY = """
+names = {"__name__": "probe"}
+exec(source, names)
+found = names["attempt"](names["take_memory"], facts)
+del names
+"""
 
 
 class Victim(NamedTuple):
@@ -196,6 +202,9 @@ def run_attack(
         assert knows(psutil.Process(attacker.session_pid), [name]), "The attacker was told"
         assert not knows(zygote_of(attacker.session_pid), [name, attacker_mark(attacker)])
     process = psutil.Process(attacker.session_pid)
+    error = attacker.gpu(TAKE_MEMORY).error
+    assert error is None or error[0] == "OutOfMemory"
+    found["take_memory"] = attacker.evaluate("found") if error is None else f"refused: {error[1]}"
     attacker.shutdown()
     wait_until(lambda: not process.is_running(), "the attacker's session has ended")
     daemons = [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]

@@ -9,12 +9,14 @@
 mod arbitration;
 mod connection;
 mod driver;
+mod hardware;
 mod mode;
 mod monitor;
 mod places;
 mod program;
 mod shared;
 pub mod sleep;
+mod sys;
 pub mod trial;
 mod turns;
 
@@ -31,6 +33,7 @@ use tokio::{
 };
 
 use self::arbitration::{Arbitration, Order};
+pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};

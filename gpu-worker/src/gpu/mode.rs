@@ -16,7 +16,8 @@ use baton_scheduling::arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{
-    CUDA_VISIBLE_DEVICES, MONITORING, Membership, Place, Places, Reading, Turns, monitor, shared,
+    CUDA_VISIBLE_DEVICES, Hardware, MONITORING, Membership, Place, Places, Reading, Turns, monitor,
+    shared,
 };
 
 /// While one cell computes, another is got ready.
@@ -80,7 +81,7 @@ pub(crate) enum Sharing {
 pub(crate) enum Part {
     Turns(Membership),
     /// Nobody else has it meanwhile.
-    Place(#[expect(dead_code, reason = "it is given back when it is dropped")] Place),
+    Place(Place),
     Nothing,
 }
 
@@ -194,6 +195,15 @@ impl Sharing {
 }
 
 impl Part {
+    /// `None`: any that the worker may use, or the driver does not say which.
+    pub(crate) fn hardware(&self) -> Option<&Hardware> {
+        match self {
+            Self::Turns(membership) => membership.hardware(),
+            Self::Place(place) => Some(place.hardware()),
+            Self::Nothing => None,
+        }
+    }
+
     pub(crate) fn membership(&self) -> Option<&Membership> {
         match self {
             Self::Turns(membership) => Some(membership),

@@ -19,6 +19,7 @@ use baton_protocol::{
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use tokio::{sync::watch, time::timeout};
 
+use super::Hardware;
 use crate::processes;
 
 /// As the loader finds it.
@@ -35,8 +36,8 @@ const PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Reading {
     pub gpus: Vec<GpuLoad>,
-    /// In the same order: how programs are told which GPU is theirs.
-    pub names: Vec<String>,
+    /// In the same order.
+    pub hardware: Vec<Hardware>,
     /// In the same order; unknown where the driver does not report it.
     pub capabilities: Vec<Option<ComputeCapability>>,
     /// The driver's version.
@@ -49,17 +50,21 @@ pub struct Reading {
 #[derive(Debug, Clone)]
 pub struct Monitored {
     reading: watch::Receiver<Reading>,
-    name: String,
+    hardware: Hardware,
 }
 
 impl Monitored {
     pub(super) fn name(&self) -> &str {
-        &self.name
+        &self.hardware.name
+    }
+
+    pub(super) fn hardware(&self) -> &Hardware {
+        &self.hardware
     }
 
     /// Whether a process found another GPU than this one. Where one of the two does not say which, it is believed.
     pub(super) fn is_another(&self, device: u128) -> bool {
-        let own = uuid_of(&self.name);
+        let own = uuid_of(self.name());
         device != 0 && own.is_some_and(|own| own != device)
     }
 
@@ -73,7 +78,8 @@ impl Monitored {
 
     fn asked(&self, what: impl FnOnce(&GpuLoad) -> u64) -> Option<u64> {
         let reading = self.reading.borrow();
-        let place = reading.names.iter().position(|name| *name == self.name)?;
+        let mut all = reading.hardware.iter();
+        let place = all.position(|hardware| *hardware == self.hardware)?;
         reading.gpus.get(place).map(what)
     }
 }
@@ -86,12 +92,12 @@ fn uuid_of(name: &str) -> Option<u128> {
 
 /// Each GPU that `reading` knows.
 pub(super) fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
-    let names = reading.borrow().names.clone();
-    let one = |name| Monitored {
+    let all = reading.borrow().hardware.clone();
+    let one = |hardware| Monitored {
         reading: reading.clone(),
-        name,
+        hardware,
     };
-    names.into_iter().map(one).collect()
+    all.into_iter().map(one).collect()
 }
 
 /// Asks `library` once a second for the GPUs that are `visible` (`None`: all). Empty where there are none.
@@ -142,32 +148,34 @@ fn ask(library: OsString, visible: Option<&str>, readings: &watch::Sender<Readin
         Ok(nvml) => nvml,
         Err(error) => return tracing::debug!("No GPU is monitored: {error}"),
     };
-    let mut reading = read(&nvml, visible);
+    let mut reading = read(&nvml, &library, visible);
     while reading.is_known() && !readings.is_closed() {
         readings.send_replace(reading);
         thread::sleep(INTERVAL);
-        reading = read(&nvml, visible);
+        reading = read(&nvml, &library, visible);
     }
     // What is not known any more is not told any more.
     readings.send_replace(Reading::default());
 }
 
-/// The names of the GPUs that are `visible` (`None`: all).
+/// The GPUs that are `visible` (`None`: all).
 #[must_use]
-pub fn gpus(library: &OsStr, visible: Option<&str>) -> Vec<String> {
-    names(library, visible, |device| vec![device.uuid()])
+pub fn gpus(library: &OsStr, visible: Option<&str>) -> Vec<Hardware> {
+    hardware(library, visible, |device| {
+        vec![Hardware::of(device, library)]
+    })
 }
 
-/// The names of the slices (MIG) of those GPUs, and of the slices that are `visible` themselves.
+/// The slices (MIG) of those GPUs, and the slices that are `visible` themselves.
 #[must_use]
-pub fn slices(library: &OsStr, visible: Option<&str>) -> Vec<String> {
-    names(library, visible, |device| {
+pub fn slices(library: &OsStr, visible: Option<&str>) -> Vec<Hardware> {
+    hardware(library, visible, |device| {
         if device.mig_is_mig_device_handle().unwrap_or(false) {
-            return vec![device.uuid()];
+            return vec![Hardware::of(device, library)];
         }
         let most = device.mig_device_count().unwrap_or(0);
         let slices = (0..most).map(|index| device.mig_device_by_index(index));
-        slices.map(|slice| slice?.uuid()).collect()
+        slices.map(|slice| Hardware::of(&slice?, library)).collect()
     })
 }
 
@@ -176,15 +184,16 @@ pub fn slices(library: &OsStr, visible: Option<&str>) -> Vec<String> {
 pub fn smallest_slice(library: &OsStr, visible: Option<&str>) -> Option<u64> {
     let nvml = Nvml::builder().lib_path(library).init().ok()?;
     let slices = slices(library, visible).into_iter();
-    let memory = slices.filter_map(|name| nvml.device_by_uuid(name).ok()?.memory_info().ok());
+    let memory =
+        slices.filter_map(|slice| nvml.device_by_uuid(slice.name).ok()?.memory_info().ok());
     memory.map(|memory| memory.total).min()
 }
 
-fn names(
+fn hardware(
     library: &OsStr,
     visible: Option<&str>,
-    of: impl Fn(&Device<'_>) -> Vec<Result<String, NvmlError>>,
-) -> Vec<String> {
+    of: impl Fn(&Device<'_>) -> Vec<Result<Hardware, NvmlError>>,
+) -> Vec<Hardware> {
     let nvml = match Nvml::builder().lib_path(library).init() {
         Ok(nvml) => nvml,
         Err(error) => {
@@ -196,17 +205,19 @@ fn names(
     devices.flat_map(|device| of(&device)).flatten().collect()
 }
 
-fn read(nvml: &Nvml, visible: Option<&str>) -> Reading {
+fn read(nvml: &Nvml, library: &OsStr, visible: Option<&str>) -> Reading {
     let mut reading = Reading {
         driver: nvml.sys_driver_version().ok(),
         ..Reading::default()
     };
     for (index, device) in (0..).zip(devices(nvml, visible)) {
-        let asked = device
-            .and_then(|device| Ok((device.uuid()?, capability(&device), load(index, &device)?)));
+        let asked = device.and_then(|device| {
+            let hardware = Hardware::of(&device, library)?;
+            Ok((hardware, capability(&device), load(index, &device)?))
+        });
         match asked {
-            Ok((name, capability, gpu)) => {
-                reading.names.push(name);
+            Ok((hardware, capability, gpu)) => {
+                reading.hardware.push(hardware);
                 reading.capabilities.push(capability);
                 reading.gpus.push(gpu);
             }

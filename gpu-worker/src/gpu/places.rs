@@ -1,6 +1,6 @@
 //! GPUs, or slices of one, that a session has for itself.
 //!
-//! In: their names, as CUDA calls them. Out: one for each session, as long as that lives. Who finds none waits; the
+//! In: what there is. Out: one for each session, as long as that lives. Who finds none waits; the
 //! agent hears of that and ends sessions that have no cell.
 
 use std::sync::{Arc, Mutex, PoisonError};
@@ -10,11 +10,11 @@ use tokio::{
     sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
 
-use super::CUDA_VISIBLE_DEVICES;
+use super::{CUDA_VISIBLE_DEVICES, Hardware};
 
 pub(crate) struct Places {
     count: usize,
-    free: Mutex<Vec<String>>,
+    free: Mutex<Vec<Hardware>>,
     permits: Arc<Semaphore>,
     /// How many sessions wait for one.
     waiting: watch::Sender<usize>,
@@ -23,16 +23,16 @@ pub(crate) struct Places {
 /// Dropped when the session's processes have ended.
 pub(crate) struct Place {
     places: Arc<Places>,
-    name: String,
+    hardware: Hardware,
     _permit: OwnedSemaphorePermit,
 }
 
 impl Places {
-    pub(crate) fn new(names: Vec<String>) -> Arc<Self> {
+    pub(crate) fn new(all: Vec<Hardware>) -> Arc<Self> {
         Arc::new(Self {
-            count: names.len(),
-            permits: Arc::new(Semaphore::new(names.len())),
-            free: Mutex::new(names),
+            count: all.len(),
+            permits: Arc::new(Semaphore::new(all.len())),
+            free: Mutex::new(all),
             waiting: watch::Sender::default(),
         })
     }
@@ -51,10 +51,10 @@ impl Places {
             }
         };
         let _permit = permit.expect("nobody closes it");
-        let name = self.free().pop();
+        let hardware = self.free().pop();
         Place {
             places: self.clone(),
-            name: name.expect("as many are free as there are permits"),
+            hardware: hardware.expect("as many are free as there are permits"),
             _permit,
         }
     }
@@ -63,7 +63,7 @@ impl Places {
         self.waiting.subscribe()
     }
 
-    fn free(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+    fn free(&self) -> std::sync::MutexGuard<'_, Vec<Hardware>> {
         self.free.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -71,14 +71,18 @@ impl Places {
 impl Place {
     /// The session that `command` starts sees nothing else.
     pub(crate) fn show_to(&self, command: &mut Command) {
-        command.env(CUDA_VISIBLE_DEVICES, &self.name);
+        command.env(CUDA_VISIBLE_DEVICES, &self.hardware.name);
+    }
+
+    pub(crate) fn hardware(&self) -> &Hardware {
+        &self.hardware
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let name = std::mem::take(&mut self.name);
-        self.places.free().push(name);
+        let hardware = self.hardware.clone();
+        self.places.free().push(hardware);
     }
 }
 
@@ -102,6 +106,14 @@ impl Drop for Waiting<'_> {
 mod tests {
     use super::*;
 
+    fn gpu(name: &str) -> Hardware {
+        Hardware {
+            name: name.to_owned(),
+            gpu: None,
+            slice: None,
+        }
+    }
+
     fn visible(place: &Place) -> String {
         let mut command = Command::new("true");
         place.show_to(&mut command);
@@ -111,7 +123,7 @@ mod tests {
 
     #[tokio::test]
     async fn each_has_one_and_the_next_waits_for_it() {
-        let places = Places::new(vec!["MIG-b".to_owned(), "MIG-a".to_owned()]);
+        let places = Places::new(vec![gpu("MIG-b"), gpu("MIG-a")]);
         let (first, second) = (places.take().await, places.take().await);
         assert_eq!([visible(&first), visible(&second)], ["MIG-a", "MIG-b"]);
 

@@ -15,7 +15,7 @@ use baton_scheduling::arbiter::{Settings, UserId};
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Lone, Monitored, Token, Usage,
+    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, Lone, Monitored, Token, Usage,
     program::ProgramError,
     sleep::{Sleeper, Woken},
 };
@@ -34,8 +34,9 @@ pub(crate) struct SharedGpu {
     gpu: Gpu,
     /// Sessions are told so; `None`: it is the only one that they see.
     name: Option<String>,
-    /// As the driver calls it, where its monitoring says so.
+    /// What the driver calls it, where its monitoring says so.
     device: Option<String>,
+    hardware: Option<Hardware>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
     /// Where the driver can take a session off the GPU.
@@ -64,8 +65,10 @@ impl SharedGpu {
     ) -> Result<Arc<Self>, OpenError> {
         let folder = PrivateFolder::create_in(runtime_folder, "gpu")?;
         let device = monitored.as_ref().map(|gpu| gpu.name().to_owned());
+        let hardware = monitored.as_ref().map(|gpu| gpu.hardware().clone());
         Ok(Arc::new(Self {
             device: device.or_else(|| name.clone()),
+            hardware,
             gpu: Gpu::start(&folder.path().join("gpu"), settings, monitored)?,
             name,
             limit_bytes,
@@ -147,6 +150,11 @@ pub(crate) struct Membership {
 }
 
 impl Membership {
+    /// The GPU that the session has for as long as it lives.
+    pub(super) fn hardware(&self) -> Option<&Hardware> {
+        self.shared.hardware.as_ref()
+    }
+
     /// Takes the session off the GPU, context and all. `false` where that cannot be done: it is to end.
     pub(crate) async fn sleep(&mut self) -> bool {
         let Some(sleeper) = self.shared.sleeper.get() else {

@@ -37,6 +37,8 @@ impl Bubblewrap {
             .map(|(name, value)| (name.as_os_str(), Some(value.as_os_str())))
             .collect();
         view.of_environment(&variables, self.limits.scratch_bytes);
+        // Some packages look for a GPU while they are installed.
+        view.devices(self.devices.folder(), &self.devices.all());
         view.writable(writable, writable);
         if let Some(egress) = egress {
             view.replaced("/etc/resolv.conf".as_ref(), &egress.resolver);

@@ -130,11 +130,13 @@ impl Egress {
         // It ends when this end is closed, also by the end of a worker that was killed.
         let (life, its_life) = StdUnixStream::pair()?;
         let its_life = OwnedFd::from(its_life);
-        let mut command = Command::new(&self.carrier);
+        // In the namespace its user is root, without which the carrier does not confine itself.
+        let mut command = self.inside(&user);
         command
+            .arg("--")
+            .arg(&self.carrier)
             .args(["--configure", "--mtu=65520", "--disable-host-loopback"])
             .args(["--enable-sandbox", "--enable-seccomp", "--netns-type=path"])
-            .arg(format!("--userns-path={}", path_of(&user)))
             .arg(format!("--ready-fd={}", its_ready.as_raw_fd()))
             .arg(format!("--exit-fd={}", its_life.as_raw_fd()))
             .arg(path_of(&network))
@@ -174,11 +176,9 @@ impl Egress {
         {
             let _ = writeln!(lines, "route replace prohibit {denied}");
         }
-        let mut command = Command::new(&self.enter);
+        let mut command = self.inside(&user);
         command
-            .arg(format!("--user={}", path_of(&user)))
             .arg(format!("--net={}", path_of(&network)))
-            .arg("--preserve-credentials")
             .arg("--")
             .arg(&self.routes)
             .args(["-batch", "-"]);
@@ -199,6 +199,15 @@ impl Egress {
                 said: String::from_utf8_lossy(&output.stderr).trim().to_owned(),
             }),
         }
+    }
+
+    /// Runs what follows in this user namespace, with all rights there.
+    fn inside(&self, user: &OwnedFd) -> Command {
+        let mut command = Command::new(&self.enter);
+        command
+            .arg(format!("--user={}", path_of(user)))
+            .arg("--preserve-credentials");
+        command
     }
 
     /// Of this machine and of the broker. A broker whose name has no address now cannot be connected to either.
@@ -223,6 +232,7 @@ impl Egress {
 }
 
 /// A sandbox that waits for its network.
+#[derive(Debug)]
 pub(crate) struct Gate {
     info: UnixStream,
     go: UnixStream,

@@ -26,6 +26,7 @@ const PROGRAM: &str = "echo >&0; exec sleep infinity </dev/null";
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Where the process of a sandbox says that it runs.
+#[derive(Debug)]
 pub(crate) struct Holder {
     greeting: UnixStream,
 }

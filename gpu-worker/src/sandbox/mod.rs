@@ -6,6 +6,7 @@
 //! **Invariant:** nothing of the machine is visible to a session unless [`view`] or the administrator names it.
 
 mod build;
+mod devices;
 mod egress;
 mod filter;
 mod groups;
@@ -14,6 +15,7 @@ mod image;
 mod outermost;
 mod probe;
 mod python;
+mod room;
 mod sys;
 mod view;
 
@@ -30,6 +32,7 @@ use tokio::process::Command;
 use tokio::sync::Mutex;
 
 pub(crate) use self::build::install_bare;
+use self::devices::Devices;
 use self::egress::Egress;
 pub(crate) use self::egress::{Carrier, Gate};
 pub(crate) use self::filter::bytes;
@@ -39,10 +42,12 @@ pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
+pub(crate) use self::room::{Occupied, Room};
 pub(crate) use self::sys::inherit;
 use self::sys::join;
 use self::view::View;
 use crate::Config;
+use crate::gpu::Hardware;
 
 /// What stands between sessions and the machine.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -144,6 +149,8 @@ pub(crate) struct Needs<'a> {
     pub(crate) private_folder: &'a Path,
     /// The notebook's folder, where this machine sees it.
     pub(crate) notebook_folder: Option<&'a Path>,
+    /// `None`: all GPUs.
+    pub(crate) hardware: Option<&'a Hardware>,
     /// Where packages go that its cells install.
     pub(crate) packages: &'a Path,
     /// A folder, and the path at which the session finds it, to write to.
@@ -152,10 +159,16 @@ pub(crate) struct Needs<'a> {
     pub(crate) hidden: [&'a Path; 3],
 }
 
-/// What the worker has of a session's sandbox.
-pub(crate) struct Wrapped {
+/// What a session will find inside, and where.
+pub(crate) struct Inside {
+    view: View,
     /// The path at which the session finds its mirror.
     pub(crate) mirror: Option<PathBuf>,
+}
+
+/// What the worker has of a session's sandbox.
+#[derive(Debug)]
+pub(crate) struct Wrapped {
     /// `None`: this worker may make no control groups.
     pub(crate) group: Option<Group>,
     /// What it waits at for its network.
@@ -171,6 +184,7 @@ pub(crate) struct Bubblewrap {
     readable: Vec<PathBuf>,
     limits: Limits,
     groups: Groups,
+    devices: Devices,
     /// Those in which sessions run.
     images: std::sync::Mutex<Vec<Image>>,
     /// What each Python needs.
@@ -196,6 +210,7 @@ impl Bubblewrap {
             readable: config.readable.clone(),
             limits,
             groups: Groups::open(limits),
+            devices: Devices::of_this_machine(),
             images: std::sync::Mutex::default(),
             pythons: Mutex::default(),
         };
@@ -227,13 +242,13 @@ impl Bubblewrap {
         &self.program
     }
 
-    /// Puts what `command` starts into a sandbox, with the environment that the command has so far. The session's own
-    /// program and arguments follow.
-    pub(crate) async fn wrap(
+    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
+    /// variables that are different inside.
+    pub(crate) async fn furnish(
         &self,
         command: &mut Command,
         needs: Needs<'_>,
-    ) -> Result<Wrapped, SandboxError> {
+    ) -> Result<Inside, SandboxError> {
         let mut view = self.view(needs.python).await?;
         if self.is_of_image(needs.python) {
             Image::settle(command, &self.inside(needs.python));
@@ -243,6 +258,7 @@ impl Bubblewrap {
         }
         let environment: Vec<_> = command.as_std().get_envs().collect();
         view.of_environment(&environment, self.limits.scratch_bytes);
+        view.devices(self.devices.folder(), &self.devices.of(needs.hardware));
         view.private(needs.private_folder, SOCKETS_BYTES)?;
         view.writable(needs.packages, needs.packages);
         for path in needs.hidden {
@@ -261,7 +277,23 @@ impl Bubblewrap {
         if !self.groups.has(Controller::Processes) {
             command.env(PROCESS_LIMIT, self.limits.processes.to_string());
         }
-        self.enter(command, &view)?;
+        Ok(Inside { view, mirror })
+    }
+
+    /// Puts what `command` starts into a sandbox. The session's own program and arguments follow.
+    pub(crate) fn wrap(
+        &self,
+        command: &mut Command,
+        inside: &Inside,
+    ) -> Result<Wrapped, SandboxError> {
+        let wrapped = self.around(command)?;
+        command.args(inside.view.arguments());
+        Ok(wrapped)
+    }
+
+    /// The same without a view.
+    fn around(&self, command: &mut Command) -> Result<Wrapped, SandboxError> {
+        self.walls(command)?;
         let gate = match &self.egress {
             Some(egress) => Some(egress.hold(command)?),
             None => None,
@@ -270,11 +302,7 @@ impl Bubblewrap {
         if let Some(group) = &group {
             join(command, group.doors()?);
         }
-        Ok(Wrapped {
-            mirror,
-            group,
-            gate,
-        })
+        Ok(Wrapped { group, gate })
     }
 
     /// Variables that name folders which no sandbox has.
@@ -328,7 +356,7 @@ impl Bubblewrap {
         image.map_or_else(|| python.to_owned(), |(_, inside)| inside)
     }
 
-    /// What every session with this Python sees.
+    /// What every session with this Python sees, apart from GPUs.
     async fn view(&self, python: &Path) -> Result<View, SandboxError> {
         if let Some((image, _)) = self.image_of(python) {
             let mut view = image.view();
@@ -354,15 +382,18 @@ impl Bubblewrap {
     }
 
     fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
+        self.walls(command)?;
+        command.args(view.arguments());
+        Ok(())
+    }
+
+    fn walls(&self, command: &mut Command) -> io::Result<()> {
         let filter: OwnedFd = filter::file()?;
         command.args(WALLS);
         if self.network != NetworkChoice::Host {
             command.arg("--unshare-net");
         }
-        command
-            .arg("--seccomp")
-            .arg(filter.as_raw_fd().to_string())
-            .args(view.arguments());
+        command.arg("--seccomp").arg(filter.as_raw_fd().to_string());
         inherit(command, vec![filter]);
         Ok(())
     }
@@ -389,3 +420,94 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// One variable of a command that is about to be started.
 type Variable<'a> = (&'a OsStr, Option<&'a OsStr>);
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    fn bubblewrap(devices: Devices) -> Bubblewrap {
+        let limits = Limits {
+            memory_bytes: None,
+            processes: 4096,
+            processors: None,
+            scratch_bytes: 1 << 20,
+        };
+        Bubblewrap {
+            program: find(PROGRAM).expect("run scripts/install-system-packages sandbox"),
+            network: NetworkChoice::None,
+            egress: None,
+            readable: Vec::new(),
+            limits,
+            groups: Groups::open(limits),
+            devices,
+            images: std::sync::Mutex::default(),
+            pythons: Mutex::default(),
+        }
+    }
+
+    /// The driver's files that a session finds, whether it is bubblewrap's own command or a fork that enters.
+    async fn found(bubblewrap: &Bubblewrap, hardware: Option<&Hardware>) -> BTreeSet<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = tempfile::tempdir().unwrap();
+        let needs = || Needs {
+            python: "/usr/bin/python3".as_ref(),
+            private_folder: folder.path(),
+            notebook_folder: None,
+            hardware,
+            packages: packages.path(),
+            mirror: None,
+            hidden: [folder.path(); 3],
+        };
+        let mut command = Command::new(bubblewrap.program());
+        let inside = bubblewrap.furnish(&mut command, needs()).await.unwrap();
+        let _wrapped = bubblewrap.wrap(&mut command, &inside).unwrap();
+        let look = "find /dev -name '*nvidia*' ! -type d";
+        let printed = command.args(["--", "/bin/sh", "-c", look]).output().await;
+        let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
+        let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
+
+        let room = bubblewrap.room().unwrap();
+        let (entrance, _occupied) = room.occupy(bubblewrap, &inside).await.unwrap();
+        let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
+        let mut of_fork = BTreeSet::new();
+        for place in ["dev", "dev/nvidia-caps"] {
+            for entry in fs::read_dir(root.join(place)).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_file() && path.display().to_string().contains("nvidia") {
+                    let path = path.strip_prefix(&root).unwrap();
+                    of_fork.insert(format!("/{}", path.display()));
+                }
+            }
+        }
+        assert_eq!(of_fresh, of_fork);
+        of_fresh
+    }
+
+    #[tokio::test]
+    async fn other_gpus_have_no_files_in_a_sandbox() {
+        let folder = tempfile::tempdir().unwrap();
+        let bubblewrap = bubblewrap(devices::tests::machine(folder.path()));
+        let of_all = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"];
+        let with = |own: &[&str]| -> BTreeSet<String> {
+            let all = of_all.iter().chain(own);
+            all.map(|path| (*path).to_owned()).collect()
+        };
+        let one = devices::tests::gpu(1);
+        assert_eq!(
+            found(&bubblewrap, Some(&one)).await,
+            with(&["/dev/nvidia1"])
+        );
+        let caps = "/dev/nvidia-caps/nvidia-cap";
+        let (first, second) = (format!("{caps}75"), format!("{caps}76"));
+        let slice = devices::tests::slice(8);
+        assert_eq!(
+            found(&bubblewrap, Some(&slice)).await,
+            with(&["/dev/nvidia0", &first, &second])
+        );
+        let all = found(&bubblewrap, None).await;
+        assert!(all.is_superset(&with(&["/dev/nvidia0", "/dev/nvidia1", &first])));
+    }
+}

@@ -69,10 +69,6 @@ const HARDWARE: &[&str] = &[
     "/var/cache/fontconfig",
 ];
 
-/// The driver's devices, by how their names begin. Those for displays are not here.
-const GPU_DEVICES: &[&str] = &["nvidia-caps", "nvidia-uvm", "nvidiactl"];
-const GPU_DEVICE: &str = "nvidia";
-
 /// Sockets of the GPU's services, by the variables that lead to them.
 const SOCKETS: &[&str] = &[baton_interposer::wire::SOCKET, "CUDA_MPS_PIPE_DIRECTORY"];
 /// Folders of libraries.
@@ -123,7 +119,7 @@ impl View {
         view
     }
 
-    /// What every session sees, whatever system it has.
+    /// What every session sees, whatever system it has. The GPUs are not here.
     pub(super) fn of_hardware() -> Self {
         let mut view = Self {
             mounts: BTreeMap::from([
@@ -136,16 +132,15 @@ impl View {
         for path in HARDWARE {
             view.read_only(Path::new(path));
         }
-        for name in names_in("/dev") {
-            let text = name.to_string_lossy();
-            let number = text.strip_prefix(GPU_DEVICE).unwrap_or_default();
-            let is_gpu = !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit());
-            if is_gpu || GPU_DEVICES.iter().any(|device| text.starts_with(device)) {
-                let path = Path::new("/dev").join(&name);
-                view.mounts.insert(path.clone(), Mount::Devices(path));
-            }
-        }
         view
+    }
+
+    /// Device files of `folder`, by their names.
+    pub(super) fn devices(&mut self, folder: &Path, names: &[OsString]) {
+        for name in names {
+            let mount = Mount::Devices(folder.join(name));
+            self.mounts.insert(Path::new("/dev").join(name), mount);
+        }
     }
 
     /// What is not there is left out.
@@ -280,11 +275,6 @@ impl View {
         }
         arguments
     }
-}
-
-fn names_in(folder: &str) -> Vec<OsString> {
-    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
-    entries.map(|entry| entry.file_name()).collect()
 }
 
 #[cfg(test)]

@@ -46,6 +46,10 @@ impl Keepers {
             tracing::warn!(process = %said, "A session named a keeper process that does not belong to it");
             return None;
         };
+        match walls {
+            Some(walls) => walls.keep(process),
+            None => processes::end_as_late_as(Pid::this(), process),
+        }
         let kept = Arc::new(Kept {
             process,
             _walls: walls.cloned(),

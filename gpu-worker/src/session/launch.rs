@@ -23,9 +23,9 @@ use super::SessionLog;
 use super::StartError;
 use super::life::Life;
 use super::start::Starting;
-use super::zygote::{Order, Zygote, bytes};
+use super::zygote::{Order, Spare, Zygote, bytes};
 use crate::mirror::Watching;
-use crate::sandbox::{Bubblewrap, Holder, Outermost, Wrapped, inherit};
+use crate::sandbox::{Bubblewrap, Inside, Outermost, Room, inherit};
 
 /// Names the connection on which the supervisor of a session reports.
 const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
@@ -34,7 +34,7 @@ pub(super) struct Launch<'a> {
     pub(super) python: &'a Path,
     /// Bubblewrap with its arguments, or Python; it has the session's environment.
     pub(super) command: Command,
-    pub(super) walls: Option<(&'a Bubblewrap, Wrapped)>,
+    pub(super) walls: Option<(&'a Bubblewrap, Inside)>,
     /// The working directory, as the session calls it.
     pub(super) folder: PathBuf,
     /// Of the session's program.
@@ -63,8 +63,9 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     if let Some(watching) = watching {
         watching.before(&mut command);
     }
-    let report = match &walls {
-        Some((sandbox, _)) => {
+    let (wrapped, report) = match &walls {
+        Some((sandbox, inside)) => {
+            let wrapped = sandbox.wrap(&mut command, inside)?;
             command
                 .arg("--chdir")
                 .arg(launch.folder)
@@ -73,11 +74,11 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
             let (report, its_end) = report().map_err(StartError::Pair)?;
             command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
             inherit(&mut command, vec![its_end]);
-            Some(report)
+            (Some((sandbox, wrapped)), Some(report))
         }
         None => {
             command.current_dir(launch.folder);
-            None
+            (None, None)
         }
     };
     let connection = launch.connection;
@@ -105,7 +106,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     if let Some(pipe) = child.stderr.take() {
         log.follow(process, pipe);
     }
-    let life = match (walls, report) {
+    let life = match (wrapped, report) {
         (Some((sandbox, wrapped)), Some(report)) => {
             let mut life = Life::inside(outermost, report, wrapped.group);
             if let Some(gate) = wrapped.gate {
@@ -138,38 +139,26 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         environment: variables(&command),
         folder: bytes(launch.folder),
         descriptors: vec![1, 2, connection, supervisor],
-        doors: 0,
         namespaces: 0,
         filter: ByteBuf::new(),
         watched: ByteBuf::new(),
     };
-    let (mut around, mut group, mut network) = (None, None, None);
+    let mut around = None;
     let mut files = vec![output_end, errors_end, launch.connection, report_end];
-    let mut starting = None;
-    if let Some((sandbox, wrapped)) = launch.walls {
-        let holder = Holder::start(&mut command).map_err(StartError::Fork)?;
-        let outermost =
-            Outermost::spawn(command.stderr(Stdio::null())).map_err(StartError::Fork)?;
-        drop(command);
-        let process = outermost.process().unwrap_or(Pid::from_raw(0));
-        starting = Some(Starting::new(process, launch.mark.clone()));
+    let spare = zygote.spare(launch.walls.as_ref().map(|(sandbox, _)| *sandbox));
+    let Spare { room, parked } = spare.await.map_err(StartError::Spare)?;
+    // Bubblewrap lives as long as the session; what was parked ends when it has led another process inside.
+    let process = room.as_ref().and_then(Room::process);
+    let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
+    if let (Some((sandbox, inside)), Some(room)) = (launch.walls, room) {
         // As bubblewrap sets it for its command.
         let folder = order.folder.clone();
         order.environment.push((bytes("PWD"), folder));
-        if let Some(gate) = wrapped.gate {
-            network = sandbox.connect(gate).await?;
-        }
-        let entrance = holder.entrance(sandbox, &outermost).await?;
-        if let Some(group) = &wrapped.group {
-            let doors = group.doors().map_err(StartError::Fork)?;
-            order.doors = doors.len();
-            files.extend(doors);
-        }
+        let (entrance, occupied) = room.occupy(sandbox, &inside).await?;
         order.namespaces = entrance.namespaces;
         order.filter = ByteBuf::from(entrance.filter);
         files.push(entrance.process);
-        group = wrapped.group;
-        around = Some((outermost, entrance.holder));
+        around = Some((entrance.holder, occupied));
     }
     if let Some(watching) = launch.watching {
         let (program, place) = watching.into_parts();
@@ -177,8 +166,8 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         files.push(place);
     }
     let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
-    let process = zygote
-        .fork(&order, &borrowed)
+    let process = parked
+        .become_session(&order, &borrowed)
         .await
         .map_err(StartError::Fork)?;
     drop(files);
@@ -186,15 +175,14 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     let number = process.as_raw().cast_unsigned();
     log.follow(number, output);
     log.follow(number, errors);
-    let mut life = match around {
-        Some((outermost, holder)) => Life::entered(outermost, holder, report, group),
+    let life = match around {
+        Some((holder, occupied)) => Life::entered(occupied, holder, report),
         None => Life::forked(report),
     };
-    life.has_network(network);
     Ok(Launched {
         life,
         log,
-        starting: starting.unwrap_or_else(|| Starting::new(process, launch.mark)),
+        starting,
     })
 }
 

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::net::UnixStream;
 
 use crate::processes;
-use crate::sandbox::{Carrier, Group, Outermost};
+use crate::sandbox::{Carrier, Group, Occupied, Outermost};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -72,6 +72,43 @@ impl Walls {
         ];
         let mut processes = roots.into_iter().flatten().flat_map(processes::below);
         processes.find(|process| processes::innermost_number(*process) == Some(inside))
+    }
+
+    /// Where memory runs out, the kernel and what it starts end first, and together.
+    fn has_kernel(self: &Arc<Self>, kernel: Pid) {
+        let Some(supervisor) = processes::parent_of(kernel) else {
+            return;
+        };
+        // It is asked once.
+        let _ = self.supervisor.set(supervisor);
+        processes::end_first(kernel);
+        if let Some(group) = &self.group {
+            let mut others = group.entered();
+            others.retain(|process| *process != kernel);
+            self.keep_in_group(others);
+        }
+    }
+
+    /// A keeper is to outlive the kernel that it is a copy of.
+    pub(super) fn keep(self: &Arc<Self>, keeper: Pid) {
+        if let Some(supervisor) = self.supervisor() {
+            processes::end_as_late_as(supervisor, keeper);
+        }
+        self.keep_in_group(vec![keeper]);
+    }
+
+    /// The system takes some milliseconds to move a process into another group, in which no cell has to wait.
+    fn keep_in_group(self: &Arc<Self>, processes: Vec<Pid>) {
+        if processes.is_empty() {
+            return;
+        }
+        let walls = self.clone();
+        tokio::task::spawn_blocking(move || {
+            let kept = walls.group.as_ref().map(|group| group.keep(&processes));
+            if let Some(Err(error)) = kept {
+                tracing::warn!(%error, "What a cell left in its session ends with a session that exceeds its memory");
+            }
+        });
     }
 
     async fn kernel_ended(&self) -> Option<ExitStatus> {
@@ -142,13 +179,16 @@ impl Life {
     }
 
     /// The `holder` is bubblewrap's command, and the supervisor has entered.
-    pub(super) fn entered(
-        outermost: Outermost,
-        holder: Pid,
-        report: UnixStream,
-        group: Option<Group>,
-    ) -> Self {
-        Self::supervised(Some(Sandbox::new(outermost, Some(holder))), report, group)
+    pub(super) fn entered(occupied: Occupied, holder: Pid, report: UnixStream) -> Self {
+        let Occupied {
+            outermost,
+            group,
+            carrier,
+        } = occupied;
+        let sandbox = Sandbox::new(outermost, Some(holder));
+        let mut life = Self::supervised(Some(sandbox), report, group);
+        life.has_network(carrier);
+        life
     }
 
     /// There is no sandbox.
@@ -170,11 +210,10 @@ impl Life {
         }
     }
 
-    pub(super) fn has_kernel(&mut self, kernel: Pid) {
-        if let (Self::Supervised { walls, .. }, Some(parent)) = (self, processes::parent_of(kernel))
-        {
-            // It is asked once.
-            let _ = walls.supervisor.set(parent);
+    pub(super) fn has_kernel(&self, kernel: Pid) {
+        match self {
+            Self::Bare(_) => processes::end_first(kernel),
+            Self::Supervised { walls, .. } => walls.has_kernel(kernel),
         }
     }
 

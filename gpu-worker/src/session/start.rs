@@ -131,6 +131,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             python: &order.python,
             private_folder: folder.path(),
             notebook_folder: order.notebook_folder.as_deref(),
+            hardware: gpu.hardware(),
             packages: packages.folder(),
             mirror: mirror.as_ref().map(|mirror| {
                 let (root, folder) = (mirror.root(), mirror.notebook_folder());
@@ -138,12 +139,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             }),
             hidden: [runtime_folder, &config.mirrors, &config.cache],
         };
-        let mut wrapped = sandbox.wrap(&mut command, needs).await?;
-        if let (Some(mirror), Some(place)) = (&mirror, &wrapped.mirror) {
+        let mut inside = sandbox.furnish(&mut command, needs).await?;
+        if let (Some(mirror), Some(place)) = (&mirror, &inside.mirror) {
             working_folder = moved(&working_folder, mirror.root(), place);
         }
-        mirror_place = wrapped.mirror.take();
-        walls = Some((sandbox, wrapped));
+        mirror_place = inside.mirror.take();
+        walls = Some((sandbox, inside));
     }
     if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
         command

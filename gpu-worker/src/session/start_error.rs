@@ -9,6 +9,7 @@ use baton_jupyter_wire::shim::ShimError;
 use baton_transport::frames::FrameError;
 
 use super::start::PATIENCE;
+use super::zygote::ZygoteError;
 use crate::notice;
 use crate::sandbox::SandboxError;
 
@@ -34,6 +35,8 @@ pub(crate) enum StartError {
     Sandbox(#[from] SandboxError),
     #[error("Failed to watch the files that the session opens")]
     Watch(#[source] std::io::Error),
+    #[error("Failed to prepare a session")]
+    Spare(#[source] ZygoteError),
     #[error("Failed to fork a session")]
     Fork(#[source] std::io::Error),
     #[error("Failed to start {python}")]

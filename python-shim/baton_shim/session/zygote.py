@@ -2,7 +2,8 @@
 
 It loads what every session needs and the libraries that are named, says so, and forks whenever the worker asks. The
 order for a session goes to the fork alone, over a connection of its own: what to run, its environment, its
-descriptors, and the sandbox that it enters first (`walls.py`).
+descriptors, and the sandbox that it enters first (`walls.py`). A fork joins its control groups at once and may wait for
+its order.
 
 **Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
 """
@@ -143,12 +144,10 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
     """In a fork: becomes the process that the order describes. Returns what it has to run."""
     from baton_shim.session import walls
 
+    join_groups(connection)
     order, descriptors = receive(connection)
     numbers = order["descriptors"]
     named, others = descriptors[: len(numbers)], descriptors[len(numbers) :]
-    doors, others = others[: order["doors"]], others[order["doors"] :]
-    for door in doors:
-        os.write(door, b"0")
     if order["namespaces"]:
         walls.enter(others.pop(0), order["namespaces"])
         os.setsid()
@@ -180,14 +179,28 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
     return start.main
 
 
+def join_groups(connection: int) -> None:
+    """Those whose doors come first. Then the worker may let this process wait."""
+    import socket
+
+    with socket.socket(fileno=os.dup(connection)) as worker:
+        _, doors, _, _ = socket.recv_fds(worker, 1, 64)
+        for door in doors:
+            os.write(door, b"0")
+            os.close(door)
+        worker.sendall(b"!")
+
+
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
-    """The order, and the descriptors that came with it."""
+    """The order, and the descriptors that came with it. Ends this process if it is not needed any more."""
     import socket
 
     import msgpack
 
     with socket.socket(fileno=connection) as orders:
         text, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 64)
+        if not text:
+            os._exit(0)
         while more := orders.recv(1 << 16):
             text += more
     return msgpack.unpackb(text), descriptors

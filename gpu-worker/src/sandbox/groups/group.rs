@@ -2,6 +2,9 @@
 //!
 //! In: limits. Out: a door for the session's first process, and the end of all that are in the group.
 //!
+//! In version 2, two groups below it separate the session's own processes, which end together when they exceed its
+//! memory, from those that have to outlive them: what holds the sandbox, and keepers of memory.
+//!
 //! **Invariant:** when a [`Group`] is dropped, every process in it ends, and the group is removed.
 
 use std::fs::{self, File};
@@ -10,6 +13,7 @@ use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
@@ -18,6 +22,13 @@ use crate::sandbox::Limits;
 
 /// Of processor time, in microseconds.
 const PERIOD_US: u64 = 100_000;
+
+/// Of processor time, where sessions compete with each other and with their worker, which has [`super::OWN_WEIGHT`].
+const WEIGHT: &str = "100";
+
+/// Below a group of version 2: the session's own processes, and those that outlive them.
+const CELLS: &str = "cells";
+const KEPT: &str = "kept";
 
 /// How long processes may take to end that were killed, for example while the driver frees their memory.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -37,6 +48,37 @@ struct Folder {
     has_processes: bool,
 }
 
+impl Folder {
+    /// Where processes enter.
+    fn entrance(&self) -> PathBuf {
+        match self.is_divided() {
+            true => self.path.join(CELLS),
+            false => self.path.clone(),
+        }
+    }
+
+    fn is_divided(&self) -> bool {
+        self.version == Version::Two && self.has_memory
+    }
+
+    fn divide(&self) -> io::Result<()> {
+        fs::write(self.path.join("cgroup.subtree_control"), "+memory")?;
+        for name in [CELLS, KEPT] {
+            fs::create_dir(self.path.join(name))?;
+        }
+        // Older systems than Linux 4.19 end a single process.
+        set(&self.entrance().join("memory.oom.group"), "1")
+    }
+
+    /// The groups in which processes are.
+    fn leaves(&self) -> Vec<PathBuf> {
+        match self.is_divided() {
+            true => [CELLS, KEPT].map(|name| self.path.join(name)).into(),
+            false => vec![self.path.clone()],
+        }
+    }
+}
+
 impl Group {
     pub(super) fn create(bases: &[Base], name: &str, limits: Limits) -> io::Result<Self> {
         let mut group = Self {
@@ -51,12 +93,17 @@ impl Group {
                     set(&path.join(file), &value)?;
                 }
             }
-            group.folders.push(Folder {
+            let folder = Folder {
                 path,
                 version: base.version,
                 has_memory: base.controllers.contains(&Controller::Memory),
                 has_processes: base.controllers.contains(&Controller::Processes),
-            });
+            };
+            // What follows may fail, and then the group is removed.
+            group.folders.push(folder.clone());
+            if folder.is_divided() {
+                folder.divide()?;
+            }
         }
         Ok(group)
     }
@@ -66,10 +113,28 @@ impl Group {
         let open = |folder: &Folder| {
             let door = File::options()
                 .write(true)
-                .open(folder.path.join("cgroup.procs"))?;
+                .open(folder.entrance().join("cgroup.procs"))?;
             Ok(door.into())
         };
         self.folders.iter().map(open).collect()
+    }
+
+    /// Who would end together, where the group is divided.
+    pub(crate) fn entered(&self) -> Vec<Pid> {
+        let divided = self.folders.iter().filter(|folder| folder.is_divided());
+        divided
+            .flat_map(|folder| members(&folder.entrance()).unwrap_or_default())
+            .collect()
+    }
+
+    /// These processes outlive a session that exceeds its memory.
+    pub(crate) fn keep(&self, processes: &[Pid]) -> io::Result<()> {
+        for folder in self.folders.iter().filter(|folder| folder.is_divided()) {
+            for process in processes {
+                keep(folder, *process)?;
+            }
+        }
+        Ok(())
     }
 
     pub(crate) fn limits_memory(&self) -> bool {
@@ -93,6 +158,15 @@ impl Group {
     /// Sends every process in it a signal that it cannot refuse.
     pub(crate) fn kill(&self) {
         kill_all(&self.folders);
+    }
+}
+
+fn keep(folder: &Folder, process: Pid) -> io::Result<()> {
+    let kept = folder.path.join(KEPT).join("cgroup.procs");
+    match fs::write(kept, process.to_string()) {
+        // It has ended.
+        Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(()),
+        written => written,
     }
 }
 
@@ -128,10 +202,11 @@ fn settings(
             })
             .collect(),
         (Controller::Processes, _) => vec![("pids.max", limits.processes.to_string())],
-        (Controller::Processors, Version::Two) => quota
-            .map(|quota| ("cpu.max", format!("{quota} {PERIOD_US}")))
-            .into_iter()
-            .collect(),
+        (Controller::Processors, Version::Two) => {
+            let most = quota.map(|quota| ("cpu.max", format!("{quota} {PERIOD_US}")));
+            let weight = ("cpu.weight", WEIGHT.to_owned());
+            most.into_iter().chain([weight]).collect()
+        }
         (Controller::Processors, Version::One) => quota
             .into_iter()
             .flat_map(|quota| {
@@ -144,9 +219,13 @@ fn settings(
 
 /// A system without swap, or that does not count it, has no file for it.
 fn set(file: &Path, value: &str) -> io::Result<()> {
-    let is_optional = file
-        .file_name()
-        .is_some_and(|name| name == "memory.swap.max" || name == "memory.memsw.limit_in_bytes");
+    const OPTIONAL: [&str; 3] = [
+        "memory.memsw.limit_in_bytes",
+        "memory.oom.group",
+        "memory.swap.max",
+    ];
+    let name = file.file_name().and_then(|name| name.to_str());
+    let is_optional = name.is_some_and(|name| OPTIONAL.contains(&name));
     match file.exists() || !is_optional {
         true => fs::write(file, value),
         false => Ok(()),
@@ -164,8 +243,8 @@ fn kill_all(folders: &[Folder]) {
     for folder in folders.iter().filter(|folder| folder.has_processes) {
         let _ = fs::write(folder.path.join("pids.max"), "0");
     }
-    for folder in folders {
-        for member in members(&folder.path).unwrap_or_default() {
+    for leaf in folders.iter().flat_map(Folder::leaves) {
+        for member in members(&leaf).unwrap_or_default() {
             let _ = kill(member, Signal::SIGKILL);
         }
     }
@@ -174,10 +253,7 @@ fn kill_all(folders: &[Folder]) {
 /// Waits until the system has ended them.
 fn remove(folders: &[Folder]) {
     let deadline = Instant::now() + PATIENCE;
-    let is_gone = |folder: &Folder| match fs::remove_dir(&folder.path) {
-        Ok(()) => true,
-        Err(error) => error.kind() == io::ErrorKind::NotFound,
-    };
+    let is_gone = |folder: &Folder| is_removed(&folder.path);
     while !folders.iter().all(is_gone) {
         if Instant::now() > deadline {
             let folders: Vec<_> = folders.iter().map(|folder| &folder.path).collect();
@@ -186,6 +262,17 @@ fn remove(folders: &[Folder]) {
         }
         kill_all(folders);
         std::thread::sleep(POLL);
+    }
+}
+
+/// Removes a group whose processes have ended, with the groups below it.
+pub(super) fn is_removed(group: &Path) -> bool {
+    for name in [CELLS, KEPT] {
+        let _ = fs::remove_dir(group.join(name));
+    }
+    match fs::remove_dir(group) {
+        Ok(()) => true,
+        Err(error) => error.kind() == io::ErrorKind::NotFound,
     }
 }
 
@@ -232,7 +319,8 @@ mod tests {
             ("memory.memsw.limit_in_bytes", "4096"),
         ];
         check(Memory, Version::One, memory);
-        check(Processors, Version::Two, &[("cpu.max", "200000 100000")]);
+        let processors: &[(&str, &str)] = &[("cpu.max", "200000 100000"), ("cpu.weight", "100")];
+        check(Processors, Version::Two, processors);
         let processors: &[(&str, &str)] = &[
             ("cpu.cfs_period_us", "100000"),
             ("cpu.cfs_quota_us", "200000"),

@@ -23,6 +23,9 @@ use crate::processes;
 /// The group into which a worker moves, because only groups without processes can limit those below (version 2).
 /// systemd's `DelegateSubgroup=` may name it, too.
 const OWN: &str = "worker";
+/// How much of the processor it gets where sessions have [`group::WEIGHT`] each, so that their work does not slow down
+/// what the worker does for all of them.
+const OWN_WEIGHT: &str = "1000";
 /// How the groups of sessions begin; the number of their worker follows.
 const PREFIX: &str = "baton-";
 
@@ -76,8 +79,11 @@ pub(super) struct Groups {
 impl Groups {
     /// Finds what this worker may make. What it may not limit is in [`Groups::unlimited`].
     pub(super) fn open(limits: Limits) -> Self {
-        let hierarchies = hierarchies_of_this_process();
-        let bases: Vec<_> = bases_wanted(&hierarchies)
+        Self::below(&hierarchies_of_this_process(), limits)
+    }
+
+    fn below(hierarchies: &[Hierarchy], limits: Limits) -> Self {
+        let bases: Vec<_> = bases_wanted(hierarchies)
             .into_iter()
             .filter_map(|base| match prepare(&base) {
                 Ok(folder) => Some(Base { folder, ..base }),
@@ -187,6 +193,12 @@ fn prepare(base: &Base) -> io::Result<PathBuf> {
             let enabled = format!("+{}", controller.name());
             fs::write(folder.join("cgroup.subtree_control"), enabled)?;
         }
+        if base.controllers.contains(&Controller::Processors) && !is_root_of_all {
+            let written = fs::write(folder.join(OWN).join("cpu.weight"), OWN_WEIGHT);
+            if let Err(error) = written {
+                tracing::debug!(%error, "The worker has no larger share of the processor than a session");
+            }
+        }
     }
     let trial = folder.join(format!("{PREFIX}{}", Pid::this()));
     fs::create_dir(&trial)?;
@@ -223,7 +235,7 @@ fn remove_leftovers(folder: &Path) {
             worker.parse::<u32>().ok()
         });
         if worker.is_some_and(|worker| !Path::new(&format!("/proc/{worker}")).exists()) {
-            let _ = fs::remove_dir(entry.path());
+            let _ = group::is_removed(&entry.path());
         }
     }
 }

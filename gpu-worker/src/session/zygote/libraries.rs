@@ -1,14 +1,17 @@
-//! Which libraries zygotes load: those that the settings name, and those that sessions of their Python were seen to use.
+//! Which libraries zygotes load: those that the settings name, those that sessions of their Python were seen to use, and,
+//! as long as none was seen, those that are installed there and expected to be used.
 //!
-//! In: the memory maps of sessions. Out: names, also for the next worker on this machine.
+//! In: the memory maps of sessions, and what a Python has. Out: names, also for the next worker on this machine.
 //!
 //! **Invariant:** nothing that a cell does adds a name which is not in [`KNOWN`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Stdio;
 
 use nix::unistd::Pid;
+use tokio::process::Command;
 
 use crate::Config;
 
@@ -28,14 +31,37 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
 ];
 
+/// Prints which of its arguments can be imported, and imports none.
+const QUESTION: &str = "
+import sys
+from importlib.machinery import PathFinder
+print(*(name for name in sys.argv[1:] if PathFinder.find_spec(name)))
+";
+
 const FILE: &str = "libraries.json";
 
 pub(super) struct Libraries {
     named: Vec<String>,
     /// Of each Python, as the worker calls it: environments have libraries of their own.
     seen: BTreeMap<String, BTreeSet<String>>,
+    /// Of Pythons without a past.
+    expected: BTreeMap<String, BTreeSet<String>>,
     left_out: BTreeMap<String, BTreeSet<String>>,
     file: PathBuf,
+}
+
+/// The known libraries that this Python has.
+pub(super) async fn installed(python: &Path) -> std::io::Result<BTreeSet<String>> {
+    let asked = Command::new(python)
+        .args(["-c", QUESTION])
+        .args(KNOWN.iter().map(|(name, _)| name))
+        .current_dir("/")
+        .stdin(Stdio::null())
+        .kill_on_drop(true)
+        .output()
+        .await?;
+    let printed = String::from_utf8_lossy(&asked.stdout);
+    Ok(printed.split_whitespace().map(str::to_owned).collect())
 }
 
 impl Libraries {
@@ -53,6 +79,7 @@ impl Libraries {
         Self {
             named: config.preload.clone(),
             seen,
+            expected: BTreeMap::new(),
             left_out: BTreeMap::new(),
             file,
         }
@@ -64,7 +91,8 @@ impl Libraries {
             let names = of.get(&key(python));
             names.is_some_and(|names| names.contains(name))
         };
-        let seen = KNOWN.iter().filter(|(name, _)| has(&self.seen, name));
+        let used = |name: &str| has(&self.seen, name) || has(&self.expected, name);
+        let seen = KNOWN.iter().filter(|(name, _)| used(name));
         let seen = seen.flat_map(|(_, parts)| parts.iter().map(|part| (*part).to_owned()));
         let mut wanted: Vec<String> = Vec::new();
         for name in seen.chain(self.named.iter().cloned()) {
@@ -75,12 +103,26 @@ impl Libraries {
         wanted
     }
 
-    /// Whether the process has a known library that was not seen before.
+    /// Whether sessions of this Python were seen, so that nobody has to guess.
+    pub(super) fn has_past(&self, python: &Path) -> bool {
+        let seen = self.seen.get(&key(python));
+        seen.is_some_and(|seen| !seen.is_empty())
+    }
+
+    /// Sessions will probably use these. Whether that is more than what is wanted anyway.
+    pub(super) fn expect(&mut self, python: &Path, libraries: BTreeSet<String>) -> bool {
+        let before = self.wanted(python);
+        self.expected.insert(key(python), libraries);
+        self.wanted(python) != before
+    }
+
+    /// Whether the process has a known library that is not wanted yet.
     pub(super) fn learn(&mut self, python: &Path, process: Pid) -> bool {
         let Ok(maps) = fs::read(format!("/proc/{process}/maps")) else {
             return false;
         };
         let maps = String::from_utf8_lossy(&maps);
+        let wanted = self.wanted(python);
         let seen = self.seen.entry(key(python)).or_default();
         let before = seen.len();
         for (name, _) in KNOWN {
@@ -92,7 +134,7 @@ impl Libraries {
         if has_news && let Err(error) = self.save() {
             tracing::warn!(%error, "The libraries that sessions use could not be written down");
         }
-        has_news
+        self.wanted(python) != wanted
     }
 
     pub(super) fn leave_out(&mut self, python: &Path, library: &str) {
@@ -124,6 +166,7 @@ mod tests {
         Libraries {
             named: named.iter().map(|name| (*name).to_owned()).collect(),
             seen: BTreeMap::new(),
+            expected: BTreeMap::new(),
             left_out: BTreeMap::new(),
             file: folder.join(FILE),
         }
@@ -140,6 +183,43 @@ mod tests {
         libraries.leave_out(one, "course");
         assert_eq!(libraries.wanted(one), ["torch", "torch._dynamo"]);
         assert_eq!(libraries.wanted(other), ["course", "torch"]);
+    }
+
+    #[test]
+    fn what_is_expected_is_loaded_besides_what_was_seen() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut libraries = libraries(folder.path(), &["course"]);
+        let python = Path::new("/python");
+        assert!(!libraries.has_past(python));
+        let expected = ["pandas", "numpy"].map(str::to_owned);
+        assert!(libraries.expect(python, BTreeSet::from(expected.clone())));
+        assert!(!libraries.expect(python, BTreeSet::from(expected)));
+        assert_eq!(libraries.wanted(python), ["numpy", "pandas", "course"]);
+        let seen = BTreeSet::from(["torch".to_owned()]);
+        libraries.seen.insert(key(python), seen);
+        let all = ["numpy", "torch", "torch._dynamo", "pandas", "course"];
+        assert_eq!(libraries.wanted(python), all);
+        assert!(libraries.has_past(python));
+    }
+
+    #[tokio::test]
+    async fn a_python_says_what_it_has() {
+        let folder = tempfile::tempdir().unwrap();
+        let python = folder.path().join("python");
+        let packages = folder.path().join("packages");
+        fs::create_dir_all(packages.join("torch")).unwrap();
+        fs::write(packages.join("torch/__init__.py"), "raise SystemExit").unwrap();
+        fs::write(packages.join("pandas.py"), "").unwrap();
+        let script = format!(
+            "#!/bin/sh\nPYTHONPATH={} exec python3 -S \"$@\"\n",
+            packages.display()
+        );
+        fs::write(&python, script).unwrap();
+        let mode = std::os::unix::fs::PermissionsExt::from_mode(0o755);
+        fs::set_permissions(&python, mode).unwrap();
+        let found = installed(&python).await.unwrap();
+        let expected = ["pandas", "torch"].map(str::to_owned);
+        assert_eq!(found, BTreeSet::from(expected));
     }
 
     #[test]

@@ -7,10 +7,12 @@
 
 mod libraries;
 mod process;
+mod spare;
 mod trial;
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
@@ -19,15 +21,19 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::libraries::Libraries;
-pub(crate) use self::process::Zygote;
-use self::process::ZygoteError;
 pub(super) use self::process::{Order, bytes};
+pub(crate) use self::process::{Zygote, ZygoteError};
+pub(crate) use self::spare::Spare;
 use crate::Config;
 use crate::gpu::Sharing;
+use crate::host_memory;
 use crate::sandbox::Bubblewrap;
 
 /// Notebooks may have Pythons of their own, and each zygote has its memory. Environments come on top.
 const MOST_PYTHONS: usize = 2;
+
+/// Libraries that nobody was seen to use are loaded only where so much memory is left: twice what all known ones take.
+const MEMORY_FOR_EXPECTED: u64 = 2 << 30;
 
 /// How long a session waits for a zygote.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -48,21 +54,25 @@ enum State {
 }
 
 pub(crate) struct Zygotes {
-    ground: Ground,
     warm: Mutex<HashMap<PathBuf, watch::Sender<State>>>,
     libraries: Mutex<Libraries>,
-    /// They make zygotes.
+    /// A lesson is about to begin.
+    expects_people: AtomicBool,
+    /// They make zygotes, and what the next sessions need.
     tasks: Mutex<JoinSet<()>>,
+    /// It goes last, because the sandbox waits for the groups of what is in the other fields.
+    ground: Ground,
 }
 
 impl Zygotes {
     pub(crate) fn open(ground: Ground) -> Arc<Self> {
         let libraries = Libraries::open(&ground.config);
         Arc::new(Self {
-            ground,
             warm: Mutex::default(),
             libraries: Mutex::new(libraries),
+            expects_people: AtomicBool::new(false),
             tasks: Mutex::default(),
+            ground,
         })
     }
 
@@ -95,8 +105,14 @@ impl Zygotes {
             warm.insert(python.to_owned(), watch::Sender::new(State::Making));
         }
         match self.make(python, &[]).await {
-            Ok(()) if !lock(&self.libraries).wanted(python).is_empty() => self.load(python),
-            Ok(()) => {}
+            Ok(()) => {
+                if self.expects_people.load(Relaxed) {
+                    self.guess(python).await;
+                }
+                if !lock(&self.libraries).wanted(python).is_empty() {
+                    self.load(python);
+                }
+            }
             Err(error) => {
                 tracing::warn!("Sessions start without a prepared process: {error}");
                 self.set(python, State::Failed);
@@ -104,11 +120,57 @@ impl Zygotes {
         }
     }
 
-    /// Looks at which libraries a session has loaded, so that later sessions find them loaded.
+    /// A lesson is about to begin, and its first cells are to find their libraries loaded.
+    pub(crate) fn expect_people(self: &Arc<Self>) {
+        if !self.expects_people.swap(true, Relaxed) {
+            let pythons: Vec<_> = lock(&self.warm).keys().cloned().collect();
+            for python in pythons {
+                self.expect(&python);
+            }
+        }
+    }
+
+    /// Sessions of this Python are to come. Where it has no past, they will probably use what is installed.
+    pub(crate) fn expect(self: &Arc<Self>, python: &Path) {
+        let (zygotes, python) = (self.clone(), python.to_owned());
+        self.spawn(async move {
+            let state = lock(&zygotes.warm)
+                .get(&python)
+                .map(watch::Sender::subscribe);
+            let Some(mut state) = state else { return };
+            // One that is being made has no libraries.
+            let made = state
+                .wait_for(|state| !matches!(state, State::Making))
+                .await;
+            let is_warm = made.is_ok_and(|state| matches!(*state, State::Warm(_)));
+            if is_warm && zygotes.guess(&python).await {
+                zygotes.load(&python);
+            }
+        });
+    }
+
+    /// Whether more is to be loaded now.
+    async fn guess(&self, python: &Path) -> bool {
+        let has_room = host_memory::available_bytes() >= MEMORY_FOR_EXPECTED;
+        if !has_room || lock(&self.libraries).has_past(python) {
+            return false;
+        }
+        match libraries::installed(python).await {
+            Ok(installed) => lock(&self.libraries).expect(python, installed),
+            Err(error) => {
+                tracing::warn!("Unknown which libraries {} has: {error}", python.display());
+                false
+            }
+        }
+    }
+
+    /// A session has run a cell. Looks at which libraries it has loaded, so that later sessions find them loaded, and
+    /// prepares what the next one needs, which would have taken processor time from that cell.
     pub(crate) fn learn(self: &Arc<Self>, python: &Path, kernel: Pid) {
         if !self.ground.config.warm_starts {
             return;
         }
+        self.prepare_next(python);
         let has_news = lock(&self.libraries).learn(python, kernel);
         let state = lock(&self.warm)
             .get(python)
@@ -118,6 +180,22 @@ impl Zygotes {
             Some(State::Warm(zygote)) if has_news || !zygote.is_alive() => self.load(python),
             Some(_) => {}
         }
+    }
+
+    /// Prepares what the next session of this Python needs, in the background.
+    pub(crate) fn prepare_next(self: &Arc<Self>, python: &Path) {
+        let state = lock(&self.warm)
+            .get(python)
+            .map(|state| state.borrow().clone());
+        let Some(State::Warm(zygote)) = state else {
+            return;
+        };
+        let sandbox = self.ground.sandbox.clone();
+        self.spawn(async move {
+            if let Err(error) = zygote.prepare_next(sandbox.as_deref()).await {
+                tracing::warn!("The next session starts without preparation: {error}");
+            }
+        });
     }
 
     /// In the background.
@@ -147,7 +225,11 @@ impl Zygotes {
         });
     }
 
-    async fn make(&self, python: &Path, libraries: &[String]) -> Result<(), ZygoteError> {
+    async fn make(
+        self: &Arc<Self>,
+        python: &Path,
+        libraries: &[String],
+    ) -> Result<(), ZygoteError> {
         let zygote = Zygote::start(&self.ground, python, libraries).await?;
         trial::run(&self.ground, python, &zygote).await?;
         if !libraries.is_empty() {
@@ -157,6 +239,7 @@ impl Zygotes {
             );
         }
         self.set(python, State::Warm(Arc::new(zygote)));
+        self.prepare_next(python);
         Ok(())
     }
 

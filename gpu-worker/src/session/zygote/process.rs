@@ -1,6 +1,7 @@
 //! One zygote: `python -m baton_shim.session.zygote`, which forks sessions.
 //!
-//! In: a Python and libraries to load. Out: forks, each with an order of its own, which the zygote itself never reads.
+//! In: a Python and libraries to load. Out: forks, which wait until they get an order, each its own. The zygote itself never
+//! reads one.
 //!
 //! **Invariant:** the zygote has a session's environment and nothing of the worker but the connection on which it is
 //! asked for forks.
@@ -12,6 +13,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::net::UnixStream as StdUnixStream;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use baton_jupyter_wire::folder::PrivateFolder;
@@ -29,7 +31,7 @@ use crate::processes;
 use crate::sandbox::{Bubblewrap, ReadOnly, SandboxError, inherit};
 use crate::session::{LAST_BREATH, SessionLog, environment};
 
-use super::Ground;
+use super::{Ground, Spare};
 
 /// How long one library may take to load, also from a slow network folder.
 const PATIENCE: Duration = Duration::from_secs(120);
@@ -51,6 +53,8 @@ pub(crate) enum ZygoteError {
 #[derive(Debug)]
 pub(crate) struct Zygote {
     control: UnixStream,
+    /// The next session's.
+    spare: Mutex<Option<Spare>>,
     process: Option<u32>,
     /// Killed when dropped. Its forks live on.
     _child: Child,
@@ -67,10 +71,9 @@ pub(crate) struct Order {
     pub(crate) arguments: Vec<ByteBuf>,
     pub(crate) environment: Vec<(ByteBuf, ByteBuf)>,
     pub(crate) folder: ByteBuf,
-    /// The numbers at which the fork has the first descriptors that come with the order. The doors of control groups
-    /// follow, then the way into a sandbox, then the place for the listener of watched system calls.
+    /// The numbers at which the fork has the first descriptors that come with the order. The way into a sandbox follows,
+    /// then the place for the listener of watched system calls.
     pub(crate) descriptors: Vec<i32>,
-    pub(crate) doors: usize,
     /// Zero: no sandbox.
     pub(crate) namespaces: libc::c_int,
     pub(crate) filter: ByteBuf,
@@ -139,6 +142,7 @@ impl Zygote {
         }
         Ok(Self {
             control,
+            spare: Mutex::default(),
             process: child.id(),
             _child: child,
             _read_only: read_only,
@@ -146,8 +150,8 @@ impl Zygote {
         })
     }
 
-    /// Returns the fork's number; of one that enters a sandbox, that of the process which leads it there.
-    pub(crate) async fn fork(&self, order: &Order, files: &[BorrowedFd<'_>]) -> io::Result<Pid> {
+    /// A fork that waits in the control groups of these doors, and knows nothing.
+    pub(super) async fn park(&self, doors: &[BorrowedFd<'_>]) -> io::Result<Parked> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
         let control = &self.control;
@@ -155,20 +159,85 @@ impl Zygote {
             .async_io(Interest::WRITABLE, || send(control, b"!", &[its.as_fd()]))
             .await?;
         drop(its);
-        let mut own = UnixStream::from_std(own)?;
-        let text = baton_protocol::encode(order);
-        let sent = own
-            .async_io(Interest::WRITABLE, || send(&own, &text, files))
+        let mut connection = UnixStream::from_std(own)?;
+        connection
+            .async_io(Interest::WRITABLE, || send(&connection, b"!", doors))
             .await?;
-        own.write_all(&text[sent..]).await?;
-        own.shutdown().await?;
-        let number = own.read_i32_le().await?;
-        Ok(Pid::from_raw(number))
+        let number = connection.read_i32_le().await?;
+        // It says so when it has joined the groups.
+        connection.read_u8().await?;
+        Ok(Parked {
+            connection,
+            process: Pid::from_raw(number),
+        })
+    }
+
+    /// For the next session: what was prepared, or else what is prepared now.
+    pub(crate) async fn spare(&self, sandbox: Option<&Bubblewrap>) -> Result<Spare, ZygoteError> {
+        let ready = self.take_spare().filter(Spare::is_ready);
+        match ready {
+            Some(spare) => Ok(spare),
+            None => Spare::make(self, sandbox).await,
+        }
+    }
+
+    /// Prepares what the next session needs, unless there is such.
+    pub(super) async fn prepare_next(
+        &self,
+        sandbox: Option<&Bubblewrap>,
+    ) -> Result<(), ZygoteError> {
+        if self.lock_spare().is_none() {
+            let spare = Spare::make(self, sandbox).await?;
+            self.lock_spare().get_or_insert(spare);
+        }
+        Ok(())
+    }
+
+    fn take_spare(&self) -> Option<Spare> {
+        self.lock_spare().take()
+    }
+
+    fn lock_spare(&self) -> MutexGuard<'_, Option<Spare>> {
+        self.spare.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub(super) fn is_alive(&self) -> bool {
         self.process
             .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
+    }
+}
+
+/// A fork that waits for its order. It ends when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Parked {
+    connection: UnixStream,
+    process: Pid,
+}
+
+impl Parked {
+    /// Of one that will enter a sandbox, the process that leads it there.
+    pub(crate) fn process(&self) -> Pid {
+        self.process
+    }
+
+    pub(super) fn is_alive(&self) -> bool {
+        Path::new(&format!("/proc/{}/exe", self.process)).exists()
+    }
+
+    /// Makes it the process that the order describes. Returns its number.
+    pub(crate) async fn become_session(
+        mut self,
+        order: &Order,
+        files: &[BorrowedFd<'_>],
+    ) -> io::Result<Pid> {
+        let connection = &self.connection;
+        let text = baton_protocol::encode(order);
+        let sent = connection
+            .async_io(Interest::WRITABLE, || send(connection, &text, files))
+            .await?;
+        self.connection.write_all(&text[sent..]).await?;
+        self.connection.shutdown().await?;
+        Ok(self.process)
     }
 }
 

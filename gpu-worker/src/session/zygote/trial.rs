@@ -59,14 +59,14 @@ async fn fork(
         environment: vec![(bytes(processes::MARK), bytes(mark))],
         folder: bytes("/"),
         descriptors: vec![1, 2],
-        doors: 0,
         namespaces: entrance.map_or(0, |entrance| entrance.namespaces),
         filter: ByteBuf::from(entrance.map_or_else(Vec::new, |entrance| entrance.filter.clone())),
         watched: ByteBuf::new(),
     };
     let mut files = vec![its_printed.as_fd(), its_said.as_fd()];
     files.extend(entrance.map(|entrance| entrance.process.as_fd()));
-    zygote.fork(&order, &files).await?;
+    let parked = zygote.park(&[]).await?;
+    parked.become_session(&order, &files).await?;
     drop((its_printed, its_said));
     let reading = async { tokio::join!(read(printed), read(said)) };
     let (printed, said) = tokio::time::timeout(PATIENCE, reading)

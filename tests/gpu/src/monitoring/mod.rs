@@ -131,6 +131,33 @@ pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: usize, is_slice: *m
 }
 
 #[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice: usize, device: *mut usize) -> c_int {
+    match is_card(slice) {
+        true => INVALID_ARGUMENT,
+        false => ask(slice, |_| unsafe { *device = handle_of(card_of(slice)) }),
+    }
+}
+
+/// As the driver counts slices of a seventh: from 7 on.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(slice: usize, number: *mut c_uint) -> c_int {
+    match is_card(slice) {
+        true => INVALID_ARGUMENT,
+        false => ask(slice, |_| unsafe {
+            *number = MOST_SLICES + (slice - handle_of(card_of(slice)) - 1) as c_uint;
+        }),
+    }
+}
+
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(slice: usize, number: *mut c_uint) -> c_int {
+    match is_card(slice) {
+        true => INVALID_ARGUMENT,
+        false => ask(slice, |_| unsafe { *number = 0 }),
+    }
+}
+
+#[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: usize, count: *mut c_uint) -> c_int {
     ask(device, |_| unsafe { *count = MOST_SLICES })
 }

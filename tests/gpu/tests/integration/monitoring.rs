@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use baton_gpu_worker::gpu::{MONITORING, Reading, gpus, monitor, slices};
+use baton_gpu_worker::gpu::{Hardware, MONITORING, Reading, Slice, gpus, monitor, slices};
 use baton_interposer::wire::{DEVICE, TOKEN};
 use tokio::sync::watch;
 
@@ -98,8 +98,8 @@ fn each_of_several_gpus_is_told_of() {
             .collect()
     };
     let library = world.machine.folder().join(MONITORING);
-    let names = gpus(library.as_os_str(), None);
-    assert_eq!(reading.borrow().names, names);
+    let all = gpus(library.as_os_str(), None);
+    assert_eq!(reading.borrow().hardware, all);
     let sizes: Vec<u64> = reading
         .borrow()
         .gpus
@@ -108,7 +108,7 @@ fn each_of_several_gpus_is_told_of() {
         .collect();
     assert_eq!(sizes, [64 * MIB, 32 * MIB]);
 
-    let second = &names[1];
+    let second = all[1].name.as_str();
     let token = world.admit(None);
     let mut client = world.client_of(token, &[("CUDA_VISIBLE_DEVICES", second)]);
     client.does(&format!("allocate a {}", 8 * MIB));
@@ -122,7 +122,8 @@ fn a_session_keeps_its_gpu_whatever_its_notebook_says_of_visible_devices() {
     let mut world = World::new(64 * MIB);
     world.machine.add_card(1, 32 * MIB).unwrap();
     let library = world.machine.folder().join(MONITORING);
-    let second = &gpus(library.as_os_str(), None)[1];
+    let second = gpus(library.as_os_str(), None)[1].name.clone();
+    let second = second.as_str();
     let token = world.admit(None);
     for visible in ["0", "0,1", second] {
         let variables = [("CUDA_VISIBLE_DEVICES", visible), (DEVICE, second)];
@@ -170,12 +171,27 @@ fn sessions_can_have_a_gpu_or_a_slice_for_themselves() {
     let world = World::new(64 * MIB);
     let library = world.machine.folder().join(MONITORING);
     let library = library.as_os_str();
-    assert_eq!(gpus(library, None), [GPU]);
+    let gpu = Hardware {
+        name: GPU.to_owned(),
+        gpu: Some(GPU.to_owned()),
+        slice: None,
+    };
+    let of_gpu = [7, 8].map(|gpu_instance| Hardware {
+        name: SLICES[gpu_instance as usize - 7].to_owned(),
+        slice: Some(Slice {
+            gpu_instance,
+            compute_instance: 0,
+        }),
+        ..gpu.clone()
+    });
+    assert_eq!(gpus(library, None), [gpu]);
     assert!(slices(library, None).is_empty());
     world.machine.cut(2).unwrap();
-    assert_eq!(slices(library, None), SLICES);
-    assert_eq!(slices(library, Some("0")), SLICES);
-    assert_eq!(slices(library, Some(SLICES[1])), [SLICES[1]]);
+    assert_eq!(slices(library, None), of_gpu);
+    assert_eq!(slices(library, Some("0")), of_gpu);
+    let visible = world.monitor(Some(SLICES[1]));
+    assert_eq!(visible.borrow().hardware, of_gpu[1..]);
+    assert_eq!(slices(library, Some(SLICES[1])), of_gpu[1..]);
 }
 
 /// What a program in a session of this token reads of the GPU.

@@ -1,0 +1,101 @@
+//! A sandbox that is begun before it is known whose session it is for.
+//!
+//! In: nothing of a session. Out: a process in a control group of its own, which waits to hear what is inside. To join a
+//! control group takes as long as all the rest of a start, because the system waits for all of its processors.
+//!
+//! **Invariant:** nothing runs in a room before it is occupied, and each is for one session.
+
+use std::fs::File;
+use std::io::{self, Write as _};
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::unix::ffi::OsStrExt as _;
+use std::path::Path;
+use std::process::Stdio;
+
+use nix::fcntl::OFlag;
+use nix::unistd::{Pid, pipe2};
+use tokio::process::Command;
+
+use super::sys::inherit;
+use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapped};
+
+#[derive(Debug)]
+pub(crate) struct Room {
+    /// What bubblewrap still waits for: its other arguments.
+    arguments: File,
+    wrapped: Wrapped,
+    holder: Holder,
+    outermost: Outermost,
+}
+
+impl Bubblewrap {
+    pub(crate) fn room(&self) -> Result<Room, SandboxError> {
+        let mut command = Command::new(self.program());
+        let wrapped = self.around(&mut command)?;
+        let (its_arguments, arguments) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
+        command
+            .arg("--args")
+            .arg(its_arguments.as_raw_fd().to_string());
+        inherit(&mut command, vec![its_arguments]);
+        let holder = Holder::start(&mut command)?;
+        let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
+        Ok(Room {
+            arguments: File::from(arguments),
+            wrapped,
+            holder,
+            outermost,
+        })
+    }
+}
+
+impl Room {
+    /// What a process writes into to be in the group.
+    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+        let group = self.wrapped.group.as_ref();
+        group.map_or_else(|| Ok(Vec::new()), super::Group::doors)
+    }
+
+    /// Of bubblewrap.
+    pub(crate) fn process(&self) -> Option<Pid> {
+        self.outermost.process()
+    }
+
+    /// Whether nobody has ended it meanwhile.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.process()
+            .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
+    }
+
+    /// Lets bubblewrap build what is inside, and returns how to enter it.
+    pub(crate) async fn occupy(
+        mut self,
+        bubblewrap: &Bubblewrap,
+        inside: &Inside,
+    ) -> Result<(Entrance, Occupied), SandboxError> {
+        let mut text = Vec::new();
+        for argument in inside.view.arguments() {
+            text.extend_from_slice(argument.as_bytes());
+            text.push(0);
+        }
+        self.arguments.write_all(&text)?;
+        drop(self.arguments);
+        let carrier = match self.wrapped.gate {
+            Some(gate) => bubblewrap.connect(gate).await?,
+            None => None,
+        };
+        let entrance = self.holder.entrance(bubblewrap, &self.outermost).await?;
+        let occupied = Occupied {
+            outermost: self.outermost,
+            group: self.wrapped.group,
+            carrier,
+        };
+        Ok((entrance, occupied))
+    }
+}
+
+/// What the worker has of a room in which a session is.
+pub(crate) struct Occupied {
+    pub(crate) outermost: Outermost,
+    pub(crate) group: Option<super::Group>,
+    pub(crate) carrier: Option<super::Carrier>,
+}

@@ -1,0 +1,89 @@
+"""What control groups of version 2 do with a session. Runs in a guest: see `test_control_groups.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import end_to_end.service
+import psutil
+import pytest
+from end_to_end import Kernel, Service, wait_until
+
+GIB = 1 << 30
+LIMITS: dict[str, Any] = {
+    "BATON_WORKER_SESSION_MEMORY": "1GiB",
+    "BATON_WORKER_SESSION_PROCESSES": "200",
+    "BATON_WORKER_SESSION_CPUS": "2",
+}
+OF_SESSION = {
+    "memory.max": str(GIB),
+    "memory.swap.max": "0",
+    "pids.max": "200",
+    "cpu.max": "200000 100000",
+    "cpu.weight": "100",
+    "cells/memory.oom.group": "1",
+}
+WITHOUT_SWAP = {"memory.swap.max"}
+"""Files that a kernel without swap does not have."""
+
+IN_A_CHILD = """
+import subprocess, sys
+child = subprocess.run([sys.executable, "-c", "kept = b'1' * (2 << 30)"])
+print("the session lives")
+"""
+
+
+def group_of(process: psutil.Process) -> Path:
+    """As this process sees it."""
+    line = Path(f"/proc/{process.pid}/cgroup").read_text().strip()
+    return Path("/sys/fs/cgroup") / line.removeprefix("0::/")
+
+
+def test_a_session_has_groups_with_all_limits(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    service.start_broker()
+    service.start_worker(**LIMITS)
+    kernel = service.kernel(new_kernel)
+    session = psutil.Process(kernel.session_pid)
+    assert "No control group" not in service.log("worker-0")
+    cells = group_of(session)
+    group = cells.parent
+    found = {name: (group / name).read_text().strip() for name in OF_SESSION if (group / name).exists()}
+    assert found == {name: value for name, value in OF_SESSION.items() if name in found}
+    assert OF_SESSION.keys() - found.keys() <= WITHOUT_SWAP
+    supervisor = session.parent()
+    assert supervisor is not None
+    wait_until(lambda: group_of(supervisor) == group / "kept", "the supervisor is kept")
+    wait_until(lambda: (cells / "cgroup.procs").read_text().split() == [str(session.pid)], "the kernel is alone")
+    assert Path(f"/proc/{session.pid}/oom_score_adj").read_text() == "1000\n"
+    worker = group_of(service.process("worker-0"))
+    assert worker.name == "worker"
+    assert (worker / "cpu.weight").read_text() == "1000\n"
+    kernel.shutdown()
+    wait_until(lambda: not group.exists(), "the session's groups are gone")
+
+
+def test_all_that_a_session_started_ends_together(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    """A child that exceeds the memory would otherwise end alone, and the cell would go on without knowing why."""
+    service.start_broker()
+    service.start_worker(**LIMITS)
+    kernel = service.kernel(new_kernel)
+    result = kernel.gpu(IN_A_CHILD)
+    assert result.error is not None
+    assert result.error[0] == "OutOfMemory"
+    assert "the limit is 1 GiB" in result.error[1]
+    assert "the session lives" not in result.stdout
+    assert kernel.gpu("1 + 1").ok().value == "2"
+
+
+def test_a_worker_that_shares_its_group_says_what_it_cannot_limit(
+    service: Service, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that somebody started in a terminal."""
+    monkeypatch.setattr(end_to_end.service, "GROUPS", "")
+    service.start_broker()
+    service.start_worker(**LIMITS)
+    log = service.log("worker-0")
+    assert "No control group limits what sessions use here: memory, processes, processor time." in log
+    assert "`Delegate=yes` in its systemd unit" in log
