@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from IPython.core.error import InputRejected
 
-from baton_shim.base.beside import runs_beside
+from baton_shim.base.background_work import has_background_work
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import LinkClosed, Message
 from baton_shim.base.source import GPU_LINE
@@ -78,7 +78,7 @@ class Deferred:
     def may_grow(self) -> bool:
         """Whether a cell may leave memory in its session: nothing here looks at it by itself, and not much is kept."""
         kept = self._table.deferred.kept_bytes() if self._table is not None else 0
-        return kept < MOST_KEPT_BYTES and not runs_beside(self._home.shell)
+        return kept < MOST_KEPT_BYTES and not has_background_work(self._home.shell)
 
     # ---- what a call says ----
 

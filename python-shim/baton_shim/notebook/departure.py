@@ -54,7 +54,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     surroundings.patches.read_new(home.shell.history_manager.input_hist_raw, namespace)
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
-    beside = [last_error, home.beside, *objects(around.parts.get("hooks")), *cell.given()]
+    beside = [last_error, home.background_uses, *objects(around.parts.get("hooks")), *cell.given()]
     # What a block leaves behind is read by the next line of its cell.
     waits = options.background is None
     may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()

@@ -81,7 +81,7 @@ class Home:
         """How many have run in the present session."""
         self.where: tuple[str, int] | None = None
         """Host and process of the session, as it said."""
-        self.beside = Uses()
+        self.background_uses = Uses()
         """What runs in the session beside its cells."""
         self.transfer: Transfer | None = None
         self.unreleased: dict[int, list[Any]] = {}
@@ -210,7 +210,7 @@ class Home:
             self.surroundings.restart()
             self.cells = 0
             self.where = None
-            self.beside = Uses()
+            self.background_uses = Uses()
         return self._table
 
     def void(self, worker: str | None = None) -> None:

@@ -50,7 +50,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
     home.shared |= set(extra["names"])
     home.cells += 1
     home.where = extra["where"]
-    home.beside = Uses(extra["beside"])
+    home.background_uses = Uses(extra["background_names"])
     if cell.block is None:
         remember_source(home.shell, extra["file"], cell.number, cell.code, cell.transform)
     for payload in extra["payload"]:

@@ -93,7 +93,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     shell.register_magic_function(gpu, "cell", "gpu")
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
-    register_beside(shell, home, why_not)
+    register_line_magics(shell, home, why_not)
     both.register(shell, home)
     if home is not None:
         FIT.attach(compat.BLOCKS, take_out_blocks, home, parse)
@@ -114,7 +114,7 @@ def complete(shell: Any, parser: Any) -> None:
     completion.register(shell, parser, WORDS)
 
 
-def register_beside(shell: Any, home: Home | None, why_not: str) -> None:
+def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     """The line magics about the session."""
 
     def needed(*, alone: bool = False) -> Home:

@@ -24,7 +24,7 @@ from IPython.core.interactiveshell import ExecutionResult
 from traitlets import Type
 
 from baton_shim.base import wire
-from baton_shim.base.beside import names_beside
+from baton_shim.base.background_work import names_of_background_work
 from baton_shim.base.comms import SessionComms
 from baton_shim.base.compat import FIT
 from baton_shim.base.frames import hide_from_tracebacks
@@ -266,7 +266,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             "bundle": (result.data, result.metadata) if result else None,
             "file": self._file,
             "displays_after": self.shell.take_displays_after(),
-            "beside": sorted(names_beside(self.shell)),
+            "background_names": sorted(names_of_background_work(self.shell)),
             "where": (platform.node(), os.getpid()),
         }
         if self.shell.block_runs:

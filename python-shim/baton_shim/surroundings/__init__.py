@@ -67,7 +67,7 @@ class Surroundings:
 
     def whole(self, cells: list[str] | None) -> dict[str, Any]:
         """What a kernel lacks that has just begun, in so far as it outlives this one. Nothing has changed for the
-        session. With the `cells` of a notebook, also what these hung on libraries, which may reach any variable.
+        session. With the `cells` of a notebook, also what these attached to libraries, which may reach any variable.
         """
         outlive = {"figures"}
         if cells is not None:

@@ -1,7 +1,7 @@
-"""What the notebook hung on loggers: handlers and filters.
+"""What the notebook attached to loggers: handlers and filters.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. Loggers
-travel by their names. What a library hung on its loggers stays, because each process has its own, and so does what
+travel by their names. What a library attached to its loggers stays, because each process has its own, and so does what
 writes to an open file.
 
 **Invariant:** without a handler of the notebook on either side nothing travels.
@@ -21,7 +21,7 @@ from baton_shim.surroundings.notices import plain_handler
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
 
-Hung = dict[str, list[Any]]
+Attached = dict[str, list[Any]]
 """Handlers and filters, by the name of their logger."""
 
 
@@ -32,13 +32,13 @@ class Handlers:
 
     def __init__(self, namespace: Mapping[str, Any]) -> None:
         self._namespace = namespace
-        self._known: Hung = {}
-        self._next: Hung = {}
+        self._known: Attached = {}
+        self._next: Attached = {}
 
     def restart(self) -> None:
         """What came from the other end is the notebook's, whatever became of that."""
 
-    def look(self) -> Hung | None:
+    def look(self) -> Attached | None:
         """All that travels."""
         self._next = {}
         named = set(map(id, self._namespace.values()))
@@ -54,10 +54,10 @@ class Handlers:
     def commit(self) -> None:
         self._known = self._next
 
-    def apply(self, hung: Hung, undo: OnUndo) -> None:
+    def apply(self, attached: Attached, undo: OnUndo) -> None:
         # After a failure only the other end may have these.
-        undo(partial(setattr, self, "_known", {**{name: [] for name in hung}, **self._known}))
-        for name, parts in hung.items():
+        undo(partial(setattr, self, "_known", {**{name: [] for name in attached}, **self._known}))
+        for name, parts in attached.items():
             logger, known = logging.getLogger(name), self._known.pop(name, [])
             handlers: Any = [part for part in parts if isinstance(part, logging.Handler)]
             filters: Any = [part for part in parts if not isinstance(part, logging.Handler)]

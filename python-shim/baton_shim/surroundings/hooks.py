@@ -1,9 +1,9 @@
-"""What the notebook hung on IPython and libraries: magics, formatters, callbacks of events, transformers, accessors,
-nodes of trees, handlers of signals and of the collector, import hooks, attributes of classes and modules, the context
-of decimal.
+"""What the notebook attached to IPython and libraries: magics, formatters, callbacks of events, transformers,
+accessors, nodes of trees, handlers of signals and of the collector, import hooks, attributes of classes and modules,
+the context of decimal.
 
 They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
-library hung there stays, because each process has its own.
+library attached there stays, because each process has its own.
 
 **Invariant:** without anything of the notebook on either side nothing travels, because a message with objects takes
 longer. Callbacks of events run in the notebook kernel only, where each cell begins and ends once.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
 
 Entries = list[tuple[Any, Any]]
-Hung = dict[str, Entries]
+Attached = dict[str, Entries]
 """Keys and objects, by where they hang. In lists, which have no keys, it is None."""
 _MISSING = object()
 NODES = "nodes"
@@ -51,26 +51,26 @@ WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFr
 class Hooks:
     """One end's view of what hangs in both."""
 
-    name, title = "hooks", "What the notebook hung on IPython and libraries"
+    name, title = "hooks", "What the notebook attached to IPython and libraries"
 
     def __init__(self, patches: Patches) -> None:
-        self._known: Hung = {}
-        self._next: Hung = {}
+        self._known: Attached = {}
+        self._next: Attached = {}
         self._sieves: dict[str, Sieve] = collections.defaultdict(Sieve)
         self._patches = patches
 
     def restart(self) -> None:
         """What came from the other end is the notebook's, whatever became of that."""
 
-    def look(self) -> Hung | None:
+    def look(self) -> Attached | None:
         """All that travels."""
-        self._next = self._hung()
+        self._next = self._attached()
         return {**{place: [] for place in self._known}, **self._next} or None
 
     def commit(self) -> None:
         self._known = self._next
 
-    def apply(self, found: Hung, undo: OnUndo) -> None:
+    def apply(self, found: Attached, undo: OnUndo) -> None:
         from baton_shim.state import Stayed
 
         # After a failure only the other end may have these.
@@ -115,8 +115,8 @@ class Hooks:
                 undo(partial(signal.signal, number, handler_of(number)))
                 signal.signal(number, one)
 
-    def _hung(self) -> Hung:
-        found = hung()
+    def _attached(self) -> Attached:
+        found = attached()
         for place, table in tables().items():
             if entries := self._sieves[place].of_notebook(place, table):
                 found[place] = entries
@@ -158,8 +158,8 @@ def lists() -> dict[str, list[Any]]:
     return {**others, **this.events.callbacks, **{name: getattr(this, name) for name in transformers}}
 
 
-def hung() -> Hung:
-    found: Hung = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
+def attached() -> Attached:
+    found: Attached = {NODES: [(None, node) for node in JAX.nodes], ACCESSORS: list(accessors())}
     found[CALLS], found[FORMATS] = list(REGISTERED.calls.items()), list(formats())
     called = sys.modules["numpy"].geterrcall() if "numpy" in sys.modules else None
     if called is not None and of_notebook(called):
@@ -218,7 +218,7 @@ def is_made_here(one: Any) -> bool:
     return isinstance(one, types.FunctionType) and str(one.__module__).startswith("sympy.") and bool(one.__closure__)
 
 
-def objects(found: Hung | None) -> list[object]:
+def objects(found: Attached | None) -> list[object]:
     """What code that names none of it may run."""
     return [one for entries in (found or {}).values() for _, one in entries]
 
@@ -243,4 +243,4 @@ def replace(entries: list[Any], before: Iterable[Any], now: list[Any], undo: OnU
         entries[:] = [one for one in entries if id(one) not in theirs] + now
 
 
-__all__ = ["Hooks", "Hung", "objects"]
+__all__ = ["Attached", "Hooks", "objects"]

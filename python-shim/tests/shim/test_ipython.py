@@ -1,4 +1,4 @@
-"""IPython's own things around a cell: errors that it shows, and what the notebook hung on it or set in it."""
+"""IPython's own things around a cell: errors that it shows, and what the notebook attached to it or set in it."""
 
 from __future__ import annotations
 

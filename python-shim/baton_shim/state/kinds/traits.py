@@ -43,7 +43,7 @@ def is_traits_type(kind: Any) -> bool:
 
 
 def observers(obj: Any) -> Handlers:
-    """What was hung on this object. What its class declares is there in every process."""
+    """What was attached to this object. What its class declares is there in every process."""
     from traitlets.traitlets import All, EventHandler
 
     found: Handlers = {}

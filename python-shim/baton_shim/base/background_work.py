@@ -20,11 +20,11 @@ QUIET_THREADS = frozenset(
 """Packages whose threads run no code of the student's by themselves."""
 
 
-def runs_beside(shell: Any) -> bool:
+def has_background_work(shell: Any) -> bool:
     return any(map(is_alien, threading.enumerate())) or any(map(of_notebook(shell), tasks()))
 
 
-def names_beside(shell: Any) -> set[str]:
+def names_of_background_work(shell: Any) -> set[str]:
     """Names of the notebook that what runs beside its cells may use."""
     quiet = QUIET_THREADS - {"concurrent"}  # which run what the student gave an executor
     threads = [thread for thread in threading.enumerate() if is_alien(thread, quiet)]
