@@ -83,8 +83,8 @@ test-ends: $(VENV)/.requirements-test
 
 # Four further environments, of up to 5 GB, so apart from `make test`; MATRIX="newest --remove" runs one.
 .PHONY: test-matrix
-test-matrix: $(VENV)/.requirements-test
-	scripts/install-system-packages stubs
+test-matrix: $(VENV)/.requirements-test $(INSTALLED)
+	scripts/install-system-packages stubs sandbox
 	$(BIN)/python scripts/test_matrix.py $(MATRIX)
 
 # Real libraries of CUDA under the interposer, with moves at random. BATON_TEST_SEED=N repeats what a run printed.

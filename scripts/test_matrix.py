@@ -1,9 +1,10 @@
 """Run tests of the Python package with other versions of Python and of the libraries.
 
-Each file in `requirements/matrix/` is an environment: its first lines name the Python and the tests, the rest pins
-every package. `python scripts/test_matrix.py` runs all of them, `... oldest newest` these two, and `--ends` these two
-with only the tests that tell most about versions (`make test`). Environments are made with uv in `.venv/matrix/`, where
-a second run finds them; `--remove` removes each after its tests (the large ones take 5 GB).
+Each file in `requirements/matrix/` is an environment: its first lines name the Python and the tests, some of them of
+`tests/`, which run Baton as it is installed beside this script's Python; the rest pins every package. `python
+scripts/test_matrix.py` runs all of them, `... oldest newest` these two, and `--ends` these two with only the tests
+that tell most about versions (`make test`). Environments are made with uv in `.venv/matrix/`, where a second run finds
+them; `--remove` removes each after its tests (the large ones take 5 GB).
 
 A Python is looked for by its name on the PATH, with pyenv and with uv, and never downloaded. One that is missing is an
 error, and with `--ends` a line that says so.
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+import importlib.metadata
 import os
 import re
 import shutil
@@ -37,6 +39,7 @@ class Environment(NamedTuple):
     name: str
     python: str
     tests: list[str]
+    end_to_end: list[str]
     file: Path
 
 
@@ -57,7 +60,7 @@ def described(name: str) -> Environment:
     """Raises OSError where there is no such file, and KeyError where its first lines say too little."""
     file = FILES / f"{name}.txt"
     said = dict(re.findall(r"^# (\w+): (.+)$", file.read_text(), re.MULTILINE))
-    return Environment(name, said["Python"], said["Tests"].split(), file)
+    return Environment(name, said["Python"], said["Tests"].split(), said.get("EndToEnd", "").split(), file)
 
 
 def passes(environment: Environment, *, ends: bool, remove: bool) -> bool:
@@ -69,7 +72,10 @@ def passes(environment: Environment, *, ends: bool, remove: bool) -> bool:
     folder = made(environment, python)
     tests = TELLING if ends else environment.tests
     try:
-        return run_tests(folder, tests)
+        passed = run_tests(folder, tests)
+        if not ends and environment.end_to_end:
+            passed = run_end_to_end(folder, environment.end_to_end) and passed
+        return passed
     finally:
         if remove:
             shutil.rmtree(folder)
@@ -120,6 +126,17 @@ def run_tests(folder: Path, tests: list[str] | tuple[str, ...]) -> bool:
     command = [folder / "bin" / "python", "-m", "pytest", "-m", "not gpu", "-n", "2", "--dist", "loadfile", *files]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python-shim")}
     return subprocess.run(command, cwd=ROOT, env=environment, check=False).returncode == 0
+
+
+def run_end_to_end(folder: Path, tests: list[str]) -> bool:
+    """With the wheel that is installed here, which is of no particular Python."""
+    (packages,) = folder.glob("lib/python*/site-packages")
+    for file in importlib.metadata.files("baton-jupyter") or []:
+        place = packages.joinpath(*file.parts)
+        place.parent.resolve().mkdir(parents=True, exist_ok=True)
+        shutil.copy2(file.locate(), place)
+    command = [folder / "bin" / "python", "-m", "pytest", *(str(Path("tests", test)) for test in tests)]
+    return subprocess.run(command, cwd=ROOT, check=False).returncode == 0
 
 
 if __name__ == "__main__":

@@ -262,6 +262,15 @@ def fill_home(facts: dict[str, Any]) -> Any:
     return fill(os.path.expanduser("~"))
 
 
+def fill_root(facts: dict[str, Any]) -> Any:
+    """Where the sandbox has only the places of its mounts."""
+    return fill("/")
+
+
+def fill_folder_of_devices(facts: dict[str, Any]) -> Any:
+    return fill("/dev")
+
+
 def take_memory(facts: dict[str, Any]) -> Any:
     """In a process whose parent is gone. The system ends it, and with version 2 of control groups the whole session."""
     reads, writes = os.pipe()
@@ -317,6 +326,8 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         fill_temporary_folder,
         fill_shared_memory,
         fill_home,
+        fill_root,
+        fill_folder_of_devices,
     )
 }
 PROBES |= {f"share_{name}_namespace": shares_namespace(name) for name in "user pid mnt net ipc uts cgroup".split()}

@@ -32,6 +32,8 @@ ONLY_FOR_ROOT = {
     "write_into_python_of_all",
     "change_program_of_all",
     "has_capabilities",
+    "fill_root",
+    "fill_folder_of_devices",
 }
 """Without a sandbox, only a worker that runs as root can do these."""
 

@@ -307,6 +307,12 @@ impl Bubblewrap {
 
     /// Variables that name folders which no sandbox has.
     pub(crate) fn settle(command: &mut Command) {
+        let mut variables = command.as_std().get_envs();
+        let home = variables.find_map(|(name, value)| (name == "HOME").then_some(value?));
+        if home.is_none_or(|home| Path::new(home).parent().is_none()) {
+            // A user without a home has the root, where nothing can be written.
+            command.env("HOME", "/tmp");
+        }
         command
             .env("TMPDIR", "/tmp")
             .env_remove("XDG_RUNTIME_DIR")

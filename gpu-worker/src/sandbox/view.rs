@@ -1,6 +1,7 @@
 //! What of the machine's file system a session sees.
 //!
-//! **Invariant:** a folder is mounted before what lies in it, and the root is empty.
+//! **Invariant:** a folder is mounted before what lies in it, and the root is empty. A session writes only to mounts that
+//! are for that, each of which has a size or lies on a disk.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -71,6 +72,27 @@ const HARDWARE: &[&str] = &[
 
 /// Sockets of the GPU's services, by the variables that lead to them.
 const SOCKETS: &[&str] = &[baton_interposer::wire::SOCKET, "CUDA_MPS_PIPE_DIRECTORY"];
+/// Folders in which libraries keep what they may lose. A session has each for itself, in memory.
+const CACHES: &[&str] = &[
+    "CUDA_CACHE_PATH",
+    "HF_HOME",
+    "HF_HUB_CACHE",
+    "IPYTHONDIR",
+    "JUPYTER_CONFIG_DIR",
+    "JUPYTER_DATA_DIR",
+    "KERAS_HOME",
+    "MPLCONFIGDIR",
+    "NUMBA_CACHE_DIR",
+    "TORCH_HOME",
+    "TORCHINDUCTOR_CACHE_DIR",
+    "TRITON_CACHE_DIR",
+    "XDG_CACHE_HOME",
+    "XDG_CONFIG_HOME",
+    "XDG_DATA_HOME",
+    "XDG_STATE_HOME",
+];
+/// What bubblewrap makes in memory without a size.
+const WITHOUT_SIZE: &[&str] = &["/dev", "/"];
 /// Folders of libraries.
 const LIBRARIES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LD_PRELOAD"];
 
@@ -204,6 +226,16 @@ impl View {
                 }
             }
         }
+        // Most of them are in the home, which is there now.
+        for (name, value) in variables {
+            let is_cache = CACHES.iter().any(|known| OsStr::new(known) == *name);
+            if let (true, Some(value)) = (is_cache, value) {
+                let folder = Path::new(value);
+                if self.mount_around(folder).is_none() && self.has_room_at(folder) {
+                    self.mounts.entry(folder.to_owned()).or_insert_with(scratch);
+                }
+            }
+        }
     }
 
     /// An empty folder in memory with the files that `folder` has now.
@@ -273,6 +305,9 @@ impl View {
                 }
             }
         }
+        for place in WITHOUT_SIZE {
+            arguments.extend(["--remount-ro", place].map(OsString::from));
+        }
         arguments
     }
 }
@@ -323,6 +358,29 @@ mod tests {
         check("/usr/share/course", false);
         check("/proc/course", false);
         check("/", false);
+    }
+
+    #[test]
+    fn a_session_can_write_only_where_there_is_a_size() {
+        let mut view = view();
+        let variables = [
+            ("HF_HOME", "/home/worker/hf"),
+            ("IPYTHONDIR", "/srv/ipython"),
+            ("MPLCONFIGDIR", "/usr/share/matplotlib"),
+            ("XDG_CACHE_HOME", "relative"),
+            ("XDG_DATA_HOME", "/"),
+        ];
+        let variables = variables.map(|(name, value)| (OsStr::new(name), Some(OsStr::new(value))));
+        view.of_environment(&variables, 1 << 20);
+        let scratch = Mount::Empty { bytes: 1 << 20 };
+        let found = |place: &str| view.mounts.get(Path::new(place));
+        assert_eq!(found("/srv/ipython"), Some(&scratch));
+        for place in ["/home/worker/hf", "/usr/share/matplotlib", "relative", "/"] {
+            assert_eq!(found(place), None, "{place}");
+        }
+        let words = places(&view);
+        let last = ["--remount-ro", "/dev", "--remount-ro", "/"];
+        assert_eq!(words[words.len() - 4..], last);
     }
 
     #[test]
