@@ -180,6 +180,7 @@ CLEAN = (
     "crates/protocol/src",
     "crates/scheduling/src",
     "crates/transport/src",
+    "gpu-worker/src",
     "kernel-proxy/src",
 )
 RETIRED = {

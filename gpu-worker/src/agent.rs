@@ -32,7 +32,7 @@ use crate::gpu;
 use crate::host_memory;
 use crate::job::Names;
 use crate::line::{Line, LineEvent};
-use crate::notice;
+use crate::messages;
 use crate::preparation;
 use crate::report::Report;
 use crate::status::Status;
@@ -398,7 +398,7 @@ impl Agent {
                 task,
                 job_over,
                 warm,
-                owes,
+                defers,
                 keeps,
             } => {
                 let before = self.sessions();
@@ -406,7 +406,7 @@ impl Agent {
                 if let Some(entry) = entry.filter(|entry| entry.task == task) {
                     entry.last_used = Instant::now();
                     entry.warm = warm;
-                    entry.owes = owes;
+                    entry.defers = defers;
                     entry.keeps = keeps;
                     entry.jobs -= usize::from(job_over);
                     self.last_used = Instant::now();
@@ -522,7 +522,7 @@ async fn until_a_session_starts(
 
 async fn why_no_session_starts(context: &Context) -> Option<String> {
     let error = context.try_a_session().await.err()?;
-    let why = notice::not_started(error.explained()).value;
+    let why = messages::not_started(error.explained()).value;
     tracing::error!("Sessions do not start here, so this worker accepts no cells: {why}");
     Some(why)
 }

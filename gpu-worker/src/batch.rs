@@ -95,7 +95,7 @@ impl Batcher {
         self.pending_bytes = 0;
         let mut outputs: Vec<Output> = self.pending.drain(..).map(into_output).collect();
         if self.left_out > 0 {
-            outputs.push(notice(std::mem::take(&mut self.left_out)));
+            outputs.push(left_out_message(std::mem::take(&mut self.left_out)));
         }
         outputs
     }
@@ -127,7 +127,7 @@ fn stream_output(stream: &Stream) -> Output {
     }
 }
 
-fn notice(left_out: u64) -> Output {
+fn left_out_message(left_out: u64) -> Output {
     stream_output(&Stream {
         name: "stderr".to_owned(),
         text: format!(

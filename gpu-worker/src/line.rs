@@ -20,7 +20,7 @@ pub(crate) struct Line {
     state: State,
     backoff: Backoff,
     /// Whether a failure was told since the last success.
-    told: bool,
+    logged: bool,
 }
 
 enum State {
@@ -51,7 +51,7 @@ impl Line {
                 try_at: Instant::now(),
             },
             backoff: Backoff::default(),
-            told: false,
+            logged: false,
         }
     }
 
@@ -122,7 +122,7 @@ impl Line {
     fn opened(&mut self, result: Result<BrokerConnection, LinkError>) -> Result<bool, LinkError> {
         match result {
             Ok(connection) => {
-                self.told = false;
+                self.logged = false;
                 self.state = State::Open {
                     connection: Box::new(connection),
                     since: Instant::now(),
@@ -132,7 +132,7 @@ impl Line {
             }
             Err(error @ LinkError::Unauthorized { .. }) => Err(error),
             Err(error) => {
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.logged, true) {
                     tracing::warn!(%error, "No connection to the broker yet; retrying");
                 }
                 self.pause();

@@ -14,7 +14,7 @@ use crate::context::Context;
 use crate::job::{Deferred, Salvage};
 use crate::job::{Order, run_job};
 use crate::report::Report;
-use crate::session::{Rest, Session};
+use crate::session::{AfterCell, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {
@@ -32,7 +32,7 @@ impl Reporter {
             task: self.task,
             job_over,
             warm: session.is_some(),
-            owes: deferred.is_owed(),
+            defers: deferred.is_any(),
             keeps: session.is_some_and(|session| session.keeps),
         });
     }
@@ -61,14 +61,14 @@ pub(crate) async fn serve_notebook(
                 session = job.instrument(span).await;
                 job_over = true;
             }
-            rest = rest(&mut session, !deferred.needs_session()) => {
+            rest = after_cell(&mut session, !deferred.needs_session()) => {
                 match rest {
-                    Rest::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
-                    Rest::Ended(death) => {
+                    AfterCell::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
+                    AfterCell::Ended(death) => {
                         tracing::info!(?death.status, "A session ended while no cell ran");
                         session = None;
                     }
-                    Rest::Released => session = vacate(session, reporter.notebook).await,
+                    AfterCell::Released => session = vacate(session, reporter.notebook).await,
                 }
             }
             () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
@@ -111,9 +111,9 @@ async fn vacate(mut session: Option<Session>, notebook: NotebookId) -> Option<Se
     session.filter(|_| stays)
 }
 
-async fn rest(session: &mut Option<Session>, may_leave: bool) -> Rest {
+async fn after_cell(session: &mut Option<Session>, may_leave: bool) -> AfterCell {
     match session {
-        Some(session) => session.rest(may_leave).await,
+        Some(session) => session.after_cell(may_leave).await,
         None => std::future::pending().await,
     }
 }

@@ -28,7 +28,7 @@ pub(crate) struct Outbox {
     /// The last event is in.
     complete: bool,
     /// What the job left in its session is in, and may be wanted again.
-    rest_sent: bool,
+    deferred_sent: bool,
     /// The end is in, and the session is asked for more only if the notebook kernel ends.
     salvageable: bool,
 }
@@ -38,7 +38,7 @@ impl Outbox {
         debug_assert!(!self.complete, "nothing follows the last event");
         self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
         self.complete |= event.is_last();
-        self.rest_sent |= matches!(event, JobEvent::DeferredState { .. });
+        self.deferred_sent |= matches!(event, JobEvent::DeferredState { .. });
         self.salvageable |= matches!(
             event,
             JobEvent::Finished {
@@ -116,7 +116,7 @@ impl Outbox {
 
     /// Everything is stored, and nothing has to follow.
     pub(crate) fn is_handed_over(&self) -> bool {
-        (self.complete || self.rest_sent || self.salvageable) && self.events.is_empty()
+        (self.complete || self.deferred_sent || self.salvageable) && self.events.is_empty()
     }
 
     /// Everything is stored, and nothing will follow.
@@ -135,10 +135,10 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
             JobEvent::Output(output) => output_bytes(output),
             JobEvent::NamesWanted { names, .. } => names.iter().map(String::len).sum(),
             JobEvent::Finished { state, files, .. } => {
-                state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, parcel_bytes)
+                state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, payload_bytes)
             }
             JobEvent::DeferredState { state, .. } => state.as_ref().map_or(0, state_bytes),
-            JobEvent::FilesWanted { wanted, .. } => parcel_bytes(wanted),
+            JobEvent::FilesWanted { wanted, .. } => payload_bytes(wanted),
             _ => 0,
         }
 }
@@ -155,7 +155,7 @@ pub(crate) fn state_bytes(state: &State) -> usize {
     manifest.pieces().map(piece_bytes).sum()
 }
 
-fn parcel_bytes(payload: &Payload) -> usize {
+fn payload_bytes(payload: &Payload) -> usize {
     payload.0.iter().map(piece_bytes).sum()
 }
 

@@ -25,7 +25,7 @@ pub(crate) enum Report {
         /// The session can go on.
         warm: bool,
         /// The notebook still needs it for what its last cell left out.
-        owes: bool,
+        defers: bool,
         /// The session holds what no other can have.
         keeps: bool,
     },

@@ -115,8 +115,8 @@ impl Agent {
         self.finish_cells(Some(Duration::ZERO)).await;
         tracing::info!("Leaving: stopping the running cells");
         self.context.stopping.cancel();
-        let owes = self.notebooks.values().any(|entry| entry.owes);
-        let grace = if owes { HANDOVER_GRACE } else { LAST_WORD };
+        let defers = self.notebooks.values().any(|entry| entry.defers);
+        let grace = if defers { HANDOVER_GRACE } else { LAST_WORD };
         self.leave = Leave::HandingOver(Instant::now() + grace);
     }
 

@@ -18,7 +18,7 @@ pub(super) struct Notebook {
     pub(super) jobs: usize,
     pub(super) warm: bool,
     /// Its session still has what the notebook lacks.
-    pub(super) owes: bool,
+    pub(super) defers: bool,
     /// Its session holds what no other can have.
     pub(super) keeps: bool,
     pub(super) last_used: Instant,
@@ -35,7 +35,7 @@ pub(super) struct Sessions {
 
 impl Notebook {
     pub(super) fn is_idle(&self) -> bool {
-        self.jobs == 0 && !self.owes
+        self.jobs == 0 && !self.defers
     }
 }
 
@@ -60,7 +60,7 @@ impl Agent {
                 orders,
                 jobs: 0,
                 warm: false,
-                owes: false,
+                defers: false,
                 keeps: false,
                 last_used: Instant::now(),
             }

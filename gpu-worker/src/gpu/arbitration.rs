@@ -132,7 +132,7 @@ impl Arbitration {
                 biased;
                 () = at(wake_at) => self.handle(Event::Woke),
                 order = orders.recv() => match order {
-                    Some(order) => self.obey(order),
+                    Some(order) => self.on_order(order),
                     None => return,
                 },
                 Some(input) = inputs.recv() => self.take_in(input),
@@ -140,7 +140,7 @@ impl Arbitration {
         }
     }
 
-    fn obey(&mut self, order: Order) {
+    fn on_order(&mut self, order: Order) {
         match order {
             Order::Admit(admission, released) => {
                 self.sessions.insert(

@@ -39,7 +39,7 @@ use super::{Ending, Names, Order};
 use crate::batch::Batcher;
 use crate::context::Context;
 use crate::life_end::LifeEnd;
-use crate::notice::{self, Limit};
+use crate::messages::{self, Limit};
 use crate::session::{Session, SessionEvent};
 use crate::transfer::TransferError;
 use crate::transfer::{Assembled, Transport};
@@ -68,14 +68,14 @@ pub(crate) async fn run_cell(
     if let Some(gpu) = session.gpu() {
         gpu.limit(cell.gpu_memory_bytes).await;
     }
-    let told = tokio::select! {
-        told = tell(&mut session, &cell, state.delta, state.file.as_fd()) => told.map_err(|error| {
+    let begun = tokio::select! {
+        begun = tell(&mut session, &cell, state.delta, state.file.as_fd()) => begun.map_err(|error| {
             tracing::warn!(%error, "Failed to send a session its cell");
-            let error = notice::session_failed("The cell could not be sent to its session");
+            let error = messages::session_failed("The cell could not be sent to its session");
             Ending::without_state(Outcome::WorkerLost, error)
         }),
         () = cancel_ignored(context, order) => {
-            Err(Ending::without_state(Outcome::Cancelled, notice::cancelled()))
+            Err(Ending::without_state(Outcome::Cancelled, messages::cancelled()))
         }
         () = context.stopping.cancelled() => {
             Err(stopped(context))
@@ -83,7 +83,7 @@ pub(crate) async fn run_cell(
     };
     // From here on the file is the session's.
     drop(state.file);
-    if let Err(ending) = told {
+    if let Err(ending) = begun {
         return (ending, None);
     }
     let mut run = Run {
@@ -119,8 +119,8 @@ pub(crate) async fn run_cell(
 fn stopped(context: &Context) -> Ending {
     let is_over = context.end.as_ref().is_some_and(LifeEnd::is_over);
     let why = match is_over {
-        true => notice::time_is_over(),
-        false => notice::shutting_down(),
+        true => messages::time_is_over(),
+        false => messages::shutting_down(),
     };
     Ending::without_state(Outcome::WorkerLost, why)
 }
@@ -255,11 +255,11 @@ impl Run<'_> {
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
                 if let Some(limit) = death.exceeded_memory_bytes {
-                    let error = notice::out_of_memory(self.memory_bytes.max(limit), limit);
+                    let error = messages::out_of_memory(self.memory_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
                 }
                 let error =
-                    notice::session_died(death.status, &death.last_lines, self.memory_bytes);
+                    messages::session_died(death.status, &death.last_lines, self.memory_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
             Event::Permitted => {
@@ -298,7 +298,7 @@ impl Run<'_> {
 
     fn warn(&mut self, warnings: Vec<String>) {
         for warning in warnings {
-            self.batcher.push(notice::warning(&warning));
+            self.batcher.push(messages::warning(&warning));
         }
     }
 

@@ -9,9 +9,9 @@
 //! before. After anything but a cell that ended by itself, whose state came home whole, the session is ended: the
 //! notebook has given up the object table that it shared with it.
 
-mod away;
 mod cell;
 mod deferred;
+mod deferred_state;
 mod plan;
 mod prepare;
 mod salvage;
@@ -27,13 +27,13 @@ use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::gpu::{Cell, Membership};
+use crate::messages;
 use crate::mirror::Questions;
-use crate::notice;
 use crate::report::EventSink;
 use crate::session::Session;
 
-use self::away::Away;
 pub(crate) use self::deferred::Deferred;
+use self::deferred_state::DeferredState;
 pub(crate) use self::salvage::Salvage;
 
 /// A job and the ends of everything that its task hears.
@@ -99,7 +99,7 @@ impl LastWord {
 impl Drop for LastWord {
     fn drop(&mut self) {
         if !self.said && !self.revoked.is_cancelled() {
-            let error = notice::session_failed("The worker failed while it ran the cell");
+            let error = messages::session_failed("The worker failed while it ran the cell");
             self.say(Ending::without_state(Outcome::WorkerLost, error));
         }
     }
@@ -114,7 +114,7 @@ pub(crate) struct Ending {
     pub(crate) usage: Usage,
     /// What the state leaves out; the session has it.
     pub(crate) deferred_bytes: u64,
-    pub(crate) away: Option<Away>,
+    pub(crate) deferred: Option<DeferredState>,
     /// Its session can be asked for what the cell had, if the notebook kernel ends.
     pub(crate) salvageable: bool,
     pub(crate) file_chunks: Vec<ChunkHash>,
@@ -140,7 +140,7 @@ impl Ending {
             files: None,
             usage: Usage::default(),
             deferred_bytes: 0,
-            away: None,
+            deferred: None,
             salvageable: false,
             file_chunks: Vec::new(),
             elsewhere: false,
@@ -158,7 +158,7 @@ pub(crate) async fn run_job(
     mut order: Order,
 ) -> Option<Session> {
     if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
-        order.warnings.push(notice::gpu_failed_before(code));
+        order.warnings.push(messages::gpu_failed_before(code));
         session = None;
     }
     let revoked = order.revoked.clone();
@@ -168,7 +168,7 @@ pub(crate) async fn run_job(
     };
     let state_was_read = ending.state.is_some();
     if state_was_read {
-        deferred.add(ending.away.take());
+        deferred.add(ending.deferred.take());
     }
     let file_chunks = std::mem::take(&mut ending.file_chunks);
     *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
@@ -213,7 +213,7 @@ async fn prepare_and_run(
     let cancelled = order.cancelled.clone();
     let prepared = tokio::select! {
         prepared = wake_and_prepare(context, session, deferred, order) => prepared,
-        () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, notice::cancelled())),
+        () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, messages::cancelled())),
     };
     match prepared {
         Ok(ready) => {
@@ -236,7 +236,7 @@ async fn wake_and_prepare<'context>(
         && let Err(error) = asleep.wake().await
     {
         tracing::warn!("A session could not return to the GPU: {error}");
-        order.warnings.push(notice::gpu_not_back());
+        order.warnings.push(messages::gpu_not_back());
         *session = None;
     }
     prepare::prepare(context, session, deferred, order).await

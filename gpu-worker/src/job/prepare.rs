@@ -1,6 +1,6 @@
 //! Before the cell: a slot, a session that fits, and the state it needs.
 //!
-//! In: an order. Out: a session that only has to be told, or how the job ended already.
+//! In: an order. Out: a session that only has to be message, or how the job ended already.
 //! Dropping the future ends the session.
 
 use std::path::Path;
@@ -15,9 +15,9 @@ use super::deferred::Deferred;
 use super::{Ending, Order};
 use crate::context::Context;
 use crate::gpu::Cell;
+use crate::messages;
 use crate::mirror::{self, SessionMirror};
-use crate::notice;
-use crate::session::{Rest, Session};
+use crate::session::{AfterCell, Session};
 use crate::transfer::TransferError;
 use crate::transfer::{Assembled, Source, Transport, open, receive};
 
@@ -50,11 +50,11 @@ pub(crate) async fn prepare<'context>(
     let python = context.python(environment, &order.submission.cell);
     let python = python.map_err(|why| {
         let environment = environment.unwrap_or_default();
-        Ending::not_started(notice::environment_not_ready(environment, &why))
+        Ending::not_started(messages::environment_not_ready(environment, &why))
     })?;
     let lost_mirror = has_lost_mirror(session.as_ref());
     if lost_mirror {
-        order.warnings.push(notice::mirror_lost_before());
+        order.warnings.push(messages::mirror_lost_before());
     }
     let is_of_another = |session: &Session| session.python() != python;
     let has_another = session.as_ref().is_some_and(is_of_another);
@@ -62,7 +62,7 @@ pub(crate) async fn prepare<'context>(
         let environment = order.environment.as_deref();
         order
             .warnings
-            .push(notice::another_environment(environment));
+            .push(messages::another_environment(environment));
     }
     let lost = lost_mirror || has_another;
     loop {
@@ -140,15 +140,15 @@ async fn memory_is_kept(
         && let Some(session) = place
     {
         tokio::select! {
-            rest = session.rest(false) => match rest {
-                Rest::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
-                Rest::Ended(death) => {
+            rest = session.after_cell(false) => match rest {
+                AfterCell::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
+                AfterCell::Ended(death) => {
                     *place = None;
                     deferred.lose_session();
-                    let error = notice::session_died(death.status, &death.last_lines, 0);
+                    let error = messages::session_died(death.status, &death.last_lines, 0);
                     return Err(Ending::without_state(Outcome::WorkerLost, error));
                 }
-                Rest::Released => {}
+                AfterCell::Released => {}
             },
             sent = deferred.next() => {
                 if let Some(sent) = sent {
@@ -181,7 +181,7 @@ async fn start_fresh(
             &*hello.python_version,
             &*hello.python,
         );
-        let error = notice::python_differs(ends, lockable);
+        let error = messages::python_differs(ends, lockable);
         return Err(Ending::without_state(Outcome::Refused, error));
     }
     Ok((session, state))
@@ -214,14 +214,14 @@ async fn start_session(
             }
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
-                let told = notice::not_started(error.explained());
+                let message = messages::not_started(error.explained());
                 let tried = match &order.environment {
                     Some(_) => context.try_a_session_of(python).await.map(drop),
                     None => context.try_a_session().await,
                 };
                 return Err(match tried {
-                    Ok(()) => Ending::without_state(Outcome::Refused, told),
-                    Err(_) => Ending::not_started(told),
+                    Ok(()) => Ending::without_state(Outcome::Refused, message),
+                    Err(_) => Ending::not_started(message),
                 });
             }
         }
@@ -262,14 +262,14 @@ async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Endi
 
 fn files_lost(error: &TransferError) -> Ending {
     tracing::warn!(%error, "A notebook's files could not be mirrored");
-    Ending::without_state(Outcome::WorkerLost, notice::files_lost(error))
+    Ending::without_state(Outcome::WorkerLost, messages::files_lost(error))
 }
 
 fn state_lost(error: &TransferError) -> Ending {
     tracing::warn!(%error, "State could not be fetched");
-    Ending::without_state(Outcome::WorkerLost, notice::state_lost(error))
+    Ending::without_state(Outcome::WorkerLost, messages::state_lost(error))
 }
 
 fn shutting_down() -> Ending {
-    Ending::without_state(Outcome::WorkerLost, notice::shutting_down())
+    Ending::without_state(Outcome::WorkerLost, messages::shutting_down())
 }

@@ -18,7 +18,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::Order;
 use crate::gpu::Cell;
-use crate::notice;
+use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Session, SessionEvent};
 use crate::transfer::{Changes, Transport, send_patiently};
@@ -99,7 +99,7 @@ impl Salvage {
 
 impl Drop for Salvage {
     fn drop(&mut self) {
-        self.say(Err(notice::not_salvaged()));
+        self.say(Err(messages::not_salvaged()));
     }
 }
 
@@ -111,7 +111,7 @@ async fn salvage(
 ) -> Result<(AboutState, Manifest), RemoteError> {
     if let Err(error) = session.wake().await {
         tracing::warn!("A session could not return to the GPU: {error}");
-        return Err(notice::not_salvaged());
+        return Err(messages::not_salvaged());
     }
     // It may have memory on the GPU.
     let turns = |session: &Session, cell| {
@@ -135,12 +135,12 @@ async fn salvage(
             }) => break state.map(|state| (about, state)).ok_or(error),
             SessionEvent::Said(_) => {}
             SessionEvent::Ended(death) => {
-                return Err(notice::session_died(death.status, &death.last_lines, 0));
+                return Err(messages::session_died(death.status, &death.last_lines, 0));
             }
         }
     };
     turns(session, Cell::Ended);
-    let (about, snapshot) = answer.map_err(|error| error.unwrap_or_else(notice::not_salvaged))?;
+    let (about, snapshot) = answer.map_err(|error| error.unwrap_or_else(messages::not_salvaged))?;
     let changes = Changes {
         kernel: session.kernel().as_raw(),
         base: StateVersion {
@@ -154,7 +154,7 @@ async fn salvage(
     session.answer(ToSession::Released { message_id }).await;
     match sent {
         Ok((State::Chunks(manifest), _)) => Ok((*about, manifest)),
-        Ok((State::Memory(_), _)) => Err(notice::not_salvaged()),
-        Err(error) => Err(notice::state_lost(&error)),
+        Ok((State::Memory(_), _)) => Err(messages::not_salvaged()),
+        Err(error) => Err(messages::state_lost(&error)),
     }
 }

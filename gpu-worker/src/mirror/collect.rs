@@ -11,7 +11,7 @@ use baton_protocol::{ChunkHash, Piece};
 use tokio::task::spawn_blocking;
 
 use super::{SessionMirror, lock};
-use crate::notice;
+use crate::messages;
 use crate::transfer::{Access, TransferError};
 
 #[derive(Default)]
@@ -49,13 +49,13 @@ impl Collecting {
     async fn run(mut self) -> Result<Collected, TransferError> {
         let mirror = self.mirror.clone();
         let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan()).await??);
-        self.notes.extend(notice::files_missing(&scan.missing));
+        self.notes.extend(messages::files_missing(&scan.missing));
         let (fitting, left) = fitting(&scan.differences, self.limit_bytes);
         let limit_bytes = self.limit_bytes;
         self.notes
             .extend(left.iter().map(|(path, bytes)| match bytes {
-                Some(bytes) => notice::file_too_large(path, *bytes, limit_bytes),
-                None => notice::second_name(path),
+                Some(bytes) => messages::file_too_large(path, *bytes, limit_bytes),
+                None => messages::second_name(path),
             }));
         let mut changes = Vec::new();
         let mut written = HashMap::new();

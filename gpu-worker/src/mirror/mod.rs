@@ -33,7 +33,7 @@ pub(crate) use self::questions::Questions;
 pub(crate) use self::watch::Watching;
 use self::watch::{Opened, Watch, Watched};
 use crate::Config;
-use crate::notice;
+use crate::messages;
 use crate::transfer::{Access, TransferError};
 
 /// Which sessions get a mirror.
@@ -235,7 +235,7 @@ impl SessionMirror {
             },
         };
         if listing.cut && listing.base.is_none() {
-            self.notes.push(notice::folder_cut(&self.notebook_folder));
+            self.notes.push(messages::folder_cut(&self.notebook_folder));
         }
         self.blocking(move |mirror| mirror.sync(&listing)).await?;
         let paths = match self.opened {
@@ -244,7 +244,7 @@ impl SessionMirror {
                 let (paths, more) = lock(&self.mirror).waiting(self.config.files_limit_bytes);
                 if more {
                     self.notes
-                        .push(notice::files_not_copied(self.config.files_limit_bytes));
+                        .push(messages::files_not_copied(self.config.files_limit_bytes));
                 }
                 paths
             }
@@ -294,7 +294,7 @@ impl SessionMirror {
     }
 
     /// The job is over.
-    pub(crate) fn rest(&mut self) {
+    pub(crate) fn after_cell(&mut self) {
         self.questions = None;
         self.waiting.clear();
         self.asked.clear();
@@ -313,7 +313,7 @@ impl SessionMirror {
         };
         let limit_bytes = self.config.files_limit_bytes;
         if opened.placeholder.bytes > limit_bytes {
-            self.notes.push(notice::file_not_opened(
+            self.notes.push(messages::file_not_opened(
                 &path,
                 opened.placeholder.bytes,
                 limit_bytes,

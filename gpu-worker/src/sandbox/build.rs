@@ -53,7 +53,7 @@ impl Bubblewrap {
         };
         let group = self.groups.create()?;
         if let Some(group) = &group {
-            join(&mut command, group.doors()?);
+            join(&mut command, group.join_files()?);
         }
         command
             .arg("--chdir")

@@ -300,7 +300,7 @@ impl Bubblewrap {
         };
         let group = self.groups.create()?;
         if let Some(group) = &group {
-            join(command, group.doors()?);
+            join(command, group.join_files()?);
         }
         Ok(Wrapped { group, gate })
     }

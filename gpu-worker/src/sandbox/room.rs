@@ -50,9 +50,9 @@ impl Bubblewrap {
 
 impl Room {
     /// What a process writes into to be in the group.
-    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let group = self.wrapped.group.as_ref();
-        group.map_or_else(|| Ok(Vec::new()), super::Group::doors)
+        group.map_or_else(|| Ok(Vec::new()), super::Group::join_files)
     }
 
     /// Of bubblewrap.

@@ -32,10 +32,10 @@ pub(super) fn end_with_parent(command: &mut Command) {
 }
 
 /// What `command` starts is in these control groups from its first instruction on.
-pub(super) fn join(command: &mut Command, doors: Vec<OwnedFd>) {
+pub(super) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
     let in_child = move || {
-        for door in &doors {
-            write(door, b"0")?;
+        for join_file in &join_files {
+            write(join_file, b"0")?;
         }
         Ok(())
     };

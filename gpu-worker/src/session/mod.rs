@@ -97,7 +97,7 @@ pub(crate) enum SessionEvent {
 }
 
 /// What becomes of a session that no job has.
-pub(crate) enum Rest {
+pub(crate) enum AfterCell {
     /// What its last cell left out can be read.
     Settled(Snapshot, Option<Keeper>),
     Ended(Death),
@@ -162,22 +162,22 @@ impl Session {
     }
 
     /// Listens while no job has the session: what is published then belongs to no cell.
-    pub(crate) async fn rest(&mut self, may_leave: bool) -> Rest {
+    pub(crate) async fn after_cell(&mut self, may_leave: bool) -> AfterCell {
         loop {
             let released = self.gpu().map(Membership::released);
             tokio::select! {
                 event = self.next() => match event {
-                    SessionEvent::Ended(death) => return Rest::Ended(death),
+                    SessionEvent::Ended(death) => return AfterCell::Ended(death),
                     SessionEvent::Said(FromSession::Settled { state, keeper, .. }) => {
                         let keeper = keeper.and_then(|process| {
                             let walls = self.life.walls();
                             self.keepers.adopt(process, &self.mark, walls)
                         });
-                        return Rest::Settled(state, keeper);
+                        return AfterCell::Settled(state, keeper);
                     }
                     SessionEvent::Said(_) => {}
                 },
-                () = or_never(released), if may_leave => return Rest::Released,
+                () = or_never(released), if may_leave => return AfterCell::Released,
             }
         }
     }

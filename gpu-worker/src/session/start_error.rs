@@ -10,7 +10,7 @@ use baton_transport::frames::FrameError;
 
 use super::start::PATIENCE;
 use super::zygote::ZygoteError;
-use crate::notice;
+use crate::messages;
 use crate::sandbox::SandboxError;
 
 #[derive(Debug, thiserror::Error)]
@@ -98,7 +98,7 @@ impl StartError {
             ),
             _ => (&[][..], "tell the operator of the worker".to_owned()),
         };
-        let mut what_happened = format!("The session could not start: {}", notice::chain(self));
+        let mut what_happened = format!("The session could not start: {}", messages::chain(self));
         for line in lines {
             what_happened.push_str("\n  ");
             what_happened.push_str(line);

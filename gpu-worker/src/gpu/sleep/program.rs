@@ -23,7 +23,7 @@ const DRAIN: Duration = Duration::from_secs(5);
 /// Where its input or output breaks. What the driver does not do is said.
 pub fn run() -> io::Result<()> {
     let mut place = None;
-    answer_lines(|line| match obey(&mut place, line) {
+    answer_lines(|line| match answer(&mut place, line) {
         Ok(()) => DONE.to_owned(),
         Err(DriverError::Refused {
             code: OUT_OF_MEMORY,
@@ -33,7 +33,7 @@ pub fn run() -> io::Result<()> {
     })
 }
 
-fn obey(place: &mut Option<Driver>, line: &str) -> Result<(), DriverError> {
+fn answer(place: &mut Option<Driver>, line: &str) -> Result<(), DriverError> {
     let driver = match place {
         Some(driver) => driver,
         None => place.insert(Driver::open()?),

@@ -5,10 +5,10 @@ use baton_protocol::shim::Snapshot;
 use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
 
 use super::{Phase, Run};
-use crate::job::away::{Away, RestOrder};
+use crate::job::deferred_state::{DeferredOrder, DeferredState};
 use crate::job::{Ending, Order};
+use crate::messages;
 use crate::mirror;
-use crate::notice;
 use crate::outbox::state_bytes;
 use crate::processes;
 use crate::session::Held;
@@ -46,7 +46,7 @@ impl Run<'_> {
         let base = self.version;
         if state.messages != base.messages {
             let error =
-                notice::session_failed("The session and the worker count messages differently");
+                messages::session_failed("The session and the worker count messages differently");
             return Some(Ending::without_state(Outcome::WorkerLost, error));
         }
         let changes = Changes {
@@ -96,33 +96,33 @@ impl Run<'_> {
         };
         let collected = match (result, files) {
             (Ok(state), Ok(files)) => Ok((state, files)),
-            (Err(error), _) => Err((notice::state_lost(&error), error)),
-            (Ok(_), Err(error)) => Err((notice::files_not_collected(&error), error)),
+            (Err(error), _) => Err((messages::state_lost(&error), error)),
+            (Ok(_), Err(error)) => Err((messages::files_not_collected(&error), error)),
         };
         let ((state, ledger), files) = match collected {
             Ok(collected) => collected,
-            Err((told, error)) => {
+            Err((message, error)) => {
                 tracing::warn!(%error, "Deferred state could not be collected");
-                return Some(Ending::without_state(Outcome::WorkerLost, told));
+                return Some(Ending::without_state(Outcome::WorkerLost, message));
             }
         };
         let bytes = state_bytes(&state);
         if bytes > LARGEST_STATE_BYTES {
-            let error = notice::state_too_large(bytes);
+            let error = messages::state_too_large(bytes);
             return Some(Ending::without_state(Outcome::WorkerLost, error));
         }
         for note in files.notes {
-            self.batcher.push(notice::warning(&note));
+            self.batcher.push(messages::warning(&note));
         }
         let held = Held {
             version: self.version.after_message(),
             ledger,
         };
         if let Some(mirror) = &mut self.session.mirror {
-            mirror.rest();
+            mirror.after_cell();
         }
-        let away = (deferred_bytes > 0).then(|| {
-            let rest = RestOrder {
+        let deferred = (deferred_bytes > 0).then(|| {
+            let rest = DeferredOrder {
                 events: order.events.clone(),
                 revoked: order.revoked.clone(),
                 wanted: order.deferred_wanted.clone(),
@@ -131,7 +131,7 @@ impl Run<'_> {
                 self.context.access.chunk_client.clone(),
                 self.transport.clone(),
             );
-            Away::new(rest, chunk_client, self.session.kernel().as_raw(), &held)
+            DeferredState::new(rest, chunk_client, self.session.kernel().as_raw(), &held)
         });
         self.session.held = Some(held);
         Some(Ending {
@@ -141,7 +141,7 @@ impl Run<'_> {
             files: files.changes,
             usage: Usage::default(),
             deferred_bytes,
-            away,
+            deferred,
             salvageable: cell.kind.outlives_kernel(),
             file_chunks: files.chunks,
             elsewhere: false,

@@ -5,7 +5,7 @@ use tokio::time::Instant;
 
 use super::{Phase, Run};
 use crate::job::Ending;
-use crate::notice;
+use crate::messages;
 use crate::processes;
 
 /// What the student wants who pressed interrupt.
@@ -41,9 +41,9 @@ impl Run<'_> {
         match self.time_is_up {
             true => Ending::without_state(
                 Outcome::TimedOut,
-                notice::timed_out(self.limit.unwrap_or_default()),
+                messages::timed_out(self.limit.unwrap_or_default()),
             ),
-            false => Ending::without_state(Outcome::Cancelled, notice::cancelled()),
+            false => Ending::without_state(Outcome::Cancelled, messages::cancelled()),
         }
     }
 
@@ -76,7 +76,7 @@ impl Run<'_> {
         }
         let limit = self.context.config.session_memory_bytes?;
         (self.memory_bytes > limit).then(|| {
-            let error = notice::out_of_memory(self.memory_bytes, limit);
+            let error = messages::out_of_memory(self.memory_bytes, limit);
             Ending::without_state(Outcome::OutOfMemory, error)
         })
     }

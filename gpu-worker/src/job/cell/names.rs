@@ -10,7 +10,7 @@ use baton_protocol::{Cell, JobEvent, Outcome};
 
 use super::{Phase, Run};
 use crate::job::{Ending, Names, Order};
-use crate::notice;
+use crate::messages;
 use crate::transfer::Assembled;
 use crate::transfer::TransferError;
 use crate::transfer::receive_more;
@@ -64,7 +64,7 @@ impl Run<'_> {
             Ok(assembled) => assembled,
             Err(error) => {
                 tracing::warn!(%error, "Failed to fetch names that a cell looked up");
-                let error = notice::state_lost(&error);
+                let error = messages::state_lost(&error);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
         };

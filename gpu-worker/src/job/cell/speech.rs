@@ -12,7 +12,7 @@ use super::limits::Cancel;
 use super::{Phase, Run};
 use crate::gpu;
 use crate::job::{Ending, Order};
-use crate::notice;
+use crate::messages;
 use crate::session::Session;
 
 pub(super) async fn tell(
@@ -79,7 +79,7 @@ impl Run<'_> {
                 self.turns(gpu::Cell::Ended);
                 self.ran_since(since);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
-                    let error = notice::stopped_in_time(self.limit.unwrap_or_default(), error);
+                    let error = messages::stopped_in_time(self.limit.unwrap_or_default(), error);
                     (Outcome::TimedOut, Some(error))
                 } else {
                     (outcome, error)

@@ -9,13 +9,13 @@ use baton_protocol::{GpuUsage, JobKind};
 use super::Run;
 use crate::gpu::{Cell, EndReason, Usage};
 use crate::job::Ending;
-use crate::notice;
+use crate::messages;
 
 impl Run<'_> {
     /// Says so where nobody keeps the session to the memory that the cell was given.
     pub(super) fn announce_limit(&mut self, limit_bytes: Option<u64>) {
         if let Some(bytes) = limit_bytes.filter(|_| self.session.gpu().is_none()) {
-            self.warn(vec![notice::no_gpu_limit(bytes)]);
+            self.warn(vec![messages::no_gpu_limit(bytes)]);
         }
     }
 
@@ -34,23 +34,24 @@ impl Run<'_> {
         let used = gpu.usage().await;
         // A program that leaves the GPU alone is not charged for it.
         if used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program() {
-            self.usage.gpu = Some(told(used));
+            self.usage.gpu = Some(reported(used));
         }
         if let Some(reason) = used.ended.filter(|_| ending.state.is_none()) {
             ending.error = Some(match reason {
-                EndReason::Kept => notice::kept_the_gpu(),
-                EndReason::NoRoom => notice::no_room_on_the_gpu(),
-                EndReason::NoHostRoom => notice::no_room_on_the_host(),
+                EndReason::Kept => messages::kept_the_gpu(),
+                EndReason::NoRoom => messages::no_room_on_the_gpu(),
+                EndReason::NoHostRoom => messages::no_room_on_the_host(),
             });
         }
         if let Some(code) = used.fault {
-            self.batcher.push(notice::warning(&notice::gpu_fault(code)));
+            self.batcher
+                .push(messages::warning(&messages::gpu_fault(code)));
         }
         used.fault.is_none() && used.ended.is_none()
     }
 }
 
-fn told(used: Usage) -> GpuUsage {
+fn reported(used: Usage) -> GpuUsage {
     let milliseconds = |time: Duration| time.as_millis().try_into().unwrap_or(u64::MAX);
     GpuUsage {
         held_ms: milliseconds(used.held),

@@ -1,6 +1,6 @@
 //! The control group of one session.
 //!
-//! In: limits. Out: a door for the session's first process, and the end of all that are in the group.
+//! In: limits. Out: a join_file for the session's first process, and the end of all that are in the group.
 //!
 //! In version 2, two groups below it separate the session's own processes, which end together when they exceed its
 //! memory, from those that have to outlive them: what holds the sandbox, and keepers of memory.
@@ -109,12 +109,12 @@ impl Group {
     }
 
     /// A process that writes `0` into each of them is in the group.
-    pub(crate) fn doors(&self) -> io::Result<Vec<OwnedFd>> {
+    pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let open = |folder: &Folder| {
-            let door = File::options()
+            let join_file = File::options()
                 .write(true)
                 .open(folder.entrance().join("cgroup.procs"))?;
-            Ok(door.into())
+            Ok(join_file.into())
         };
         self.folders.iter().map(open).collect()
     }

@@ -150,8 +150,8 @@ impl Zygote {
         })
     }
 
-    /// A fork that waits in the control groups of these doors, and knows nothing.
-    pub(super) async fn park(&self, doors: &[BorrowedFd<'_>]) -> io::Result<Parked> {
+    /// A fork that waits in the control groups of these join_files, and knows nothing.
+    pub(super) async fn park(&self, join_files: &[BorrowedFd<'_>]) -> io::Result<Parked> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
         let control = &self.control;
@@ -161,7 +161,7 @@ impl Zygote {
         drop(its);
         let mut connection = UnixStream::from_std(own)?;
         connection
-            .async_io(Interest::WRITABLE, || send(&connection, b"!", doors))
+            .async_io(Interest::WRITABLE, || send(&connection, b"!", join_files))
             .await?;
         let number = connection.read_i32_le().await?;
         // It says so when it has joined the groups.

@@ -20,11 +20,14 @@ impl Spare {
         sandbox: Option<&Bubblewrap>,
     ) -> Result<Self, ZygoteError> {
         let room = sandbox.map(Bubblewrap::room).transpose()?;
-        let doors = match &room {
-            Some(room) => room.doors()?,
+        let join_files = match &room {
+            Some(room) => room.join_files()?,
             None => Vec::new(),
         };
-        let borrowed: Vec<_> = doors.iter().map(|door| door.as_fd()).collect();
+        let borrowed: Vec<_> = join_files
+            .iter()
+            .map(|join_file| join_file.as_fd())
+            .collect();
         let parked = zygote.park(&borrowed).await?;
         Ok(Self { room, parked })
     }

@@ -1,4 +1,4 @@
-//! What a student is told when a cell did not end by itself.
+//! What a student is message when a cell did not end by itself.
 //!
 //! In: facts. Out: an error in plain words: what happened, whether the variables are safe, what to do next.
 //!
@@ -37,12 +37,12 @@ fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
 
 /// The session ended before everything that its last cell made had left it.
 pub(crate) fn deferred_lost() -> RemoteError {
-    rest_error("The Python process on the GPU machine ended before all results had arrived")
+    deferred_error("The Python process on the GPU machine ended before all results had arrived")
 }
 
-pub(crate) fn rest_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
+pub(crate) fn deferred_unreadable(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
     let why = chain(problem);
-    rest_error(&format!(
+    deferred_error(&format!(
         "Some results could not be sent from the GPU machine: {why}"
     ))
 }
@@ -57,7 +57,7 @@ pub(crate) fn not_salvaged() -> RemoteError {
 }
 
 /// The notebook says what that means for its variables.
-fn rest_error(what_happened: &str) -> RemoteError {
+fn deferred_error(what_happened: &str) -> RemoteError {
     RemoteError {
         name: "SessionDied".to_owned(),
         value: what_happened.to_owned(),
@@ -257,19 +257,19 @@ mod tests {
 
     #[test]
     fn another_python_is_mended_by_the_environment_of_the_course() {
-        let told = python_differs(("3.12", "3.13", "/opt/python"), Some("ml101"));
+        let message = python_differs(("3.12", "3.13", "/opt/python"), Some("ml101"));
         assert_eq!(
-            told.value,
+            message.value,
             "The notebook runs Python 3.12, the environment ml101 of its course Python 3.13 (/opt/python). \
              Your variables are as they were before the cell"
         );
-        let hint = told.hint.unwrap_or_default();
+        let hint = message.hint.unwrap_or_default();
         assert!(hint.contains("`baton env sync ml101`"), "{hint}");
-        let told = python_differs(("3.12", "3.13", "/opt/python"), None);
+        let message = python_differs(("3.12", "3.13", "/opt/python"), None);
         assert!(
-            told.value.contains("the worker Python 3.13"),
+            message.value.contains("the worker Python 3.13"),
             "{}",
-            told.value
+            message.value
         );
     }
 }

@@ -23,7 +23,7 @@ use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
 
-use crate::notice;
+use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Held, Keeper};
 use crate::transfer::TransferError;
@@ -34,8 +34,8 @@ const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
 /// The cell's end is on its way then, and would wait for a processor while memory is looked at with all of them.
 const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
-pub(crate) struct Away {
-    word: RestWord,
+pub(crate) struct DeferredState {
+    last_event: LastEvent,
     /// The notebook says that it lacks this.
     wanted: Arc<Notify>,
     chunk_client: ChunkClient,
@@ -53,7 +53,7 @@ pub(crate) struct Away {
 }
 
 /// How a job whose end leaves something out says what becomes of that.
-pub(crate) struct RestOrder {
+pub(crate) struct DeferredOrder {
     pub(crate) events: EventSink,
     pub(crate) revoked: CancellationToken,
     pub(crate) wanted: Arc<Notify>,
@@ -71,16 +71,16 @@ enum Stage {
     Over,
 }
 
-impl Away {
+impl DeferredState {
     /// The job has ended, and says that this follows.
     pub(crate) fn new(
-        order: RestOrder,
+        order: DeferredOrder,
         (chunk_client, transport): (ChunkClient, Transport),
         kernel: i32,
         held: &Held,
     ) -> Self {
         Self {
-            word: RestWord {
+            last_event: LastEvent {
                 events: order.events,
                 revoked: order.revoked,
                 said: false,
@@ -140,13 +140,13 @@ impl Away {
     pub(super) fn lose_session(&mut self) {
         if self.keeper.is_none() {
             self.stage = Stage::Over;
-            self.word.lost(notice::deferred_lost());
+            self.last_event.lost(messages::deferred_lost());
         }
     }
 
     /// What the notebook has once it has applied what was sent now; `None` when this is over. Cancel safe.
     pub(super) async fn next(&mut self) -> Option<Held> {
-        let (revoked, wanted) = (self.word.revoked.clone(), self.wanted.clone());
+        let (revoked, wanted) = (self.last_event.revoked.clone(), self.wanted.clone());
         loop {
             tokio::select! {
                 held = self.send() => return held,
@@ -185,7 +185,7 @@ impl Away {
                 Ok((state, ledger)) => {
                     self.backoff.reset();
                     self.stage = Stage::Sent(snapshot);
-                    self.word.sent(state);
+                    self.last_event.sent(state);
                     return Some(Held {
                         version: self.version.after_message(),
                         ledger,
@@ -194,7 +194,7 @@ impl Away {
                 Err(error) if is_lasting(&error) => {
                     tracing::warn!(%error, "Deferred state is lost");
                     self.stage = Stage::Over;
-                    self.word.lost(notice::rest_unreadable(&error));
+                    self.last_event.lost(messages::deferred_unreadable(&error));
                     return None;
                 }
                 Err(error) => {
@@ -245,13 +245,13 @@ fn is_lasting(error: &TransferError) -> bool {
 }
 
 /// Sees to it that the job has a last event.
-struct RestWord {
+struct LastEvent {
     events: EventSink,
     revoked: CancellationToken,
     said: bool,
 }
 
-impl RestWord {
+impl LastEvent {
     fn sent(&self, state: State) {
         if !self.revoked.is_cancelled() {
             let (state, error) = (Some(state), None);
@@ -269,8 +269,8 @@ impl RestWord {
     }
 }
 
-impl Drop for RestWord {
+impl Drop for LastEvent {
     fn drop(&mut self) {
-        self.lost(notice::deferred_lost());
+        self.lost(messages::deferred_lost());
     }
 }
