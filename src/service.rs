@@ -14,7 +14,13 @@ use std::{
 use anyhow::Context;
 use baton_protocol::{WorkerId, address::BrokerAddress};
 use baton_transport::{Dial, Token};
-use nix::{sys::prctl, unistd::Uid};
+use nix::{
+    errno::Errno,
+    fcntl::{FcntlArg, fcntl},
+    libc,
+    sys::prctl,
+    unistd::Uid,
+};
 
 use crate::settings::Settings;
 
@@ -133,13 +139,9 @@ impl RuntimeFolder {
         let mut options = OpenOptions::new();
         let options = options.read(true).write(true).create(true);
         let mut file = private_file(&path, options).with_context(failed)?;
-        match file.try_lock() {
-            Ok(()) => {}
-            Err(TryLockError::WouldBlock) => {
-                let id = WorkerId::random();
-                return Ok(WorkerPlace { id, _alone: None });
-            }
-            Err(TryLockError::Error(error)) => return Err(error).with_context(failed),
+        if !lock_for_this_process(&file).with_context(failed)? {
+            let id = WorkerId::random();
+            return Ok(WorkerPlace { id, _alone: None });
         }
         let mut text = String::new();
         file.read_to_string(&mut text).with_context(failed)?;
@@ -250,6 +252,23 @@ pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
 pub(crate) fn new_token() -> String {
     let half = || uuid::Uuid::new_v4().simple();
     format!("{}{}", half(), half())
+}
+
+/// `false` while another process has it. The lock ends with this process, also while a child that it is starting lives
+/// on: children do not inherit it.
+fn lock_for_this_process(file: &File) -> io::Result<bool> {
+    let whole_file = libc::flock {
+        l_type: libc::F_WRLCK as libc::c_short,
+        l_whence: libc::SEEK_SET as libc::c_short,
+        l_start: 0,
+        l_len: 0,
+        l_pid: 0,
+    };
+    match fcntl(file, FcntlArg::F_SETLK(&whole_file)) {
+        Ok(_) => Ok(true),
+        Err(Errno::EACCES | Errno::EAGAIN) => Ok(false),
+        Err(error) => Err(error.into()),
+    }
 }
 
 fn write_private(path: &Path, text: &str) -> io::Result<()> {

@@ -20,8 +20,9 @@ use super::sys::process_descriptor;
 use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError};
 use crate::processes;
 
-/// A message on a socket says whose it is, in this process's numbers.
-const PROGRAM: &str = "echo >&0; exec sleep infinity </dev/null";
+/// A message on a socket says whose it is, in this process's numbers. The program lives until the other end is closed,
+/// also by the end of the worker, which bubblewrap may miss while it starts.
+const PROGRAM: &str = "echo >&0; exec cat";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -57,11 +58,11 @@ impl Holder {
         Ok(Self { greeting })
     }
 
-    /// Call it after the command was dropped.
+    /// Call it after the command was dropped. The sandbox stands until `outermost` is dropped.
     pub(crate) async fn entrance(
         self,
         bubblewrap: &Bubblewrap,
-        outermost: &Outermost,
+        outermost: &mut Outermost,
     ) -> Result<Entrance, SandboxError> {
         let fails = |said: &str| SandboxError::Fails {
             said: said.to_owned(),
@@ -78,6 +79,7 @@ impl Holder {
         {
             return Err(fails("it ended at once"));
         }
+        outermost.hold_open(self.greeting);
         Ok(Entrance {
             process,
             holder,
@@ -101,9 +103,9 @@ impl ReadOnly {
         let view = bubblewrap.view(python).await?;
         bubblewrap.enter(&mut command, &view)?;
         let holder = Holder::start(&mut command)?;
-        let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
+        let mut outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
         drop(command);
-        let entrance = holder.entrance(bubblewrap, &outermost).await?;
+        let entrance = holder.entrance(bubblewrap, &mut outermost).await?;
         Ok(Self {
             holder: entrance.holder,
             _outermost: outermost,

@@ -5,6 +5,7 @@ use std::io;
 use nix::sys::signal::{Signal, killpg};
 use nix::unistd::Pid;
 use tokio::io::{AsyncRead, AsyncReadExt as _};
+use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 /// Ends when it is dropped, with its process group and, where there is one, the sandbox and everything in it.
@@ -13,30 +14,42 @@ use tokio::process::{Child, Command};
 /// parent were killed before, the child would wait for ever. Until the sandbox stands, both are in one process group,
 /// and a signal to the group reaches both, because the system starts no child during it.
 #[derive(Debug)]
-pub(crate) struct Outermost(Child);
+pub(crate) struct Outermost {
+    child: Child,
+    /// What the process inside lives by, if it is a [`Holder`](super::Holder).
+    lifeline: Option<UnixStream>,
+}
 
 impl Outermost {
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
         let child = command.process_group(0).kill_on_drop(true).spawn()?;
-        Ok(Self(child))
+        Ok(Self {
+            child,
+            lifeline: None,
+        })
+    }
+
+    /// For as long as this lives.
+    pub(super) fn hold_open(&mut self, lifeline: UnixStream) {
+        self.lifeline = Some(lifeline);
     }
 
     /// As this process calls it.
     pub(crate) fn process(&self) -> Option<Pid> {
         // A child that was not waited for has its number.
-        self.0.id().map(|id| Pid::from_raw(id.cast_signed()))
+        self.child.id().map(|id| Pid::from_raw(id.cast_signed()))
     }
 
     /// What it says on both of its pipes, until it has ended.
     pub(super) async fn output(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
-        let (printed, said) = (self.0.stdout.take(), self.0.stderr.take());
+        let (printed, said) = (self.child.stdout.take(), self.child.stderr.take());
         let (printed, said) = tokio::try_join!(all_of(printed), all_of(said))?;
-        self.0.wait().await?;
+        self.child.wait().await?;
         Ok((printed, said))
     }
 
     pub(crate) fn child(&mut self) -> &mut Child {
-        &mut self.0
+        &mut self.child
     }
 }
 

@@ -83,7 +83,10 @@ impl Room {
             Some(gate) => bubblewrap.connect(gate).await?,
             None => None,
         };
-        let entrance = self.holder.entrance(bubblewrap, &self.outermost).await?;
+        let entrance = self
+            .holder
+            .entrance(bubblewrap, &mut self.outermost)
+            .await?;
         let occupied = Occupied {
             outermost: self.outermost,
             group: self.wrapped.group,

@@ -35,9 +35,9 @@ pub(super) async fn run(
     let probe = Probe::create(sandbox, &ground.config.runtime_folder)?;
     let mut command = Probe::command(sandbox, python).await?;
     let holder = Holder::start(&mut command)?;
-    let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
+    let mut outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
     drop(command);
-    let entrance = holder.entrance(sandbox, &outermost).await?;
+    let entrance = holder.entrance(sandbox, &mut outermost).await?;
     let arguments = probe.arguments.iter().map(bytes).collect();
     let (printed, said) = fork(zygote, Some(&entrance), PROBE, arguments).await?;
     Ok(probe.judge(printed.as_bytes(), said.as_bytes())?)
