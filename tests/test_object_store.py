@@ -8,7 +8,7 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from end_to_end import Kernel, Service
+from end_to_end import Cell, Kernel, Service
 from end_to_end.object_store import KINDS, Azurite, FakeGcs, ObjectStore, SeaweedFS
 from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
@@ -111,6 +111,17 @@ def test_a_saved_state_is_in_the_store(running: Service, new_kernel: Callable[..
     assert second.evaluate(SUM) == total
 
 
+def inside(kernel: Kernel, go: Path) -> Cell:
+    """A cell that runs, and changes everything once a file is there."""
+    cell = kernel.begin(
+        "%%gpu\nimport os, time\nprint('inside', flush=True)\n"
+        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
+        "y = x ^ 255"
+    )
+    cell.wait_for_text("inside", seconds=60)
+    return cell
+
+
 def test_a_result_waits_for_a_store_that_is_killed(
     running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel], tmp_path: Path
 ) -> None:
@@ -118,12 +129,7 @@ def test_a_result_waits_for_a_store_that_is_killed(
     kernel.run(MAKE).ok()
     total = kernel.evaluate(SUM)
     go = tmp_path / "go"
-    cell = kernel.begin(
-        "%%gpu\nimport os, time\nprint('inside', flush=True)\n"
-        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
-        "y = x ^ 255"
-    )
-    cell.wait_for_text("inside", seconds=60)
+    cell = inside(kernel, go)
     store.kill()
     go.touch()
     store.start()
@@ -137,12 +143,7 @@ def test_a_result_waits_for_a_store_that_answers_late(
     kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run(MAKE).ok()
     go = tmp_path / "go"
-    cell = kernel.begin(
-        "%%gpu\nimport os, time\nprint('inside', flush=True)\n"
-        f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"
-        "y = x ^ 255"
-    )
-    cell.wait_for_text("inside", seconds=60)
+    cell = inside(kernel, go)
     store.stop()
     go.touch()
     wait_until(lambda: objects(running, stored=False) > 0, "the worker has grants")

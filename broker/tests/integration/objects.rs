@@ -74,6 +74,16 @@ impl Class {
         request.send().await.unwrap().status()
     }
 
+    /// A grant is for its chunk's key only.
+    async fn refuses_another_key(&self, grant: &Grant, hash: ChunkHash, bytes: &Bytes) {
+        let elsewhere = Grant {
+            url: grant.url.replace(&hash.to_string(), &"0".repeat(64)),
+            ..grant.clone()
+        };
+        let answer = self.use_grant(Method::PUT, &elsewhere, bytes).await;
+        assert_eq!(answer, StatusCode::FORBIDDEN);
+    }
+
     async fn download_grant(&self, person: &str, hash: ChunkHash) -> Grant {
         let path = "/v1/chunks/grants/download";
         let (status, body) = self.ask(person, path, encode(&vec![hash])).await;
@@ -148,12 +158,7 @@ async fn a_grant_is_good_for_one_chunk_of_its_length_and_once() {
     assert_eq!(answer, StatusCode::FORBIDDEN);
     let answer = class.use_grant(Method::GET, &grant, &Bytes::new()).await;
     assert_eq!(answer, StatusCode::FORBIDDEN);
-    let elsewhere = Grant {
-        url: grant.url.replace(&hash.to_string(), &"0".repeat(64)),
-        ..grant.clone()
-    };
-    let answer = class.use_grant(Method::PUT, &elsewhere, &bytes).await;
-    assert_eq!(answer, StatusCode::FORBIDDEN);
+    class.refuses_another_key(&grant, hash, &bytes).await;
     let without_condition = Grant {
         headers: Vec::new(),
         ..grant.clone()
@@ -194,12 +199,7 @@ async fn what_is_longer_than_its_grant_says_is_not_kept() {
     assert_eq!(answer, StatusCode::FORBIDDEN);
     let answer = class.use_grant(Method::DELETE, &grant, &Bytes::new()).await;
     assert_eq!(answer, StatusCode::FORBIDDEN);
-    let elsewhere = Grant {
-        url: grant.url.replace(&hash.to_string(), &"0".repeat(64)),
-        ..grant.clone()
-    };
-    let answer = class.use_grant(Method::PUT, &elsewhere, &bytes).await;
-    assert_eq!(answer, StatusCode::FORBIDDEN);
+    class.refuses_another_key(&grant, hash, &bytes).await;
     for more in [
         "&comp=block&blockid=AAAA",
         "&comp=blocklist",

@@ -3,7 +3,7 @@
 //! In: who acts, and a [`Command`]. Out: the change and its record in the same transaction, or why it was not done.
 //! Waiting students learn of it, because the queue is ordered again.
 
-use super::{Action, Dispatch, Job, Now, Phase};
+use super::{Action, Dispatch, Job, Now, Phase, accounts::SAFE};
 use crate::{
     Identity,
     courses::{Wrong, check, check_text},
@@ -13,8 +13,6 @@ use baton_protocol::{
     JobEvent, JobId, Outcome, RemoteError,
     api::{self, CourseChange},
 };
-
-const SAFE: &str = "Your variables are as they were before the cell";
 
 #[derive(Debug, Clone)]
 pub enum Command {

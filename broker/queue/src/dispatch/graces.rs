@@ -3,7 +3,9 @@
 //! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
 //! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
 
-use super::{Action, Dispatch, Job, Now, Observation, Phase, Remainder, peers::Missed};
+use super::{
+    Action, Dispatch, Job, Now, Observation, Phase, Remainder, accounts::SAFE, peers::Missed,
+};
 use crate::record::Write;
 use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId};
 use std::time::Instant;
@@ -146,9 +148,7 @@ impl Dispatch {
         let worker = self.peers.name_of_worker(self.jobs.get(id));
         let error = RemoteError {
             name: "WorkerLost".to_owned(),
-            value: format!(
-                "{worker} was lost while this cell ran. Your variables are as they were before the cell"
-            ),
+            value: format!("{worker} was lost while this cell ran. {SAFE}"),
             traceback: Vec::new(),
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
@@ -169,7 +169,7 @@ impl Dispatch {
         };
         let event = match std::mem::replace(&mut job.remainder, Remainder::Nothing) {
             Remainder::Deferred => {
-                job.fencing += 1;
+                job.fence_off();
                 JobEvent::DeferredState {
                     state: None,
                     error: Some(error(format!(

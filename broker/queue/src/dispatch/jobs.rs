@@ -49,9 +49,10 @@ impl Jobs {
         jobs
     }
 
-    /// The same, for changes of them.
+    /// The same in no order, for changes of them.
     pub(super) fn ids(&self, holds: impl Fn(&Job) -> bool) -> Vec<JobId> {
-        self.in_order(holds).iter().map(|job| job.id).collect()
+        let jobs = self.iter().filter(|job| holds(job));
+        jobs.map(|job| job.id).collect()
     }
 
     pub(super) fn unfinished(&self) -> impl Iterator<Item = &Job> {

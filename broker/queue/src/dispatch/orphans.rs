@@ -69,10 +69,11 @@ impl Dispatch {
             let ended = job.orphaned.is_some() && job.phase == Phase::Finished;
             ended && job.account == newest.account
         };
-        let ended = self.jobs.ids(has_ended);
+        let ended = self.jobs.in_order(has_ended);
         let surplus = ended.len().saturating_sub(MOST_ENDED);
-        for job in &ended[..surplus] {
-            self.close(*job, actions);
+        let oldest: Vec<JobId> = ended[..surplus].iter().map(|job| job.id).collect();
+        for job in oldest {
+            self.close(job, actions);
         }
     }
 

@@ -1,6 +1,6 @@
 //! The control group of one session.
 //!
-//! In: limits. Out: a join_file for the session's first process, and the end of all that are in the group.
+//! In: limits. Out: a file into which the session's first process writes to be in it, and the end of all that are in the group.
 //!
 //! In version 2, two groups below it separate the session's own processes, which end together when they exceed its
 //! memory, from those that have to outlive them: what holds the sandbox, and keepers of memory.

@@ -150,7 +150,7 @@ impl Zygote {
         })
     }
 
-    /// A fork that waits in the control groups of these join_files, and knows nothing.
+    /// A fork that waits in the control groups of these files, and knows nothing.
     pub(super) async fn park(&self, join_files: &[BorrowedFd<'_>]) -> io::Result<Parked> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
