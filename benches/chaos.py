@@ -64,7 +64,7 @@ def parsed() -> argparse.Namespace:
     parser.add_argument("--faults", nargs="+", choices=list(FAULTS), default=list(FAULTS), help="only these")
     parser.add_argument("--at-once", type=int, default=AT_ONCE, help="how many campaigns run side by side")
     parser.add_argument("--logs", type=Path, help="keep the logs of campaigns with violations in this folder")
-    parser.add_argument("--report", action="store_true", help="write benches/results/chaos.{json,md}")
+    parser.add_argument("--report", action="store_true", help="write target/benches/chaos.{json,md}")
     options = parser.parse_args()
     if options.minutes is None and options.cells is None and options.campaigns is None:
         options.minutes, options.report = 10.0, True

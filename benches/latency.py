@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 
-from measuring import RESULTS, report
+from measuring import report
 
 # isort: split
 from end_to_end import Service
@@ -25,7 +25,6 @@ def main() -> None:
         left = service.close()
     assert not left, left
     told = json.loads(said.stdout)
-    (RESULTS / "latency-for-plan.json").write_text(json.dumps(told, indent=2) + "\n")
     rows = {
         f"{row['megabytes']} MB, {row['state']}": {f"{part}_ms": round(row[part] * 1e3, 1) for part in PARTS}
         | {"runs": row["runs"]}

@@ -25,7 +25,8 @@ sys.path.insert(0, str(FOLDER.parent / "tests"))
 from end_to_end import Kernel, Place  # noqa: E402
 from end_to_end.place import is_service  # noqa: E402
 
-RESULTS = FOLDER / "results"
+# Of this machine. `page.py` adds them to the page of the release.
+RESULTS = FOLDER.parent / "target/benches"
 
 
 @contextmanager
@@ -134,12 +135,22 @@ def spread(times: list[float]) -> dict[str, float]:
     return {"p50_ms": round(statistics.median(times), 3), "p99_ms": round(centiles[98], 3), "runs": len(times)}
 
 
-def report(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) -> None:
-    """Write the result as JSON and as a Markdown table, and print the table."""
-    RESULTS.mkdir(exist_ok=True)
-    result = {"benchmark": name, "machine": machine(), "rows": rows, "verdict": verdict}
+def report(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any], facts: list[Any] | None = None) -> None:
+    """Write the result as JSON and as a Markdown table, and print the table.
+
+    `facts` are whatever else was found out, in JSON only.
+    """
+    result = {
+        "benchmark": name,
+        "about": (sys.modules["__main__"].__doc__ or "").partition("\n")[0],
+        "machine": machine(),
+        "rows": rows,
+        "verdict": verdict,
+        **({"facts": facts} if facts else {}),
+    }
+    text = markdown(result)
+    RESULTS.mkdir(parents=True, exist_ok=True)
     (RESULTS / f"{name}.json").write_text(json.dumps(result, indent=2) + "\n")
-    text = markdown(name, rows, verdict)
     (RESULTS / f"{name}.md").write_text(text)
     sys.stdout.write(text)
 
@@ -168,12 +179,15 @@ def gpu() -> str:
     return "; ".join(said.stdout.splitlines()) if said.returncode == 0 else ""
 
 
-def markdown(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any]) -> str:
+def markdown(result: dict[str, Any], heading: str = "#") -> str:
+    """A section with the table of what was measured."""
+    rows: dict[str, dict[str, Any]] = result["rows"]
     columns = list(next(iter(rows.values())))
-    lines = [f"# {name}", "", f"| what | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
+    lines = [f"{heading} {result['benchmark']}", "", result["about"], ""]
+    lines += [f"| what | {' | '.join(columns)} |", f"| --- |{' --- |' * len(columns)}"]
     lines += [
         f"| {what} | {' | '.join(str(row.get(column, '')) for column in columns)} |" for what, row in rows.items()
     ]
-    lines += ["", *(f"* {what}: {value}" for what, value in verdict.items())]
-    lines += ["", "Measured on: " + ", ".join(f"{key} {value}" for key, value in machine().items()) + ".", ""]
+    lines += ["", *(f"* {what}: {value}" for what, value in result["verdict"].items())]
+    lines += ["", "Measured on: " + ", ".join(f"{key} {value}" for key, value in result["machine"].items()) + ".", ""]
     return "\n".join(lines)

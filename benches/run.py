@@ -1,4 +1,4 @@
-"""Run every benchmark, one after the other, each in a process of its own."""
+"""Run every benchmark, one after the other, each in a process of its own, and write the page of this release."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ NAMES = (
     "chaos",
     "under_attack",
     "broker_load",
+    "page",
 )
 
 

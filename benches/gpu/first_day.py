@@ -1,6 +1,6 @@
 """The first look at a GPU that Baton has not seen: `make gpu-first-day`. At most nine minutes, and one report.
 
-The report, `benches/results/gpu-first-day.md` and `.json`, is written anew after each part, so it is there whatever
+The report, `target/benches/gpu-first-day.md` and `.json`, is written anew after each part, so it is there whatever
 hangs or fails. Baton comes from the kit that `make gpu-kit` packs on a machine without a GPU, which needs neither a
 compiler nor a registry here, or else is built first, which does not count. What this Python has, such as PyTorch, is
 found either way.
@@ -39,7 +39,7 @@ def main() -> int:
     parser.add_argument("--longest", type=float, default=150, help="seconds that one part may take")
     parser.add_argument("--seconds", type=float, default=8, help="how long a program takes alone")
     parser.add_argument("--gib", type=float, default=24, help="how much of the GPU's memory programs may use")
-    parser.add_argument("--results", type=Path, default=ROOT / "benches/results", help="the folder of the report")
+    parser.add_argument("--results", type=Path, default=ROOT / "target/benches", help="the folder of the report")
     parser.add_argument("--nvshare", type=Path, help="the folder of nvshare's programs")
     parser.add_argument("--python", type=Path, help="a Python that has Baton: nothing is installed")
     parser.add_argument("--machine", type=Path, help="the folder of a driver in host memory, whose times mean nothing")
@@ -106,7 +106,7 @@ def ready() -> tuple[Path, dict[str, str]]:
 
 def tell_failure(results: Path, what: str) -> None:
     print(what, file=sys.stderr)
-    results.mkdir(exist_ok=True)
+    results.mkdir(parents=True, exist_ok=True)
     report = {"benchmark": "gpu-first-day", "rows": {}, "verdict": {"result": what}}
     (results / "gpu-first-day.json").write_text(json.dumps(report, indent=2) + "\n")
     (results / "gpu-first-day.md").write_text(f"# gpu-first-day\n\n* {what}\n")

@@ -80,6 +80,7 @@ def main() -> None:
         subprocess.run([*BUILD, "--profile", os.environ.get("PROFILE", "dev")], cwd=ROOT, check=True)
     over = time.monotonic() + 60 * options.minutes
     rows: dict[str, dict[str, Any]] = {}
+    facts: list[Any] = []
     verdict: dict[str, Any] = {target: "not run" for part in PARTS.values() for target in part.targets}
     for key, part in PARTS.items():
         left = over - time.monotonic()
@@ -88,15 +89,16 @@ def main() -> None:
         if reason:
             rows[key] = {"result": f"not run: {reason}"}
             continue
-        result, found = run(part, options, left, name)
+        result, found = run(part, options, left)
         rows[key] = {"result": result}
         rows |= found["rows"]
         verdict |= found["verdict"]
-        measuring.report(name, in_columns(rows), verdict)
-    measuring.report(name, in_columns(rows), verdict)
+        facts += found.get("facts", [])
+        measuring.report(name, in_columns(rows), verdict, facts)
+    measuring.report(name, in_columns(rows), verdict, facts)
 
 
-def run(part: Part, options: argparse.Namespace, left: float, name: str) -> tuple[str, dict[str, Any]]:
+def run(part: Part, options: argparse.Namespace, left: float) -> tuple[str, dict[str, Any]]:
     """How it ended, and what it found until then."""
     command = [sys.executable, str(FOLDER / part.program), *part.arguments]
     if part.program != "probe.py":
@@ -109,7 +111,6 @@ def run(part: Part, options: argparse.Namespace, left: float, name: str) -> tupl
         command += ["--nvshare", str(options.nvshare)]
     limit = min(left, options.longest, max(LEAST_LIMIT_SECONDS, part.limit * options.seconds))
     begin = time.monotonic()
-    options.results.mkdir(exist_ok=True)
     with tempfile.TemporaryFile("w+") as said:
         process = subprocess.Popen(command, env=environment(options), stdout=said, start_new_session=True)
         try:
@@ -119,14 +120,16 @@ def run(part: Part, options: argparse.Namespace, left: float, name: str) -> tupl
             end_group(process)
             result = "ended: its time was over"
         said.seek(0)
-        lines = [line for line in said.read().splitlines() if line.startswith("{")]
+        lines = [json.loads(line) for line in said.read().splitlines() if line.startswith("{")]
     took = f"{result} ({time.monotonic() - begin:.0f} s)"
     if part.program == "probe.py":
-        (options.results / f"{name}-probe.jsonl").write_text("".join(f"{line}\n" for line in lines))
-        errors = [f"{one['part']}: {one['error']}" for one in map(json.loads, lines) if "error" in one]
-        said = "; ".join(errors) or f"see {name}-probe.jsonl"
-        return took, {"rows": {}, "verdict": {"probe": said}}
-    return took, json.loads(lines[-1]) if lines else {"rows": {}, "verdict": {}}
+        errors = [f"{one['part']}: {one['error']}" for one in lines if "error" in one]
+        return took, {
+            "rows": {},
+            "verdict": {"probe": "; ".join(errors) or "see the facts in the JSON"},
+            "facts": lines,
+        }
+    return took, lines[-1] if lines else {"rows": {}, "verdict": {}}
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
