@@ -46,6 +46,7 @@ use sqlite::{SqliteStore, SqliteWriter};
 use sqlx::migrate::MigrateError;
 use statement::{Row, Statement};
 use std::{io::ErrorKind, path::PathBuf, time::Duration};
+use tokio::task::JoinError;
 
 /// Pages and reconnecting proxies read at the same time; more of them wait.
 const READERS: u32 = 4;
@@ -55,10 +56,16 @@ const READERS: u32 = 4;
 pub enum StoreError {
     #[error("The database refused a statement")]
     Database(#[from] sqlx::Error),
-    #[error("The database refused a change")]
+    #[error("The database refused a statement")]
     Sqlite(#[from] rusqlite::Error),
     #[error("Failed to migrate the database to this version")]
     Migrate(#[from] MigrateError),
+    #[error("Failed to migrate the database to this version")]
+    MigrateSqlite(#[from] rusqlite_migration::Error),
+    #[error("The database has been closed")]
+    Closed,
+    #[error("Work on the database was interrupted")]
+    Interrupted(#[source] JoinError),
     #[error("Job {job} is not in the state that this change requires")]
     Conflict { job: JobId },
     #[error("The database contains a record that cannot be read")]
@@ -116,11 +123,9 @@ impl StoreError {
                 ErrorCode::ReadOnly | ErrorCode::SystemIoFailure => Some(READ_ONLY),
                 _ => None,
             },
-            Self::Database(sqlx::Error::Database(refused)) => match &*refused.code()? {
-                "13" | "53100" => Some(DISK),
-                "14" => Some(FILES),
-                _ => None,
-            },
+            Self::Database(sqlx::Error::Database(refused)) if refused.code()? == "53100" => {
+                Some(DISK)
+            }
             _ => None,
         }
     }
@@ -201,7 +206,7 @@ impl Store {
     }
 
     /// Reads beside the writer.
-    fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
+    fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
         match self {
             Self::Sqlite(store) => store.rows(statement),
             Self::Postgres(store) => store.rows(statement),
@@ -209,28 +214,25 @@ impl Store {
     }
 
     async fn fetch(&self, statement: Statement) -> Result<Vec<Row>, StoreError> {
-        Ok(self.rows(statement).try_collect().await?)
+        self.rows(statement).try_collect().await
     }
 }
 
 impl Writer {
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         match self {
-            Self::Sqlite(writer) => Ok(writer.fetch(statement).await?),
+            Self::Sqlite(writer) => writer.fetch(statement).await,
             Self::Postgres(writer) => writer.fetch(statement).await,
         }
     }
 
     /// All of it or nothing. Goes on to its end when the caller is dropped.
     async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
-        let applied = match self {
-            Self::Sqlite(writer) => tokio::task::spawn_blocking(move || writer.apply(&statements)),
-            Self::Postgres(writer) => tokio::spawn(writer.apply(statements)),
-        };
-        applied.await.unwrap_or_else(|failed| {
-            Err(StoreError::from(sqlx::Error::Io(std::io::Error::other(
-                failed,
-            ))))
-        })
+        match self {
+            Self::Sqlite(writer) => writer.apply(statements).await,
+            Self::Postgres(writer) => tokio::spawn(writer.apply(statements))
+                .await
+                .unwrap_or_else(|failed| Err(StoreError::Interrupted(failed))),
+        }
     }
 }

@@ -25,7 +25,7 @@ use sqlx::{
     query::Query,
     raw_sql,
 };
-use std::{io::ErrorKind, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 use tokio::{
     sync::{Mutex, OwnedMutexGuard},
     time::timeout,
@@ -123,10 +123,13 @@ impl PostgresStore {
         }
     }
 
-    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
-        let rows = query(statement).fetch(&self.readers).map_ok(Row::Postgres);
+    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
+        let rows = query(statement)
+            .fetch(&self.readers)
+            .map_ok(Row::Postgres)
+            .map_err(StoreError::from);
         Box::pin(stream::unfold(rows, async |mut rows| {
-            let late = |_| Some(Err(std::io::Error::from(ErrorKind::TimedOut).into()));
+            let late = |_| Some(Err(StoreError::Silent { after: PATIENCE }));
             let row = timeout(PATIENCE, rows.next()).await.unwrap_or_else(late)?;
             Some((row, rows))
         }))

@@ -3,24 +3,24 @@
 //! does it lose half of one. Then peers know more than the database, which `dispatch/behind.rs` finds out.
 //!
 //! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
-//! the disk does not either.
-//! SQLx answers each statement to the waiting task, which for a cell's few small ones takes longer than they do, so
-//! a transaction goes through `rusqlite` in one piece.
+//! the disk does not either. All of it runs on threads that may block.
+
+mod migrations;
+mod row;
+
+pub(super) use row::SqliteRow;
 
 use super::{
     StoreError,
     statement::{Row, Statement, Value, check},
 };
-use futures_util::{TryStreamExt, stream::BoxStream};
-use rusqlite::{Connection, ToSql, TransactionBehavior, params_from_iter, types::ToSqlOutput};
-use sqlx::{
-    AssertSqlSafe, ConnectOptions, Executor, Sqlite, SqliteConnection, SqlitePool,
-    migrate::Migrator,
-    query::Query,
-    sqlite::{
-        SqliteArguments, SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions,
-        SqliteSynchronous,
-    },
+use deadpool::unmanaged::{Object, Pool};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
+use rusqlite::{
+    Connection, OpenFlags, ToSql, TransactionBehavior, params_from_iter, types::ToSqlOutput,
 };
 use std::{
     fs,
@@ -28,14 +28,16 @@ use std::{
     os::unix::fs::{DirBuilderExt, OpenOptionsExt},
     path::Path,
     sync::{
-        Arc,
+        Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering},
     },
     time::Duration,
 };
-use tokio::sync::{Mutex, Notify, OwnedMutexGuard};
-
-static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/sqlite");
+use tokio::{
+    sync::{self, Notify, OwnedMutexGuard, mpsc},
+    task::spawn_blocking,
+};
+use tokio_stream::wrappers::ReceiverStream;
 
 /// So many transactions make folding the log worth while; about 100 MB of it. The first one after waits for the disk,
 /// because the log begins anew with it, so folding is rare.
@@ -46,21 +48,24 @@ const AUTOMATICALLY_FOLDED_PAGES: i64 = 1 << 16;
 /// More than there are of every day; inserts of many events are of any length.
 const PREPARED_STATEMENTS: usize = 128;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
+/// So many rows are read ahead of whoever asked for them.
+const ROWS_AHEAD: usize = 64;
 
 #[derive(Clone)]
 pub struct SqliteStore {
+    writer: SharedConnection,
     /// An async lock because a writer reads before it changes; it *is* the rule "one writer".
-    connections: Arc<Mutex<Connections>>,
-    readers: SqlitePool,
+    turn: Arc<sync::Mutex<()>>,
+    readers: Pool<Connection>,
     /// Folds the log, which takes as long as the disk does.
-    folder: Arc<Mutex<SqliteConnection>>,
+    folder: SharedConnection,
     growth: Arc<Growth>,
 }
 
-struct Connections {
-    changes: Connection,
-    reads: SqliteConnection,
-}
+type RowRead = Result<Row, StoreError>;
+
+#[derive(Clone)]
+struct SharedConnection(Arc<Mutex<Connection>>);
 
 /// What the log has grown by since it was folded.
 #[derive(Default)]
@@ -70,58 +75,56 @@ struct Growth {
 }
 
 pub(super) struct SqliteWriter {
-    connections: OwnedMutexGuard<Connections>,
+    connection: SharedConnection,
     growth: Arc<Growth>,
+    _turn: OwnedMutexGuard<()>,
 }
 
 impl SqliteStore {
     pub(super) async fn open(database: &Path, readers: u32) -> Result<Self, StoreError> {
+        let database = database.to_owned();
+        blocking(move || Self::open_now(&database, readers)).await
+    }
+
+    fn open_now(database: &Path, readers: u32) -> Result<Self, StoreError> {
         create_private_file(database)?;
-        let options = SqliteConnectOptions::new()
-            .filename(database)
-            .journal_mode(SqliteJournalMode::Wal)
-            .synchronous(SqliteSynchronous::Normal)
-            .foreign_keys(true)
-            .busy_timeout(BUSY_TIMEOUT)
-            .pragma("journal_size_limit", LOG_BYTES.to_string())
-            .disable_statement_logging();
-        let mut reads = options.connect().await?;
-        // `run` takes the connection in a way that makes the future of the caller impossible to spawn.
-        MIGRATIONS.run_direct(None, &mut reads, false).await?;
-        let changes = open_for_changes(database)?;
-        let folder = options.connect().await?;
-        let readers = SqlitePoolOptions::new()
-            .max_connections(readers)
-            .test_before_acquire(false)
-            .connect_with(options.read_only(true))
-            .await?;
+        let mut writer = open_for_changes(database)?;
+        migrations::run(&mut writer)?;
+        let readers = (0..readers).map(|_| open_for_reading(database));
         Ok(Self {
-            connections: Arc::new(Mutex::new(Connections { changes, reads })),
-            readers,
-            folder: Arc::new(Mutex::new(folder)),
+            folder: SharedConnection::new(open_for_changes(database)?),
+            readers: readers.collect::<Result<Vec<_>, _>>()?.into(),
+            writer: SharedConnection::new(writer),
+            turn: Arc::default(),
             growth: Arc::default(),
         })
     }
 
     pub(super) async fn writer(&self) -> SqliteWriter {
         SqliteWriter {
-            connections: Arc::clone(&self.connections).lock_owned().await,
+            _turn: Arc::clone(&self.turn).lock_owned().await,
+            connection: self.writer.clone(),
             growth: Arc::clone(&self.growth),
         }
     }
 
-    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, sqlx::Result<Row>> {
-        let rows = query(statement).fetch(&self.readers);
-        Box::pin(rows.map_ok(Row::Sqlite))
+    /// Reads on as long as somebody takes the rows.
+    pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
+        stream::once(self.read(statement)).try_flatten().boxed()
+    }
+
+    async fn read(&self, statement: Statement) -> Result<ReceiverStream<RowRead>, StoreError> {
+        let reader = self.readers.get().await.map_err(|_| StoreError::Closed)?;
+        let (sender, receiver) = mpsc::channel(ROWS_AHEAD);
+        spawn_blocking(move || send_rows(&reader, &statement, &sender));
+        Ok(ReceiverStream::new(receiver))
     }
 
     /// Folds the log into the database file. Not needed for safety.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
-        self.readers.close().await;
-        let mut connections = self.connections.lock().await;
-        let fold = "PRAGMA wal_checkpoint(TRUNCATE)";
-        connections.reads.execute(fold).await?;
-        Ok(())
+        self.readers.close();
+        let _turn = self.turn.lock().await;
+        self.writer.fold("TRUNCATE").await
     }
 
     /// Folds the log beside the writer, so that no cell waits for the disk. Runs until it is dropped. Not needed for
@@ -130,9 +133,8 @@ impl SqliteStore {
         loop {
             self.growth.enough.notified().await;
             self.growth.transactions.store(0, Ordering::Relaxed);
-            let mut folder = self.folder.lock().await;
             // Waits for no reader and holds up no writer.
-            if let Err(error) = folder.execute("PRAGMA wal_checkpoint(PASSIVE)").await {
+            if let Err(error) = self.folder.fold("PASSIVE").await {
                 tracing::warn!("Failed to checkpoint the database's log: {error}");
             }
         }
@@ -141,35 +143,118 @@ impl SqliteStore {
 
 impl SqliteWriter {
     /// Sees all changes up to now: nobody else makes any.
-    pub(super) async fn fetch(&mut self, statement: Statement) -> sqlx::Result<Vec<Row>> {
-        let rows = query(statement).fetch(&mut self.connections.reads);
-        rows.map_ok(Row::Sqlite).try_collect().await
+    pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
+        let rows = move |connection: &mut Connection| {
+            let mut rows = Vec::new();
+            each_row(connection, &statement, |row| {
+                rows.push(row);
+                true
+            })?;
+            Ok(rows)
+        };
+        self.connection.run(rows).await
     }
 
-    /// Blocks, for as long as the file system takes.
-    pub(super) fn apply(mut self, statements: &[Statement]) -> Result<(), StoreError> {
-        let changes = &mut self.connections.changes;
-        let transaction = changes.transaction_with_behavior(TransactionBehavior::Immediate)?;
-        for Statement {
-            sql,
-            values,
-            changes,
-        } in statements
-        {
-            let mut statement = transaction.prepare_cached(sql)?;
-            let rows = statement.execute(params_from_iter(values))?;
-            check(*changes, rows as u64)?;
-        }
-        transaction.commit()?;
-        self.growth.add();
-        Ok(())
+    /// All of the statements or none. Goes on to its end when the caller is dropped.
+    pub(super) async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        let connection = self.connection.clone();
+        let apply = move |connection: &mut Connection| {
+            // Until then it is this writer's turn.
+            let writer = self;
+            apply(connection, &statements)?;
+            writer.growth.add();
+            Ok(())
+        };
+        connection.run(apply).await
     }
+}
+
+impl SharedConnection {
+    fn new(connection: Connection) -> Self {
+        Self(Arc::new(Mutex::new(connection)))
+    }
+
+    async fn run<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
+    ) -> Result<T, StoreError> {
+        let connection = Arc::clone(&self.0);
+        // A transaction that a panic interrupted was rolled back when it was dropped.
+        blocking(move || work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))).await
+    }
+
+    async fn fold(&self, how: &'static str) -> Result<(), StoreError> {
+        let fold = move |connection: &mut Connection| {
+            let done = |_: &rusqlite::Row<'_>| Ok(());
+            Ok(connection.query_row(&format!("PRAGMA wal_checkpoint({how})"), [], done)?)
+        };
+        self.run(fold).await
+    }
+}
+
+/// For as long as the file system takes.
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
+) -> Result<T, StoreError> {
+    spawn_blocking(work)
+        .await
+        .unwrap_or_else(|failed| Err(StoreError::Interrupted(failed)))
+}
+
+fn apply(connection: &mut Connection, statements: &[Statement]) -> Result<(), StoreError> {
+    let transaction = connection.transaction_with_behavior(TransactionBehavior::Immediate)?;
+    for Statement {
+        sql,
+        values,
+        changes,
+    } in statements
+    {
+        let mut statement = transaction.prepare_cached(sql)?;
+        let rows = statement.execute(params_from_iter(values))?;
+        check(*changes, rows as u64)?;
+    }
+    Ok(transaction.commit()?)
+}
+
+fn send_rows(
+    connection: &Object<Connection>,
+    statement: &Statement,
+    sender: &mpsc::Sender<RowRead>,
+) {
+    let sent = each_row(connection, statement, |row| {
+        sender.blocking_send(Ok(row)).is_ok()
+    });
+    if let Err(error) = sent {
+        // Unless nobody waits for it any more.
+        let _ = sender.blocking_send(Err(error));
+    }
+}
+
+/// Until `take` has enough.
+fn each_row(
+    connection: &Connection,
+    Statement { sql, values, .. }: &Statement,
+    mut take: impl FnMut(Row) -> bool,
+) -> Result<(), StoreError> {
+    let mut statement = connection.prepare_cached(sql)?;
+    let columns: Arc<[String]> = statement
+        .column_names()
+        .into_iter()
+        .map(str::to_owned)
+        .collect();
+    let mut rows = statement.query(params_from_iter(values))?;
+    while let Some(row) = rows.next()? {
+        if !take(Row::Sqlite(SqliteRow::read(&columns, row)?)) {
+            break;
+        }
+    }
+    Ok(())
 }
 
 fn open_for_changes(database: &Path) -> Result<Connection, StoreError> {
     let connection = Connection::open(database)?;
-    connection.busy_timeout(BUSY_TIMEOUT)?;
-    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    prepare(&connection)?;
+    connection.pragma_update(None, "journal_mode", "WAL")?;
     connection.pragma_update(None, "synchronous", "NORMAL")?;
     connection.pragma_update(None, "foreign_keys", true)?;
     connection.pragma_update(None, "journal_size_limit", LOG_BYTES)?;
@@ -177,15 +262,16 @@ fn open_for_changes(database: &Path) -> Result<Connection, StoreError> {
     Ok(connection)
 }
 
-fn query(statement: Statement) -> Query<'static, Sqlite, SqliteArguments> {
-    let query = sqlx::query(AssertSqlSafe(statement.sql));
-    let values = statement.values.into_iter();
-    values.fold(query, |query, value| match value {
-        Value::Integer(integer) => query.bind(integer),
-        Value::Real(real) => query.bind(real),
-        Value::Text(text) => query.bind(text),
-        Value::Bytes(bytes) => query.bind(bytes),
-    })
+fn open_for_reading(database: &Path) -> Result<Connection, StoreError> {
+    let flags = OpenFlags::SQLITE_OPEN_READ_ONLY | OpenFlags::SQLITE_OPEN_NO_MUTEX;
+    let connection = Connection::open_with_flags(database, flags)?;
+    prepare(&connection)?;
+    Ok(connection)
+}
+
+fn prepare(connection: &Connection) -> rusqlite::Result<()> {
+    connection.set_prepared_statement_cache_capacity(PREPARED_STATEMENTS);
+    connection.busy_timeout(BUSY_TIMEOUT)
 }
 
 impl ToSql for Value {

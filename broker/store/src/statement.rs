@@ -3,9 +3,10 @@
 //! Values stand as `?`. What the engines spell differently is evened out in their migrations (`hex` is a function in
 //! both), and integers are 64 bits wide everywhere.
 
-use super::StoreError;
+use super::{StoreError, sqlite::SqliteRow};
 use baton_protocol::JobId;
-use sqlx::{Postgres, Sqlite, postgres::PgRow, sqlite::SqliteRow};
+use rusqlite::types::FromSql;
+use sqlx::{Postgres, postgres::PgRow};
 use std::borrow::Cow;
 
 #[derive(Debug, Clone)]
@@ -86,25 +87,17 @@ pub(super) enum Row {
 
 /// What both engines can give.
 pub(super) trait Column:
-    for<'row> sqlx::Decode<'row, Sqlite>
-    + sqlx::Type<Sqlite>
-    + for<'row> sqlx::Decode<'row, Postgres>
-    + sqlx::Type<Postgres>
+    FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
 {
 }
 
-impl<T> Column for T where
-    T: for<'row> sqlx::Decode<'row, Sqlite>
-        + sqlx::Type<Sqlite>
-        + for<'row> sqlx::Decode<'row, Postgres>
-        + sqlx::Type<Postgres>
-{
-}
+impl<T> Column for T where T: FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
+{}
 
 impl Row {
     pub(super) fn get<T: Column>(&self, column: &str) -> Result<T, StoreError> {
         Ok(match self {
-            Self::Sqlite(row) => sqlx::Row::try_get(row, column)?,
+            Self::Sqlite(row) => row.get(column)?,
             Self::Postgres(row) => sqlx::Row::try_get(row, column)?,
         })
     }

@@ -9,7 +9,6 @@ use baton_protocol::{
     Period, Priority, RemoteError, Submission, Usage,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
 };
-use sqlx::{Connection as _, SqliteConnection, sqlite::SqliteConnectOptions};
 use std::{fs, path::Path};
 
 async fn broker(courses: &str) -> Broker {
@@ -80,7 +79,7 @@ async fn run_for(
         ..Rules::default()
     };
     let folder = broker.stop().await;
-    began_earlier(folder.path(), run_ms).await;
+    began_earlier(folder.path(), i64::try_from(run_ms).unwrap());
 
     let broker = Broker::start_in(folder, rules).await;
     let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
@@ -100,17 +99,10 @@ async fn run_for(
     }
 }
 
-async fn began_earlier(folder: &Path, by_ms: u64) {
-    let options = SqliteConnectOptions::new().filename(folder.join("broker.db"));
-    let mut database = SqliteConnection::connect_with(&options).await.unwrap();
-    let changed =
-        sqlx::query("UPDATE jobs SET started_ms = started_ms - ? WHERE state = 'started'")
-            .bind(i64::try_from(by_ms).unwrap())
-            .execute(&mut database)
-            .await
-            .unwrap();
-    assert_eq!(changed.rows_affected(), 1);
-    database.close().await.unwrap();
+fn began_earlier(folder: &Path, by_ms: i64) {
+    let database = rusqlite::Connection::open(folder.join("broker.db")).unwrap();
+    let earlier = "UPDATE jobs SET started_ms = started_ms - ? WHERE state = 'started'";
+    assert_eq!(database.execute(earlier, [by_ms]).unwrap(), 1);
 }
 
 async fn refusal(proxy: &mut FakeProxy, job: JobId) -> RemoteError {
