@@ -11,6 +11,7 @@
 mod cells;
 mod compaction;
 mod listeners;
+mod numbers;
 mod queue;
 mod splice;
 mod subscriptions;
@@ -27,6 +28,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use cells::CellLog;
 pub(crate) use cells::is_visible;
 pub(crate) use listeners::Listeners;
+pub(crate) use numbers::MessageNumber;
 pub(crate) use splice::KernelSide;
 
 /// The cell, or callback of a widget, that a message of our own belongs to.
@@ -36,6 +38,8 @@ pub(crate) struct ParentCell {
     pub(crate) header: Bytes,
     pub(crate) message_id: String,
     pub(crate) kernel_session: String,
+    /// The message of the kernel that its output stands below.
+    pub(crate) after: Option<MessageNumber>,
     /// The kernel publishes no `execute_input` for it.
     pub(crate) silent: bool,
     /// It goes on after its `idle`.
@@ -65,6 +69,7 @@ struct Stage {
 #[derive(Debug)]
 struct Injection {
     message_id: String,
+    after: Option<MessageNumber>,
     silent: bool,
     background: bool,
     topic: String,
@@ -131,6 +136,7 @@ impl Relay {
         };
         let injection = Arc::new(Injection {
             message_id: cell.message_id.clone(),
+            after: cell.after.clone(),
             silent: cell.silent,
             background: cell.background,
             wire: scribe.write(topic.clone().into(), draft, &cell.kernel_session),

@@ -211,6 +211,9 @@ pub struct Run {
     pub message_id: String,
     /// What the kernel writes as `session` into the headers of its messages.
     pub kernel_session: String,
+    /// The id of the last message that the kernel had put on iopub: the cell's output stands below it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub after: Option<String>,
     pub execution_count: u32,
     pub silent: bool,
     pub allow_stdin: bool,

@@ -21,7 +21,7 @@ use super::cells::{CellLog, Sign};
 use super::compaction::compact;
 use super::queue::OutputQueue;
 use super::subscriptions::Subscriptions;
-use super::{Injection, Relay};
+use super::{Injection, MessageNumber, Relay};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// Below this a new buffer is cheaper than many small reads.
@@ -168,6 +168,8 @@ struct View<'a> {
     audience: &'a Audience,
     tracker: Tracker,
     cells: CellLog,
+    /// Of the last message of the kernel that has passed.
+    last_header: Vec<u8>,
     queue: OutputQueue,
     /// Messages of our own whose cell has not begun here, or that came in the middle of a message.
     held: VecDeque<Arc<Injection>>,
@@ -185,6 +187,7 @@ impl<'a> View<'a> {
             audience,
             tracker: Tracker::default(),
             cells: CellLog::default(),
+            last_header: Vec::new(),
             queue: OutputQueue::default(),
             held: VecDeque::new(),
             held_bytes: 0,
@@ -241,6 +244,9 @@ impl<'a> View<'a> {
             let Some(ended) = step.ended else { break };
             ends.push_back(used - passed);
             if let Ended::Message(message) = ended {
+                self.last_header.clear();
+                self.last_header
+                    .extend_from_slice(message.header().unwrap_or_default());
                 note(&mut self.cells, &self.held, self.relay, message);
             }
             if self.can_release() {
@@ -277,7 +283,7 @@ impl<'a> View<'a> {
     /// One that came in the middle of a cell has missed its beginning.
     fn has_begun(&self, injection: &Injection) -> bool {
         let (message_id, silent) = (&injection.message_id, injection.silent);
-        if self.cells.has_begun(message_id, silent) {
+        if self.cells.has_begun(message_id, silent) && self.has_passed(injection.after.as_ref()) {
             return true;
         }
         // This client may have forgotten the cell.
@@ -290,6 +296,15 @@ impl<'a> View<'a> {
                 let stage = self.relay.stage();
                 stage.cells.had_begun(message_id, silent, cells_before)
             })
+    }
+
+    /// Whether the kernel's message was shown that comes before the output of a cell.
+    fn has_passed(&self, message: Option<&MessageNumber>) -> bool {
+        let Some(message) = message else {
+            return true;
+        };
+        let last = message_id(&self.last_header).and_then(|id| MessageNumber::read(&id));
+        last.is_none_or(|last| last.may_follow(message))
     }
 
     fn is_full(&self) -> bool {

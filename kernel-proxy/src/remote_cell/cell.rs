@@ -21,7 +21,7 @@ use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
 use super::status_line::StatusLine;
 use super::transfer::{self, Received};
-use crate::relay::ParentCell;
+use crate::relay::{MessageNumber, ParentCell};
 
 /// What the steps of one cell share.
 pub(super) struct RemoteCell<'a> {
@@ -113,6 +113,7 @@ impl<'a> RemoteCell<'a> {
             header: Bytes::from(run.parent_header.clone().into_vec()),
             message_id: run.message_id.clone(),
             kernel_session: run.kernel_session.clone(),
+            after: run.after.as_deref().and_then(MessageNumber::read),
             silent: run.silent || is_callback,
             background: job.kind == JobKind::Background,
         };
@@ -134,6 +135,7 @@ impl<'a> RemoteCell<'a> {
             header: Bytes::from(attach.parent_header.into_vec()),
             message_id: attach.message_id,
             kernel_session: attach.kernel_session,
+            after: None,
             silent: false,
             background: false,
         };

@@ -57,6 +57,10 @@ CELLS = Part(
         f"{_KERNEL}.get_parent",
     ),
 )
+ORDER = Part(
+    "what a cell prints right before a %%gpu block may stand below the block's output",
+    ("ipykernel.iostream:IOPubThread.send_multipart",),
+)
 MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
 OPTIONS = Part("Tab offers no options of %%gpu", ("IPython.core.completer:context_matcher",))
 SWITCHING = Part("'cuda' exists only in %%gpu cells")
@@ -141,6 +145,7 @@ OF_CELLS = (
     Part(
         "",  # cells take longer, or a hint is missing
         (
+            "ipykernel.iostream:OutStream._flush",
             "ipykernel.iostream:OutStream._flush_pending",
             "ipykernel.iostream:OutStream._subprocess_flush_pending",
             f"{_KERNEL}._execute_sleep",

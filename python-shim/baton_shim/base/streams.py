@@ -11,7 +11,17 @@ from ipykernel.iostream import OutStream
 
 
 class Stream(OutStream):  # type: ignore[misc]
+    _sends = False
+    """Whether the output thread has taken what was written, and has not sent it yet."""
+
     def flush(self) -> None:
-        # Else nothing waits, or the output thread, which sends everything in order, is about to send it.
-        if getattr(self, "_flush_pending", True) or getattr(self, "_subprocess_flush_pending", True):
+        pending = getattr(self, "_flush_pending", True) or getattr(self, "_subprocess_flush_pending", True)
+        if pending or self._sends:
             super().flush()
+
+    def _flush(self) -> None:
+        self._sends = True
+        try:
+            super()._flush()
+        finally:
+            self._sends = False

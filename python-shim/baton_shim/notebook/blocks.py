@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -57,8 +56,6 @@ def in_words_of(unit: str) -> Iterator[None]:
     from baton_shim.state.errors import GpuServiceError, safe
 
     check_thread()
-    sys.stdout.flush()  # else its output would come first
-    sys.stderr.flush()
     try:
         yield
     except GpuServiceError as error:

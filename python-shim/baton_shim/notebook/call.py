@@ -83,6 +83,7 @@ class Call:
         return {
             **self.cell.request(),
             **alone,
+            "after": self.home.last_published(),
             "kind": "background" if background else self.cell.unit,
             "quiet": self.options.quiet,
             "timeout_ms": self.options.timeout_ms,

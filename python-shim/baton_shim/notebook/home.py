@@ -62,11 +62,13 @@ class Home:
         connect: Callable[[], Link],
         modules: LocalModules,
         surroundings: Surroundings | None = None,
+        published: outputs.Published | None = None,
     ) -> None:
         self.shell = shell
         self.modules = modules
         self.folder = working_folder()
         """With which the kernel started."""
+        self._published = published
         self._connect = connect
         self._link: Link | None = None
         self.calls = 0
@@ -212,6 +214,10 @@ class Home:
             self.where = None
             self.background_uses = Uses()
         return self._table
+
+    def last_published(self) -> str | None:
+        """The id of the notebook kernel's last message on iopub, once what was printed until now is on its way."""
+        return None if self._published is None else self._published.last_id()
 
     def void(self, worker: str | None = None) -> None:
         """The two ends may differ: the next message starts a new table, and so a new session."""

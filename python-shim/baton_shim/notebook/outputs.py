@@ -5,12 +5,46 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import sys
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from jupyter_client.session import DELIM
 
 from baton_shim.base.interrupts import Interrupts
+
+if TYPE_CHECKING:
+    from ipykernel.iostream import IOPubThread
+
+HEADER_WITHIN = 4
+"""A message is a topic, which may be absent, a delimiter, a signature, and then its header."""
+
+
+class Published:
+    """Knows the last message that this kernel has put on iopub, so that the proxy shows a cell's output after it."""
+
+    def __init__(self, thread: IOPubThread) -> None:
+        self._front: list[bytes] = []
+        send = thread.send_multipart
+
+        @functools.wraps(send)
+        def noting(parts: list[Any], *arguments: Any, **options: Any) -> None:
+            self._front = parts[:HEADER_WITHIN]
+            send(parts, *arguments, **options)
+
+        thread.send_multipart = noting
+
+    def last_id(self) -> str | None:
+        """Of the last message, once what was printed until now is on its way."""
+        sys.stdout.flush()
+        sys.stderr.flush()
+        front = self._front
+        if DELIM not in front:
+            return None
+        message_id: str = json.loads(front[front.index(DELIM) + 2])["msg_id"]
+        return message_id
 
 
 def captured(shell: Any) -> bool:

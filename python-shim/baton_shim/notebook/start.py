@@ -65,10 +65,14 @@ def aim_interrupts(kernel: Any) -> None:
 def make_home(shell: Any, socket_path: str, modules: LocalModules) -> Home:
     from functools import partial
 
+    from baton_shim.base import compat
+    from baton_shim.base.compat import FIT
     from baton_shim.base.link import Link
     from baton_shim.notebook.home import Home
+    from baton_shim.notebook.outputs import Published
 
-    return Home(shell, partial(Link.to, socket_path), modules)
+    published = FIT.attach(compat.ORDER, Published, shell.kernel.iopub_thread)
+    return Home(shell, partial(Link.to, socket_path), modules, published=published)
 
 
 def give_magics(shell: Any, home: Home | None, expected: bool) -> None:

@@ -99,6 +99,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         parent_header: ByteBuf::from("{}"),
         message_id: message_id(),
         kernel_session: "b1f2".to_owned(),
+        after: None,
         execution_count: 12,
         silent: false,
         allow_stdin: true,

@@ -53,10 +53,29 @@ fn greeting() -> Vec<u8> {
 }
 
 fn message(cell: &str, kind: &str, content: &serde_json::Value) -> Bytes {
-    let draft = Draft {
-        parent_header: json!({"msg_id": cell}).to_string().into(),
-        ..Draft::new(kind, content.to_string())
-    };
+    signed(
+        kind,
+        Draft {
+            parent_header: json!({"msg_id": cell}).to_string().into(),
+            ..Draft::new(kind, content.to_string())
+        },
+    )
+}
+
+/// As the kernel's session numbers its messages.
+fn printed(cell: &str, text: &str, number: u64) -> Bytes {
+    let content = json!({"name": "stdout", "text": text}).to_string();
+    signed(
+        "stream",
+        Draft {
+            message_id: format!("kernel_41_{number}"),
+            parent_header: json!({"msg_id": cell}).to_string().into(),
+            ..Draft::new("stream", content)
+        },
+    )
+}
+
+fn signed(kind: &str, draft: Draft) -> Bytes {
     let mut frames = vec![Bytes::from(kind.to_owned())];
     frames.extend(draft.sign(&Signer::new(b"key", "hmac-sha256").unwrap(), "kernel"));
     encode_message(&frames)
@@ -83,6 +102,7 @@ fn parent(cell: &str) -> ParentCell {
         header: json!({"msg_id": cell}).to_string().into(),
         message_id: cell.to_owned(),
         kernel_session: "s".to_owned(),
+        after: None,
         silent: false,
         background: false,
     }
@@ -173,6 +193,42 @@ async fn output_stands_between_input_and_idle_although_they_are_read_at_once() {
     assert_eq!(
         pair.end().await,
         ["busy", "execute_input", "1", "2", "idle"]
+    );
+}
+
+#[tokio::test]
+async fn output_of_a_block_stands_below_what_its_cell_printed_before() {
+    let relay = relay(Limits::default());
+    let mut pair = start(&relay, &[SUBSCRIBE]);
+    pair.kernel_sends(&[greeting().into(), status("a", "busy"), input("a")])
+        .await;
+    let after = |number: u64| ParentCell {
+        after: MessageNumber::read(&format!("kernel_41_{number}")),
+        ..parent("a")
+    };
+    pair.kernel_sends(&[printed("a", "before", 9)]).await;
+    inject_below(&relay, &after(9), "1");
+    settle().await;
+    inject_below(&relay, &after(10), "2");
+    settle().await;
+    pair.kernel_sends(&[
+        printed("a", "between", 10),
+        printed("a", "behind", 11),
+        status("a", "idle"),
+    ])
+    .await;
+    assert_eq!(
+        pair.end().await,
+        [
+            "busy",
+            "execute_input",
+            "before",
+            "1",
+            "between",
+            "2",
+            "behind",
+            "idle"
+        ]
     );
 }
 
