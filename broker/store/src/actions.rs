@@ -3,7 +3,8 @@
 use super::{
     Store, StoreError, Writer,
     columns::{count, number},
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_broker_queue::{AuditEntry, Identity, courses::Changes};
 use baton_protocol::api;

@@ -7,7 +7,8 @@
 use super::{
     Store, StoreError,
     columns::{account, count, number},
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, NotebookId, WorkerId};

@@ -1,6 +1,6 @@
 //! Values as they stand in columns.
 
-use super::{StoreError, statement::Row};
+use super::{StoreError, row::Row};
 use baton_broker_queue::Account;
 use baton_protocol::{GroupId, JobKind, Outcome};
 use uuid::Uuid;

@@ -2,7 +2,8 @@
 
 use super::{
     Store, StoreError,
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_protocol::{Lock, decode, encode};
 

@@ -3,7 +3,8 @@
 use super::{
     Store, StoreError,
     columns::{account, count, group, id, kind, number, outcome, small},
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_broker_queue::{Account, Identity, Phase};
 use baton_protocol::{GroupId, JobId, JobKind, Outcome, Priority, decode};

@@ -10,7 +10,8 @@ use super::{
     Store, StoreError,
     chunks::{NAMED, hash, names},
     columns::{account, count, number},
-    statement::{Row, sql},
+    row::Row,
+    statement::sql,
 };
 use baton_broker_queue::Account;
 use baton_protocol::ChunkHash;

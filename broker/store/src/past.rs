@@ -4,7 +4,8 @@ use super::{
     JobRow, Store, StoreError,
     columns::{account, count, number},
     listing::{JOB_COLUMNS, job_row, seen_only},
-    statement::{Row, sql},
+    row::Row,
+    statement::sql,
 };
 use baton_broker_queue::{Account, Identity, MemoryCurve};
 use baton_protocol::{GpuUsage, JobEvent, JobId, Output, RemoteError, decode};

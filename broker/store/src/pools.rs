@@ -3,7 +3,8 @@
 use super::{
     Store, StoreError,
     columns::small,
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_protocol::{Machine, decode, encode, worker::Device};
 use baton_scheduling::queue::Offer;

@@ -12,7 +12,8 @@ mod literal;
 
 use super::{
     StoreError,
-    statement::{Row, Statement, Value, check, sql},
+    row::Row,
+    statement::{Statement, Value, check, sql},
 };
 use futures_util::{
     StreamExt, TryStreamExt,

@@ -9,7 +9,8 @@ use super::{
     Store, StoreError, Writer, actions,
     chunks::{NAMED, hash, hold, list, listed, names},
     columns::{count, number},
-    statement::{Row, sql},
+    row::Row,
+    statement::sql,
 };
 use baton_broker_queue::{Account, AuditEntry};
 use baton_protocol::ChunkHash;

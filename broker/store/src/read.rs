@@ -3,7 +3,8 @@
 use super::{
     Live, PublicFile, Store, StoreError, Writer,
     columns::{account, count, group, id, kind, number, outcome, small},
-    statement::{Row, sql},
+    row::Row,
+    statement::sql,
     write,
 };
 use baton_broker_queue::{Account, Loaded, OpenJob, Phase, Remainder, Spent, of_cell};

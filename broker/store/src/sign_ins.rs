@@ -1,9 +1,6 @@
 //! Sign-ins, by the hash of the id that stands for them.
 
-use super::{
-    Store, StoreError,
-    statement::{Row, sql},
-};
+use super::{Store, StoreError, row::Row, statement::sql};
 
 /// So many of one person and kind; the oldest go first.
 const MOST_OF_A_PERSON: i64 = 1000;

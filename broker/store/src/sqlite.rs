@@ -6,13 +6,11 @@
 //! the disk does not either. All of it runs on threads that may block.
 
 mod migrations;
-mod row;
-
-pub(super) use row::SqliteRow;
 
 use super::{
     StoreError,
-    statement::{Row, Statement, Value, check},
+    row::{Row, SqliteRow},
+    statement::{Statement, Value, check},
 };
 use deadpool::unmanaged::{Object, Pool};
 use futures_util::{

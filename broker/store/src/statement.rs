@@ -1,12 +1,10 @@
-//! SQL that both engines understand, with its values, and the rows that it gives.
+//! SQL that both engines understand, with its values.
 //!
 //! Values stand as `?`. What the engines spell differently is evened out in their migrations (`hex` is a function in
 //! both), and integers are 64 bits wide everywhere.
 
-use super::{StoreError, sqlite::SqliteRow};
+use super::StoreError;
 use baton_protocol::JobId;
-use rusqlite::types::FromSql;
-use sqlx::{Postgres, postgres::PgRow};
 use std::borrow::Cow;
 
 #[derive(Debug, Clone)]
@@ -76,30 +74,6 @@ pub(super) fn check(changes: Option<JobId>, rows_affected: u64) -> Result<(), St
     match changes {
         Some(job) if rows_affected != 1 => Err(StoreError::Conflict { job }),
         _ => Ok(()),
-    }
-}
-
-#[derive(Debug)]
-pub(super) enum Row {
-    Sqlite(SqliteRow),
-    Postgres(PgRow),
-}
-
-/// What both engines can give.
-pub(super) trait Column:
-    FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
-{
-}
-
-impl<T> Column for T where T: FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
-{}
-
-impl Row {
-    pub(super) fn get<T: Column>(&self, column: &str) -> Result<T, StoreError> {
-        Ok(match self {
-            Self::Sqlite(row) => row.get(column)?,
-            Self::Postgres(row) => sqlx::Row::try_get(row, column)?,
-        })
     }
 }
 

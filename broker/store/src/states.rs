@@ -8,7 +8,8 @@ use super::{
     Store, StoreError, Writer,
     chunks::{NAMED, list, listed, names},
     columns::{count, number},
-    statement::{Row, Statement, sql},
+    row::Row,
+    statement::{Statement, sql},
 };
 use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, api::SavedState as Entry};

@@ -1,10 +1,37 @@
-//! A row that has left its statement.
+//! A row that either engine gives.
 
+use super::StoreError;
 use rusqlite::types::{FromSql, Value};
+use sqlx::{Postgres, postgres::PgRow};
 use std::sync::Arc;
 
 #[derive(Debug)]
-pub(crate) struct SqliteRow {
+pub(super) enum Row {
+    Sqlite(SqliteRow),
+    Postgres(PgRow),
+}
+
+/// What both engines can give.
+pub(super) trait Column:
+    FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
+{
+}
+
+impl<T> Column for T where T: FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
+{}
+
+impl Row {
+    pub(super) fn get<T: Column>(&self, column: &str) -> Result<T, StoreError> {
+        Ok(match self {
+            Self::Sqlite(row) => row.get(column)?,
+            Self::Postgres(row) => sqlx::Row::try_get(row, column)?,
+        })
+    }
+}
+
+/// It has left its statement.
+#[derive(Debug)]
+pub(super) struct SqliteRow {
     columns: Arc<[String]>,
     values: Vec<Value>,
 }
@@ -18,7 +45,7 @@ impl SqliteRow {
         })
     }
 
-    pub(crate) fn get<T: FromSql>(&self, column: &str) -> rusqlite::Result<T> {
+    fn get<T: FromSql>(&self, column: &str) -> rusqlite::Result<T> {
         let found = self
             .columns
             .iter()
