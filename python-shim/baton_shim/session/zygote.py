@@ -77,6 +77,8 @@ def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
     from baton_shim.session.preload import Preloaded
     from baton_shim.virtual import LIBRARIES, machine_has_gpu
 
+    # pyarrow, which pandas imports, brings a jemalloc that would clean up in a thread of its own.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     preloaded = Preloaded()
     if not machine_has_gpu():
         libraries = [part for library in libraries for part in (library, LIBRARIES.get(library)) if part]
