@@ -1,5 +1,4 @@
-//! Who holds which chunk and last named it when. Only this module deletes files of chunks and rows of
-//! old jobs.
+//! Who holds which chunk and last named it when. Deletes chunks and the rows of old jobs for the sweep.
 //!
 //! **Invariant:** a chunk has a row whenever it has a file: its first row is written before the file, and its
 //! last row is deleted after it. A file is removed only while the writer is held. So if a caller touches a
