@@ -42,7 +42,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// When so many events wait, connections wait before they add another.
+/// The number of waiting events above which connections must wait before they add another.
 pub(crate) const INBOX: usize = 1024;
 /// The largest number of events in one transaction.
 const BATCH: usize = 64;

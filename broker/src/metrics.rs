@@ -19,7 +19,7 @@ use prometheus_client::{
 };
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-/// In seconds: from a start that a student does not notice, over short cells, to long trainings.
+/// In seconds: from a start that a student does not notice, through short cells, to long trainings.
 const BOUNDS: [f64; 20] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 3600.0, 14_400.0,

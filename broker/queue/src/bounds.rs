@@ -105,7 +105,7 @@ pub(crate) fn is_possible_lock(lock: &Lock, digest: &str) -> bool {
     lock.bytes() <= LARGEST_LOCK_BYTES && blake3::hash(&encode(lock)).to_hex().as_str() == digest
 }
 
-/// `memory` is used and total.
+/// `memory`: used and total bytes.
 pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
     let (used_bytes, total_bytes) = memory;
     let is_percent = |percent: Option<u32>| percent.is_none_or(|percent| percent <= 100);

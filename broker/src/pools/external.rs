@@ -20,7 +20,8 @@ use std::time::Duration;
 
 /// A worker that has joined is already running, so it connects soon.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(120);
-/// When a worker that was connected is considered dead. If it is started again, it gets another token.
+/// How long a worker may be disconnected before it is considered dead. If it is started again, it
+/// gets another token.
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
 /// The same for a worker that is leaving: it may still have to send results over a bad network.
 const LEFT_AFTER: Duration = Duration::from_secs(60);

@@ -248,7 +248,7 @@ async fn check(place: &Place) {
     assert_eq!(held[&public.hash], public);
     assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 6);
 
-    // An object that was uploaded after its row was swept is found, unless it may still be in use.
+    // An object that was uploaded after its row was swept is found, unless its upload may just have ended.
     let grant = place.objects.upload_grant(&never).await.unwrap();
     upload(&grant, Bytes::from_static(b"never")).await;
     let look = |now_ms| look_through(&place.store, &place.objects, now_ms);

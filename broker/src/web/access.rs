@@ -38,7 +38,8 @@ use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 /// The prefix of notebook tokens, so that other tokens are not looked up among the sign-ins.
 const NOTEBOOK_PREFIX: &str = "baton-notebook-";
 
-/// How often a connection's credential is checked again, after which it is closed at the latest.
+/// How often the credential of an open connection is checked again. So a connection outlives its
+/// sign-in or token by at most this time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
 /// Not `Debug`, because it holds a secret.

@@ -1,5 +1,5 @@
-//! Jobs of a person whose notebook kernels have ended: `GET /v1/attachable` and `DELETE
-//! /v1/attachable/{job}`.
+//! Jobs of a person whose notebook kernels have ended: `GET /v1/attachable` and
+//! `DELETE /v1/attachable/{job}`.
 
 use super::{Shared, states::OfPerson};
 use crate::{

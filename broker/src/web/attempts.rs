@@ -8,7 +8,7 @@ use axum::http::{Extensions, HeaderMap, HeaderName};
 use std::net::IpAddr;
 use tokio::time::Instant;
 
-/// So many wrong tokens at once, and then one every three seconds.
+/// This many wrong tokens at once, and then one every three seconds.
 const AT_ONCE: f64 = 20.0;
 const A_SECOND: f64 = 1.0 / 3.0;
 const MOST_ADDRESSES: usize = 10_000;

@@ -39,7 +39,7 @@ pub(super) const NAMES_BYTES: usize = 1 << 20;
 const BATCH_BYTES: usize = 4 << 20;
 /// For one request; peers send 32. Small chunks cost the database as much as large ones.
 const MOST_CHUNKS: usize = 1024;
-/// For each so many chunks, a request counts as one more.
+/// The number of chunks for which a request counts as one more.
 const COUNTED_CHUNKS: usize = 32;
 /// How many chunks are read ahead of the network.
 const READ_AHEAD: usize = 2;

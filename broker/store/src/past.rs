@@ -79,7 +79,7 @@ impl Store {
         }))
     }
 
-    /// The last outputs of an open job, in order.
+    /// The last stored outputs of a job, in order.
     pub async fn last_outputs(&self, job: JobId, limit: u32) -> Result<Vec<Output>, StoreError> {
         let query = sql(
             "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",

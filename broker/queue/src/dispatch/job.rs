@@ -43,7 +43,7 @@ pub struct Job {
     pub(super) unclaimed: Option<Unclaimed>,
     /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
-    /// Set if its notebook kernel has ended: until then its result is kept for another kernel.
+    /// Set if its notebook kernel has ended: how long its result is kept for another kernel.
     pub(super) orphaned: Option<Instant>,
     /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,

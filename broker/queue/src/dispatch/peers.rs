@@ -178,7 +178,8 @@ impl Peers {
         self.workers.values().any(Worker::has_gpu)
     }
 
-    /// Whether the connected workers have a GPU. If none is connected, the disconnected ones count.
+    /// Whether the connected workers have a GPU. If none is connected, the disconnected ones
+    /// count; if none is known, `true`.
     pub(super) fn have_gpus(&self) -> bool {
         let of = |connected: bool| {
             let mut workers = self.workers.values();

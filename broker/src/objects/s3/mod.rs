@@ -70,7 +70,7 @@ impl Provider for AmazonS3 {
             let url = with_headers(&url, &Method::PUT, secret, &headers);
             Ok(Signed {
                 url: url.ok_or(ObjectsError::Sign)?,
-                // Every request sends its length as a header anyway.
+                // The length is not listed here, because every request sends it anyway.
                 headers: vec![(IF_NONE_MATCH.to_string(), "*".to_owned())],
             })
         })

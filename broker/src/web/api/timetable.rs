@@ -9,7 +9,7 @@ use axum::{Extension, Json, extract::State};
 use baton_broker_queue::courses::Lesson;
 use baton_protocol::api::{LessonOutlook, Page};
 
-/// The next lessons of courses of which the caller is staff, with predicted waits
+/// The next lessons of the courses where the caller is staff, with predicted waits
 #[utoipa::path(get, path = "/v1/timetable", operation_id = "timetable",
     responses((status = 200, body = Page<LessonOutlook>, description = "The answer"), Refusal))]
 pub(super) async fn list(
