@@ -1,8 +1,10 @@
-//! Where the broker keeps chunks: in a folder of its own, or in an object store that notebooks and workers use directly.
+//! Where the broker stores chunks: in its own folder, or in an object store that notebooks and
+//! workers access directly.
 //!
-//! In both cases the database says who holds which chunk. In a folder equal chunks are one file. In an object store
-//! everybody has an object of their own, because the broker has not seen its bytes: what one person uploaded under a
-//! chunk's name is never given to another. Only what a course has in public is shared.
+//! In both cases the database records who holds which chunk. In a folder, equal chunks are one
+//! file. In an object store, each account has its own object, because the broker has not seen the
+//! bytes: what one person uploaded under a chunk's name must never be given to another. Only public
+//! chunks of a course are shared.
 
 use crate::objects::Objects;
 use baton_broker_queue::Account;
@@ -18,7 +20,7 @@ pub(crate) enum ChunkStore {
 }
 
 impl ChunkStore {
-    /// Those of the chunks that this account may name and read, with their bytes. In a folder some may be missing.
+    /// The sizes of those chunks that this account may name and read. In a folder, a file may still be missing.
     pub(crate) async fn held(
         &self,
         store: &Store,
@@ -35,7 +37,7 @@ impl ChunkStore {
         }
     }
 
-    /// What the course has in public is the account's, too, from now on, and all of these stay for another term.
+    /// Makes public chunks of the course also the account's, and keeps all of these chunks for another term.
     pub(crate) async fn keep_objects(
         store: &Store,
         account: &Account,
@@ -51,7 +53,7 @@ impl ChunkStore {
         store
             .share_objects(&course, account, &public, now_ms)
             .await?;
-        // Once more, because a sweep may have come between; from the touch on it leaves them.
+        // Read again, because a sweep may have run in between. It cannot delete what has been touched since.
         let kept = store.own_objects(account, hashes).await?;
         let sized = |(hash, (row, is_stored)): (ChunkHash, (ObjectRow, bool))| {
             is_stored.then_some((hash, row.bytes))

@@ -1,4 +1,4 @@
-//! The clock of the day.
+//! The system's clock.
 
 /// Now, in milliseconds since 1970.
 pub(crate) fn unix_ms() -> i64 {

@@ -1,4 +1,4 @@
-//! What the broker is told before it starts, and what it tells its caller while it runs.
+//! What the broker gets from its caller at the start, and what it reports while it runs.
 
 use crate::{
     hub::HubConfig,
@@ -12,70 +12,74 @@ use baton_broker_store::Database;
 use std::{net::TcpListener, path::PathBuf, sync::Arc, time::Duration};
 use tokio::sync::watch;
 
-/// Not `Debug`: it holds tokens.
+/// Not `Debug`, because it holds tokens.
 #[derive(Clone)]
 pub struct Config {
     pub listen: Listen,
-    /// For TLS; `None`: no encryption.
+    /// `None` for no encryption.
     pub tls: Option<TlsFiles>,
-    /// A proxy in front of it encrypts, or the network does.
+    /// A reverse proxy or the network encrypts connections.
     pub behind_tls_proxy: bool,
-    /// Authorities that count for the JupyterHub, besides those that the system trusts.
+    /// Certificate authorities to trust for the JupyterHub, besides those of the system.
     pub ca_file: Option<PathBuf>,
-    /// Where people see the pages besides, with the token in the address. Bound already, so that the caller knows
-    /// the port.
+    /// An additional listener for the pages, which browsers open with the token in the URL. It is already
+    /// bound, so the caller knows its port.
     pub dashboard: Option<Arc<TcpListener>>,
     pub database: Database,
-    /// Where other brokers on the same PostgreSQL reach this one; where it listens when nothing is said.
+    /// The address at which other brokers on the same PostgreSQL reach this one. By default, the
+    /// address that it listens on.
     pub advertise: Option<String>,
-    /// Where chunks are kept.
+    /// Where chunks are stored.
     pub chunk_place: ChunkPlace,
-    /// For an object store.
+    /// Options of the object store.
     pub object_options: ObjectOptions,
     /// The folder of the chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
-    /// How much of that may be one person's.
+    /// How much of that one person may use.
     pub person_limit_bytes: Option<u64>,
-    /// Where everything is besides at the root, for example `/services/baton`, for a proxy in front that keeps it.
+    /// An additional prefix of all paths, such as `/services/baton`, for a reverse proxy that does
+    /// not strip it.
     pub url_prefix: Option<String>,
-    /// How often the token of a person may ask the pages and the API; four seconds' worth at once.
+    /// How many requests of one person the pages and the API accept per second; up to four seconds'
+    /// worth at once.
     pub requests_a_second: u32,
-    /// The same for requests of their notebooks about chunks. One that names many chunks counts as several.
+    /// The same for requests about chunks. A request that names many chunks counts as several.
     pub chunk_requests_a_second: u32,
-    /// How many notebooks, and pages that change by themselves, a person may have connected.
+    /// How many notebooks and live pages one person may have connected.
     pub connections_a_person: u32,
-    /// How many cells at once one worker may offer to run.
+    /// How many slots one worker may offer.
     pub worker_slots: u32,
-    /// Opens everything, and workers come with it. Without one, whoever can connect may run code on the workers.
+    /// Permits everything, and lets workers connect. Without a token, anyone who can connect may
+    /// run code on the workers.
     pub token: Option<String>,
-    /// Reads `/metrics` and how many workers pools should have, and opens nothing else.
+    /// Permits reading `/metrics` and the desired number of workers, and nothing else.
     pub monitor_token: Option<String>,
-    /// Who else has a token, and what for.
+    /// The file with the tokens of people and workers.
     pub people: Option<PathBuf>,
-    /// The JupyterHub that knows who has which token besides.
+    /// The JupyterHub that also identifies people.
     pub hub: Option<HubConfig>,
-    /// What each course may use.
+    /// The file that says what each course may use.
     pub courses: Option<PathBuf>,
-    /// Where workers come from besides those that connect by themselves.
+    /// Sources of workers, besides the workers that connect by themselves.
     pub pools: Vec<PoolSettings>,
-    /// Where the tokens of their workers are kept.
+    /// The folder for the tokens of pool workers.
     pub pool_tokens: PathBuf,
-    /// How long a worker may be gone before its jobs are taken from it.
+    /// How long a worker may be disconnected before its jobs are taken from it.
     pub worker_grace: Duration,
-    /// How long a proxy whose connection was closed, as by its end, may take to connect again before its jobs are
-    /// cancelled and its sessions ended.
+    /// How long a proxy may take to reconnect after its connection was closed, for example because
+    /// it ended. After that, its jobs are cancelled and its sessions ended.
     pub proxy_grace: Duration,
-    /// The same for a proxy that fell silent, as behind a cut network, and for one that only a worker has named.
+    /// The same for a proxy that fell silent, as behind a cut network, or that only a worker has reported.
     pub silent_proxy_grace: Duration,
-    /// The same for workers and proxies that were there before this broker started: their next attempt to connect
-    /// may be further away.
+    /// The same for workers and proxies from before this broker's start, which may be waiting
+    /// longer before their next attempt to connect.
     pub restart_grace: Duration,
     /// How long a chunk is kept that no job names.
     pub chunk_retention: Duration,
     /// How long the row of a finished job is kept for the pages.
     pub job_retention: Duration,
-    /// Told whenever it changes, so that `baton up` can end when nobody needs it.
+    /// Reports the activity after each change, so that `baton up` can end when it is not needed.
     pub activity: Option<watch::Sender<Activity>>,
 }
 

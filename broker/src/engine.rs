@@ -1,12 +1,13 @@
-//! The one loop: takes what happened, decides, stores, sends.
+//! The broker's only loop: it takes events, decides, stores, and then sends.
 //!
-//! In: [`Event`]s from connections and pages. Out: frames into the connections' queues.
-//! A batch of events becomes one transaction; only when it is stored is anything sent. When storing fails, every
-//! connection is closed and the state is loaded again: the peers come back and resume by number.
-//! The same happens when another broker becomes the leader; until this one is the leader again, it closes all connections.
+//! In: [`Event`]s from connections and pages. Out: frames into the connections' queues. A batch of
+//! events becomes one transaction, and nothing is sent before that is committed. If storing fails,
+//! the loop closes all connections and loads the state again; peers reconnect and resume by event
+//! number. The same happens when another broker becomes the leader. Until this one is the leader
+//! again, it closes all connections.
 //!
-//! No send waits. A queue that is full: events for a proxy are read from the store when it has room again, anything
-//! else closes the connection, whose peer then comes back and resumes.
+//! Sending never waits. If a proxy's queue is full, its events are read from the store once there is room
+//! again. A full queue for any other message closes the connection; its peer reconnects and resumes.
 
 mod leader_election;
 
@@ -41,13 +42,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Connections wait when so many events wait.
+/// The number of waiting events above which connections must wait before they add another.
 pub(crate) const INBOX: usize = 1024;
-/// Events in one transaction.
+/// The largest number of events in one transaction.
 const BATCH: usize = 64;
-/// After a failed transaction.
+/// How long to wait after a failed transaction.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the leader checks that it still is the leader, also if there is nothing to store.
+/// How often the leader checks that it is still the leader, even if there is nothing to store.
 const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_secs(2);
 
 /// Everything that can wake the loop, besides time.
@@ -55,7 +56,7 @@ pub(crate) enum Event {
     ProxyConnected(ConnectionId, Outgoing, NotebookId, Account),
     WorkerConnected(ConnectionId, Outgoing, WorkerHello),
     FromProxy(ConnectionId, FromProxy),
-    /// A message that goes no further, and why.
+    /// A message that is not passed to a worker, and the reason.
     Unwelcome(ConnectionId, FromProxy, Unwelcome),
     FromWorker(ConnectionId, FromWorker),
     Closed(ConnectionId, Ending),
@@ -85,14 +86,14 @@ pub(crate) struct Engine {
     pub(crate) graces: Graces,
     pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) inbox: mpsc::Receiver<Event>,
-    /// For the tasks that read stored events.
+    /// For tasks that read stored events and report when they are done.
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) leadership: watch::Sender<Leadership>,
-    /// Where other brokers reach this one.
+    /// The address at which other brokers reach this one.
     pub(crate) address: String,
-    /// Makes numbers for people, by which workers share their GPUs.
+    /// Hashes an owner (or a notebook without one) into the number by which workers share GPUs.
     pub(crate) turns: RandomState,
 }
 
@@ -112,7 +113,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
                 pause = leader_election::LOOK_EVERY;
                 continue;
             }
-            // At the start there is nothing to go back to.
+            // At the first start there is no earlier state to recover, so the error ends the broker.
             Err(error) if pause.is_zero() && !error.may_pass() => return Err(error),
             Err(error) => {
                 engine.leadership.send_replace(Leadership::Unknown);
@@ -203,7 +204,7 @@ async fn serve(
                 &mut answers,
             );
         }
-        // What has become due just now is the next turn's.
+        // Only the deadline from before this batch counts. Whatever became due since is for the next turn.
         if deadline.is_some_and(|deadline| deadline <= now.instant) {
             dispatch.on_time_passed(now, &mut actions);
         }
@@ -211,14 +212,14 @@ async fn serve(
         let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
         stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
         for (caller, done) in answers {
-            // Who acted may be gone.
+            // The caller may be gone.
             let _ = caller.send(done);
         }
         publish(engine, &dispatch);
     }
 }
 
-/// What somebody asked for, which is said to be done once it is stored.
+/// The reply to a request; it is sent only after the change has been stored.
 type Answer = (oneshot::Sender<Result<(), NotDone>>, Result<(), NotDone>);
 
 fn handle(
@@ -256,7 +257,7 @@ fn handle(
             job,
             through,
         } => dispatch.on_caught_up(connection, job, through, actions),
-        // Who asked may be gone.
+        // The caller may be gone.
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
@@ -401,14 +402,14 @@ async fn send(
             }
         }
         Action::Close(connection) => connections.close(connection),
-        // Written already.
+        // Logged already.
         Action::Log(_) => {}
     }
     Ok(())
 }
 
 impl Connections {
-    /// `false` when the queue is half full: the rest is for what the broker itself has to say.
+    /// Returns `false` if the queue is half full. The other half is kept for the broker's own messages.
     fn try_relay(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
         let open = self.open.get(&connection);
         let has_room =
@@ -416,13 +417,13 @@ impl Connections {
         open.is_none_or(has_room) && self.try_send(connection, message)
     }
 
-    /// `false` when the queue is full.
+    /// Returns `false` if the queue is full.
     fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
         let Some(outgoing) = self.open.get(&connection) else {
             return true;
         };
         let Ok(room) = outgoing.frames.try_reserve() else {
-            // A closed queue is not a full one: the connection is about to say that it is gone.
+            // A closed queue is not full: the connection will soon report that it has ended.
             return outgoing.frames.is_closed();
         };
         room.send(Bytes::from(encode(message)));
@@ -436,7 +437,7 @@ impl Connections {
         }
     }
 
-    /// What is not stored can be refused; notebooks whose cells run wait on.
+    /// The broker can refuse cells that it cannot store. Notebooks with running cells keep waiting.
     fn tell_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
         if let Some(reason) = error.shortage() {
             let reason = reason.to_owned();
@@ -453,7 +454,7 @@ impl Connections {
         }
     }
 
-    /// Reads stored events and sends them as fast as the proxy takes them.
+    /// Reads stored events and sends them as fast as the proxy accepts them.
     fn catch_up(&mut self, engine: &Engine, connection: ConnectionId, job: JobId, after: u64) {
         let Some(outgoing) = self.open.get(&connection).cloned() else {
             return;
@@ -485,7 +486,7 @@ impl Connections {
                     job,
                     through,
                 };
-                // The engine ended: so does this connection.
+                // If the engine has ended, this connection ends too.
                 drop(inbox.send(caught_up).await);
             }
         });

@@ -1,7 +1,8 @@
 //! A follower forwards every connection to the leader, byte by byte.
 //!
-//! So several brokers can serve one address. A connection ends with either of the two brokers, and its peer
-//! reconnects. With TLS the leader ends the encryption, so all brokers need a certificate for that address.
+//! So several brokers can share one address. A connection ends when either of the two brokers ends,
+//! and its peer reconnects. With TLS, the leader decrypts, so all brokers need a certificate for
+//! the shared address.
 
 use crate::{engine::Leadership, listen::Listen};
 use axum::serve::Listener;
@@ -15,13 +16,13 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// A leader whose machine is gone refuses no connection.
+/// If the leader's machine is down, a connection to it is not refused but hangs.
 const PATIENCE: Duration = Duration::from_secs(3);
 
-/// More connections are closed: a wrong address could lead back here.
+/// Further connections are closed, because a wrong address could lead back to this broker.
 const MOST: usize = 8192;
 
-/// Accepts connections, except while another broker is known to be the leader.
+/// Accepts connections. While another broker is known to be the leader, it forwards them.
 pub(crate) struct Gate<L> {
     listener: L,
     leadership: watch::Receiver<Leadership>,
@@ -82,7 +83,7 @@ async fn forward(mut stream: impl AsyncRead + AsyncWrite + Unpin, leader: String
         },
         None => match in_time(TcpStream::connect(&leader)).await {
             Ok(mut onward) => {
-                // Without it the connection is slower, but works.
+                // If this fails, the connection is slower but works.
                 drop(onward.set_nodelay(true));
                 copy_bidirectional(&mut stream, &mut onward).await
             }
@@ -99,7 +100,7 @@ async fn in_time<T>(connecting: impl Future<Output = io::Result<T>>) -> io::Resu
     timeout(PATIENCE, connecting).await.map_err(timed_out)?
 }
 
-/// What other brokers may connect to: `HOST:PORT` or `unix:PATH`; `None` when that cannot be known.
+/// The address for other brokers, `HOST:PORT` or `unix:PATH`; `None` if it is unknown.
 pub(crate) fn address(listen: &Listen, bound: &BrokerAddress) -> Option<String> {
     match (listen, bound) {
         (Listen::Tcp(address), _) if address.ip().is_unspecified() => None,

@@ -1,6 +1,6 @@
-//! What happens to each job, as lines of the log: one span with who and where, from its submission to its end.
+//! The log lines about each job, from its submission to its end, in one span with its person and worker.
 //!
-//! In: changes that are stored. Out: log lines, which hold names and numbers, and nothing of a cell.
+//! In: changes that are stored. Out: log lines, which contain names and numbers but nothing of a cell.
 
 use baton_broker_queue::{Account, OpenJob, Write};
 use baton_protocol::JobId;
@@ -12,7 +12,7 @@ use tracing::{Span, field, info, info_span};
 pub(crate) struct Journal(HashMap<JobId, Span>);
 
 impl Journal {
-    /// The log of an earlier broker tells the beginning of these.
+    /// The spans of jobs that were submitted to an earlier broker, whose log has their beginning.
     pub(crate) fn of(jobs: &[OpenJob]) -> Self {
         let span = |job: &OpenJob| {
             let span = span(job.job, &job.account);

@@ -1,11 +1,11 @@
 //! The broker: queue, policy, history, API and dashboard.
 //!
-//! Proxies and workers dial in with one WebSocket each. What they say becomes [`engine`] events; [`baton_broker_queue`] decides;
-//! [`baton_broker_store`] keeps it in a database before anybody is told. Chunks of state go past the
-//! loop through [`web`], which also shows people what goes on.
+//! Proxies and workers connect with one WebSocket each. Their messages become [`engine`] events;
+//! [`baton_broker_queue`] decides; [`baton_broker_store`] stores the decisions in a database before anything is
+//! sent. Chunks of state bypass the loop: [`web`] handles them, and also serves the pages.
 //!
-//! **Invariant:** all state is in the database and the chunk folder or object store: the process may be killed at any instant.
-//! No chunk is ever decoded.
+//! **Invariant:** all state is in the database and in the chunk folder or object store, so the
+//! process may be killed at any instant. The broker never decodes a chunk.
 
 mod chunk_store;
 mod clock;
@@ -70,23 +70,24 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 use watched::Watched;
 use web::{Access, Connections, Limits, Shared};
 
-/// Peers are told to come back; whoever does not read that is left behind.
+/// How long shutdown waits for connections. Peers are asked to reconnect; a peer that does not read
+/// this message is cut off.
 const GOODBYE: Duration = Duration::from_secs(3);
-/// What people ask of pools waits for its turn.
+/// Requests to pools that may wait at once.
 const POOL_REQUESTS: usize = 16;
-/// A worker of a pool may be missing for so many graces of workers before another one may be asked for.
+/// After how many worker graces a missing pool worker is counted as lost and may be replaced.
 const LOST_GRACES: u32 = 6;
 
-/// Serves until `shutdown`, or until something breaks for good.
+/// Serves until `shutdown` resolves, or until a permanent failure.
 ///
-/// `ready` hears the address as soon as connections are taken. Dropping the future instead ends the broker like a
-/// kill would: nothing that was told to anybody is lost.
+/// `ready` is called with the address as soon as connections are accepted. Dropping the future ends
+/// the broker as a kill would: nothing that was already sent to a peer is lost.
 pub async fn run(
     config: Config,
     ready: impl FnOnce(BrokerAddress),
     shutdown: impl Future<Output = ()>,
 ) -> anyhow::Result<()> {
-    // Dropped last, after everything that writes.
+    // The lock on the database is released last, after everything that writes.
     let _alone = match &config.database {
         Database::Sqlite(path) => Some(listen::lock(path)?),
         Database::Postgres(_) => None,
@@ -117,7 +118,7 @@ pub async fn run(
         Some(hub) => Some(Arc::new(Hub::new(hub, config.ca_file.as_deref())?)),
         None => None,
     };
-    // Without people nobody knows whether two notebooks are of one person.
+    // Without a list of people, the broker cannot know whether two notebooks belong to one person.
     let knows_people = people.is_some() || hub.is_some();
     let jobs_per_person = if knows_people { 1 } else { u32::MAX };
     let unlimited = watch::Sender::new(Arc::new(Courses::unlimited(jobs_per_person)));
@@ -285,7 +286,7 @@ async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
                 limit,
             )
             .with_context(|| format!("Failed to open the chunks in {address}"))?;
-            // It may be away for a while. Whoever needs it then waits.
+            // The object store may be unreachable for a while. Requests that need it then wait.
             match objects.check().await {
                 Ok(()) => tracing::info!("Chunks are in {address}"),
                 Err(error) => tracing::error!("Chunks cannot be kept in {address}: {error}"),
@@ -304,15 +305,15 @@ async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {
     }
 }
 
-/// Counts the chunks again that another broker stored while it led.
+/// Recounts the chunks after this broker becomes the leader again, because another one stored some.
 async fn count_chunks(chunks: ChunkStore, mut leadership: watch::Receiver<Leadership>) {
-    // Those of an object store are counted with each sweep.
+    // Each sweep counts the chunks of an object store.
     let ChunkStore::Folder(chunks) = chunks else {
         return std::future::pending().await;
     };
     let is_follower = |leadership: &Leadership| matches!(leadership, Leadership::Follower { .. });
     loop {
-        // It ends with the broker.
+        // The senders live as long as the broker, so an error here means that the broker is ending.
         drop(leadership.wait_for(is_follower).await);
         drop(
             leadership
@@ -334,7 +335,7 @@ async fn keep<T>(file: Option<&Watched<T>>) {
     }
 }
 
-/// Who comes with a token of the settings, by its hash.
+/// The identities of the tokens in the settings, by the token's hash.
 fn programs(config: &Config) -> anyhow::Result<HashMap<String, Identity>> {
     let mut programs = HashMap::new();
     let own = config.token.as_deref().map(hash_of);

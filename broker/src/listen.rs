@@ -1,4 +1,4 @@
-//! Where the broker can be reached, and that it is alone.
+//! The address at which the broker listens, and the lock that makes it the only broker on its database.
 
 use anyhow::Context;
 use baton_protocol::address::BrokerAddress;
@@ -18,7 +18,7 @@ use tokio::net::{TcpListener, UnixListener};
 pub enum Listen {
     /// A socket that only this user can open.
     Unix(PathBuf),
-    /// An address that others may reach needs a token.
+    /// An address. It needs a token if others can reach it.
     Tcp(SocketAddr),
 }
 
@@ -27,17 +27,17 @@ pub(crate) enum Listener {
     Tcp(TcpListener),
 }
 
-/// The socket goes with the broker.
+/// Removes the socket file on drop.
 pub(crate) struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        // Whatever is left is found stale by the next broker.
+        // If this fails, the next broker detects the stale socket.
         drop(fs::remove_file(&self.0));
     }
 }
 
-/// Without encryption, everybody on the way reads tokens, code and variables.
+/// Without encryption, others on the network could read tokens, code and variables.
 pub(crate) fn ensure_private(
     address: SocketAddr,
     encrypted: bool,
@@ -52,7 +52,7 @@ pub(crate) fn ensure_private(
     Ok(())
 }
 
-/// `encrypted`: whether what is bound is wrapped in TLS.
+/// `encrypted`: whether the listener is wrapped in TLS.
 pub(crate) async fn bind(
     listen: &Listen,
     has_token: bool,
@@ -86,7 +86,7 @@ pub(crate) async fn bind(
     }
 }
 
-/// Bound inside a private folder and then moved, so that there is no moment at which others could connect.
+/// Binds inside a private folder and then moves the socket, so that others can never connect.
 fn bind_private(path: &Path) -> anyhow::Result<UnixListener> {
     if UnixStream::connect(path).is_ok() {
         anyhow::bail!("Another broker is listening there");
@@ -111,7 +111,7 @@ fn bind_and_move(private: &Path, path: &Path) -> anyhow::Result<UnixListener> {
     Ok(listener)
 }
 
-/// Two brokers on one database would both give out the same jobs. Held until it is dropped.
+/// Locks the database, because two brokers on it would both assign the same jobs. Held until dropped.
 pub(crate) fn lock(database: &Path) -> anyhow::Result<File> {
     let path = database.with_added_extension("lock");
     if let Some(folder) = path.parent() {

@@ -1,8 +1,9 @@
-//! What Prometheus reads at `/metrics`.
+//! The metrics that Prometheus reads at `/metrics`.
 //!
-//! In: changes that the engine stores, requests, and the present at the time of the question. Out: text.
-//! **Invariant:** labels are states, outcomes, workers' states, pools, the courses of the file and the GPUs of
-//! connected workers; no persons, no jobs.
+//! In: changes that the engine stores, requests, and the present at the time of the request. Out: text.
+//!
+//! **Invariant:** labels are states, outcomes, states of workers, pools, courses of the file, and
+//! GPUs of connected workers. They never name people or jobs.
 
 use crate::scale;
 use baton_broker_queue::{Overview, Phase, WorkerView, Write};
@@ -18,19 +19,19 @@ use prometheus_client::{
 };
 use std::{sync::atomic::AtomicU64, time::Duration};
 
-/// In seconds: a start that a student does not notice, short cells, and long trainings.
+/// In seconds: from a start that a student does not notice, through short cells, to long trainings.
 const BOUNDS: [f64; 20] = [
     0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0,
     120.0, 300.0, 600.0, 3600.0, 14_400.0,
 ];
-/// A file may name any number of courses; more than this is no use on a board.
+/// A file may name any number of courses; more than this would be useless on a dashboard.
 const MOST_COURSES: usize = 100;
 const MOST_GPUS: usize = 256;
 
 type Labels = Vec<(&'static str, String)>;
 type Seconds = Counter<f64, AtomicU64>;
 
-/// What has happened since the broker began.
+/// Counts since the start of the broker.
 pub(crate) struct Metrics {
     registry: Registry,
     finished: Family<Labels, Counter>,
@@ -101,7 +102,7 @@ impl Default for Metrics {
 }
 
 impl Metrics {
-    /// One transaction of the engine.
+    /// Counts one transaction of the engine.
     pub(crate) fn stored(&self, took: Duration) {
         self.transactions.inc();
         self.transaction_time.inc_by(took.as_secs_f64());
@@ -133,7 +134,7 @@ impl Metrics {
         }
     }
 
-    /// All of it, and what is so now, as Prometheus reads it.
+    /// All counts and the present values, in the text format of Prometheus.
     pub(crate) fn text(&self, present: &Overview, courses: &[Course], pools: &[Pool]) -> String {
         let mut now = Present(Registry::with_prefix("baton"));
         now.queue(present);
@@ -162,7 +163,7 @@ fn labels(name: &'static str, value: &str) -> Labels {
     vec![(name, value.to_owned())]
 }
 
-/// What is so at the time of the question.
+/// The values at the time of the request.
 struct Present(Registry);
 
 impl Present {

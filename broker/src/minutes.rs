@@ -1,4 +1,4 @@
-//! Looks at the present every few seconds, so that pages can draw the last day without any other program.
+//! Samples the queue every few seconds, so that pages can show the last day without an external program.
 
 use crate::{clock::unix_ms, engine::Event};
 use baton_broker_store::{Look, Store};
@@ -20,7 +20,7 @@ pub(crate) async fn run(inbox: mpsc::Sender<Event>, store: Store) {
         if inbox.send(Event::Overview(question)).await.is_err() {
             return std::future::pending().await;
         }
-        // While the engine loads its state again nothing is known.
+        // While the engine loads its state again, it does not answer.
         let Ok(present) = answer.await else { continue };
         let look = Look {
             at_ms: unix_ms(),

@@ -1,16 +1,16 @@
-//! How fast the broker reads the messages of one notebook: a burst at once, then a steady rate.
+//! How fast the broker reads the messages of one notebook: a burst without delay, then a steady rate.
 //!
-//! In: the time of each message. Out: how long to wait before it is handed on, or that the connection is to end.
+//! In: the time of each message. Out: how long to delay the message, or that the connection must end.
 //!
-//! **Invariant:** pure; a notebook that stays below the steady rate never waits.
+//! **Invariant:** pure; a notebook below the steady rate is never delayed.
 
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// A cell that opens many files of the notebook's folder causes one message for each of them.
+/// Messages per second. A cell that opens many files of the notebook's folder causes a message for each.
 const A_SECOND: f64 = 500.0;
 const BURST: f64 = 2000.0;
-/// A notebook that was slowed down without a break for this long does not mean well.
+/// A notebook that has been slowed down for this long without a break is disconnected.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(crate) struct Pace {
@@ -55,7 +55,7 @@ impl Pace {
 mod tests {
     use super::*;
 
-    /// When the last of these messages was handed on, in seconds, and whether the connection lasted.
+    /// When the last message was let through, in seconds, and whether the connection remained.
     fn sent(pace: &mut Pace, messages: usize, start: Instant) -> (f64, bool) {
         let mut now = start;
         for _ in 0..messages {

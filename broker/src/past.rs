@@ -1,10 +1,10 @@
-//! What happened in courses, without names.
+//! The past of courses, without names.
 
 use baton_broker_store::HistoryRow;
 use baton_protocol::{Outcome, api::PastCell};
 use std::collections::HashMap;
 
-/// Numbers stand for people.
+/// Replaces people by numbers.
 pub(crate) fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
     let mut numbers = HashMap::new();
     let cell = |row: HistoryRow| {
@@ -21,7 +21,7 @@ pub(crate) fn cells(rows: Vec<HistoryRow>) -> Vec<PastCell> {
     rows.into_iter().map(cell).collect()
 }
 
-/// Neither stopped nor lost.
+/// Whether the cell ended by itself: it was neither stopped nor lost.
 fn ended_itself(outcome: Option<Outcome>) -> bool {
     matches!(
         outcome,

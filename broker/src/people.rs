@@ -1,7 +1,8 @@
-//! Who is who: tokens, persons, and their roles in courses.
+//! People and their tokens, and their roles in courses.
 //!
-//! In: a file that only its owner may read; where a JupyterHub knows people, [`crate::hub`]. It holds hashes of tokens, so a copy of it opens nothing.
-//! Out: an [`Identity`] for a token, and what that identity may do.
+//! In: a file that only its owner may read. It contains hashes of tokens, so a copy of it gives no
+//! access. For people of a JupyterHub, see [`crate::hub`].
+//! Out: an [`Identity`] for a token, which says what the token permits.
 
 use anyhow::Context;
 use baton_broker_queue::{Identity, Role};
@@ -15,26 +16,26 @@ use std::{
     path::Path,
 };
 
-/// What the file says of one person, or of one worker.
+/// The entry of one person, or of one worker.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Person {
     pub name: String,
     /// The BLAKE3 hash of the token, in hexadecimal digits.
     pub token_hash: String,
-    /// A worker: its token makes a program this worker, and opens nothing else.
+    /// A worker: its token connects as this worker and permits nothing else.
     #[serde(default)]
     pub worker: bool,
     #[serde(default)]
     pub admin: bool,
     #[serde(default)]
     pub courses: BTreeMap<String, Role>,
-    /// From then on the token opens nothing.
+    /// The token is invalid from this time on.
     #[serde(default)]
     pub expires: Option<Timestamp>,
 }
 
-/// The people of a file, by the hash of their token.
+/// The people of the file, by the hash of their token.
 #[derive(Debug, Default)]
 pub struct People(HashMap<String, Person>);
 
@@ -66,7 +67,7 @@ impl Person {
         }
     }
 
-    /// The lines of the file for this person.
+    /// The lines for this person in the file.
     #[must_use]
     pub fn entry(&self) -> String {
         let quoted = |text: &str| toml::Value::from(text).to_string();
@@ -95,7 +96,7 @@ impl Person {
 }
 
 impl People {
-    /// Refuses a file that others may read, and one that gives a name or a token twice.
+    /// Refuses a file that others may read, or in which two entries have the same name or token.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let mode = fs::metadata(path)?.mode();
         anyhow::ensure!(
@@ -142,7 +143,7 @@ impl People {
         self.0.values()
     }
 
-    /// A look-up by hash takes as long for a nearly right token as for any other.
+    /// Compares hashes, so an almost right token takes as long as any other.
     pub(crate) fn of_hash(&self, token_hash: &str, now: Timestamp) -> Option<Identity> {
         let person = self.0.get(token_hash)?;
         if person.expires.is_some_and(|expires| expires <= now) {
@@ -156,7 +157,7 @@ impl People {
     }
 }
 
-/// A worker with a token of its own is the same one after each start.
+/// A worker with its own token keeps its id when it is restarted.
 pub(crate) fn worker_id(name: &str) -> WorkerId {
     let hash = baton_chunks::hash(format!("baton worker {name}").as_bytes());
     let (id, _) = hash.0.split_first_chunk().unwrap_or((&[0; 16], &[]));

@@ -1,8 +1,8 @@
-//! How much each person may store, without a question to the database for every cell.
+//! How much each person may store, without a query of the database for every cell.
 //!
-//! **Invariant:** a bound is never below what its person holds: whatever may be stored is added to it, and nothing is
-//! taken off. What fits under the limit even so is taken at once. Only what does not fit is counted in the database,
-//! and that count is the new bound.
+//! **Invariant:** a bound is never below what its person holds. Everything that may be stored is
+//! added to it, and nothing is subtracted. If the bound allows a request, the request is accepted
+//! at once. If not, the bytes are counted in the database, and that count becomes the new bound.
 
 use baton_broker_store::{Store, StoreError};
 use std::{
@@ -11,14 +11,14 @@ use std::{
 };
 
 pub(crate) struct Quotas {
-    /// Of a person; `None` for all that there is room for.
+    /// For each person; `None` for no limit.
     pub(crate) limit_bytes: Option<u64>,
     store: Store,
     /// By person.
     bounds: Mutex<HashMap<String, u64>>,
 }
 
-/// It would be more than the person may store.
+/// The request would exceed the person's limit.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Exceeded {
     pub(crate) held_bytes: u64,
@@ -34,7 +34,7 @@ impl Quotas {
         }
     }
 
-    /// Before the person stores as many bytes more.
+    /// Reserves bytes before the person stores them.
     pub(crate) async fn take(
         &self,
         person: &str,
@@ -53,21 +53,21 @@ impl Quotas {
                 limit_bytes,
             }));
         }
-        // Others have been counted meanwhile, and may not be stored yet.
+        // Other requests have reserved bytes meanwhile, which may not be stored yet.
         let mut bounds = self.bounds();
         let bound = bounds.entry(person.to_owned()).or_default();
         *bound = held_bytes.max(*bound) + new_bytes;
         Ok(None)
     }
 
-    /// The person holds these now, too, whatever the limit.
+    /// Counts bytes that the person now holds, whatever the limit.
     pub(crate) fn add(&self, person: &str, bytes: u64) {
         if let Some(bound) = self.bounds().get_mut(person) {
             *bound += bytes;
         }
     }
 
-    /// If not, nothing is known of the person from here on.
+    /// Returns `false` if the bound does not allow it, and then forgets the bound.
     fn takes_at_once(&self, person: &str, new_bytes: u64, limit_bytes: u64) -> bool {
         let mut bounds = self.bounds();
         let Some(bound) = bounds.get_mut(person) else {
@@ -114,7 +114,7 @@ mod tests {
             }
         }
 
-        /// Without a question.
+        /// Stores a chunk without asking the quota.
         async fn store(&self, person: &str, content: u8, bytes: u64) {
             let account = Account {
                 owner: person.to_owned(),
@@ -143,7 +143,7 @@ mod tests {
     #[tokio::test]
     async fn what_was_counted_too_high_is_counted_again_before_anything_is_refused() {
         let class = Class::new().await;
-        // The same 30 bytes again and again are there once.
+        // The same 30 bytes are stored only once.
         for _ in 0..10 {
             assert_eq!(class.held_if_too_much("ada", 30).await, None);
             class.store("ada", 1, 30).await;

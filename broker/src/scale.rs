@@ -1,13 +1,13 @@
-//! How many workers would do.
+//! How many workers are enough for the present jobs.
 //!
 //! **Invariant:** pure.
 
 use baton_broker_queue::Overview;
 
-/// In this time all that waits now would have begun.
+/// All jobs that wait now should have started within this time.
 const TARGET_MS: u64 = 60_000;
 
-/// With as many places on each as the connected ones have on average.
+/// Assumes that each worker has the average number of slots of the connected ones.
 pub(crate) fn desired_workers(present: &Overview) -> u64 {
     let workers = present.workers.iter().filter(|worker| worker.connected);
     let (count, slots) = workers.fold((0, 0), |(count, slots), worker| {

@@ -1,7 +1,8 @@
-//! What the broker takes from a notebook: nothing but its own person's chunks, no more than it may store, and not too
-//! much at once.
+//! Checks what the broker accepts from a notebook: only chunks of its own person, within the quota,
+//! and at a limited rate.
 //!
-//! In: a message of a proxy. Out: the event for the loop, which says what is wrong with the message if something is.
+//! In: a message of a proxy. Out: the event for the loop, which also says if something is wrong
+//! with the message.
 
 use crate::{chunk_store::ChunkStore, engine::Event, pace::Verdict, quota::Quotas};
 use baton_broker_queue::{Account, ConnectionId, Unwelcome, measured};
@@ -33,7 +34,7 @@ impl Screen {
         }
     }
 
-    /// `None` ends the connection: the notebook sends too much, or the database does not answer.
+    /// Returns `None` to end the connection: the notebook sends too much, or the database does not answer.
     pub(crate) async fn event(
         self,
         connection: ConnectionId,
@@ -81,7 +82,7 @@ impl Screen {
         }))
     }
 
-    /// Each chunk, with the size that the state says.
+    /// Whether the account holds each chunk of the state, with the size that the state names.
     async fn holds_all(&self, state: &State) -> Result<bool, StoreError> {
         let named: Vec<(ChunkHash, u64)> = state.sized_chunks().collect();
         if named.is_empty() {

@@ -1,10 +1,11 @@
-//! What a browser, or a notebook of a JupyterHub, is given in place of a token: a random id that opens this broker only.
+//! Sign-ins: random ids that browsers and notebooks of a JupyterHub use instead of a token. An id
+//! is valid only for this broker.
 //!
-//! In: a [`Grant`], what the id stands for. Out: the id, once; and the grant for an id that is shown again, also after a
-//! restart of the broker and at another leader.
+//! In: a [`Grant`], which says what the id stands for. Out: the id, once. Later, the grant for an
+//! id, even after a restart of the broker and on another leader.
 //!
-//! **Invariant:** the database has the hash of an id, never the id. A token of the Hub is stored encrypted with the id,
-//! so that only who shows the id gives the broker the token.
+//! **Invariant:** the database contains the hash of an id, never the id. A token of the Hub is
+//! encrypted with the id, so the broker can decrypt it only while a request carries the id.
 
 use crate::clock::unix_ms;
 use baton_broker_store::{SignInRow, Store, StoreError};
@@ -17,12 +18,13 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// After this a browser signs in again.
+/// After this time a browser must sign in again.
 const BROWSER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// After this a notebook shows the Hub's token again. Until then, a person whom the Hub removed can use this broker.
+/// After this time a notebook must show the Hub's token again. Until then, a person whom the Hub
+/// has removed can still use this broker.
 pub(crate) const NOTEBOOK: Duration = Duration::from_secs(3600);
 
-/// Another broker may have ended a sign-in while it led, so what was read counts for so long.
+/// How long a row is cached. Another broker may have ended the sign-in while it was the leader.
 const REMEMBERED: Duration = Duration::from_secs(10);
 const MOST_REMEMBERED: usize = 10_000;
 
@@ -30,32 +32,32 @@ const TOKEN: &str = "token";
 const HUB: &str = "hub";
 const NOTEBOOK_KIND: &str = "notebook";
 
-/// What a sign-in stands for. Not `Debug`: it may hold a token.
+/// What a sign-in stands for. Not `Debug`, because it may hold a token.
 #[derive(Clone, PartialEq, Eq)]
 pub(crate) enum Grant {
-    /// A token of the broker or of the people file, by its hash. It ends with the token.
+    /// A token of the broker or of the people file, by its hash. The sign-in ends with the token.
     Token { person: String, token_hash: String },
-    /// A person who signed in with the Hub, by the token that the Hub made for this service.
+    /// A person who signed in with the Hub, and the token that the Hub made for this service.
     Hub { person: String, token: String },
-    /// The notebooks of a person whose server showed its token.
+    /// The notebooks of a person, whose server has shown its token.
     Notebook {
         person: String,
         courses: Vec<String>,
     },
 }
 
-/// A random id and until when it counts. Not `Debug`: it holds the id.
+/// A random id and its lifetime. Not `Debug`, because the id is a secret.
 pub(crate) struct SignIn {
     pub(crate) id: String,
     pub(crate) lifetime: Duration,
 }
 
-/// What the database said, and when. `None`: there was none.
+/// When a row was read, and the row, or `None` if there was none.
 type Known = (Instant, Option<SignInRow>);
 
 pub(crate) struct SignIns {
     store: Store,
-    /// By hash.
+    /// By hash of the id.
     known: Mutex<HashMap<[u8; 32], Known>>,
 }
 
@@ -97,7 +99,7 @@ impl SignIns {
         Ok(SignIn { id, lifetime })
     }
 
-    /// `None`: it has expired or was ended, or never was.
+    /// Returns `None` if the id has expired, was ended, or never existed.
     pub(crate) async fn of(&self, id: &str) -> Result<Option<Grant>, StoreError> {
         let row = self.row(hash(id)).await?;
         let Some(row) = row.filter(|row| unix_ms() < row.expires_ms) else {
@@ -160,7 +162,7 @@ fn key(id: &str) -> Result<LessSafeKey, StoreError> {
     key.map(LessSafeKey::new).map_err(|_| unsealable())
 }
 
-/// A key encrypts one text, so its only nonce is zero.
+/// Each key encrypts only one text, so a constant nonce is safe.
 fn nonce() -> Nonce {
     Nonce::assume_unique_for_key([0; 12])
 }

@@ -1,10 +1,12 @@
-//! Deletes what is no longer needed: chunks that no open job names and that were not touched for a term, and old rows.
+//! Deletes what is no longer needed: chunks that no open job names and that were not touched for a
+//! term, and old rows.
 //!
-//! This is the only module that deletes chunks. Somebody holds a chunk while the state of an unfinished job of theirs or
-//! a result that is not yet home names it, or when they uploaded or asked for it within the term: its job may be on the
-//! way. A chunk that nobody holds goes.
-//! `docs/concepts/chunks.md` says why nothing is deleted that is needed.
-//! What the rows say is read first and checked again for each chunk while nobody else can write.
+//! This is the only module that deletes chunks. An account holds a chunk in three cases: the state
+//! of an open job of theirs names it; a result that its notebook does not have yet names it; or the
+//! account uploaded or requested it within the term, because a job may be about to name it. A chunk
+//! without a holder is deleted. `docs/concepts/chunks.md` explains why nothing is deleted that is
+//! needed. The sweep first reads all rows. It then checks them again for each chunk while nothing
+//! else can write.
 
 use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
 use baton_broker_store::{ObjectRow, Store, StoreError};
@@ -14,14 +16,15 @@ use std::{collections::HashMap, sync::Arc, time::Duration};
 use tokio::time::{MissedTickBehavior, interval, sleep};
 
 const EVERY: Duration = Duration::from_secs(60);
-/// How often all of an object store is looked through.
+/// How often the whole object store is listed.
 const LOOK_EVERY: Duration = Duration::from_secs(3600);
-/// Objects that are looked at together, and the pause before the next ones, so that the store is not kept busy.
+/// How many objects are checked together, and the pause before the next ones, which limits the load
+/// on the store.
 const PAGE: usize = 1000;
 const PAGE_PAUSE: Duration = Duration::from_millis(200);
-/// No upload takes so long, and no clocks differ so much.
+/// Longer than any upload takes, and than clocks differ.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(3600);
-/// How long the last of what a job printed is kept after its end.
+/// How long the last outputs of a job are kept after its end.
 const OUTPUTS: Duration = Duration::from_secs(24 * 3600);
 
 #[derive(Debug, Clone, Copy)]
@@ -64,8 +67,8 @@ async fn look_regularly(store: &Store, chunks: &ChunkStore) {
     }
 }
 
-/// Deletes objects that no row knows: the broker was killed after it had deleted the row, or its database was restored
-/// from an older copy. Returns how many.
+/// Deletes objects without a row. They exist if the broker was killed after it had deleted the row,
+/// or if its database was restored from an older copy. Returns how many it deleted.
 pub(crate) async fn look_through(
     store: &Store,
     objects: &Objects,
@@ -74,7 +77,7 @@ pub(crate) async fn look_through(
     let mut deleted = 0;
     let mut pages = objects.list().try_chunks(PAGE);
     while let Some(page) = pages.next().await {
-        // Before anything is deleted: another broker may have rows that this one does not see.
+        // Checked before each deletion: another broker may have rows that this one does not see.
         if store.check_leadership().await.is_err() {
             return Ok(deleted);
         }
@@ -95,8 +98,8 @@ pub(crate) async fn look_through(
     Ok(deleted)
 }
 
-/// Deletes what was uploaded with another length than its grant says, where the store does not see to that. Its row
-/// stays, and so it counts as an upload that is under way until its grant has long expired.
+/// Deletes uploads whose length differs from that of their grant, if the store does not enforce it.
+/// The row stays, so the upload counts as pending until its grant has long expired.
 pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::Result<usize> {
     if objects.fixes_length() {
         return Ok(0);
@@ -120,7 +123,7 @@ pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::R
     Ok(count - objects.delete(wrong).await)
 }
 
-/// Nothing is swept before all files are adopted, which only the leader can do.
+/// One round. Nothing is swept before all files are adopted, which only the leader can do.
 pub(crate) async fn round(
     store: &Store,
     chunks: &ChunkStore,
@@ -128,7 +131,7 @@ pub(crate) async fn round(
     adopted: &mut bool,
     now_ms: i64,
 ) {
-    // Another broker sweeps. If this one becomes the leader again, it adopts all files first.
+    // Another broker sweeps. If this one becomes the leader again, it must first adopt all files.
     if store.check_leadership().await.is_err() {
         *adopted = false;
         return;
@@ -150,11 +153,11 @@ pub(crate) async fn round(
     }
 }
 
-/// Gives each file a row, and everything another term. A database that was restored from a copy knows nothing of the
-/// files that came later, and without a row they would stay for ever.
+/// Gives each file a row, and keeps everything for another term. A database that was restored from
+/// a copy does not know newer files, which would otherwise never be deleted.
 pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> anyhow::Result<()> {
     let ChunkStore::Folder(chunks) = chunks else {
-        // What has no row is deleted when the bucket is looked through.
+        // Objects without a row are deleted when the bucket is listed.
         return Ok(store.adopt_chunks(&[], now_ms).await?);
     };
     let chunks = Arc::clone(chunks);
@@ -166,7 +169,7 @@ pub(crate) async fn adopt(store: &Store, chunks: &ChunkStore, now_ms: i64) -> an
     Ok(store.adopt_chunks(&files, now_ms).await?)
 }
 
-/// The number of chunks that were deleted.
+/// Returns the number of deleted chunks.
 pub(crate) async fn sweep(
     store: &Store,
     chunks: &ChunkStore,

@@ -1,7 +1,7 @@
-//! Lessons: how many cells must run at once for them, and how long their people would wait and have waited.
+//! Lessons: how many cells must run at once for them, and how long their people will wait and have waited.
 //!
-//! In: the timetable of courses, and their cells of the last weeks. Who comes to a lesson stays until its end, so the
-//! people of a lesson are as many all the time.
+//! In: the timetable of a course, and its cells of the last weeks. The model assumes that everyone
+//! stays until the end of the lesson, so the number of people is constant.
 
 use crate::past;
 use baton_broker_queue::courses::{Lesson, Span};
@@ -11,14 +11,14 @@ use baton_protocol::api::{History, LessonOutlook, LessonWait, PastCell, PastLess
 use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
-/// Of the course's cells, whose times are taken.
+/// How many past days of cells are used.
 pub(crate) const DAYS: u32 = 28;
 const DAY_MS: i64 = 86_400_000;
 const MOST_CELLS: u32 = 20_000;
-/// A cell waits no longer than this where there are enough machines.
+/// With enough machines, no cell should wait longer than this.
 const WITHIN_SECONDS: f64 = 60.0;
 
-/// How long people of the course edit and how long their cells run.
+/// How long people of the course edit, and how long their cells run.
 pub(crate) async fn pace(store: &Store, course: &str, now_ms: i64) -> Result<Rates, StoreError> {
     let filter = HistoryFilter {
         courses: Some(vec![course.to_owned()]),
@@ -37,14 +37,14 @@ pub(crate) fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
     }
 }
 
-/// How many cells must run at once so that 99 of 100 of these people's start within a time in seconds.
+/// How many cells must run at once so that 99 of 100 cells of these people start `within` this many seconds.
 pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Option<u32> {
     let people = people as usize;
     let enough = spawn_blocking(move || fewest_gpus(&rates, people, within, Effort::LIGHT));
     u32::try_from(enough.await.ok()?).ok()
 }
 
-/// `None`: the broker is ending.
+/// Returns `None` if the broker is ending.
 pub(crate) async fn outlook(
     course: &str,
     lesson: &Lesson,
@@ -84,13 +84,13 @@ pub(crate) async fn outlook(
     })
 }
 
-/// Cells that run at once, now and when the pools are as large as they may be.
+/// How many cells can run at once, now and with pools at their maximum size.
 pub(crate) fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
     let more = |pool: &Pool| pool.max.saturating_sub(pool.up) * pool.slots;
     (now, now + pools.iter().map(more).sum::<u32>())
 }
 
-/// What happened in that time; `None`: nothing.
+/// What happened between these times; `None` if no cell started.
 fn last(cells: &[PastCell], from: i64, until: i64) -> Option<PastLesson> {
     let mut people = BTreeSet::new();
     let mut waits = Vec::new();

@@ -1,10 +1,10 @@
 //! The broker's own encryption.
 //!
-//! In: connections, and a certificate with its key in two files, which are read again when they change. Out:
-//! connections on which HTTP is spoken. The handshake is a part of the first read, so that no slow peer holds up
-//! others, and what limits the head of a request limits it, too.
+//! In: connections, and a certificate and a key in two files, which are read again when they
+//! change. Out: decrypted connections. The handshake is a part of the first read. So a slow peer
+//! does not block others, and the time limit of a request's head also limits the handshake.
 //!
-//! A peer that speaks HTTP without encryption gets an answer in HTTP that says so.
+//! A peer that uses HTTP without encryption gets an HTTP response that says so.
 
 use crate::watched::Watched;
 use anyhow::Context as _;
@@ -32,17 +32,17 @@ use tokio_rustls::{Accept, TlsAcceptor, server::TlsStream};
 
 type Chain = Vec<CertificateDer<'static>>;
 
-/// A certificate with those between it and its authority, and its private key; both PEM.
+/// A certificate with its intermediate certificates, and its private key, both as PEM.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct TlsFiles {
     pub certificate: PathBuf,
     pub key: PathBuf,
 }
 
-/// Begins every connection that is encrypted.
+/// The first byte of every TLS connection.
 const HANDSHAKE: u8 = 22;
 
-/// The broker's certificate and key, as they are in their files now.
+/// The broker's certificate and key, as currently in their files.
 pub(crate) struct Certificate {
     chain: Watched<Chain>,
     key: Watched<PrivateKeyDer<'static>>,
@@ -71,7 +71,7 @@ impl Certificate {
         })
     }
 
-    /// Of two files one is new first: until both belong together the old ones go on.
+    /// The two files change one after the other. While they do not match, the previous pair is used.
     fn newest(&self) -> Arc<CertifiedKey> {
         let (chain, key) = (self.chain.newest(), self.key.newest());
         let mut used = self.used.lock().unwrap_or_else(PoisonError::into_inner);
@@ -114,7 +114,7 @@ impl ResolvesServerCert for Certificate {
     }
 }
 
-/// Encrypts what is said on every connection.
+/// Encrypts all connections of a listener.
 pub(crate) struct Encrypted<L> {
     listener: L,
     acceptor: TlsAcceptor,
@@ -151,16 +151,16 @@ impl<L: Listener<Io = TcpStream>> Listener for Encrypted<L> {
 }
 
 pub(crate) enum Connection {
-    /// Nothing was read yet. `None` only in between.
+    /// Nothing has been read yet. `None` only during a transition.
     New(Option<(TcpStream, TlsAcceptor)>),
     Handshake(Accept<TcpStream>),
     Open(TlsStream<TcpStream>),
-    /// It did not begin as an encrypted one.
+    /// Its first byte was not that of TLS.
     Refused(TcpStream),
 }
 
 impl Connection {
-    /// `None`: there is nothing to be said on it.
+    /// Returns `None` if the connection was refused, so there is nothing to read or write.
     fn poll_open(
         &mut self,
         context: &mut Context<'_>,
@@ -200,7 +200,7 @@ impl Connection {
     }
 }
 
-/// Says in HTTP that it must be encrypted.
+/// Responds in HTTP that the connection must be encrypted.
 fn refuse(stream: &TcpStream) {
     let problem = Problem {
         kind: "urn:baton:https-only".to_owned(),
@@ -215,8 +215,9 @@ fn refuse(stream: &TcpStream) {
          connection: close\r\n\r\n{body}",
         body.len()
     );
-    // Bytes that are left unread would make the system throw the answer away. A peer that sends more than this does
-    // not read the answer before it has sent all, and one that takes no byte is gone.
+    // If bytes remain unread when the connection is closed, the system discards the response. This
+    // read covers any ordinary request. A larger one loses the response, which is acceptable, as is
+    // a peer that reads nothing.
     let mut request = [0; 16 << 10];
     drop(stream.try_read(&mut request));
     drop(stream.try_write(answer.as_bytes()));

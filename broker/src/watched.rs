@@ -1,4 +1,5 @@
-//! A file of settings that counts as it stands now: a changed file is read again, a damaged one changes nothing.
+//! A settings file that is read again whenever it changes. If a new version is invalid, the
+//! previous one stays in use.
 
 use anyhow::Context;
 use std::{
@@ -15,7 +16,7 @@ use tokio::{
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// What differs between two versions of a file.
+/// Differs between two versions of a file: modification time in s and ns, size, inode.
 type Stamp = (i64, i64, u64, u64);
 
 pub(crate) struct Watched<T> {
@@ -41,7 +42,7 @@ impl<T> Watched<T> {
         })
     }
 
-    /// Looks at the file first, which takes a system call.
+    /// Checks the file first, which takes a system call.
     pub(crate) fn newest(&self) -> Arc<T> {
         self.look();
         Arc::clone(&self.newest.borrow())
@@ -51,7 +52,7 @@ impl<T> Watched<T> {
         self.newest.subscribe()
     }
 
-    /// Tells subscribers of changes that nobody asks about. Runs until it is dropped.
+    /// Checks the file regularly, for subscribers. Runs until it is dropped.
     pub(crate) async fn keep(&self) {
         let mut ticks = interval(LOOK_EVERY);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -63,7 +64,7 @@ impl<T> Watched<T> {
 
     fn look(&self) {
         let mut seen = self.seen.lock().unwrap_or_else(PoisonError::into_inner);
-        // A file that is gone is about to be replaced, or missed by a person who sees what counts on.
+        // A missing file is probably about to be replaced. Until then its last contents stay in use.
         let Ok(now) = stamp(&self.path) else { return };
         if now == std::mem::replace(&mut *seen, now) {
             return;

@@ -1,4 +1,4 @@
-//! Numbers and reasons as people say them.
+//! Numbers and reasons in the words of pages.
 
 use baton_broker_queue::Waiting;
 use baton_protocol::{
@@ -8,17 +8,17 @@ use baton_protocol::{
 };
 use std::time::Duration;
 
-/// In whole seconds. What has not begun by this clock has taken no time.
+/// In whole seconds. A negative time, caused by a clock that was set back, counts as 0.
 pub(crate) fn duration(ms: i64) -> String {
     span(ms.max(0).unsigned_abs())
 }
 
-/// The same of a length that cannot be negative.
+/// The same for an unsigned time.
 pub(crate) fn span(ms: u64) -> String {
     baton_humanize::whole_seconds(Duration::from_millis(ms))
 }
 
-/// In whole minutes from one minute on, so that a sentence is not read out each second.
+/// In whole minutes if it is at least a minute, so that screen readers do not repeat a sentence every second.
 pub(crate) fn rough(ms: i64) -> String {
     match ms {
         ..60_000 => "less than a minute".to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn rough(ms: i64) -> String {
     }
 }
 
-/// With tenths where seconds are few.
+/// With tenths if it is below 10 s.
 pub(crate) fn exact(ms: i64) -> String {
     match ms {
         ..10_000 => format!("{:.1} s", ms.max(0) as f64 / 1000.0),
@@ -35,7 +35,7 @@ pub(crate) fn exact(ms: i64) -> String {
     }
 }
 
-/// Of lengths that are sorted; a dash when there are none.
+/// A percentile of sorted times, or a dash if there are none.
 pub(crate) fn percentile(sorted: &[u64], of_hundred: usize) -> String {
     let Some(last) = sorted.len().checked_sub(1) else {
         return "–".to_owned();
@@ -64,7 +64,7 @@ pub(crate) fn action(action: Action) -> &'static str {
     }
 }
 
-/// What stands behind the question mark of an address.
+/// The query part of a URL.
 pub(crate) fn query(pairs: &[(&str, String)]) -> String {
     let pairs = pairs
         .iter()
@@ -72,7 +72,7 @@ pub(crate) fn query(pairs: &[(&str, String)]) -> String {
     pairs.collect::<Vec<_>>().join("&")
 }
 
-/// As a part of an address.
+/// Percent-encodes a part of a URL.
 pub(crate) fn coded(text: &str) -> String {
     let coded = text.bytes().map(|byte| match byte {
         b'a'..=b'z' | b'A'..=b'Z' | b'0'..=b'9' | b'-' | b'_' | b'.' => {
@@ -91,7 +91,7 @@ pub(crate) fn count(number: usize, one: &str, many: &str) -> String {
     }
 }
 
-/// What runs: a cell, or a part of one, by its notebook and the number in front of it, or a whole program.
+/// The title of a job: a notebook with the number of its cell, or a whole program.
 pub(crate) fn title(kind: JobKind, name: &str, execution_count: Option<u32>) -> String {
     let cell = match (kind, execution_count) {
         (JobKind::Notebook, _) => return format!("{name} (all cells)"),
@@ -128,7 +128,7 @@ pub(crate) fn course(name: &str) -> &str {
     }
 }
 
-/// The first rule that keeps a job from running, with its place where that matters.
+/// The first rule that keeps a job from running, with its queue position if that matters.
 pub(crate) fn waiting(waiting: &Waiting) -> String {
     let mut place = baton_protocol::in_line(waiting.position, waiting.last_position);
     if let Some(moved_back) = waiting.moved_back {
@@ -157,7 +157,7 @@ pub(crate) fn reason(waiting: Option<&Waiting>) -> String {
     )
 }
 
-/// The rule alone.
+/// The rule without the position.
 pub(crate) fn why(waiting: &Waiting) -> String {
     match &waiting.reason {
         WaitingReason::JobsAhead => "in line".to_owned(),
@@ -219,7 +219,7 @@ pub(crate) fn range(estimate: &Estimate) -> String {
     }
 }
 
-/// Why a job is where it is.
+/// Why a job has its queue position.
 pub(crate) fn explanation(job: &Job, now_ms: i64) -> String {
     let worker = job.worker.as_deref().unwrap_or("a worker");
     match (job.state, &job.waiting) {

@@ -1,6 +1,6 @@
-//! The limits of what a worker may report: numbers that no machine has are refused.
+//! Limits for what workers report: impossible numbers are refused.
 //!
-//! In: what a worker says. Out: whether the broker believes it.
+//! In: reports of a worker. Out: whether the broker believes them.
 //!
 //! **Invariant:** pure.
 
@@ -16,16 +16,16 @@ const MOST_LABELS: usize = 100;
 const MOST_ENVIRONMENTS: usize = 100;
 const LONGEST_NAME: usize = 200;
 const MOST_MEMORY_BYTES: u64 = 1 << 50;
-/// In characters.
+/// The longest reason that is kept, in characters.
 const LONGEST_REASON: usize = 500;
 /// Sessions or assignments of one worker.
 const MOST_NOTEBOOKS: usize = 10_000;
 
-/// A worker's hello, without the version, which is checked.
+/// A worker's hello without the protocol version, which has already been checked.
 #[derive(Debug)]
 pub struct WorkerHello {
     pub worker: WorkerId,
-    /// Of its process.
+    /// The id of its process.
     pub life: WorkerId,
     pub name: String,
     pub offer: Offer,
@@ -88,7 +88,7 @@ fn is_possible_machine(machine: &Machine) -> bool {
         && texts.into_iter().all(|text| text.len() <= LONGEST_NAME)
 }
 
-/// The environments of one worker.
+/// Whether this can be the list of one worker's environments.
 pub(crate) fn are_possible(environments: &[Environment]) -> bool {
     let is_short =
         |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= LONGEST_NAME);
@@ -100,12 +100,12 @@ pub(crate) fn are_possible(environments: &[Environment]) -> bool {
         })
 }
 
-/// Whether this is the lock with this hash.
+/// Whether the lock has this hash.
 pub(crate) fn is_possible_lock(lock: &Lock, digest: &str) -> bool {
     lock.bytes() <= LARGEST_LOCK_BYTES && blake3::hash(&encode(lock)).to_hex().as_str() == digest
 }
 
-/// Memory in use and in all, and what the GPUs do.
+/// `memory`: used and total bytes.
 pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
     let (used_bytes, total_bytes) = memory;
     let is_percent = |percent: Option<u32>| percent.is_none_or(|percent| percent <= 100);
@@ -129,8 +129,8 @@ pub(crate) fn is_possible_sessions(count: usize) -> bool {
     count <= MOST_NOTEBOOKS
 }
 
-/// Why no session starts on a worker, for pages and the line under a cell: on one line. Of a long one, as with a
-/// traceback, the beginning and the end.
+/// Shortens the reason why no session starts on a worker, for pages and the status line. The result
+/// is one line. A long reason, such as a traceback, keeps its beginning and its end.
 pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
     let lines: Vec<&str> = why.as_ref().lines().map(str::trim).collect();
     let characters: Vec<char> = lines.join(" ").chars().collect();
@@ -142,8 +142,8 @@ pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
     first.iter().chain(&[' ', '…', ' ']).chain(last).collect()
 }
 
-/// No cell has computed for longer than the broker knows it to run, on each of the worker's devices at most.
-/// `None`: the usage is possible as it is.
+/// Limits the usage to the wall time that the broker measured, on each of the worker's devices.
+/// Returns `None` if the usage is possible.
 pub(crate) fn cut_usage(usage: Usage, wall_ms: u64, devices: usize) -> Option<Usage> {
     let most_ms = wall_ms.saturating_mul(devices.max(1) as u64);
     let gpu = usage.gpu.map(|gpu| baton_protocol::GpuUsage {

@@ -1,7 +1,7 @@
 //! What each course may use: the settings of order and budget, from a file.
 //!
-//! In: `courses.toml`, read again whenever it changes. Out: a [`Course`] for every name; one that the file does not
-//! name is as `[default]` says.
+//! In: `courses.toml`, which is read again after each change. Out: a [`Course`] for any name. A
+//! course that the file does not name has the settings of `[default]`.
 
 use anyhow::Context;
 use baton_protocol::{Requirement, api, is_environment_name};
@@ -22,36 +22,36 @@ const BOOST: SignedDuration = SignedDuration::from_hours(24);
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Courses {
-    /// Of its times, where the file names one.
+    /// The zone of its times, if the file names one.
     pub time_zone: Option<TimeZone>,
     pub half_life_ms: i64,
     pub jobs_per_person: u32,
     default: Course,
     named: BTreeMap<String, Course>,
-    /// Why a worker takes nothing new, by its name.
+    /// By name: why a worker accepts no new jobs.
     paused_workers: BTreeMap<String, String>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Course {
     pub weight: f64,
-    /// For a cell that does not ask for more.
+    /// For cells that do not ask for a time limit.
     pub time_limit_ms: Option<u64>,
-    /// What a cell may ask for.
+    /// The longest time limit that a cell may ask for.
     pub longest_ms: Option<u64>,
-    /// Why none of its cells is started.
+    /// Why none of its cells is started, if it is paused.
     pub paused: Option<String>,
-    /// What waiting students read besides.
+    /// A message that waiting students also see.
     pub message: Option<String>,
     pub budget: Option<Budget>,
     pub deadlines: Vec<Deadline>,
-    /// Staff can read the output of students' cells; otherwise only the owner may.
+    /// Whether staff can read the output of students' cells. Otherwise only the owner can.
     pub staff_see_outputs: bool,
-    /// Variables of a notebook that has run `%%gpu` cells are saved when its kernel ends.
+    /// Whether the variables of a notebook that has run `%%gpu` cells are saved when its kernel ends.
     pub autosave: bool,
-    /// What the workers of its cells must be.
+    /// What its cells require of workers.
     pub needs: Vec<Requirement>,
-    /// In which of the workers' environments its cells run; `None`: in the worker's own Python.
+    /// The environment in which its cells run; `None` for the worker's own Python.
     pub environment: Option<String>,
     /// When its people work at the same time.
     pub timetable: Vec<Lesson>,
@@ -65,7 +65,7 @@ pub struct Budget {
 }
 
 impl Courses {
-    /// Without a file: nobody is limited.
+    /// The settings without a file: no limits.
     pub fn unlimited(jobs_per_person: u32) -> Self {
         Self {
             time_zone: None,
@@ -98,12 +98,12 @@ impl Courses {
         self.named.keys().map(String::as_str)
     }
 
-    /// The zone of its times.
+    /// The zone of the file's times.
     pub fn zone(&self) -> TimeZone {
         self.time_zone.clone().unwrap_or_else(TimeZone::system)
     }
 
-    /// With the names of their courses.
+    /// All lessons, each with the name of its course.
     pub fn lessons(&self) -> impl Iterator<Item = (&str, &Lesson)> {
         self.named.iter().flat_map(|(name, course)| {
             let lessons = course.timetable.iter();
@@ -115,7 +115,7 @@ impl Courses {
         self.paused_workers.get(name).map(String::as_str)
     }
 
-    /// The contents of `courses.toml`.
+    /// Parses the contents of `courses.toml`.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let file: File = toml::from_str(text)?;
         let time_zone = match &file.time_zone {
@@ -154,7 +154,7 @@ impl Courses {
 }
 
 impl Course {
-    /// What the weight is multiplied by: the largest of the deadlines that are near.
+    /// The factor on the weight: the largest weight of all deadlines that are near.
     pub fn boost(&self, now_ms: i64) -> f64 {
         let near = self
             .deadlines
@@ -178,7 +178,7 @@ struct File {
     worker: BTreeMap<String, WorkerSection>,
 }
 
-/// What is left out is as in `[default]`.
+/// A missing setting is taken from `[default]`.
 #[derive(Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
 struct Section {
@@ -254,7 +254,7 @@ impl Section {
         Ok(Course {
             weight,
             time_limit_ms,
-            // One limit alone is for both.
+            // The usual limit is always allowed, and is the longest one if no other is set.
             longest_ms: longest_ms.max(time_limit_ms),
             paused: self.paused.or_else(|| default.paused.clone()),
             message: self.message.or_else(|| default.message.clone()),
@@ -291,14 +291,14 @@ impl DeadlineSection {
     }
 }
 
-/// A time of this machine's clock without a zone, such as `2026-11-25T14:00:00`, in milliseconds since 1970.
+/// Parses a local time of this machine, such as `2026-11-25T14:00:00`, to milliseconds since 1970.
 pub fn local_time(text: &str) -> Option<i64> {
     let time: civil::DateTime = text.parse().ok()?;
     let timestamp = TimeZone::system().to_timestamp(time).ok()?;
     Some(timestamp.as_millisecond())
 }
 
-/// Empty: none, whatever the default is.
+/// An empty name means no environment, whatever the default is.
 fn environment(name: String) -> anyhow::Result<Option<String>> {
     anyhow::ensure!(
         name.is_empty() || is_environment_name(&name),
@@ -307,7 +307,7 @@ fn environment(name: String) -> anyhow::Result<Option<String>> {
     Ok((!name.is_empty()).then_some(name))
 }
 
-/// `10m`, `1h30m`, `12 hours`.
+/// Parses `10m`, `1h30m` or `12 hours`.
 pub fn milliseconds(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text
         .parse()

@@ -1,4 +1,4 @@
-//! Who asks, and what they may do.
+//! Who makes a request, and what they may do.
 //!
 //! **Invariant:** pure.
 
@@ -14,7 +14,7 @@ pub enum Role {
 }
 
 impl Role {
-    /// As in the file.
+    /// As written in the file of people.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -24,25 +24,25 @@ impl Role {
     }
 }
 
-/// Who asks.
+/// Who makes a request.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Identity {
-    /// `None`: whoever runs the service, by its own token or its private socket.
+    /// `None` for the operator, who has the broker's own token or uses its private socket.
     person: Option<String>,
     kind: Kind,
     admin: bool,
     courses: BTreeMap<String, Role>,
 }
 
-/// What a token is for.
+/// What a token permits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Person,
-    /// The person is its name.
+    /// Connects as one worker; `person` is its name.
     Worker,
-    /// Lets workers join a pool, whose name is the person.
+    /// Lets workers join a pool; `person` is the name of the pool.
     Joining,
-    /// Reads numbers.
+    /// Reads metrics.
     Monitor,
 }
 
@@ -60,12 +60,12 @@ impl Identity {
         Self::of_program(name, Kind::Worker)
     }
 
-    /// Lets workers join this pool, and nothing else.
+    /// May let workers join this pool, and do nothing else.
     pub fn of_joining(pool: String) -> Self {
         Self::of_program(pool, Kind::Joining)
     }
 
-    /// Reads how much there is to do, and nothing else.
+    /// May read how much there is to do, and do nothing else.
     pub fn of_monitor() -> Self {
         Self::of_program("monitor".to_owned(), Kind::Monitor)
     }
@@ -88,7 +88,7 @@ impl Identity {
         }
     }
 
-    /// A notebook of a person whom the Hub knows: whatever the person may do, it is a student's.
+    /// A notebook whose person the Hub knows. It has a student's rights, whatever its person may do.
     pub fn of_notebook(name: String, courses: impl IntoIterator<Item = String>) -> Self {
         let courses = courses.into_iter().map(|course| (course, Role::Student));
         Self::of_person(name, false, courses.collect())
@@ -98,28 +98,28 @@ impl Identity {
         self.courses.keys().map(String::as_str)
     }
 
-    /// A worker is given everybody's code and variables.
+    /// Workers receive the code and variables of every person.
     pub fn may_be_worker(&self) -> bool {
         self.kind == Kind::Worker || self.is_operator()
     }
 
-    /// The name of the only worker that this token stands for. `None`: not a worker's token; the broker's own lets in
-    /// workers of any name.
+    /// The only worker as which this token may connect. `None` if it is not a worker's token. The
+    /// broker's own token permits workers of any name.
     pub fn worker(&self) -> Option<&str> {
         self.person.as_deref().filter(|_| self.kind == Kind::Worker)
     }
 
-    /// Whoever has the broker's own token.
+    /// Whether it has the broker's own token.
     pub fn is_operator(&self) -> bool {
         self.kind == Kind::Person && self.person.is_none()
     }
 
-    /// Everything but what programs do.
+    /// Whether it may do what people do, unlike the tokens of programs.
     pub fn may_be_person(&self) -> bool {
         self.kind == Kind::Person
     }
 
-    /// The numbers of the whole service.
+    /// Whether it may read the metrics of the whole service.
     pub fn may_monitor(&self) -> bool {
         self.admin || self.kind == Kind::Monitor
     }
@@ -129,7 +129,7 @@ impl Identity {
         self.is_operator() || self.joins() == Some(pool)
     }
 
-    /// The pool that this token is for.
+    /// The pool whose workers this token lets join.
     pub fn joins(&self) -> Option<&str> {
         self.person
             .as_deref()
@@ -142,22 +142,22 @@ impl Identity {
             || self.courses.get(&account.course) == Some(&Role::Staff)
     }
 
-    /// Everybody stops their own jobs, staff those of their courses.
+    /// People may stop their own jobs; staff may also stop those of their courses.
     pub fn may_stop(&self, account: &Account) -> bool {
         self.may_see(account)
     }
 
-    /// Order, pause and settings of a course.
+    /// Whether it may change the order, pauses and settings of this course.
     pub fn may_steer(&self, course: &str) -> bool {
         self.admin || self.courses.get(course) == Some(&Role::Staff)
     }
 
-    /// Of any course.
+    /// Whether it is staff of any course.
     pub fn is_staff(&self) -> bool {
         self.admin || self.courses.values().any(|role| *role == Role::Staff)
     }
 
-    /// Workers serve all courses.
+    /// Only admins, because workers serve all courses.
     pub fn may_steer_workers(&self) -> bool {
         self.admin
     }
@@ -166,12 +166,12 @@ impl Identity {
         self.person.as_deref()
     }
 
-    /// `None`: all courses.
+    /// The person's courses, or `None` for all courses.
     pub fn only_courses(&self) -> Option<impl Iterator<Item = &str>> {
         (!self.admin).then(|| self.courses())
     }
 
-    /// `None`: all courses and persons.
+    /// The person and the courses with a staff role, or `None` for all people and courses.
     pub fn sees_only(&self) -> Option<(&str, Vec<&str>)> {
         let person = self.person.as_deref().filter(|_| !self.admin)?;
         let staffed = self
@@ -181,8 +181,8 @@ impl Identity {
         Some((person, staffed.map(|(course, _)| course.as_str()).collect()))
     }
 
-    /// Whose estimates somebody may ask for, of all courses or of one: `None` are all persons and courses, an empty list is
-    /// nobody.
+    /// The courses whose estimates the identity may request, limited to `course` if it is given.
+    /// `None` means all people and courses; an empty list means none.
     pub fn estimates(&self, course: Option<String>) -> Option<Vec<String>> {
         let staffed = self.sees_only().map(|(_, courses)| courses);
         match (staffed, course) {
@@ -200,7 +200,7 @@ impl Identity {
         }
     }
 
-    /// A proxy's own words for its owner count only where no token tells.
+    /// The owner that a proxy names counts only if the token belongs to no person.
     pub fn account(&self, said: String, course: Option<String>) -> Result<Account, Refusal> {
         let owner = self.person.clone().unwrap_or(said);
         let courses = || self.courses.keys().cloned().collect();

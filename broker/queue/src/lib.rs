@@ -1,6 +1,8 @@
-//! Everything that the broker decides: which job runs where, who may do what, and what is stored and sent because of it.
+//! Everything that the broker decides: which job runs where, who may do what, and what is then
+//! stored and sent.
 //!
-//! Begin at [`Dispatch`], the state machine. `baton-broker-store` keeps its [`record`]s; the broker's loop calls it.
+//! Start at [`Dispatch`], the state machine. `baton-broker-store` stores its [`record`]s; the
+//! broker's loop calls it.
 //!
 //! **Invariant:** no I/O, no clock, no async, no logging.
 

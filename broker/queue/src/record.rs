@@ -1,4 +1,4 @@
-//! What is stored of jobs: changes, and what a restarted broker reads.
+//! What is stored about jobs: the changes, and what a restarted broker loads.
 //!
 //! **Invariant:** pure.
 
@@ -15,7 +15,7 @@ use std::{
     sync::Arc,
 };
 
-/// One change. Each is refused with a conflict when the stored job is not where it should be.
+/// One change. If the stored job is not in the required state, the store refuses it with a conflict.
 #[derive(Debug)]
 pub enum Write {
     Submit {
@@ -46,7 +46,7 @@ pub enum Write {
     },
     Events {
         job: JobId,
-        /// The worker's own number of the last of these events; `None` when the broker itself made them.
+        /// The number of the last of these events, in the worker's count; `None` for the broker's own events.
         acknowledged: Option<u64>,
         events: Vec<NumberedEvent>,
     },
@@ -57,10 +57,10 @@ pub enum Write {
     },
     WantCancel {
         job: JobId,
-        /// By whom of the staff, in words.
+        /// Who of the staff stopped it, as a message.
         stopped: Option<String>,
     },
-    /// Staff hold a queued job back, let it go, or move it to the front.
+    /// Staff hold back a queued job, release it, or move it to the front.
     Steer {
         job: JobId,
         held: Option<String>,
@@ -69,7 +69,7 @@ pub enum Write {
     /// `queued | assigned | started -> finished`
     Finish {
         job: JobId,
-        /// Above that of the last assignment when the broker ended the job.
+        /// If the broker ended the job, this is above the number of the last assignment.
         fencing: FencingNumber,
         outcome: Outcome,
         usage: Usage,
@@ -78,32 +78,34 @@ pub enum Write {
         memory: MemoryCurve,
         at_ms: i64,
     },
-    /// Its notebook kernel ended then; `None`: it came back.
+    /// When its notebook kernel ended; `None` if the kernel reconnected.
     Orphan {
         job: JobId,
         at_ms: Option<i64>,
     },
-    /// A run was charged: what its account has spent now, and what of it is new.
+    /// Charges a run: the new total of its account, and the run time that is added.
     Charge {
         account: Account,
         spent: Spent,
         run_ms: u64,
         at_ms: i64,
     },
-    /// What a finished job did was not taken home: what the notebook said instead. Its row may be gone.
+    /// The notebook did not apply the result of a finished job, and reported this outcome instead.
+    /// The row of the job may already be deleted.
     GiveUp {
         job: JobId,
         outcome: Outcome,
     },
-    /// Nobody asks for this job any more: its events go.
+    /// Nothing will ask for the job any more, so its events are deleted.
     Close {
         job: JobId,
     },
-    /// The notebook submits its cell anew: unless the job has started, nothing of it stays. Its row may be gone.
+    /// The notebook submits the cell again, so the job is deleted, unless it has started. The row
+    /// may already be deleted.
     Remove {
         job: JobId,
     },
-    /// Also for the pool that asked for it.
+    /// Also records the connection for the pool that requested the worker.
     SeeWorker {
         worker: WorkerId,
         name: String,
@@ -115,17 +117,17 @@ pub enum Write {
         worker: WorkerId,
         at_ms: i64,
     },
-    /// What holds for a worker over what the file says.
+    /// Replaces what the file of courses says about a worker.
     ChangeWorker {
         name: String,
         paused: Option<String>,
     },
-    /// All that differs in a course from what the file says.
+    /// All differences between a course and the file of courses.
     ChangeCourse {
         course: String,
         change: Box<CourseChange>,
     },
-    /// From what an environment is built; in place of an earlier lock.
+    /// Stores the lock from which an environment is built. Replaces an earlier one.
     KeepLock {
         environment: String,
         digest: String,
@@ -143,17 +145,17 @@ pub enum Phase {
     Finished,
 }
 
-/// What a finished job's worker still has of it.
+/// What the worker of a finished job still has of it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remainder {
     Nothing,
-    /// What its end left out has not come, or may be wanted again.
+    /// Deferred state, which has not arrived, or may be requested again.
     Deferred,
-    /// The session that ran it, which is asked for what it has if the notebook kernel ends.
+    /// The session that ran it. If the notebook kernel ends, its variables are salvaged.
     Session,
 }
 
-/// What a restarted broker knows of a job that somebody still waits for.
+/// What a restarted broker knows about an open job.
 #[derive(Debug, Clone)]
 pub struct OpenJob {
     pub job: JobId,
@@ -179,7 +181,7 @@ pub struct OpenJob {
     pub state_fencing: FencingNumber,
     pub cell_key: Option<CellKey>,
     pub priority: Priority,
-    /// What the cell itself requires of its worker, unless it has started.
+    /// The requirements of the cell itself. Empty if it has started.
     pub needs: Vec<Requirement>,
     pub timeout_ms: Option<u64>,
     pub submitted_ms: i64,
@@ -189,7 +191,7 @@ pub struct OpenJob {
 #[derive(Debug)]
 pub struct Loaded {
     pub jobs: Vec<OpenJob>,
-    /// Jobs that are over, with their notebooks: they are not submitted again.
+    /// The notebooks of closed jobs, which must not be submitted again.
     pub closed: HashMap<JobId, NotebookId>,
     /// The person of each notebook that has a job here, open or closed.
     pub owners: BTreeMap<NotebookId, String>,
@@ -200,14 +202,14 @@ pub struct Loaded {
     pub changes: Changes,
 }
 
-/// One act of one person.
+/// One action of one person.
 #[derive(Debug, Clone)]
 pub struct AuditEntry {
     pub at_ms: i64,
-    /// `None`: the broker's own token.
+    /// `None` for the broker's own token.
     pub person: Option<String>,
     pub action: api::Action,
-    /// Empty for workers.
+    /// Empty if the action is about a worker.
     pub course: String,
     pub subject: String,
     pub detail: Option<String>,
@@ -230,15 +232,15 @@ impl Phase {
     }
 }
 
-/// Memory of a session while one cell ran: times in milliseconds since 1970, and bytes.
+/// The memory of a session while one cell ran, as pairs of milliseconds since 1970 and bytes.
 #[derive(Debug, Clone, Default)]
 pub struct MemoryCurve(pub Vec<(i64, u64)>);
 
 impl MemoryCurve {
-    /// More than a chart of usual width shows.
+    /// More points than a chart of usual width can show.
     const POINTS: usize = 240;
 
-    /// A long run is told in coarser steps, each with the larger of two values.
+    /// If the curve is full, each pair of points is first replaced by the larger one.
     pub(crate) fn add(&mut self, at_ms: i64, bytes: u64) {
         if self.0.len() == Self::POINTS {
             let pairs = self.0.chunks(2);

@@ -1,4 +1,4 @@
-//! Values for the tests of this crate's modules.
+//! Sample values for the tests of this crate's modules.
 
 use crate::{
     Account,

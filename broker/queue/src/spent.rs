@@ -1,21 +1,21 @@
-//! How much GPU time an account has used: a value that fades, and a sum that begins anew.
+//! How much GPU time an account has used: a value that decays, and a sum for each period.
 //!
 //! **Invariant:** pure.
 
-/// Of one person in one course.
+/// The use of one person in one course.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct Spent {
-    /// Milliseconds of GPU time at `at_ms`; half of it is left after each half-life.
+    /// Milliseconds of GPU time, as of `at_ms`. Half of it remains after each half-life.
     pub faded_ms: f64,
     pub at_ms: i64,
-    /// The period of the budget in which something was used last.
+    /// The start of the last budget period in which something was charged.
     pub period_start_ms: i64,
     pub period_ms: u64,
 }
 
 impl Spent {
     pub fn faded_ms(&self, now_ms: i64, half_life_ms: i64) -> f64 {
-        // A clock that was set back makes nothing grow.
+        // If the clock was set back, the value must not grow.
         let past = now_ms.saturating_sub(self.at_ms).max(0);
         self.faded_ms * (-(past as f64) / half_life_ms as f64).exp2()
     }
@@ -64,7 +64,7 @@ mod tests {
     }
 
     proptest! {
-        /// Whether it is charged in one piece or in many makes no difference, and neither do looks in between.
+        /// It makes no difference whether a run is charged at once or in parts.
         #[test]
         fn charges_add_up(charges in prop::collection::vec((0..10_000_000_u64, 0..HOUR), 1..30)) {
             let mut spent = Spent::default();

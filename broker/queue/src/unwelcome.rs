@@ -1,16 +1,16 @@
-//! What is refused of what a notebook sends.
+//! Which messages of a notebook the broker refuses.
 
 use baton_protocol::{Submission, encode};
 
-/// Of a cell. Nobody writes as much.
+/// The longest code of a cell, in bytes. No person writes that much.
 const LONGEST_CODE: usize = 1 << 20;
-/// What a cell says of itself besides: paths, versions, names.
+/// The largest size of everything else in a cell: paths, versions, names.
 const LONGEST_METADATA: usize = 64 << 10;
 
-/// Why a message goes no further.
+/// Why a message is refused.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Unwelcome {
-    /// A worker may have these chunks of another person, or of another size.
+    /// The chunks belong to another person or have another size. A worker may have such chunks.
     #[error("The broker does not have all of this cell's variables")]
     Foreign,
     #[error(
@@ -43,7 +43,7 @@ impl Unwelcome {
     }
 }
 
-/// What the broker stores of it besides its state.
+/// The bytes that the broker stores of it, without its state.
 pub fn measured(submission: &Submission) -> Result<usize, Unwelcome> {
     let code_bytes = submission.cell.code.len();
     if code_bytes > LONGEST_CODE {

@@ -1,4 +1,5 @@
-//! One of the brokers on a database is the leader. The others are followers, and try to become the leader.
+//! One of the brokers on a database is the leader. The others are followers and keep trying to
+//! become the leader.
 
 use crate::engine::{Engine, Event};
 use baton_broker_queue::Loaded;
@@ -9,7 +10,7 @@ use tokio::sync::mpsc;
 /// How often a follower tries to become the leader.
 pub(crate) const LOOK_EVERY: Duration = Duration::from_millis(500);
 
-/// This broker's part among those on its database.
+/// The role of this broker among those on its database.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Leadership {
     /// Not known yet, or the database cannot be reached.
@@ -20,10 +21,10 @@ pub(crate) enum Leadership {
     Leader,
 }
 
-/// Makes this broker the leader and loads the jobs, which no other broker can change from then on.
+/// Makes this broker the leader and loads the jobs. From then on no other broker can change them.
 pub(crate) async fn acquire(engine: &Engine) -> Result<Loaded, StoreError> {
     engine.store.acquire_leadership().await?;
-    // Before the announcement, so that no two brokers send a connection to each other.
+    // Reset this before the announcement. Otherwise two brokers could forward a connection to each other.
     engine.leadership.send_replace(Leadership::Unknown);
     engine.store.announce(&engine.address).await?;
     engine.store.load().await
@@ -44,7 +45,8 @@ pub(crate) fn follow(engine: &Engine, leader: Option<String>) {
     });
 }
 
-/// Closes new connections for a while, because the state is not known; peers reconnect. Questions get no answer.
+/// Closes new connections for the length of `pause`, because the state is not known; peers
+/// reconnect. Requests from pages get no answer.
 pub(crate) async fn reject_connections(inbox: &mut mpsc::Receiver<Event>, pause: Duration) {
     let over = tokio::time::sleep(pause);
     tokio::pin!(over);

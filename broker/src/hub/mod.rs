@@ -1,10 +1,11 @@
-//! Who is who where a JupyterHub knows it: the Hub is asked whose a token is, and its answer counts for a short time.
+//! Identifies people of a JupyterHub: asks the Hub to whom a token belongs, and caches the answer
+//! for a short time.
 //!
-//! In: tokens, as notebooks and browsers send them; and the codes with which the Hub sends people back. Out: an
-//! [`Identity`], nobody, or that the Hub does not answer.
+//! In: tokens from notebooks and browsers, and codes from the Hub's sign-in. Out: an [`Identity`],
+//! no identity, or an error if the Hub does not answer.
 //!
-//! **Invariant:** a token is kept only as its hash, and sent only to the Hub. One that opens a notebook server is taken
-//! in one place, where it is exchanged for a sign-in.
+//! **Invariant:** a token is stored only as its hash and sent only to the Hub. The token of a
+//! notebook server is accepted at only one place, which exchanges it for a sign-in.
 
 mod person;
 mod strangers;
@@ -25,32 +26,33 @@ use std::{
 use strangers::Strangers;
 use tokio::{sync::Semaphore, time::Instant};
 
-/// While the Hub is silent, for example because it restarts, what it said last holds so long.
+/// How long an old answer remains valid while the Hub is silent, for example because it restarts.
 const SILENCE: Duration = Duration::from_secs(15 * 60);
-/// A Hub answers from its database.
+/// The Hub answers from its database, so a longer silence means that it is down.
 const ANSWER_WITHIN: Duration = Duration::from_secs(10);
-/// A class that comes back all at once must not keep the Hub from its own work.
+/// Limits the load on the Hub when a whole class connects at once.
 const QUESTIONS_AT_ONCE: usize = 8;
 const MOST_KNOWN: usize = 10_000;
 const LONGEST_TOKEN: usize = 512;
 
-/// How the Hub is reached, and what its groups mean. Not `Debug`: it holds the token.
+/// How to reach the Hub, and what its groups mean. Not `Debug`, because it holds the token.
 #[derive(Clone)]
 pub struct HubConfig {
     /// The Hub's API as the broker reaches it, such as `http://127.0.0.1:8081/hub/api`.
     pub api_url: String,
-    /// What the Hub knows the broker by: the API token of its service.
+    /// The API token of the broker's service in the Hub.
     pub token: String,
     /// The name of that service.
     pub service: String,
-    /// The Hub's API as browsers reach it. `None`: on the host of the pages, under the path of `api_url`.
+    /// The Hub's API as browsers reach it. `None`: on the host of the pages, with the path of `api_url`.
     pub public_api_url: Option<String>,
-    /// Where the Hub sends people back to. `None`: `oauth_callback` below the prefix of the pages.
+    /// Where the Hub redirects people after the sign-in. `None`: `oauth_callback` below the prefix
+    /// of the pages.
     pub callback_url: Option<String>,
-    /// The name of the group of a course's students and of its staff, with `{course}` for the course.
+    /// The names of the groups of a course's students and of its staff, with `{course}` for the course.
     pub student_groups: String,
     pub staff_groups: String,
-    /// How long an answer of the Hub counts.
+    /// How long an answer of the Hub is cached.
     pub remembered: Duration,
 }
 
@@ -66,15 +68,15 @@ pub(crate) enum HubError {
     Answer(#[from] serde_json::Error),
 }
 
-/// Not `Debug`: it holds the token.
+/// Not `Debug`, because it holds the token.
 pub(crate) struct Hub {
     config: HubConfig,
     client: Client,
-    /// About tokens that were somebody's when they were looked up last.
+    /// Limits queries about tokens that were valid when they were last looked up.
     questions: Semaphore,
-    /// About all others, so that no wrong token keeps those out who have been here.
+    /// Limits queries about all other tokens, so that wrong tokens do not delay people who were here before.
     strangers: Strangers,
-    /// What the Hub said last, by the hash of the token. `None`: nobody has this token.
+    /// The last answers of the Hub, by the hash of the token. `None` if the token is invalid.
     known: Mutex<HashMap<String, (Instant, Option<HubPerson>)>>,
 }
 
@@ -85,7 +87,7 @@ impl Hub {
             .truncate(config.api_url.trim_end_matches('/').len());
         Ok(Self {
             config,
-            // What a proxy of the environment would see are tokens.
+            // A proxy from the environment would see the tokens.
             client: Client::builder()
                 .no_proxy()
                 .tls_backend_preconfigured(tls::client(ca_file)?)
@@ -98,12 +100,13 @@ impl Hub {
         })
     }
 
-    /// After so long the Hub is asked again.
+    /// How long an answer of the Hub is cached.
     pub(crate) fn remembered(&self) -> Duration {
         self.config.remembered
     }
 
-    /// Who came with a token that the Hub made for this service; `None`: nobody, or it opens a notebook server, too.
+    /// The person of a token that the Hub made for this service. `None` if it is invalid, or also
+    /// opens a notebook server.
     pub(crate) async fn of_token(
         &self,
         token: &str,
@@ -114,7 +117,7 @@ impl Hub {
         Ok(person.map(|person| person.identity))
     }
 
-    /// Whose notebook server has this token.
+    /// The person whose notebook server has this token.
     pub(crate) async fn of_server(
         &self,
         token: &str,
@@ -138,7 +141,7 @@ impl Hub {
         if let Some(known) = self.known(&hash, self.config.remembered) {
             return Ok(known);
         }
-        // Closed never.
+        // The semaphores are never closed.
         let _turn = match self.known(&hash, SILENCE) {
             Some(Some(_)) => (self.questions.acquire().await.ok(), None),
             _ => (None, Some(self.strangers.permit(from).await)),
@@ -196,7 +199,7 @@ impl Hub {
         Ok(hub_person(model, &self.config))
     }
 
-    /// Where a browser asks the Hub who sits before it.
+    /// Where a browser signs in with the Hub.
     pub(crate) fn sign_in_url(&self, state: &str, prefix: &str) -> String {
         let api = self.config.public_api_url.as_deref();
         let api = api.unwrap_or_else(|| path_of(&self.config.api_url));
@@ -209,7 +212,7 @@ impl Hub {
         )
     }
 
-    /// The token for a code with which the Hub sent somebody back; `None` for a wrong code.
+    /// Exchanges a code from the Hub's redirect for a token; `None` if the code is wrong.
     pub(crate) async fn token_for(
         &self,
         code: &str,
@@ -268,7 +271,7 @@ mod tests {
     use axum::{Json, Router, http::HeaderMap, routing::get};
     use std::{future::pending, sync::Arc};
 
-    /// It knows one token, and never answers about any other.
+    /// A Hub that knows one token and never answers about any other.
     async fn hub() -> Arc<Hub> {
         let user = async |headers: HeaderMap| {
             if headers[header::AUTHORIZATION] != "token of-ada" {

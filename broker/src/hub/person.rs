@@ -1,6 +1,7 @@
-//! What the Hub's description of a token means here.
+//! What the Hub's description of a token means for the broker.
 //!
-//! In: the answer of `/hub/api/user`. Out: an [`Identity`], or `None` for a token that was made for something else.
+//! In: the response of `/hub/api/user`. Out: an [`Identity`], or `None` if the token was made for
+//! something else.
 
 use super::HubConfig;
 use baton_broker_queue::{Identity, Role};
@@ -14,22 +15,23 @@ pub(super) struct Model {
     admin: bool,
     #[serde(default)]
     groups: Vec<String>,
-    /// What the token may do, of all that its owner may do.
+    /// The permissions of the token, which may be fewer than those of its owner.
     #[serde(default)]
     scopes: Vec<String>,
 }
 
-/// Whom a token of the Hub stands for.
+/// The person of a token of the Hub.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct HubPerson {
     pub(super) identity: Identity,
-    /// The token opens the person's notebook server, too.
+    /// Whether the token also opens the person's notebook server.
     pub(super) has_server: bool,
 }
 
-/// A token that was made for this service is its owner. That of a notebook server, which all code that runs there can
-/// read, stands for the owner's own cells and nothing more, whatever else the owner may do. Any other token is
-/// refused, so that another service cannot come in with what people gave to it.
+/// A token that was made for this service acts as its owner. The token of a notebook server can be
+/// read by all code that runs there, so it acts only on its owner's own cells, whatever else the
+/// owner may do. Any other token is refused, so that another service cannot misuse a token that
+/// people gave to it.
 pub(super) fn hub_person(model: Model, config: &HubConfig) -> Option<HubPerson> {
     if model.kind != "user" || model.name.is_empty() {
         return None;
@@ -63,7 +65,7 @@ fn is_of_own_server(scopes: &[String], name: &str) -> bool {
     scopes.iter().any(own)
 }
 
-/// Whoever is in both groups of a course is staff.
+/// A person in both groups of a course is staff.
 fn courses(groups: &[String], config: &HubConfig) -> BTreeMap<String, Role> {
     let mut courses = BTreeMap::new();
     for group in groups {

@@ -1,4 +1,4 @@
-//! Questions about tokens that never were anybody's here. They may be wrong, and many, and come from one address.
+//! Limits queries about tokens that were never valid here. They may be wrong, many, and from one address.
 
 use std::{
     collections::HashMap,
@@ -7,9 +7,9 @@ use std::{
 };
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, SemaphorePermit};
 
-/// In all.
+/// In total.
 const AT_ONCE: usize = 4;
-/// Of one address. A whole class may have one, and then its people take turns.
+/// For one address. A whole class may share an address; its people then wait for one another.
 const AT_ONCE_OF_ADDRESS: usize = 2;
 
 pub(super) struct Strangers {
@@ -17,7 +17,7 @@ pub(super) struct Strangers {
     of: Mutex<HashMap<Option<IpAddr>, Arc<Semaphore>>>,
 }
 
-/// The right to ask once.
+/// The right to make one query.
 pub(super) struct Permit<'a> {
     of_address: Option<OwnedSemaphorePermit>,
     _of_all: Option<SemaphorePermit<'a>>,
@@ -33,7 +33,7 @@ impl Strangers {
         }
     }
 
-    /// The address first: whoever waits for that takes no room that others could use.
+    /// Waits for the address first: a request that waits for its address takes no room from others.
     pub(super) async fn permit(&self, from: Option<IpAddr>) -> Permit<'_> {
         let mut permit = Permit {
             of_address: None,
@@ -41,7 +41,7 @@ impl Strangers {
             strangers: self,
             from,
         };
-        // Neither is ever closed.
+        // The semaphores are never closed.
         permit.of_address = self.of_address(from).acquire_owned().await.ok();
         permit._of_all = self.all.acquire().await.ok();
         permit
@@ -67,7 +67,7 @@ impl Drop for Permit<'_> {
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
         drop(self.of_address.take());
-        // Whoever waits for it or uses it holds it, too.
+        // Each request that uses it or waits for it also holds it.
         if of
             .get(&self.from)
             .is_some_and(|left| Arc::strong_count(left) == 1)

@@ -1,21 +1,21 @@
-//! Where the broker keeps chunks.
+//! Where chunks are stored: the setting and its addresses.
 
 use std::{fmt, str::FromStr};
 
-/// Where the broker keeps chunks.
+/// Where chunks are stored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub enum ChunkPlace {
-    /// In a folder of its own, and the bytes go through it.
+    /// In the broker's own folder; their bytes go through the broker.
     #[default]
     Folder,
-    /// In a bucket that notebooks and workers reach by themselves.
+    /// In a bucket that notebooks and workers access directly.
     Objects(ObjectAddress),
 }
 
 /// The protocol of an object store.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ObjectKind {
-    /// Amazon's, which many stores speak.
+    /// Amazon's, which many other stores also support.
     S3,
     /// Azure Blob Storage.
     Azure,
@@ -26,7 +26,7 @@ pub enum ObjectKind {
 impl ObjectKind {
     const ALL: [Self; 3] = [Self::S3, Self::Azure, Self::Google];
 
-    /// Of its addresses.
+    /// The scheme of its addresses.
     fn scheme(self) -> &'static str {
         match self {
             Self::S3 => "s3",
@@ -35,7 +35,7 @@ impl ObjectKind {
         }
     }
 
-    /// The beginning of the environment variables that are meant for it.
+    /// The prefix of its environment variables.
     fn variables(self) -> &'static str {
         match self {
             Self::S3 => "AWS_",
@@ -45,11 +45,11 @@ impl ObjectKind {
     }
 }
 
-/// `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`
+/// `s3://BUCKET/PREFIX`, `az://CONTAINER/PREFIX` or `gs://BUCKET/PREFIX`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ObjectAddress {
     pub(crate) kind: ObjectKind,
-    /// Azure's word is container.
+    /// Azure calls it a container.
     pub(crate) bucket: String,
     pub(crate) prefix: String,
 }
@@ -61,12 +61,13 @@ impl ObjectAddress {
     }
 }
 
-/// What the address does not say: endpoint and credentials, by the names of each provider's own environment variables.
+/// Endpoint and credentials, which are not in the address. They have the names of the provider's
+/// own environment variables.
 #[derive(Clone, Default, PartialEq, Eq)]
 pub struct ObjectOptions(Vec<(String, String)>);
 
 impl ObjectOptions {
-    /// Those of the variables that are meant for programs of the providers, too.
+    /// Selects the variables that the providers' own programs also use.
     pub fn of(variables: impl IntoIterator<Item = (String, String)>) -> Self {
         let is_meant = |(name, _): &(String, String)| {
             let mut kinds = ObjectKind::ALL.into_iter();
@@ -82,7 +83,7 @@ impl ObjectOptions {
     }
 }
 
-/// They are secret.
+/// Hides the values, which are secret.
 impl fmt::Debug for ObjectOptions {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         formatter.write_str("ObjectOptions(hidden)")

@@ -1,4 +1,4 @@
-//! Google Cloud Storage. Signed headers fix the length, and let a grant create but not overwrite.
+//! Google Cloud Storage. Signed headers fix the length, and permit a grant to create but not to overwrite.
 
 use super::{
     ObjectsError,
@@ -18,7 +18,7 @@ use reqwest::{
 
 /// <https://cloud.google.com/storage/docs/xml-api/reference-headers#xgoogcontentlengthrange>
 const LENGTH_RANGE: &str = "x-goog-content-length-range";
-/// Of the object that there is; 0: there is none.
+/// The generation of the existing object; 0 means that there must be none.
 const IF_GENERATION: &str = "x-goog-if-generation-match";
 
 pub(super) fn open<'a>(
@@ -28,7 +28,7 @@ pub(super) fn open<'a>(
 ) -> Result<GoogleCloudStorage, ObjectsError> {
     let mut builder = GoogleCloudStorageBuilder::new();
     for (key, value) in options {
-        // What it does not know is for other programs.
+        // The builder knows its own variables. Others are for other programs.
         if let Ok(key) = key.to_ascii_lowercase().parse() {
             builder = builder.with_config(key, value);
         }

@@ -1,10 +1,11 @@
 //! Chunks in an object store.
 //!
-//! The broker signs one request for each chunk that somebody may upload or read ([`Grant`]), and they move the bytes
-//! themselves. It asks the store for the size of an object and reads one only if a reader reports it as damaged.
-//! What differs among stores is in [`provider`] and the modules of the kinds.
+//! The broker signs one request for each chunk that a client may upload or read ([`Grant`]), and
+//! clients move the bytes themselves. The broker asks the store for the sizes of objects. It reads
+//! an object only if a reader reports it as damaged. The differences between stores are in
+//! [`provider`] and the modules of the kinds.
 //!
-//! **Invariant:** nothing here decides who may have a chunk; keys name no person.
+//! **Invariant:** nothing here decides who may have a chunk, and no key contains a person's name.
 
 mod address;
 mod azure;
@@ -27,9 +28,9 @@ use provider::{Provider, Signed};
 use room::Room;
 use std::path::PathBuf;
 
-/// How much of an error is shown; the store's answer is part of it.
+/// The longest error text to show, in characters. It includes the store's response.
 const LONGEST_CAUSE: usize = 400;
-/// Requests to the store at a time, for one request to the broker.
+/// Concurrent requests to the store for one request to the broker.
 const PARALLEL: usize = 16;
 
 #[derive(Debug, thiserror::Error)]
@@ -48,14 +49,14 @@ pub(crate) enum ObjectsError {
     Emulator,
     #[error("The object store gives no key with which the broker could sign: {0}")]
     Key(String),
-    /// Shown without the layers above its cause, which repeat it.
+    /// Shows only the innermost cause, because each layer above it repeats the text.
     #[error("The object store does not work: {}", cause_of(.0))]
     Store(object_store::Error),
     #[error("The object store's credentials cannot be used to sign requests")]
     Sign,
     #[error("The object store does not have what was written")]
     Lost,
-    /// Of what notebooks and workers do.
+    /// An error that notebooks and workers would also get.
     #[error(transparent)]
     Client(#[from] LinkError),
 }
@@ -82,10 +83,10 @@ pub(crate) struct Objects {
     pub(crate) room: Room,
 }
 
-/// Writes, reads, lists and deletes an object at this address, as notebooks, workers and the broker do.
+/// Checks an object store: writes, reads, lists and deletes an object, as notebooks, workers and the broker do.
 ///
 /// # Errors
-/// When the store could not be used: a [`LinkError`] if notebooks and workers could not.
+/// Returns an error if the store cannot be used: a [`LinkError`] if notebooks and workers cannot use it.
 pub async fn check_objects(
     address: &ObjectAddress,
     options: &ObjectOptions,
@@ -93,15 +94,15 @@ pub async fn check_objects(
 ) -> anyhow::Result<()> {
     let objects = Objects::open(address, options, ca_file, u64::MAX)?;
     match objects.check().await {
-        // As a notebook gets it.
+        // The same error as a notebook would get.
         Err(ObjectsError::Client(error)) => Err(error.into()),
         checked => Ok(checked?),
     }
 }
 
-/// What lies in the bucket.
+/// An object in the bucket.
 pub(crate) struct Listed {
-    /// `None`: it has no name of a chunk.
+    /// `None` if its name is not that of a chunk.
     pub(crate) row: Option<ObjectRow>,
     pub(crate) path: Path,
     pub(crate) modified_ms: i64,
@@ -123,7 +124,7 @@ impl Objects {
         })
     }
 
-    /// Writes, reads, lists and deletes an object: with grants what notebooks and workers do.
+    /// Writes, reads, lists and deletes an object. Uses grants where notebooks and workers do.
     pub(crate) async fn check(&self) -> Result<(), ObjectsError> {
         let bytes = Bytes::from_static(b"Baton checks that this store works.");
         let row = ObjectRow {
@@ -145,12 +146,12 @@ impl Objects {
         }
     }
 
-    /// Whether a grant to upload fixes the length, so that the store refuses a larger object.
+    /// Whether an upload grant fixes the length, so that the store refuses a larger object.
     pub(crate) fn fixes_length(&self) -> bool {
         self.provider.fixes_length()
     }
 
-    /// Lets whoever has it upload so many bytes, once.
+    /// A grant to upload this many bytes, once.
     pub(crate) async fn upload_grant(&self, to: &ObjectRow) -> Result<Grant, ObjectsError> {
         let signed = self.provider.sign_upload(&self.path(to), to.bytes).await?;
         Ok(grant(to, signed))
@@ -164,7 +165,8 @@ impl Objects {
         Ok(grant(of, signed))
     }
 
-    /// In the same order. Some kinds of credentials ask their provider for each signature.
+    /// Signs several grants, in the same order. Some kinds of credentials need a request to their
+    /// provider for each.
     pub(crate) async fn upload_grants(
         &self,
         to: Vec<ObjectRow>,
@@ -174,7 +176,7 @@ impl Objects {
         signing.try_collect().await
     }
 
-    /// As [`Self::upload_grants`].
+    /// Like [`Self::upload_grants`].
     pub(crate) async fn download_grants(
         &self,
         of: Vec<ObjectRow>,
@@ -184,7 +186,7 @@ impl Objects {
         signing.try_collect().await
     }
 
-    /// Those of the objects that are there, with their sizes.
+    /// The size of each object; `None` if it does not exist.
     pub(crate) async fn sizes(
         &self,
         rows: Vec<ObjectRow>,
@@ -201,13 +203,13 @@ impl Objects {
             .await
     }
 
-    /// Whether the object is there and has the bytes that its chunk is named for.
+    /// Whether the object exists and its bytes have the hash of its chunk.
     pub(crate) async fn is_sound(&self, row: &ObjectRow) -> Result<bool, ObjectsError> {
         let object = match self.provider.store().get(&self.path(row)).await {
             Err(object_store::Error::NotFound { .. }) => return Ok(false),
             object => object?,
         };
-        // It is not read if it is larger than a chunk.
+        // An object of another size is not read, because it may be huge.
         if object.meta.size != row.bytes {
             return Ok(false);
         }
@@ -216,7 +218,7 @@ impl Objects {
         Ok(hash.is_ok_and(|hash| hash == row.hash))
     }
 
-    /// Returns how many were not deleted, which the next look at the bucket finds.
+    /// Returns how many could not be deleted. The next listing of the bucket finds these.
     pub(crate) async fn delete(&self, rows: Vec<ObjectRow>) -> usize {
         let paths: Vec<Path> = rows.iter().map(|row| self.path(row)).collect();
         self.delete_paths(paths).await
@@ -237,7 +239,7 @@ impl Objects {
             .await
     }
 
-    /// All that lies below the prefix, a page at a time.
+    /// All objects below the prefix. They are listed in pages.
     pub(crate) fn list(&self) -> BoxStream<'_, Result<Listed, ObjectsError>> {
         let listed = |meta: ObjectMeta| Listed {
             row: named(&meta),

@@ -1,7 +1,7 @@
-//! What differs among the kinds of object stores: how the broker signs a grant, and what the store then enforces.
+//! The differences between object stores: how the broker signs a grant, and what the store then enforces.
 //!
-//! Every kind refuses a second upload to the same key, requests of another kind, other keys and expired grants. Not every
-//! kind can fix the length of an upload ([`Provider::fixes_length`]).
+//! Every store refuses a second upload to the same key, other methods, other keys and expired
+//! grants. Not every store can fix the length of an upload ([`Provider::fixes_length`]).
 
 use super::address::{ObjectAddress, ObjectKind, ObjectOptions};
 use super::{ObjectsError, azure::Azure, google, s3};
@@ -15,27 +15,27 @@ use object_store::{
 use reqwest::Url;
 use std::{path::PathBuf, time::Duration};
 
-/// How long a grant is good for. Shorter than the shortest time after which a sweep may delete what it is for.
+/// How long a grant is valid. This is shorter than the shortest term after which a sweep may delete its object.
 pub(super) const GRANT_LIFETIME: Duration = Duration::from_secs(300);
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the store may take for one request of the broker. Whoever waits for it asks again.
+/// The time limit for one request of the broker to the store. Its caller retries.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// An address, and the headers that a request to it must have.
+/// A URL, and the headers that a request to it must have.
 pub(super) struct Signed {
     pub(super) url: Url,
     pub(super) headers: Vec<(String, String)>,
 }
 
 pub(super) trait Provider: Send + Sync {
-    /// For the requests of the broker itself.
+    /// The store, for the broker's own requests.
     fn store(&self) -> &dyn ObjectStore;
 
-    /// Whether the store refuses an upload with another length than its grant's. Where it does not, the broker looks
-    /// for such uploads itself, and bounds how many may be under way.
+    /// Whether the store refuses an upload whose length differs from its grant's. If not, the
+    /// broker looks for such uploads itself, and limits the number of pending uploads.
     fn fixes_length(&self) -> bool;
 
-    /// Lets whoever has it upload so many bytes, once.
+    /// Signs a request to upload this many bytes, once.
     fn sign_upload<'a>(
         &'a self,
         path: &'a Path,
@@ -67,7 +67,7 @@ pub(super) fn retry() -> RetryConfig {
     }
 }
 
-/// The store's certificate is checked as everything else in Baton is.
+/// Creates HTTP clients that check the store's certificate as everywhere else in Baton.
 #[derive(Debug)]
 pub(super) struct Connector {
     pub(super) ca_file: Option<PathBuf>,

@@ -1,7 +1,7 @@
-//! How much of the object store is used, without a question to the database for every upload.
+//! How much of the object store is used, without a query of the database for every upload.
 //!
-//! **Invariant:** it is never thought to be less than what somebody holds or may upload. A number from the database
-//! counts together with what was reserved while the database was asked.
+//! **Invariant:** the number is never below what accounts hold or may upload. What was reserved
+//! while the database was queried is added to its answer.
 
 use baton_broker_store::{Store, StoreError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -13,15 +13,15 @@ pub(crate) struct Room {
 
 #[derive(Default)]
 struct Used {
-    /// By the rows, at least.
+    /// At least the sum of all rows.
     counted: u64,
-    /// Whose rows may not be written yet.
+    /// Reservations whose rows may not be written yet.
     reserved: u64,
-    /// Of all reservations that have ended.
+    /// The sum of all reservations that have ended.
     ended: u64,
 }
 
-/// Room for objects until their rows are written.
+/// Reserves room for objects until their rows are written.
 pub(crate) struct Reservation<'a> {
     room: &'a Room,
     bytes: u64,
@@ -35,17 +35,17 @@ impl Room {
         }
     }
 
-    /// What the rows say, which may be less than before.
+    /// Counts the rows again. The result may be smaller than before.
     pub(crate) async fn count(&self, store: &Store) -> Result<(), StoreError> {
         let ended_before = self.used().ended;
         let counted = store.bytes_of_objects().await?;
         let mut used = self.used();
-        // Their rows may have been written before or after the question.
+        // The rows of reservations that ended meanwhile may or may not be in the count.
         used.counted = counted + (used.ended - ended_before);
         Ok(())
     }
 
-    /// `None`: so much does not fit.
+    /// Returns `None` if there is not enough room.
     pub(crate) async fn reserve(
         &self,
         store: &Store,
@@ -54,7 +54,7 @@ impl Room {
         if let Some(reservation) = self.take(bytes) {
             return Ok(Some(reservation));
         }
-        // Some of it may have been deleted, or never have been uploaded.
+        // Objects may have been deleted, or never uploaded.
         self.count(store).await?;
         Ok(self.take(bytes))
     }

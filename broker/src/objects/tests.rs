@@ -6,7 +6,7 @@ use baton_object_store_tests::Server;
 use jiff::Timestamp;
 use reqwest::Method;
 
-/// A real store refuses a grant that was signed longer ago than its lifetime.
+/// A real store refuses a grant after its lifetime.
 #[tokio::test]
 async fn a_grant_expires() {
     drop(rustls::crypto::ring::default_provider().install_default());

@@ -1,9 +1,9 @@
-//! Runs a command of a pool: never through a shell, with a time limit, and without the broker's secrets.
+//! Runs a pool's commands: never through a shell, with a time limit, and without the broker's secrets.
 
 use std::{process::Stdio, time::Duration};
 use tokio::{process::Command, time::timeout};
 
-/// What a command of a batch system may need of the broker's environment; nothing of Baton's or of a database's.
+/// Variables that the commands of a batch system may need. None belongs to Baton or to a database.
 const INHERITED: [&str; 10] = [
     "PATH",
     "HOME",
@@ -19,20 +19,20 @@ const INHERITED: [&str; 10] = [
 /// How the commands of a pool are run.
 #[derive(Debug, Clone)]
 pub(crate) struct Terms {
-    /// How long one may take.
+    /// The time limit of one command.
     pub(crate) limit: Duration,
-    /// Further variables that they see.
+    /// Further variables that they get.
     pub(crate) environment: Vec<String>,
 }
 
-/// Of what a command says, in characters.
+/// The longest error text that is kept, in characters.
 const LONGEST_WORDS: usize = 500;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Said {
     pub(crate) succeeded: bool,
     pub(crate) output: String,
-    /// Its error output, or how it ended, on one line.
+    /// The error output on one line, or else the exit status.
     pub(crate) words: String,
 }
 
@@ -47,7 +47,7 @@ pub(crate) enum CommandError {
     Slow { program: String, after: Duration },
 }
 
-/// `arguments`: the program first.
+/// Runs `arguments`, whose first element is the program.
 pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, CommandError> {
     let (program, rest) = arguments
         .split_first()
@@ -56,7 +56,7 @@ pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, Com
         .into_iter()
         .chain(terms.environment.iter().map(String::as_str))
         .filter_map(|name| Some((name, std::env::var_os(name)?)));
-    // Slurm writes what a job prints into a file there.
+    // Slurm writes the output of jobs into a file in the current folder.
     let folder = std::env::var_os("HOME").unwrap_or_else(|| "/".into());
     let mut command = Command::new(program);
     command
@@ -98,18 +98,19 @@ pub(crate) async fn run(arguments: &[String], terms: &Terms) -> Result<Said, Com
     })
 }
 
-/// What a batch system says of a job.
+/// The state of a job in the batch system.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum JobState {
     Pending,
     Running,
-    /// It has ended, or the batch system knows it no more.
+    /// The job has ended, or the batch system no longer knows it.
     Gone,
     /// The batch system did not answer.
     Unknown,
 }
 
-/// The first word of the answer decides. A job that is forgotten is said so by an error in Slurm, by nothing elsewhere.
+/// The first word of the output decides. For a forgotten job, Slurm prints an error, and other
+/// systems nothing.
 pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
     const PENDING: [&str; 14] = [
         "PENDING",
@@ -134,7 +135,7 @@ pub(crate) fn job_state(said: &Result<Said, CommandError>) -> JobState {
         "CG",
         "STAGE_OUT",
         "E",
-        // Of Grid Engine: restarted, and being deleted.
+        // In Grid Engine: restarted, and being deleted.
         "RR",
         "DR",
     ];

@@ -1,7 +1,8 @@
-//! Pools whose workers something else starts, such as an autoscaler that reads how many there should be.
+//! Pools whose workers are started by something else, such as an autoscaler that reads the desired number.
 //!
-//! In: workers that join. Out: a token for each, which is this worker and nothing more, and the number of workers that
-//! are missing. A worker that joins becomes a life like any other, so placing cells, estimates and pages are the same.
+//! In: workers that join. Out: a token for each, valid only for this worker, and the number of
+//! missing workers. A worker that has joined becomes a life like any other, so it is treated alike
+//! in placing, estimates and pages.
 //!
 //! **Invariant:** nothing here starts or ends a worker.
 
@@ -17,17 +18,18 @@ use baton_broker_store::{PoolWorkerRow, StoreError};
 use baton_protocol::api::{JoinPool, Joined};
 use std::time::Duration;
 
-/// A worker that has joined runs already, so it connects soon.
+/// A worker that has joined is already running, so it connects soon.
 const CONNECTS_WITHIN: Duration = Duration::from_secs(120);
-/// A worker that has not connected for that long is taken for dead. What joined it again gets another token.
+/// How long a worker may be disconnected before it is considered dead. If it is started again, it
+/// gets another token.
 const LOST_AFTER: Duration = Duration::from_secs(30 * 60);
-/// The same for one that has said that it leaves: it may have to send results home over a bad network.
+/// The same for a worker that is leaving: it may still have to send results over a bad network.
 const LEFT_AFTER: Duration = Duration::from_secs(60);
-/// Workers that join and die make rows.
+/// Limits the rows of workers that join and die.
 const MOST_LIVES: usize = 16;
 
 impl Runner {
-    /// Gives a worker its name and its token.
+    /// Gives a worker a name and a token.
     pub(super) async fn join(
         &self,
         settings: &PoolSettings,
@@ -48,7 +50,7 @@ impl Runner {
             return Ok(Err(refusal));
         }
         let token = tokens::random();
-        // The one that waited longest has come.
+        // Among the wanted workers, this counts as the one that was requested first.
         let asked_ms = match pool.asked_ms.is_empty() {
             true => unix_ms(),
             false => pool.asked_ms.remove(0),
@@ -82,7 +84,8 @@ impl Runner {
         Ok(Ok(joined))
     }
 
-    /// Two workers have different names, so one that joins again was started anew. What had connected may come back.
+    /// Names of machines are unique, so if one joins again, it was started anew. If its former
+    /// worker has never connected, that one is ended. A worker that has connected may reconnect.
     async fn end_former(
         &self,
         settings: &PoolSettings,
@@ -102,7 +105,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Ends the lives of workers that are gone. Nothing else tells that they are.
+    /// Ends the lives of workers that are gone. Nothing else reports their end.
     pub(super) async fn check_joined(
         &self,
         settings: &PoolSettings,
@@ -132,7 +135,7 @@ impl Runner {
 }
 
 impl Known {
-    /// Notes how many workers are missing, and since when.
+    /// Records how many workers are missing, and since when.
     pub(super) fn ask(&mut self, settings: &PoolSettings, wanted: u32) {
         let up = self.up();
         self.wanted = match is_paused(&self.row) {
@@ -159,7 +162,7 @@ impl Known {
         }
     }
 
-    /// Those that are gone or leave do not count, so another may come in their place.
+    /// Workers that are gone or leaving do not count, so others may replace them.
     fn is_full(&self, settings: &PoolSettings) -> bool {
         let most = settings.terms.max as usize;
         let is_there = |life: &&Life| {
@@ -171,7 +174,7 @@ impl Known {
     }
 }
 
-/// As Kubernetes and batch systems name things; it is shown on pages and in logs.
+/// A name as in Kubernetes and batch systems. It is shown on pages and in logs.
 fn is_name(called: &str) -> bool {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
     (1..=253).contains(&called.len()) && called.chars().all(plain)

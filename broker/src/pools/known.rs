@@ -1,4 +1,4 @@
-//! What the runner knows of each pool and of each worker that was asked for.
+//! What the runner knows about each pool and about each worker that was requested.
 
 use super::{PoolSettings, command::JobState};
 use crate::words;
@@ -14,17 +14,17 @@ use baton_scheduling::{
 use std::time::Duration;
 use tokio::time::Instant;
 
-/// One life of a worker, with what need not outlive the broker.
+/// One worker of a pool, from its request to its end. Only `row` outlives the broker.
 pub(super) struct Life {
     pub(super) row: PoolWorkerRow,
     pub(super) state: JobState,
     pub(super) checked: Option<Instant>,
-    /// Since when its job runs without a worker that is connected.
+    /// Since when the worker has been missing: its job runs, but it is not connected.
     pub(super) missing_since: Option<Instant>,
-    /// It had come, and has been missing for so long that another one may be asked for.
+    /// It was connected and has been missing for so long that another worker may replace it.
     pub(super) lost: bool,
     pub(super) failing: Option<(Instant, String)>,
-    /// Whether that has counted as a failure of its pool.
+    /// Whether its failure has been counted for the pool.
     pub(super) failure_counted: bool,
     pub(super) draining: bool,
     pub(super) connected: bool,
@@ -34,16 +34,16 @@ pub(super) struct Life {
 pub(super) struct Known {
     pub(super) row: PoolRow,
     pub(super) lives: Vec<Life>,
-    /// How long starts took, the last ones.
+    /// How long the last starts took.
     pub(super) starts_ms: Vec<u64>,
     pub(super) wanted: u32,
-    /// Since when each worker is wanted that something else is to start and that has not joined.
+    /// For external pools: since when each worker is wanted that has not joined.
     pub(super) asked_ms: Vec<i64>,
-    /// Why nobody may be starting them.
+    /// Why the wanted workers may never start.
     pub(super) late: Option<String>,
 }
 
-/// After so many starts in a row that failed.
+/// Whether too many starts in a row have failed.
 pub(super) fn is_paused(row: &PoolRow) -> bool {
     row.failures >= pools::MOST_FAILURES
 }
@@ -64,7 +64,7 @@ impl Life {
         }
     }
 
-    /// Its worker connected then. Returns how long its start took, the first time.
+    /// Records when the worker first connected. Returns how long its start took, if this is the first time.
     pub(super) fn comes(&mut self, settings: &PoolSettings, at_ms: i64) -> Option<u64> {
         if self.row.connected_ms.is_some() {
             return None;
@@ -80,18 +80,19 @@ impl Life {
         Some(took_ms)
     }
 
-    /// Whether nothing of it has been seen for that long.
+    /// Whether it has been missing for at least this time.
     pub(super) fn is_late(&mut self, limit: Duration) -> bool {
         let since = *self.missing_since.get_or_insert_with(Instant::now);
         since.elapsed() >= limit
     }
 
-    /// One whose job the batch system starts again is not: when it will come is not known by other starts.
+    /// Whether it has never connected. A job that the batch system restarts does not count: earlier
+    /// starts do not show how long a restart takes.
     pub(super) fn is_pending(&self) -> bool {
         self.row.connected_ms.is_none()
     }
 
-    /// It takes cells, or has been missing for a moment only.
+    /// Whether it can take cells, or has been missing only for a short time.
     pub(super) fn is_up(&self) -> bool {
         let is_missed = self.row.connected_ms.is_some() && self.state != JobState::Pending;
         !self.draining && (self.connected || is_missed && !self.lost)
@@ -114,19 +115,19 @@ impl Known {
         small(joining.count() + self.asked_ms.len())
     }
 
-    /// Connected ones that take no more cells, and whose machines are not free yet.
+    /// Connected workers that take no more cells but still occupy their machines.
     fn leaving(&self) -> u32 {
         let leaves = |life: &&Life| life.connected && (life.draining || life.failure_counted);
         small(self.lives.iter().filter(leaves).count())
     }
 
-    /// After how long without a cell its workers leave.
+    /// How long a worker may be idle before it leaves.
     pub(super) fn idle_ms(&self, settings: &PoolSettings) -> Option<u64> {
         let usual = self.usual().map(|usual| usual.middle_ms);
         Some(pools::idle_ms(settings.idle_ms?, usual))
     }
 
-    /// Whether the next worker does not leave when it is idle.
+    /// Whether the next worker stays when it is idle.
     pub(super) fn keeps_the_next(&self, settings: &PoolSettings) -> bool {
         let kept = self.lives.iter().filter(|life| life.row.kept).count();
         kept < settings.terms.min as usize
@@ -146,15 +147,14 @@ impl Known {
         }
     }
 
-    /// How long a start takes: the middle of those that are known, and four of five of them.
-    /// How long nearly every start takes; where none is known, as long as it may.
+    /// How long most starts take at most. If none is known, the limit for a start.
     pub(super) fn start_ms(&self, limit: Duration) -> i64 {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let start_ms = self.usual().map_or(limit_ms, |usual| usual.upper_ms);
         i64::try_from(start_ms).unwrap_or(i64::MAX)
     }
 
-    /// The same, and how sure it is.
+    /// How long a start takes: the median of the known ones, and a range for four of five.
     pub(super) fn usual(&self) -> Option<Estimate> {
         let mut sorted = self.starts_ms.clone();
         sorted.sort_unstable();
@@ -193,7 +193,7 @@ impl Known {
     }
 }
 
-/// The end of one worker is no part of what the pool offers.
+/// Removes the time at which this worker leaves, which is not a property of the pool.
 pub(super) fn without_end(offer: &Offer) -> Offer {
     let mut offer = offer.clone();
     offer.machine.leaves_at_ms = None;

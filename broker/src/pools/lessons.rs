@@ -8,17 +8,17 @@ use baton_scheduling::pools::{self, Floor, Kind, Lesson};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
-/// What a course's people do changes slowly.
+/// The behaviour of a course changes slowly, so the result is cached.
 const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
-/// How many slots the people of a course need, as it was counted last.
+/// The slots that the people of a course need, as last computed.
 #[derive(Default)]
 pub(crate) struct Lessons {
     slots: HashMap<(String, u32), (Instant, u32)>,
 }
 
 impl Lessons {
-    /// What the lessons ask of each pool.
+    /// How many workers the lessons need from each pool.
     pub(super) async fn floors(
         &mut self,
         store: &Store,
@@ -80,7 +80,7 @@ impl Lessons {
     }
 }
 
-/// Which workers stay for the lessons: as many as their pools' floors say, those that were asked for first.
+/// Which workers stay for the lessons: as many as the floor of their pool, in the order of their requests.
 pub(super) fn stays(pools: &[Known], floors: &[Floor]) -> HashMap<String, i64> {
     let mut stays = HashMap::new();
     for (pool, floor) in pools.iter().zip(floors) {

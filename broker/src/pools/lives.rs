@@ -1,4 +1,4 @@
-//! The lives of workers: asked for, come, seen no more, ended.
+//! The lives of pool workers: requested, connected, missing, ended.
 
 use super::{
     Commands, PoolSettings, Provider, Runner,
@@ -13,11 +13,11 @@ use baton_broker_store::{PoolWorkerRow, StoreError};
 use std::{collections::HashMap, time::Duration};
 use tokio::time::Instant;
 
-/// How long sessions may fail to start on a worker of a pool before it is ended.
+/// For how long a pool worker may fail to start sessions before it is ended.
 const FAILING_LIMIT: Duration = Duration::from_secs(60);
 
 impl Runner {
-    /// Notes which workers have come.
+    /// Records which workers are connected.
     pub(super) async fn see(
         &self,
         pools: &mut [Known],
@@ -76,7 +76,8 @@ impl Runner {
                         orders::cancel(settings, commands, pool, &name).await;
                         self.end(settings, pool, &name, Some(why)).await?;
                     }
-                    // It leaves by itself when it is idle. Until then another one takes its place.
+                    // The broker cannot end it. It leaves when it is idle, and another worker
+                    // replaces it until then.
                     Provider::External(_) => self.failed(settings, pool, why).await?,
                 }
             }
@@ -84,7 +85,7 @@ impl Runner {
         Ok(())
     }
 
-    /// Asks the batch systems for the jobs whose workers are not connected.
+    /// Asks the batch systems about jobs whose workers are not connected.
     pub(super) async fn check_jobs(&self, pools: &mut [Known]) -> Result<(), StoreError> {
         for (settings, pool) in self.settings.iter().zip(&mut *pools) {
             let Provider::Command(commands) = &settings.provider else {
@@ -106,7 +107,7 @@ impl Runner {
                 }
                 life.checked = Some(Instant::now());
                 let Some(job) = life.row.job.clone() else {
-                    // The broker ended while it asked for this worker: nobody knows whether its job exists.
+                    // The broker ended while it submitted this job, so it is unknown whether the job exists.
                     if life.is_late(settings.start_limit) {
                         self.end(settings, pool, &name, None).await?;
                     }
@@ -122,11 +123,11 @@ impl Runner {
                         settings.name,
                         answer_of(&said)
                     );
-                    // It is likely to answer for no other job, either.
+                    // It probably will not answer about other jobs either.
                     break;
                 }
                 life.state = state;
-                // The batch system knows how its job ended, so a worker that came before that end has been noted.
+                // If the worker connected before its job ended, that has been recorded by now.
                 let took_ms = self.came_unseen(settings, life).await?;
                 pool.starts_ms.extend(took_ms);
                 let never_came = life.row.connected_ms.is_none();
@@ -144,7 +145,7 @@ impl Runner {
                     }
                     JobState::Pending => {
                         life.missing_since = None;
-                        // A job that was requeued starts another process.
+                        // A requeued job starts a new process.
                         life.draining = false;
                         life.expected_ms = expected(commands, &values).await;
                     }
@@ -167,7 +168,8 @@ impl Runner {
         Ok(())
     }
 
-    /// Between two looks a worker may have come and left. Returns how long its start took, the first time.
+    /// A worker may connect and leave between two rounds. Returns how long its start took, if this
+    /// is the first time.
     pub(super) async fn came_unseen(
         &self,
         settings: &PoolSettings,
@@ -238,7 +240,8 @@ impl Runner {
         }
     }
 
-    /// Its token opens nothing any more. `failed`: why it never came, or came and could not work.
+    /// Ends a life: its token becomes invalid. `failed` says why the worker never connected or
+    /// could not work.
     pub(super) async fn end(
         &self,
         settings: &PoolSettings,
@@ -287,7 +290,7 @@ impl Runner {
     }
 }
 
-/// Of a worker that nobody has had.
+/// A name that no worker has had.
 pub(super) fn new_name(settings: &PoolSettings) -> String {
     let number = uuid::Uuid::new_v4().simple().to_string();
     format!("{}-{}", settings.name, &number[..8])

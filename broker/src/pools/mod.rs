@@ -1,13 +1,15 @@
-//! Pools: batch systems that give workers, and workers that something else starts.
+//! Pools: sources of workers. Most are batch systems; workers of external pools are started by
+//! something else.
 //!
-//! In: what the engine knows of waiting cells and of workers, and what the batch systems say. Out: jobs in the batch
-//! systems, each of which starts one worker with a token of its own; for an external pool, the number of workers that
-//! it should have, and a token for each worker that joins. [`baton_scheduling::pools`] decides how many.
+//! In: what the engine knows about waiting cells and workers, and answers of batch systems. Out:
+//! jobs in the batch systems, which each start one worker with its own token. For an external pool:
+//! the desired number of workers, and a token for each worker that joins.
+//! [`baton_scheduling::pools`] computes the numbers.
 //!
-//! Each worker that is asked for is a row in the store before its job exists, so a broker that was killed finds its
-//! workers again by the ids of their jobs. Only the leader runs pools.
+//! Each requested worker has a row in the store before its job exists. So a broker that was killed
+//! finds its workers again by the ids of their jobs. Only the leader runs pools.
 //!
-//! **Invariant:** the broker ends no worker that has come, unless sessions do not start there.
+//! **Invariant:** the broker ends no worker that has connected, unless it fails to start sessions.
 
 mod command;
 mod external;
@@ -31,11 +33,11 @@ use settings::{Commands, Provider};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
 
-/// What people and workers ask of a pool.
+/// A request of a person or a worker to a pool.
 pub(crate) enum Request {
     Resume(String, oneshot::Sender<Option<Pool>>),
     Test(String, oneshot::Sender<Option<PoolTest>>),
-    /// A worker asks for a token of its own.
+    /// A worker requests its own token.
     Join(
         String,
         JoinPool,
@@ -43,11 +45,11 @@ pub(crate) enum Request {
     ),
 }
 
-/// For pages and the API.
+/// Access to the pools for pages and the API.
 #[derive(Clone)]
 pub(crate) struct Pools {
     pub(crate) names: Arc<[String]>,
-    /// Empty until it is known how many workers each pool should have.
+    /// Empty until the desired number of workers is known for each pool.
     pub(crate) status: watch::Receiver<Arc<Vec<Pool>>>,
     pub(crate) requests: mpsc::Sender<Request>,
 }

@@ -1,4 +1,4 @@
-//! The commands of a pool: what they are for one worker, and what their answers mean.
+//! The commands of a pool: their arguments for one worker, and the meaning of their output.
 
 use super::{
     Commands, PoolSettings,
@@ -11,7 +11,7 @@ use baton_broker_queue::courses;
 use baton_protocol::api::{PoolCommand, PoolTest};
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
-/// How a worker with this name is asked for.
+/// The command that submits a worker with this name.
 pub(super) fn submit_arguments(
     address: &str,
     (settings, commands): (&PoolSettings, &Commands),
@@ -58,7 +58,7 @@ pub(super) fn submit_arguments(
     commands.submit.arguments(&values, &worker)
 }
 
-/// Ends the job of a worker.
+/// Cancels the job of a worker.
 pub(super) async fn cancel(settings: &PoolSettings, commands: &Commands, pool: &Known, name: &str) {
     let life = pool.lives.iter().find(|life| life.row.name == name);
     let Some(job) = life.and_then(|life| life.row.job.clone()) else {
@@ -75,7 +75,7 @@ pub(super) async fn cancel(settings: &PoolSettings, commands: &Commands, pool: &
     }
 }
 
-/// What would be run, and whether it can be.
+/// The commands that would be run, and whether each program exists.
 pub(super) fn test(
     address: &str,
     folder: &Path,
@@ -115,12 +115,13 @@ pub(super) fn test(
     }
 }
 
-/// `sbatch --parsable` prints `ID` or `ID;CLUSTER`; others end a sentence with it, or print it alone.
+/// Reads the id of a job. `sbatch --parsable` prints `ID` or `ID;CLUSTER`. Other commands print it
+/// at the end of a sentence, or alone.
 pub(super) fn job_id(output: &str) -> Option<String> {
     let line = output.lines().last()?;
     let line = line.split(';').next()?.trim();
     let word = line.split_whitespace().last()?;
-    // It is given to other commands, which must not take it for an option.
+    // The id is an argument of other commands, which must not read it as an option.
     let is_id = word.starts_with(char::is_alphanumeric) && word.len() <= 200;
     is_id.then(|| word.to_owned())
 }
@@ -136,7 +137,7 @@ pub(super) fn answer_of(said: &Result<Said, CommandError>) -> String {
     }
 }
 
-/// When the batch system expects a job to begin, if it says so.
+/// When the batch system expects the job to start, if it knows.
 pub(super) async fn expected(commands: &Commands, values: &[(&str, &str)]) -> Option<i64> {
     let template = commands.expected.as_ref()?;
     let said = command::run(&template.arguments(values, &[]), &commands.terms).await;
@@ -149,7 +150,7 @@ fn own_program() -> String {
     program.map_or_else(|_| "baton".to_owned(), |path| path.display().to_string())
 }
 
-/// Why a program cannot be run.
+/// Why a program cannot be run; `None` if it can.
 fn problem(program: &str) -> Option<String> {
     let runs = |path: &Path| {
         path.metadata()

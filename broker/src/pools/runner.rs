@@ -1,4 +1,4 @@
-//! Does what the pools need, and keeps what is known of them.
+//! The task that runs all pools.
 
 use super::{
     Commands, PoolSettings, Provider, Request,
@@ -31,10 +31,10 @@ pub(crate) struct Runner {
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) status: watch::Sender<Arc<Vec<Pool>>>,
     pub(crate) requests: mpsc::Receiver<Request>,
-    /// Where workers reach this broker, unless a pool says otherwise.
+    /// The address at which workers reach this broker, unless a pool has its own.
     pub(crate) address: String,
     pub(crate) token_folder: PathBuf,
-    /// A worker that had come and is missing for so long counts no more, although the batch system may not have noticed
+    /// After this time, a missing worker no longer counts, even if the batch system has not noticed
     /// that its machine is dead.
     pub(crate) lost_after: Duration,
     pub(crate) lessons: Lessons,
@@ -126,7 +126,7 @@ impl Runner {
         Ok(pools)
     }
 
-    /// `None` while the engine loads its state.
+    /// Returns `None` while the engine loads its state.
     async fn look(&self, pools: &[Known]) -> Option<PoolsPresent> {
         let settings = self.settings.iter();
         let states = settings.zip(pools).map(|(settings, pool)| PoolState {
@@ -215,7 +215,7 @@ impl Runner {
                     }
                     None => None,
                 };
-                // Who asked may be gone.
+                // The caller may be gone.
                 drop(answer.send(resumed));
             }
             Request::Test(name, answer) => {

@@ -1,4 +1,4 @@
-//! What the settings say of pools: `[[pool]]`.
+//! The settings of pools: `[[pool]]`.
 
 use super::{command, template::Template, tokens};
 use anyhow::{Context, bail};
@@ -6,18 +6,18 @@ use baton_broker_queue::courses::milliseconds;
 use baton_scheduling::pools::Terms;
 use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
 
-/// Slurm's commands are the defaults.
-/// The signal before the end goes to the job's shell alone, so the worker takes its place.
-/// A job that Slurm started again by itself would come later than a new one, which is asked for only if it is needed.
+/// The default commands are Slurm's. The signal before the end goes only to the job's shell, so the
+/// worker replaces that with `exec`. `--no-requeue`: a job that Slurm restarted by itself would
+/// come later than a new one, which the broker requests only if it is needed.
 const SUBMIT: &str = "sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:TERM@120 \
                       --wrap \"exec {command}\"";
 const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
 const LONGEST_NAME: usize = 40;
-/// As a time after which idle workers leave.
+/// A value of `idle`: idle workers do not leave.
 const NEVER: &str = "never";
-/// A token that can be guessed lets everybody be a worker, which receives the cells of all people.
+/// If someone guesses the token, they can join as a worker, which receives the cells of all people.
 const SHORTEST_TOKEN: usize = 20;
 
 /// A source of workers.
@@ -25,20 +25,20 @@ const SHORTEST_TOKEN: usize = 20;
 pub struct PoolSettings {
     pub(crate) name: String,
     pub(crate) terms: Terms,
-    /// `None`: they never leave because they are idle.
+    /// After what time an idle worker leaves; `None` if it stays.
     pub(crate) idle_ms: Option<u64>,
-    /// `None`: they may stay.
+    /// `None` if workers may stay without a limit.
     pub(crate) walltime: Option<Duration>,
-    /// How long a worker whose job runs may take to connect.
+    /// How long a worker may take to connect after its job has started.
     pub(crate) start_limit: Duration,
     pub(crate) provider: Provider,
 }
 
-/// Who starts the workers.
+/// What starts the workers.
 #[derive(Debug, Clone)]
 pub(crate) enum Provider {
     Command(Box<Commands>),
-    /// Something else, which reads how many there should be.
+    /// Something else, which reads the desired number.
     External(External),
 }
 
@@ -50,20 +50,21 @@ pub(crate) struct Commands {
     pub(crate) status: Template,
     pub(crate) cancel: Template,
     pub(crate) expected: Option<Template>,
-    /// How a worker is started, without the options that the broker adds.
+    /// The command that starts a worker, without the options that the broker adds.
     pub(crate) worker: Option<Template>,
-    /// Where its workers reach the broker; `None`: where the broker listens.
+    /// The address at which its workers reach the broker; `None` for the address at which it listens.
     pub(crate) broker: Option<String>,
-    /// Where tokens of workers are kept, for the machines of the pool to read; `None`: `pools` in the state folder.
+    /// A folder for the tokens of workers, which the machines of the pool can read; `None` for
+    /// `pools` in the state folder.
     pub(crate) token_folder: Option<PathBuf>,
-    /// How often the batch system is asked for a job.
+    /// How often the broker asks about a job.
     pub(crate) check: Duration,
     pub(crate) terms: command::Terms,
 }
 
 #[derive(Debug, Clone)]
 pub(crate) struct External {
-    /// Holds the token with which workers join this pool.
+    /// Contains the token with which workers join this pool.
     token_file: PathBuf,
 }
 
@@ -99,10 +100,10 @@ struct Section {
 }
 
 impl PoolSettings {
-    /// Reads a list of pools as TOML writes it: `[{ name = "slurm", … }]`.
+    /// Reads a list of pools in TOML: `[{ name = "slurm", … }]`.
     ///
     /// # Errors
-    /// If the list is not one of pools; the message names the pool and the key.
+    /// If the list is invalid; the message names the pool and the key.
     pub fn read(list: &str) -> anyhow::Result<Vec<Self>> {
         let file: File = toml::from_str(&format!("pool = {list}")).context("[[pool]]")?;
         let mut names = BTreeSet::new();
@@ -118,7 +119,7 @@ impl PoolSettings {
     /// The token with which workers join; `None` for a pool whose workers the broker starts.
     ///
     /// # Errors
-    /// If its file cannot be read, or the token can be guessed.
+    /// If its file cannot be read, or if the token is too short.
     pub(crate) fn joining_token(&self) -> anyhow::Result<Option<String>> {
         let Provider::External(external) = &self.provider else {
             return Ok(None);
@@ -137,7 +138,7 @@ impl PoolSettings {
         Ok(Some(token.to_owned()))
     }
 
-    /// Whether its workers are told where the broker itself is.
+    /// Whether its workers use the broker's own address.
     pub(crate) fn gives_own_address(&self) -> bool {
         matches!(&self.provider, Provider::Command(commands) if commands.broker.is_none())
     }
@@ -263,7 +264,7 @@ fn time(text: Option<&str>, key: &'static str, default: &str) -> anyhow::Result<
     Ok(Duration::from_millis(ms))
 }
 
-/// Tokens and passwords are among these.
+/// Tokens and passwords are among the variables of Baton.
 fn is_of_baton(variable: &str) -> bool {
     variable.starts_with("BATON_")
 }

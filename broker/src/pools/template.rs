@@ -1,4 +1,4 @@
-//! A command as the settings write it: words with `{…}` in them. No shell ever reads it.
+//! The template of a command: words that may contain `{…}`. It is never passed to a shell.
 //!
 //! **Invariant:** pure.
 
@@ -7,11 +7,12 @@ use anyhow::bail;
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Template(Vec<String>);
 
-/// Stands for several arguments.
+/// This word is replaced by several arguments.
 const ARGUMENTS: &str = "{arguments}";
 
 impl Template {
-    /// Words are separated by blanks; quotation marks hold blanks in a word. `known`: what may stand between braces.
+    /// Splits the text into words at blanks; quotation marks preserve blanks. `known`: the names
+    /// allowed between braces.
     pub(crate) fn parse(text: &str, known: &[&str]) -> anyhow::Result<Self> {
         let words = split(text)?;
         anyhow::ensure!(!words.is_empty(), "The command is empty");
@@ -28,7 +29,7 @@ impl Template {
         Ok(Self(words))
     }
 
-    /// `values` by name; `arguments` for a word that is `{arguments}`.
+    /// Fills in the values by name. A word `{arguments}` is replaced by `arguments`.
     pub(crate) fn arguments(&self, values: &[(&str, &str)], arguments: &[String]) -> Vec<String> {
         let mut filled = Vec::with_capacity(self.0.len());
         for word in &self.0 {
@@ -41,7 +42,7 @@ impl Template {
     }
 }
 
-/// What stands in a value is not read again.
+/// Braces inside a value are not replaced again.
 fn fill(word: &str, values: &[(&str, &str)]) -> String {
     let mut filled = String::new();
     let mut rest = word;
@@ -84,7 +85,7 @@ fn listed(known: &[&str]) -> String {
     }
 }
 
-/// As one word of a POSIX shell, for a batch system that gives a command to one.
+/// Quotes a word for a POSIX shell, because some batch systems pass a command to one.
 pub(crate) fn quoted(word: &str) -> String {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "-_./:=@%+,".contains(letter);
     match !word.is_empty() && word.chars().all(plain) {

@@ -1,4 +1,5 @@
-//! Tokens of the workers of pools: each for one worker and one life, and valid while its row in the store has no end.
+//! Tokens of pool workers. Each belongs to one life of one worker, and is valid until that life
+//! ends in the store.
 
 use crate::people::hash_of;
 use std::{
@@ -8,7 +9,7 @@ use std::{
     path::{Path, PathBuf},
 };
 
-/// Before these tokens, so that they are looked for in the store and nowhere else.
+/// The prefix of these tokens. A token with it is looked up only in the store.
 pub(crate) const PREFIX: &str = "baton-pool-";
 
 /// A new token.
@@ -17,7 +18,7 @@ pub(crate) fn random() -> String {
     PREFIX.to_owned() + &random.map(|part| part.simple().to_string()).concat()
 }
 
-/// A new token, which lies in a file that only this user may read. Returns its hash.
+/// Writes a new token to a file that only this user may read. Returns the file and the token's hash.
 pub(crate) fn create(folder: &Path, name: &str) -> io::Result<(PathBuf, String)> {
     fs::create_dir_all(folder)?;
     let token = random();

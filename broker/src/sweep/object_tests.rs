@@ -22,7 +22,7 @@ struct Place {
 }
 
 impl Place {
-    /// A person who uploaded a chunk and has it from a time on.
+    /// Lets a person upload a chunk and hold it since this time.
     async fn has(&self, person: &str, text: &'static str, at_ms: i64) -> ObjectRow {
         let account = account(person);
         let new = row(text);
@@ -30,7 +30,7 @@ impl Place {
             .expect_objects(&account, std::slice::from_ref(&new), at_ms)
             .await
             .unwrap();
-        // It may have a key already.
+        // It may already have a key.
         let own = self.store.own_objects(&account, &[new.hash]).await.unwrap();
         let row = own[&new.hash].0.clone();
         let rows = std::slice::from_ref(&row);
@@ -113,7 +113,7 @@ async fn open(server: &Server, prefix: &str) -> Arc<Objects> {
     Arc::new(objects)
 }
 
-/// Also if nobody ever reports it.
+/// This also holds if the upload is never reported.
 #[tokio::test]
 async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     drop(rustls::crypto::ring::default_provider().install_default());
@@ -138,7 +138,7 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     assert_eq!(check().await.unwrap(), 1);
     assert!(place.is_there(right).await && !place.is_there(longer).await);
     assert_eq!(check().await.unwrap(), 0);
-    // It still counts, until its row goes.
+    // It still counts until its row is deleted.
     assert_eq!(place.store.pending_of("ada").await.unwrap(), 3);
     assert_eq!(place.store.pending_of("bob").await.unwrap(), 0);
     let mut adopted = true;
@@ -152,7 +152,7 @@ async fn an_upload_of_another_length_than_its_grants_is_deleted() {
     assert!(!place.is_there(right).await);
 }
 
-/// Also when the object was found to be damaged, and was uploaded again.
+/// States keep a chunk even if its object was found damaged and was uploaded again.
 async fn check_states(place: &Place) {
     let eve = account("eve");
     let kept = place.has("eve", "kept", 0).await;
@@ -189,7 +189,7 @@ async fn check_states(place: &Place) {
     assert_eq!(place.sweep(180 * MINUTE).await, 1);
     assert!(!place.is_there(&again).await);
 
-    // What a course has in public, and it alone, it can be given anew.
+    // Only the course held this public chunk, and a course cannot upload, so the row is deleted.
     let course = account("");
     let lost = place.has("", "lost", 0).await;
     place.store.drop_object(&lost).await.unwrap();
@@ -205,7 +205,7 @@ async fn check_states(place: &Place) {
 async fn check(place: &Place) {
     let of_ada = place.has("ada", "old", 0).await;
     let of_bob = place.has("bob", "old", 8 * MINUTE).await;
-    // Two hold one object: that of a course, which one of them has asked for.
+    // Two accounts hold one object: a course, and a person who requested it.
     let public = place.has("", "public", 0).await;
     let hashes = [public.hash];
     let (course, ada) = (account(""), account("ada"));
@@ -213,7 +213,7 @@ async fn check(place: &Place) {
         .store
         .share_objects(&course, &ada, &hashes, 8 * MINUTE);
     sharing.await.unwrap();
-    // One that somebody may upload themselves stays theirs.
+    // An object that the person may upload themselves stays theirs.
     let other = ObjectRow {
         object: "0".repeat(32),
         ..public.clone()
@@ -229,7 +229,7 @@ async fn check(place: &Place) {
     assert_eq!(own[&public.hash], (other, false));
     let held = place.store.held_objects(&bob, &hashes).await.unwrap();
     assert_eq!(held[&public.hash], public);
-    // It may be uploaded, and never is.
+    // This one may be uploaded, but never is.
     let never = row("never");
     let expecting = place
         .store
@@ -240,7 +240,7 @@ async fn check(place: &Place) {
         3 + 3 + 6 + 6 + 5
     );
 
-    // Those of Ada, and two that are not there, which is no failure.
+    // Ada's object, and two that do not exist, which is no error.
     assert_eq!(place.sweep(11 * MINUTE).await, 3);
     assert!(!place.is_there(&of_ada).await && place.is_there(&of_bob).await);
     assert!(place.is_there(&public).await);
@@ -248,7 +248,7 @@ async fn check(place: &Place) {
     assert_eq!(held[&public.hash], public);
     assert_eq!(place.store.bytes_of_objects().await.unwrap(), 3 + 6);
 
-    // What was uploaded after its row was swept is found, unless it may still be on its way.
+    // An object that was uploaded after its row was swept is found, unless its upload may just have ended.
     let grant = place.objects.upload_grant(&never).await.unwrap();
     upload(&grant, Bytes::from_static(b"never")).await;
     let look = |now_ms| look_through(&place.store, &place.objects, now_ms);

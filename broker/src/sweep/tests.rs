@@ -193,7 +193,7 @@ async fn what_is_public_stays_until_it_is_withdrawn() {
         assert!(place.store.withdraw(&entry).await.unwrap());
     };
     withdraw("one", 6000 * MINUTE).await;
-    // For a term it is nobody's.
+    // It stays for another term without an owner.
     assert_eq!(place.sweep(6009 * MINUTE).await, 0);
     assert_eq!(place.sweep(6011 * MINUTE).await, 1);
     assert!(!place.chunks.contains(alone) && place.chunks.contains(shared));
@@ -230,14 +230,14 @@ async fn what_a_saved_state_names_stays_until_no_state_names_it() {
     save("one", &[alone, shared]).await;
     save("one", &[shared, alone]).await;
     save("two", &[shared]).await;
-    // What somebody else held goes, and the files stay.
+    // Only the rows of the other account are deleted. The files stay, because states name both chunks.
     assert_eq!(place.sweep(6000 * MINUTE).await, 0);
     assert!(place.chunks.contains(alone) && place.chunks.contains(shared));
     assert!(delete("one").await);
     assert!(!delete("one").await);
     assert_eq!(place.sweep(6001 * MINUTE).await, 1);
     assert!(!place.chunks.contains(alone) && place.chunks.contains(shared));
-    // Replaced by one that has nothing.
+    // The new state names no chunk.
     save("two", &[]).await;
     assert_eq!(place.sweep(6002 * MINUTE).await, 1);
     assert!(!place.chunks.contains(shared));
@@ -271,7 +271,7 @@ async fn a_chunk_whose_file_cannot_be_removed_is_tried_again() {
 #[tokio::test]
 async fn rows_of_jobs_go_after_their_term_and_never_while_somebody_waits() {
     let place = place().await;
-    // More than go at once.
+    // More than are deleted in one transaction.
     let jobs: Vec<JobId> = (0..200).map(|_| JobId::random()).collect();
     for (number, job) in (1..).zip(jobs.iter().copied()) {
         let mut submitted = submit(job, naming(ChunkHash([0; 32])));

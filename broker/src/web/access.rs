@@ -1,14 +1,14 @@
-//! Who may ask.
+//! Authenticates and authorises requests.
 //!
-//! Programs carry a token as `Authorization: Bearer`. People sign in on a page, with `/?token=…` or with the JupyterHub
-//! ([`sign_in`]); each gives the browser a [`SignIn`](crate::sign_ins) in a cookie that scripts cannot read. The
-//! broker's own token opens everything; the tokens of people and of the Hub open what their roles allow, and those of
-//! workers what a worker needs.
-//! Behind a Unix socket pages are open without one, because only this user can connect.
+//! Programs send a token as `Authorization: Bearer`. People sign in on a page, with `/?token=…` or
+//! with the JupyterHub ([`sign_in`]). Each of these gives the browser a [`SignIn`](crate::sign_ins)
+//! in a cookie that scripts cannot read. The broker's own token permits everything. Tokens of
+//! people and of the Hub permit what their roles allow, and tokens of workers what a worker needs.
+//! On a Unix socket pages need no token, because only this user can connect.
 //!
-//! In: a request. Out: the same request with a [`Caller`] in it, or a refusal.
+//! In: a request. Out: the same request with a [`Caller`], or a refusal.
 //!
-//! **Invariant:** a cookie is never a token, and a token never a cookie.
+//! **Invariant:** a cookie is never accepted as a token, nor a token as a cookie.
 
 use super::{
     Limits, Shared,
@@ -35,44 +35,45 @@ use baton_broker_store::Store;
 use jiff::Timestamp;
 use std::{collections::HashMap, net::IpAddr, sync::Arc, time::Duration};
 
-/// Before the tokens of notebooks, so that no other token is looked for among them.
+/// The prefix of notebook tokens, so that other tokens are not looked up among the sign-ins.
 const NOTEBOOK_PREFIX: &str = "baton-notebook-";
 
-/// How long a connection lasts at most after its sign-in was ended, or its token has expired.
+/// How often the credential of an open connection is checked again. So a connection outlives its
+/// sign-in or token by at most this time.
 const LOOK_EVERY: Duration = Duration::from_secs(10);
 
-/// Not `Debug`: it holds a secret.
+/// Not `Debug`, because it holds a secret.
 #[derive(Clone)]
 pub(crate) struct Access {
     /// The hash of the broker's own token.
     token_hash: Option<String>,
-    /// By the hashes of their tokens.
+    /// By the hash of the token.
     programs: Arc<HashMap<String, Identity>>,
     people: Option<Arc<Watched<People>>>,
-    /// Knows the workers of pools.
+    /// Contains the tokens of pool workers.
     store: Store,
     pub(super) hub: Option<Arc<Hub>>,
     pub(super) sign_ins: Arc<SignIns>,
     pub(super) attempts: Arc<Attempts>,
-    /// Whoever can connect is the user who runs the broker.
+    /// Only the user who runs the broker can connect.
     only_this_user: bool,
 }
 
-/// Who sent a request, and by what. Not `Debug`: it holds a secret.
+/// Who sent a request, and with which credential. Not `Debug`, because it holds a secret.
 #[derive(Clone)]
 pub(crate) struct Caller {
     pub(crate) identity: Identity,
     credential: Option<Credential>,
-    /// Nobody else has a token.
+    /// Nothing but the broker's own token exists, so all jobs belong to the caller.
     alone: bool,
 }
 
-/// What a caller showed. Not `Debug`: it holds a secret.
+/// What a caller showed. Not `Debug`, because it holds a secret.
 #[derive(Clone)]
 enum Credential {
     /// The hash of a token of the broker or of the people file.
     Token(String),
-    /// The hash of the token of a worker of a pool.
+    /// The hash of a pool worker's token.
     Pool(String),
     /// A token that the Hub made for this service.
     Hub(String),
@@ -81,7 +82,7 @@ enum Credential {
 }
 
 impl Caller {
-    /// A form's key, without which a foreign page cannot send it: only pages of this broker can read it.
+    /// A secret in each form. Only the broker's own pages can read it, so no other page can send the form.
     pub(crate) fn form_key(&self) -> String {
         let secret = match &self.credential {
             Some(
@@ -95,7 +96,7 @@ impl Caller {
         hash_of(&format!("baton form {secret}"))
     }
 
-    /// Whose job this is. Without tokens of their own all are one.
+    /// Whether the caller owns this person's job. Without personal tokens, all callers are the same person.
     pub(crate) fn is_owner(&self, owner: &str) -> bool {
         self.identity
             .person()
@@ -133,7 +134,7 @@ impl Access {
         }
     }
 
-    /// The same behind a socket that only the broker's user can open.
+    /// The same for a socket that only the broker's user can open.
     pub(crate) fn of_this_user(&self) -> Self {
         Self {
             only_this_user: true,
@@ -141,7 +142,7 @@ impl Access {
         }
     }
 
-    /// Without tokens there is nothing to check.
+    /// If no tokens exist, every caller is admitted.
     async fn admit(
         &self,
         given: Option<Credential>,
@@ -155,7 +156,7 @@ impl Access {
         }
     }
 
-    /// Without any token there is nothing to sign in with.
+    /// Whether no tokens exist at all, so that there is nothing to sign in with.
     pub(super) fn is_open(&self) -> bool {
         self.token_hash.is_none() && !self.knows_people()
     }
@@ -185,7 +186,7 @@ impl Access {
         }))
     }
 
-    /// `from`: the address that the Hub is asked for, where it has to be asked.
+    /// `from`: the caller's address, which limits queries to the Hub.
     async fn identity(
         &self,
         credential: &Credential,
@@ -224,7 +225,7 @@ impl Access {
         people.of_hash(hash, Timestamp::now())
     }
 
-    /// What is known here goes first, so that it does not depend on the Hub.
+    /// Checks the broker's own tokens first, so that these do not depend on the Hub.
     fn credential(&self, token: &str) -> Credential {
         if let Some(id) = token.strip_prefix(NOTEBOOK_PREFIX) {
             return Credential::SignIn(id.to_owned());
@@ -239,7 +240,7 @@ impl Access {
         }
     }
 
-    /// A sign-in for the browser of a person who showed a token. `None`: it is nobody's.
+    /// Signs in the browser of a person who showed a token. Returns `None` if the token is invalid.
     pub(super) async fn sign_in(
         &self,
         token: &str,
@@ -258,13 +259,13 @@ impl Access {
         let grant = match credential {
             Credential::Token(token_hash) => Grant::Token { person, token_hash },
             Credential::Hub(token) => Grant::Hub { person, token },
-            // What a notebook was given is not for browsers.
+            // The credential of a notebook or a worker is not for browsers.
             Credential::SignIn(_) | Credential::Pool(_) => return Ok(None),
         };
         Ok(Some(self.sign_ins.begin(grant).await?))
     }
 
-    /// A token for the notebooks of the person whose notebook server has this one. `None`: it is nobody's.
+    /// A token for the notebooks of the person whose notebook server has `token`. `None` if it is invalid.
     pub(super) async fn for_notebook(
         &self,
         token: &str,
@@ -272,7 +273,7 @@ impl Access {
         from: Option<IpAddr>,
     ) -> Result<Option<(String, Duration)>, ApiError> {
         if self.is_open() {
-            // Any token opens it.
+            // Any token is accepted.
             return Ok(Some((NOTEBOOK_PREFIX.to_owned(), sign_ins::NOTEBOOK)));
         }
         let Some(hub) = &self.hub else {
@@ -290,7 +291,7 @@ impl Access {
         Ok(Some((format!("{NOTEBOOK_PREFIX}{id}"), lifetime)))
     }
 
-    /// After this the sign-in is nobody's, and the Hub is asked anew.
+    /// Ends the sign-in, and forgets the Hub's answer about its token.
     pub(super) async fn sign_out(&self, caller: &Caller) -> Result<(), ApiError> {
         let Some(Credential::SignIn(id)) = &caller.credential else {
             return Ok(());
@@ -303,8 +304,8 @@ impl Access {
         Ok(self.sign_ins.end(id).await?)
     }
 
-    /// Ends when what the caller showed means something else than at the time of the request. A silent Hub changes
-    /// nothing, nor does a database that does not answer.
+    /// Waits until the caller's credential has another meaning than at the time of the request. If
+    /// the Hub or the database does not answer, that counts as no change.
     pub(crate) async fn until_changed(&self, caller: &Caller) {
         let Some(credential) = caller.credential.as_ref() else {
             return std::future::pending().await;
@@ -333,14 +334,14 @@ impl Access {
                 }
             };
             tokio::select! {
-                // The file is watched as long as there are requests.
+                // `self` holds the sender of these changes, so it is not closed before this ends.
                 changed = file_changes => if changed.is_err() { return },
                 () = time_to_look => {}
             }
         }
     }
 
-    /// Whoever a program speaks for, by the authorization that they gave it.
+    /// The caller of a program's request, by the authorization that the program sent.
     async fn authorized(
         &self,
         given: Option<&str>,
@@ -366,7 +367,8 @@ pub(super) async fn programs_need_token(
     request: Request,
     next: Next,
 ) -> Response {
-    // A browser says where a script came from; no program of ours does. So no foreign page speaks to the broker.
+    // Browsers send the origin of a script, and Baton's programs never do. So no other site's page
+    // can use this API.
     if request.headers().contains_key(header::ORIGIN) {
         return ApiError::WebPage.into_response();
     }
@@ -378,7 +380,7 @@ pub(super) async fn programs_need_token(
     }
 }
 
-/// Whoever asked the listener that passes this on.
+/// The caller of the chunk listener, which passes the authorization on.
 pub(super) async fn of_authorization(
     access: &Access,
     given: Option<&HeaderValue>,
@@ -416,7 +418,7 @@ fn not_a_person(identity: &Identity) -> ApiError {
     }
 }
 
-/// Admins, and programs that read how much there is to do.
+/// Admits admins, and programs that read metrics.
 pub(super) async fn only_monitors(request: Request, next: Next) -> Response {
     let caller = request.extensions().get::<Caller>();
     match caller {
@@ -475,13 +477,13 @@ fn token_of(authorization: &HeaderValue) -> Option<&str> {
     authorization.to_str().ok()?.strip_prefix("Bearer ")
 }
 
-/// Whether a form was sent by one of the broker's own pages, as far as the browser says.
+/// Whether one of the broker's own pages sent the form, according to the browser.
 pub(crate) fn is_from_here(headers: &HeaderMap) -> bool {
     let from = headers.get("sec-fetch-site");
     from.is_none_or(|from| from == "same-origin")
 }
 
-/// Takes as long for a wrong first letter as for a wrong last one.
+/// Compares in constant time.
 pub(super) fn is_same(given: &str, token: &str) -> bool {
     let difference = given
         .bytes()

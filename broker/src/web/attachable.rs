@@ -1,4 +1,5 @@
-//! Jobs of a person whose notebook kernels have ended: `GET /v1/attachable` and `DELETE /v1/attachable/{job}`.
+//! Jobs of a person whose notebook kernels have ended: `GET /v1/attachable` and
+//! `DELETE /v1/attachable/{job}`.
 
 use super::{Shared, states::OfPerson};
 use crate::{
@@ -24,9 +25,9 @@ pub(super) fn routes() -> Router<Shared> {
 #[openapi(paths(list, discard))]
 pub(crate) struct Description;
 
-/// Your jobs in a course that go on, or have ended, without their notebook kernel
+/// Your jobs in a course that continue, or have ended, without their notebook kernel
 ///
-/// `%gpu_attach` in a notebook brings what they leave.
+/// `%gpu_attach` in a notebook fetches their results.
 #[utoipa::path(get, path = "/v1/attachable", operation_id = "attachable",
     params(("course" = Option<String>, Query)),
     responses((status = 200, body = [AttachableJob], description = "The answer"), Refusal))]
@@ -38,7 +39,7 @@ async fn list(
     jobs.await.map(Json)
 }
 
-/// Cancel such a job if it runs, and delete what it left
+/// Cancel such a job if it runs, and delete its results
 #[utoipa::path(delete, path = "/v1/attachable/{job}", operation_id = "discard",
     params(("job" = String, Path), ("course" = Option<String>, Query)),
     responses((status = 204, description = "It is deleted"), Refusal))]

@@ -1,19 +1,19 @@
-//! Wrong tokens, by the address from which they came: they are logged without the token, and who goes on trying waits.
+//! Limits wrong tokens for each address. They are logged without the token.
 //!
-//! A right token is never refused: many people may share one address. A program always hears that its token is wrong;
-//! only the sign-in page answers that it was tried too often.
+//! A correct token is never refused, because many people may share an address. A program is always
+//! told that its token is wrong. Only the sign-in page responds that there were too many attempts.
 
 use super::limits::Buckets;
 use axum::http::{Extensions, HeaderMap, HeaderName};
 use std::net::IpAddr;
 use tokio::time::Instant;
 
-/// So many wrong tokens at once, and a new one every three seconds.
+/// This many wrong tokens at once, and then one every three seconds.
 const AT_ONCE: f64 = 20.0;
 const A_SECOND: f64 = 1.0 / 3.0;
 const MOST_ADDRESSES: usize = 10_000;
 
-/// The other end of a connection. `None`: a Unix socket.
+/// The address of the connection's other end; `None` for a Unix socket.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Peer(pub(super) Option<IpAddr>);
 
@@ -24,7 +24,7 @@ impl Attempts {
         Self(Buckets::new(A_SECOND, AT_ONCE))
     }
 
-    /// Counts and logs a wrong token. `false`: there were too many from this address.
+    /// Counts and logs a wrong token. Returns `false` if there were too many from this address.
     pub(super) fn failed(&self, extensions: &Extensions, headers: &HeaderMap) -> bool {
         let address = address(extensions, headers);
         let now = Instant::now();
@@ -42,7 +42,7 @@ impl Attempts {
     }
 }
 
-/// A proxy on this machine says for whom it asks; what other peers say of themselves does not count.
+/// The client's address. Only a reverse proxy on this machine may forward another address.
 pub(super) fn address(extensions: &Extensions, headers: &HeaderMap) -> Option<IpAddr> {
     let Peer(peer) = *extensions.get::<Peer>()?;
     let peer = peer?;

@@ -1,11 +1,12 @@
-//! The bytes of chunks through a port and a process of their own, so that large state is no work of the process that
-//! keeps the queue.
+//! Transfers the bytes of chunks in a separate process with its own port, so that large state does
+//! not slow down the process that runs the queue.
 //!
-//! Whatever stands in front of both sends `/v1/chunks` and `/v1/chunks/get` here, and everything else to the broker.
-//! Both have the same folder. Who may read and who may bring is the broker's decision for each request: it is asked
-//! with its own token, and with that of whoever asks.
+//! A reverse proxy in front of both sends `/v1/chunks` and `/v1/chunks/get` here, and everything
+//! else to the broker. Both processes use the same folder. The broker decides for each request who
+//! may read and who may upload: the listener asks it with the broker's own token, and passes on the
+//! client's token.
 //!
-//! **Invariant:** the broker has a row of a chunk before its file is written here.
+//! **Invariant:** a chunk has a row in the broker's database before this process writes its file.
 
 use super::{
     Shared,
@@ -38,34 +39,34 @@ use std::{convert::Infallible, net::SocketAddr, path::PathBuf, sync::Arc, time::
 use tokio::{net::TcpListener, time::interval};
 use tokio_util::sync::CancellationToken;
 
-/// The authorization of whoever asked the listener.
+/// The header with the authorization of the listener's client.
 const FOR: &str = "baton-for";
-/// The broker removes chunks besides, so what is there is counted again.
+/// The broker also deletes chunks, so the listener counts them again.
 const COUNT_EVERY: Duration = Duration::from_secs(60);
 
-/// Not `Debug`: it holds the token.
+/// Not `Debug`, because it holds the token.
 #[derive(Clone)]
 pub struct ChunkListener {
     pub listen: SocketAddr,
-    /// For TLS; `None`: no encryption.
+    /// `None` for no encryption.
     pub tls: Option<TlsFiles>,
-    /// A proxy in front of it encrypts, or the network does.
+    /// A reverse proxy or the network encrypts connections.
     pub behind_tls_proxy: bool,
     /// The broker's folder of chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
-    /// `https://HOST:PORT` of the broker, or `http://`.
+    /// The broker's address: `https://HOST:PORT` or `http://HOST:PORT`.
     pub broker: String,
-    /// Authorities that count for the broker, besides those that the system trusts.
+    /// Certificate authorities to trust for the broker, besides those of the system.
     pub ca_file: Option<PathBuf>,
-    /// The broker's own.
+    /// The broker's own token.
     pub token: String,
 }
 
-/// Serves until `shutdown`; `ready` hears the address.
+/// Serves until `shutdown` resolves. `ready` is called with the address.
 ///
 /// # Errors
-/// When the folder or the port cannot be had.
+/// If the folder or the port cannot be opened.
 pub async fn serve_chunks(
     config: ChunkListener,
     ready: impl FnOnce(SocketAddr),
@@ -167,7 +168,7 @@ async fn give(
     chunks::read(&service.chunks, hashes, held).await
 }
 
-/// Whoever asks the listener, as they said it.
+/// The client of the listener, with what it sent to identify itself.
 struct Asker {
     party: String,
     authorization: Option<header::HeaderValue>,
@@ -186,7 +187,7 @@ impl<S: Sync> FromRequestParts<S> for Asker {
     }
 }
 
-/// What the broker decides.
+/// The broker, which decides about each request.
 struct Broker {
     client: reqwest::Client,
     address: String,
@@ -194,7 +195,7 @@ struct Broker {
 }
 
 impl Broker {
-    /// Whether they may bring anything now.
+    /// Whether the client may upload now.
     async fn enter(&self, asker: &Asker) -> Result<(), ChunkError> {
         self.ask(ENTER, asker, &()).await
     }
@@ -247,13 +248,13 @@ impl Broker {
     }
 }
 
-// ---- the broker's side
+// ---- the part that runs in the broker
 
 const ENTER: &str = "/v1/chunks/enter";
 const HELD: &str = "/v1/chunks/held";
 const HOLD: &str = "/v1/chunks/hold";
 
-/// For a listener, which has the broker's own token.
+/// Routes for a listener, which has the broker's own token.
 pub(super) fn questions() -> Router<Shared> {
     Router::new()
         .route(ENTER, post(enter))
@@ -262,7 +263,7 @@ pub(super) fn questions() -> Router<Shared> {
         .layer(DefaultBodyLimit::max(NAMES_BYTES))
 }
 
-/// Whoever asked the listener.
+/// The client of the listener.
 struct For {
     account: Account,
     identity: Identity,
@@ -275,7 +276,7 @@ impl FromRequestParts<Shared> for For {
         let Extension(caller) = Extension::<Caller>::from_request_parts(parts, shared)
             .await
             .map_err(IntoResponse::into_response)?;
-        // Whoever else says that they hold a chunk must bring its bytes.
+        // Only the listener may claim that an account holds a chunk without sending its bytes here.
         if !caller.identity.is_operator() {
             return Err(ApiError::AdminsOnly.into_response());
         }
@@ -292,7 +293,7 @@ impl FromRequestParts<Shared> for For {
     }
 }
 
-/// The first question of a request that brings chunks, which counts as this one.
+/// The first query of an upload. It counts as the client's request.
 async fn enter(
     State(shared): State<Shared>,
     For { identity, .. }: For,
@@ -302,7 +303,7 @@ async fn enter(
     Ok(encode(&()))
 }
 
-/// The only question of a request that reads chunks.
+/// The only query of a download.
 async fn held(
     State(shared): State<Shared>,
     For { account, identity }: For,

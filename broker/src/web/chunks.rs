@@ -1,12 +1,12 @@
-//! The *http* transport: chunks by the name of their bytes.
+//! The *http* transport: chunks by the hash of their bytes.
 //!
-//! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are MessagePack; chunks are
-//! `[length: u32, big endian][bytes]`, again and again. Every request is on an account: a notebook's own, or for a
-//! worker that of the notebook whose job it has ([`OnAccount`]). The bytes may go through a process of their own
-//! (`chunk_listener`).
+//! In: `POST /v1/chunks/missing`, `PUT /v1/chunks`, `POST /v1/chunks/get`. Lists of names are
+//! MessagePack. Chunks are a sequence of `[length: u32, big endian][bytes]`. Every request is about
+//! an account: that of the notebook, or, for a worker, that of the notebook whose job it has
+//! ([`OnAccount`]). A separate process may handle the bytes (`chunk_listener`).
 //!
-//! **Invariant:** a chunk that the account does not hold is answered like one that is not there, and a request holds a
-//! few chunks in memory at a time, however many it moves.
+//! **Invariant:** the response for a chunk that the account does not hold is the same as for a
+//! missing one. A request has only a few chunks in memory at a time, however many it moves.
 
 use super::{Caller, Shared};
 use crate::{
@@ -33,15 +33,15 @@ use std::{
     sync::Arc,
 };
 
-/// Some 30,000 names. Peers ask for fewer at once, and each is looked up.
+/// About 30,000 names. Peers send fewer at once; each needs a lookup.
 pub(super) const NAMES_BYTES: usize = 1 << 20;
-/// Chunks are stored when so many bytes have come.
+/// Chunks are stored after this many bytes have arrived.
 const BATCH_BYTES: usize = 4 << 20;
-/// In one request; peers send 32. Tiny ones are as much work for the database as large ones.
+/// For one request; peers send 32. Small chunks cost the database as much as large ones.
 const MOST_CHUNKS: usize = 1024;
-/// A request counts as one for each so many chunks.
+/// The number of chunks for which a request counts as one more.
 const COUNTED_CHUNKS: usize = 32;
-/// Chunks that are read ahead of the network.
+/// How many chunks are read ahead of the network.
 const READ_AHEAD: usize = 2;
 
 pub(super) fn routes() -> Router<Shared> {
@@ -168,7 +168,7 @@ impl IntoResponse for ChunkError {
                 tracing::error!("{self}");
                 StatusCode::INSUFFICIENT_STORAGE
             }
-            // Whoever asks tries again.
+            // The client retries.
             Self::Store(error) if error.may_pass() => StatusCode::SERVICE_UNAVAILABLE,
             Self::Blob(_) | Self::Store(_) => {
                 tracing::error!("A request for chunks failed: {self}");
@@ -178,7 +178,7 @@ impl IntoResponse for ChunkError {
                 tracing::error!("{self}\nhint: {}", problem.hint());
                 StatusCode::SERVICE_UNAVAILABLE
             }
-            // Whoever asks tries again.
+            // The client retries.
             Self::TooManyUploads { .. } | Self::Ending | Self::NoBroker { .. } => {
                 StatusCode::SERVICE_UNAVAILABLE
             }
@@ -188,14 +188,14 @@ impl IntoResponse for ChunkError {
     }
 }
 
-/// Whose chunks a request is about. It was counted as one of whoever sent it.
+/// The account that a request about chunks concerns. The request has been counted for its sender.
 pub(super) struct OnAccount {
     pub(super) account: Account,
     pub(super) identity: Identity,
 }
 
 impl OnAccount {
-    /// About the party that is left of the one that the request names.
+    /// The account of the party that the request names, after `left` has restricted that.
     pub(super) async fn of(
         parts: &mut Parts,
         shared: &Shared,
@@ -219,15 +219,15 @@ impl OnAccount {
 
 #[derive(serde::Deserialize)]
 pub(super) struct Party {
-    /// Said by a proxy as in its hello.
+    /// The owner as the proxy names it in its hello.
     owner: Option<String>,
     course: Option<String>,
-    /// Said by a worker.
+    /// The notebook whose job the worker has.
     notebook: Option<NotebookId>,
 }
 
 impl Party {
-    /// About whoever asks, also where a notebook is named.
+    /// Ignores the notebook: the request concerns the caller's own account.
     pub(super) fn without_notebook(self) -> Self {
         Self {
             notebook: None,
@@ -251,7 +251,7 @@ pub(super) fn admit(shared: &Shared, identity: &Identity) -> Result<(), ChunkErr
     })
 }
 
-/// A request that was admitted names so many.
+/// Counts the chunks of an admitted request.
 pub(super) fn charge(shared: &Shared, identity: &Identity, chunks: usize) {
     let more = chunks / COUNTED_CHUNKS;
     shared.chunk_limits.charge(identity, more);
@@ -262,7 +262,7 @@ pub(super) async fn account(
     caller: &Caller,
     party: Party,
 ) -> Result<Account, ChunkError> {
-    // What the database says before is not what holds.
+    // Before this broker is the leader, its database may be outdated.
     if *shared.leadership.borrow() != Leadership::Leader {
         return Err(StoreError::NotLeader.into());
     }
@@ -285,7 +285,7 @@ pub(super) async fn account(
     }
 }
 
-/// Which of these chunks have to be sent. The others stay for another term.
+/// Returns the chunks that must be sent. The others are kept for another term.
 async fn missing(
     State(shared): State<Shared>,
     OnAccount { account, identity }: OnAccount,
@@ -301,7 +301,7 @@ async fn missing(
     Ok(encode(&missing))
 }
 
-/// Those of the chunks that are here and that the account may name, with their bytes. It holds them for another term.
+/// The sizes of those chunks that exist and that the account may name. They are kept for another term.
 pub(super) async fn keep(
     shared: &Shared,
     account: &Account,
@@ -318,7 +318,7 @@ pub(super) async fn keep(
     shared.quotas.add(&account.owner, held.values().sum());
     let named: Vec<Named> = held.iter().map(|(hash, bytes)| (*hash, *bytes)).collect();
     shared.store.hold_chunks(account, &named, unix_ms()).await?;
-    // Once more, because a sweep may have come between; from the touch on it leaves them.
+    // Checked again, because a sweep may have run in between. It cannot delete what has been touched since.
     let here = present(chunks, here.into_iter().collect()).await?;
     held.retain(|hash, _| here.contains(hash));
     Ok(held)
@@ -331,7 +331,7 @@ async fn put_chunks(
 ) -> Result<StatusCode, ChunkError> {
     let folder = in_folder(&shared)?;
     let mut reader = ChunkReader::of(body);
-    // Rows first, then files: no sweep can come between, and no file is without a row.
+    // First rows, then files: so a sweep cannot delete a file in between, and no file lacks a row.
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = named(batch).await?;
         charge(&shared, &identity, named.len());
@@ -341,7 +341,7 @@ async fn put_chunks(
     Ok(StatusCode::NO_CONTENT)
 }
 
-/// Of chunks that come one after the other, a few megabytes at a time.
+/// Reads a sequence of chunks in batches of a few megabytes.
 pub(super) struct ChunkReader {
     parts: BodyDataStream,
     waiting: BytesMut,
@@ -359,7 +359,7 @@ impl ChunkReader {
         }
     }
 
-    /// `None` after the last one.
+    /// Returns `None` after the last chunk.
     pub(super) async fn next_batch(&mut self) -> Result<Option<Vec<Bytes>>, ChunkError> {
         let (mut batch, mut batch_bytes) = (Vec::new(), 0);
         while batch_bytes < BATCH_BYTES && !self.ended {
@@ -398,7 +398,7 @@ fn next_chunk(waiting: &mut BytesMut) -> Result<Option<Bytes>, ChunkError> {
     Ok(Some(waiting.split_to(bytes).freeze()))
 }
 
-/// A chunk's name and its bytes.
+/// The hash and the size of a chunk.
 pub(super) type Named = (ChunkHash, u64);
 
 pub(super) async fn named(batch: Vec<Bytes>) -> Result<(Vec<Named>, Vec<Bytes>), ChunkError> {
@@ -409,7 +409,7 @@ pub(super) async fn named(batch: Vec<Bytes>) -> Result<(Vec<Named>, Vec<Bytes>),
     .await
 }
 
-/// The account holds these from now on, whose bytes it has.
+/// Records that the account holds these chunks. It must have sent their bytes.
 pub(super) async fn hold(
     shared: &Shared,
     account: &Account,
@@ -438,7 +438,7 @@ async fn within_quota(
     if take(named.values().sum()).await?.is_none() {
         return Ok(());
     }
-    // What is sent again is there once.
+    // Chunks that are sent again take no additional space.
     let hashes: Vec<ChunkHash> = named.keys().copied().collect();
     let held = shared.store.held_chunks(account, &hashes).await?;
     let is_new = |(hash, _): &(&ChunkHash, &u64)| !held.contains_key(hash);
@@ -461,7 +461,7 @@ async fn get(
     read(folder, hashes, held.into_keys().collect()).await
 }
 
-/// All of these chunks, of which the asker holds some.
+/// Sends all of these chunks, or fails unless each is in `held` and exists.
 pub(super) async fn read(
     chunks: &Arc<ChunkDirectory>,
     hashes: Vec<ChunkHash>,
@@ -483,14 +483,14 @@ pub(super) async fn read(
             }
         })
         .buffered(READ_AHEAD)
-        // An error here breaks the response off, which the reader sees.
+        // An error at this point aborts the response, which the reader notices.
         .inspect_err(|error| tracing::warn!("A response with chunks broke off: {error}"))
         .map_ok(|parts| stream::iter(parts.map(Ok::<_, ChunkError>)))
         .try_flatten();
     Ok(Body::from_stream(frames).into_response())
 }
 
-/// A course holds these chunks of an account from now on. Returns how many of them are there.
+/// Makes the chunks of an account also the course's. Returns how many of them exist.
 pub(crate) async fn hold_public(
     shared: &Shared,
     from: &Account,
@@ -509,7 +509,8 @@ pub(crate) async fn hold_public(
         ChunkStore::Objects(_) => {
             let store = &shared.store;
             store.share_objects(from, &holder, &hashes, now_ms).await?;
-            // What it had before, and the publisher only through it, stays for another term.
+            // Chunks that the course already had are kept for another term. The publisher may hold
+            // them only through the course.
             store
                 .share_objects(&holder, &holder, &hashes, now_ms)
                 .await?;
@@ -518,7 +519,7 @@ pub(crate) async fn hold_public(
     }
 }
 
-/// The broker's folder, where it takes and gives the bytes itself.
+/// The broker's folder, if the broker itself transfers the bytes.
 pub(super) fn in_folder(shared: &Shared) -> Result<&Arc<ChunkDirectory>, ChunkError> {
     match &shared.chunks {
         ChunkStore::Folder(folder) => Ok(folder),

@@ -1,7 +1,7 @@
-//! One WebSocket of a proxy or a worker: hello, then messages both ways until one side ends.
+//! One WebSocket of a proxy or a worker: a hello, then messages in both directions until one side ends it.
 //!
-//! In: binary frames. Out: [`Event`]s, in order, the last one `Closed`.
-//! Reading and writing go on side by side, so that two peers that both write cannot block each other.
+//! In: binary frames. Out: [`Event`]s in order; the last one is `Closed`. Reading and writing run
+//! concurrently, so two peers that both write cannot block each other.
 
 use crate::{
     engine::{Event, Outgoing},
@@ -37,19 +37,19 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Frames that wait for a peer to read them.
+/// Frames that may wait for a peer to read them.
 const OUTGOING: usize = 128;
-/// Proxies in front close connections on which nothing happens, often after a minute.
+/// Reverse proxies close idle connections, often after a minute.
 const PING_EVERY: Duration = Duration::from_secs(15);
-/// A peer answers pings, so one that says nothing for so long is gone.
+/// Peers answer pings, so a peer that is silent for this long is gone.
 const SILENCE: Duration = Duration::from_secs(45);
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
-/// How often a message that is not whole is looked at.
+/// How often the broker checks the progress of an incomplete message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
-/// A connection on which nothing was said yet.
+/// A connection before its first message.
 pub(crate) struct Opened {
     pub(crate) socket: WebSocket,
     pub(crate) meter: Meter,
@@ -139,7 +139,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
     }
 }
 
-/// A worker that says nothing has the name of its token, or else of its kind of device.
+/// The worker's name: its own choice, or else that of its token, or of its kind of device.
 fn called(own: Option<&str>, said: String, devices: &[Device]) -> String {
     match (own, devices.first().map(|device| device.kind)) {
         _ if !said.is_empty() => said,
@@ -167,7 +167,8 @@ fn other_version(peer: u32) -> Refusal {
     }
 }
 
-/// The first message. A peer of another version may say a hello with other fields, which still names its version.
+/// Reads the first message. A peer of another version may send a hello with other fields; its
+/// version can still be read.
 async fn hello<Incoming: DeserializeOwned + Versioned>(opened: &mut Opened) -> Option<Incoming> {
     let by = Instant::now() + HELLO_WITHIN;
     loop {
@@ -201,7 +202,7 @@ fn version_of(frame: &[u8]) -> Option<u32> {
     (hello.protocol_version != PROTOCOL_VERSION).then_some(hello.protocol_version)
 }
 
-/// A hello of which nothing but the version could be read.
+/// A hello with nothing but the version, because the rest could not be read.
 trait Versioned {
     fn of_version(protocol_version: u32) -> Self;
 }
@@ -235,7 +236,7 @@ impl Versioned for FromWorker {
     }
 }
 
-/// The peer reads the reason, then the end. It is given some time to answer the end.
+/// Sends the reason, then closes. The peer has some time to answer the close.
 async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
     let goodbye = async {
         socket
@@ -250,7 +251,7 @@ async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
         while let Some(Ok(_)) = socket.recv().await {}
         Ok::<(), axum::Error>(())
     };
-    // A peer that is gone has nothing to read.
+    // If the peer is gone, it does not matter whether this succeeds.
     drop(timeout(HELLO_WITHIN, goodbye).await);
 }
 
@@ -280,7 +281,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
         ending = read(reader, &meter, &inbox, |message| event(connection, message)) => ending,
         ending = write(writer, queue, &close) => ending,
     };
-    // An engine that ended needs no goodbye.
+    // If the engine has ended, it does not need this event.
     drop(inbox.send(Event::Closed(connection, ending)).await);
 }
 
@@ -301,7 +302,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
                 Some(Err(_)) | None => return Ending::Closed,
             },
             () = sleep_until(heard + SILENCE) => return Ending::Silent,
-            // A ping in the middle of a message comes here anew; without one, the silence ends it.
+            // A ping in the middle of a message restarts this wait; without one, the silence ends it.
             _ = looks.tick(), if meter.is_in_message() => {
                 if watch.is_too_slow(meter, Instant::now()) {
                     tracing::warn!("Disconnected a client: its message took too long");
@@ -346,20 +347,20 @@ async fn write(
             tokio::select! {
                 frame = queue.recv() => match frame {
                     Some(frame) => send_with_followers(&mut writer, frame, &mut queue).await,
-                    // The engine ended, and `close` with it.
+                    // The engine has ended, and has cancelled `close`.
                     None => std::future::pending().await,
                 },
                 _ = pings.tick() => writer.send(Message::Ping(Bytes::new())).await,
             }
         };
         tokio::select! {
-            // Also when the peer does not read what is sent to it.
+            // This ends the connection even if the peer does not read.
             () = close.cancelled() => break,
             sent = send_next => if sent.is_err() { return Ending::Closed },
         }
     }
     let goodbye = async {
-        // A refusal may be the last that waits.
+        // The last waiting frame may be a refusal.
         while let Ok(frame) = queue.try_recv() {
             writer.feed(Message::Binary(frame)).await?;
         }
@@ -373,7 +374,7 @@ async fn write(
     Ending::Silent
 }
 
-/// What waits goes out in one write.
+/// Sends all waiting frames in one write.
 async fn send_with_followers(
     writer: &mut SplitSink<WebSocket, Message>,
     frame: Bytes,

@@ -1,11 +1,13 @@
-//! The *object_store* transport: who may move which chunks past the broker.
+//! The *object_store* transport: permits clients to move chunks without the broker.
 //!
-//! In: `POST /v1/chunks/grants/upload` with names and sizes, `/v1/chunks/grants/download` with names; afterwards
-//! `/v1/chunks/uploaded`, and `/v1/chunks/damaged` by whoever could not use what they read. As with the bytes, every
-//! request is on an account, and the same rules say what it may name.
+//! In: `POST /v1/chunks/grants/upload` with names and sizes, and `/v1/chunks/grants/download` with
+//! names. Later `/v1/chunks/uploaded`, and `/v1/chunks/damaged` from a client that could not use
+//! what it read. As in the http transport, every request concerns an account, and the same rules
+//! decide what it may name.
 //!
-//! **Invariant:** nobody is given a grant for an object of another account, except for what is public in their course.
-//! An uploaded object gives its account nothing before the broker has seen it in the store, in its right size.
+//! **Invariant:** no client gets a grant for an object of another account, except for public chunks
+//! of its course. An uploaded object gives its account access only after the broker has seen it in
+//! the store with the right size.
 
 use super::{
     Shared,
@@ -26,12 +28,12 @@ use std::{
     sync::Arc,
 };
 
-/// In one request; peers ask for 32.
+/// For one request; peers ask for 32.
 const MOST_GRANTS: usize = 256;
-/// Each is read by the broker, which is slow and rare.
+/// The broker reads each of these objects, which is slow but rare.
 const MOST_DAMAGED: usize = 32;
-/// Uploads of one person that may be under way where the store does not fix their length. Somewhat more, if requests
-/// arrive at the same moment.
+/// How many uploads of one person may be pending if the store does not fix their length. Concurrent
+/// requests may exceed this slightly.
 const MOST_OPEN: u64 = 1024;
 
 pub(super) fn routes() -> Router<Shared> {
@@ -54,7 +56,7 @@ async fn grant_uploads(
     let wanted: Vec<Named> = decode(&body)?;
     bounded(wanted.len(), MOST_GRANTS)?;
     chunks::charge(&shared, &identity, wanted.len());
-    // What the client says twice is there once.
+    // Removes duplicates.
     let wanted: BTreeMap<ChunkHash, u64> = wanted.into_iter().collect();
     if let Some(bytes) = wanted.values().find(|bytes| **bytes > CHUNK_BYTES as u64) {
         let bytes = usize::try_from(*bytes).unwrap_or(usize::MAX);
@@ -65,7 +67,7 @@ async fn grant_uploads(
     Ok(encode(&Grants::Store { grants }))
 }
 
-/// The objects that the account may upload from now on. Those that it has already are left out.
+/// Permits the account to upload these objects and returns their rows. Omits those that it already has.
 async fn expect(
     shared: &Shared,
     objects: &Objects,
@@ -94,7 +96,7 @@ async fn expect(
     if let Some(exceeded) = shared.quotas.take(&account.owner, new_bytes).await? {
         return Err(ChunkError::of_quota(account, exceeded));
     }
-    // Until the rows are written.
+    // Held until the rows are written.
     let Some(_reservation) = objects.room.reserve(store, new_bytes).await? else {
         let limit_bytes = objects.limit_bytes;
         return Err(ChunkError::StoreLimit { limit_bytes });
@@ -115,8 +117,8 @@ async fn expect(
     Ok(pending.map(|(row, _)| row).collect())
 }
 
-/// A chunk has one length. Whoever names another one for an upload that they may still make would get a second
-/// object for the same quota.
+/// Refuses a second length for a chunk whose upload is pending. It would permit a second object
+/// within the same quota.
 fn has_announced_lengths(
     own: &HashMap<ChunkHash, (ObjectRow, bool)>,
     wanted: &BTreeMap<ChunkHash, u64>,
@@ -145,13 +147,13 @@ async fn grant_downloads(
     bounded(hashes.len(), MOST_GRANTS)?;
     chunks::charge(&shared, &identity, hashes.len());
     let held = shared.store.held_objects(&account, &hashes).await?;
-    // For those that the account may not read, none.
+    // Chunks that the account may not read get no grant.
     let rows = hashes.iter().filter_map(|hash| held.get(hash).cloned());
     let grants = objects.download_grants(rows.collect()).await?;
     Ok(encode(&Grants::Store { grants }))
 }
 
-/// Returns those that are not there after all.
+/// Returns the chunks that were not found.
 async fn uploaded(
     State(shared): State<Shared>,
     OnAccount { account, identity }: OnAccount,
@@ -170,7 +172,7 @@ async fn uploaded(
         match bytes {
             None => {}
             Some(bytes) if bytes == row.bytes => seen.push(row),
-            // Its row stays: until the grant has expired, it can be uploaded again.
+            // The row stays, so the object can be uploaded again while the grant is valid.
             Some(_) => drop(objects.delete(vec![row]).await),
         }
     }
@@ -182,7 +184,7 @@ async fn uploaded(
     Ok(encode(&missing))
 }
 
-/// Looks at objects that a reader could not use, and forgets those that are not what they should be.
+/// Checks objects that a reader could not use, and drops those that are damaged.
 async fn damaged(
     State(shared): State<Shared>,
     OnAccount { account, identity }: OnAccount,
@@ -191,7 +193,7 @@ async fn damaged(
     let objects = in_objects(&shared)?;
     let hashes: Vec<ChunkHash> = decode(&body)?;
     bounded(hashes.len(), MOST_DAMAGED)?;
-    // The broker reads each one.
+    // Each counts as a request, because the broker reads it.
     for _ in &hashes {
         chunks::admit(&shared, &identity)?;
     }

@@ -1,7 +1,8 @@
-//! Connections on which no token was shown yet: few from one address, and for a short time.
+//! Connections that have not shown a token: few for each address, and for a short time.
 //!
-//! In: the address of each connection, and that a request on it was admitted. Out: whether it may go on.
-//! Connections above the limit wait for a while, so that a class that connects at once gets in.
+//! In: the address of each connection, and when a request on it is admitted. Out: whether the
+//! connection may continue. Connections above the limit wait for a while, so that a whole class can
+//! connect at once.
 
 use std::{
     collections::HashMap,
@@ -15,7 +16,7 @@ use tokio::{
 };
 use tokio_util::sync::CancellationToken;
 
-/// Until a request is admitted, and so long for an answer that is on its way then.
+/// How long a connection may exist before a request is admitted, and how long a pending response may then take.
 pub(super) const WITHIN: Duration = Duration::from_secs(5);
 const SERVED: usize = 32;
 const WAITING: usize = 256;
@@ -29,21 +30,22 @@ struct Gate {
     all: Arc<Semaphore>,
 }
 
-/// A connection that was let in as a guest.
+/// A connection that was accepted as a guest.
 #[derive(Clone)]
 pub(crate) struct Guest {
     known: CancellationToken,
     permit: Arc<Mutex<Option<Permit>>>,
 }
 
-/// Held until the guest is known or gone.
+/// Held until a request is admitted or the connection ends.
 struct Permit {
     _gate: Arc<Gate>,
     _permits: [OwnedSemaphorePermit; 2],
 }
 
 impl Guests {
-    /// `None`: too many of this address wait. Without an address it is a process of this user.
+    /// Returns `None` if too many connections of this address wait. Without an address, the peer is
+    /// a process of this user.
     pub(super) async fn enter(&self, address: Option<IpAddr>) -> Option<Guest> {
         let known = CancellationToken::new();
         let permit = match address {
@@ -91,7 +93,7 @@ impl Guest {
         drop(permit.take());
     }
 
-    /// Ends only if nothing is admitted in time.
+    /// Resolves only if no request is admitted in time.
     pub(super) async fn is_late(&self) {
         if timeout(WITHIN, self.known.cancelled()).await.is_ok() {
             std::future::pending().await
@@ -126,7 +128,7 @@ mod tests {
         assert!(enter(1).await.is_none(), "more do not even wait");
         assert!(enter(2).await.is_some(), "others have their own");
         assert_eq!(start.elapsed(), Duration::ZERO);
-        // Those who show a token make room for others at once.
+        // Connections with a token make room for others at once.
         for guest in silent.drain(..16) {
             guest.admit();
         }
@@ -137,7 +139,7 @@ mod tests {
         silent[0].is_late().await;
         assert_eq!(start.elapsed(), WITHIN);
 
-        // Sixty at once, each of whom shows a token.
+        // Sixty connections at once, each with a token.
         drop((silent, waiting));
         let mut class: JoinSet<_> = (0..60).map(|_| enter(1)).collect();
         while let Some(guest) = class.join_next().await {

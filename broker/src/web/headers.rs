@@ -1,4 +1,4 @@
-//! Headers that every answer has, so that a browser takes it for nothing else and shows it in no other site's page.
+//! Headers of every response, so that a browser does not misinterpret it or show it inside another site's page.
 
 use axum::{
     extract::Request,
@@ -7,13 +7,13 @@ use axum::{
     response::Response,
 };
 
-/// Of what is no page: nothing is loaded, and no page shows it inside.
+/// For responses other than pages: they load nothing, and cannot be embedded.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
-/// From then on the browser uses encryption for this host, for a year.
+/// Tells the browser to use only TLS for this host for a year.
 const ALWAYS_ENCRYPTED: &str = "max-age=31536000";
 
-/// Adds what the answer does not have of its own.
+/// Adds the headers that the response does not have.
 pub(super) async fn secure(request: Request, next: Next) -> Response {
     let encrypted = came_encrypted(request.headers());
     let mut response = next.run(request).await;
@@ -32,8 +32,8 @@ pub(super) async fn secure(request: Request, next: Next) -> Response {
     response
 }
 
-/// Whether the browser came through TLS, to this broker or to a proxy in front, which says so. A browser that is lied to
-/// only keeps its cookie from unencrypted connections.
+/// Whether the request came through TLS, to this broker or to a reverse proxy that says so. A false
+/// claim only prevents the browser from sending its cookie over unencrypted connections.
 pub(super) fn came_encrypted(headers: &HeaderMap) -> bool {
     let forwarded = headers.get(HeaderName::from_static("x-forwarded-proto"));
     forwarded.is_some_and(|scheme| scheme.as_bytes().starts_with(b"https"))

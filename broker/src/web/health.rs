@@ -1,4 +1,4 @@
-//! For whatever watches the broker.
+//! Health checks for monitoring.
 
 use super::Shared;
 use crate::engine::Leadership;
@@ -6,7 +6,7 @@ use axum::{Router, extract::State, http::StatusCode, routing::get};
 use std::time::Duration;
 use tokio::time::timeout;
 
-/// How long reading the jobs at the start may take before the health check fails.
+/// How long loading the jobs at the start may take before the health check fails.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 pub(super) fn routes() -> Router<Shared> {
@@ -19,7 +19,7 @@ pub(super) fn routes() -> Router<Shared> {
         )
 }
 
-/// The database answers and the loop runs.
+/// Ready if the database answers and the loop runs.
 async fn ready(State(mut shared): State<Shared>) -> (StatusCode, &'static str) {
     if shared.inbox.is_closed() || shared.stop.is_cancelled() {
         return (

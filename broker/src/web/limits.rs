@@ -1,7 +1,7 @@
-//! How much a person's token may ask in a second, and how many connections of a person may be open.
+//! Limits the requests per second of each person, and their open connections.
 //!
-//! Programs that hold the broker's own token are the operator's, and are not limited; nor are workers, which ask for
-//! everybody.
+//! Programs with the broker's own token belong to the operator and are not limited. Neither are
+//! workers, because they send requests on behalf of all people.
 
 use super::{Caller, Shared};
 use crate::web::api::ApiError;
@@ -19,13 +19,13 @@ use std::{
 };
 use tokio::time::Instant;
 
-/// A page loads several files at once, and a program may catch up.
+/// A page loads several files at once, and a program may catch up after a pause.
 const BURST_SECONDS: f64 = 4.0;
 
-/// Requests of each person.
+/// Limits the requests of each person.
 pub(crate) struct Limits(Buckets<String>);
 
-/// A bucket for each key, which fills all the time and from which each request takes one.
+/// A token bucket for each key. It refills at a steady rate, and each request takes one.
 pub(super) struct Buckets<Key> {
     a_second: f64,
     most: f64,
@@ -48,7 +48,7 @@ impl Limits {
         }
     }
 
-    /// Counts a request that was admitted as several: the next ones wait for it.
+    /// Counts an admitted request as several more, which delays the next ones.
     pub(super) fn charge(&self, identity: &Identity, requests: usize) {
         if let Some(person) = limited(identity) {
             let charge = |left: &mut f64| *left -= requests as f64;
@@ -58,7 +58,7 @@ impl Limits {
 }
 
 impl<Key: Clone + Eq + Hash> Buckets<Key> {
-    /// They are full at first.
+    /// Buckets start full.
     pub(super) fn new(a_second: f64, most: f64) -> Self {
         Self {
             a_second,
@@ -77,7 +77,7 @@ impl<Key: Clone + Eq + Hash> Buckets<Key> {
         })
     }
 
-    /// A full bucket is the same as none. Looks for them only when there are more than `most`.
+    /// Removes full buckets, if there are more than `most` buckets. A full bucket is the same as a missing one.
     pub(super) fn forget_full(&self, most: usize, now: Instant) {
         let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
         if buckets.len() > most {
@@ -115,13 +115,13 @@ pub(super) async fn limit(
     next.run(request).await
 }
 
-/// How many connections of each person are open that last: those of notebooks, and of pages that change by themselves.
+/// Counts each person's long-lived connections: those of notebooks and of live pages.
 pub(crate) struct Connections {
     most: u32,
     open: Mutex<HashMap<String, u32>>,
 }
 
-/// One of a person's connections, which counts until this is dropped.
+/// One of a person's connections. It counts until it is dropped.
 pub(crate) struct Counted(Option<(Arc<Connections>, String)>);
 
 impl Connections {

@@ -1,11 +1,12 @@
-//! What comes in on one connection: how much of a message that is not whole yet, and since when.
+//! Counts the bytes of incomplete messages on one connection, and limits their number and age.
 //!
-//! The broker holds a WebSocket message in memory until its last byte is there. So a message must be whole within
-//! [`MESSAGE_WITHIN`] of its first byte and come at [`SLOWEST_BYTES`] a second, whatever pings are sent meanwhile; and
-//! of one person, and of all, only so many bytes may be on their way at once. Workers are not counted: no notebook
-//! can take the room that they need.
+//! The broker holds a WebSocket message in memory until its last byte arrives. So a message must be
+//! complete within [`MESSAGE_WITHIN`] and arrive at [`SLOWEST_BYTES`] per second, regardless of
+//! pings in between. The bytes in flight of one person, and of all people together, are limited.
+//! Workers are not counted, so no notebook can take the room that they need.
 //!
-//! In: the bytes as the socket gives them, and which messages came of them. Out: an error that ends the connection.
+//! In: the bytes that the socket reads, and the messages that are complete. Out: an error that ends
+//! the connection.
 
 use std::{
     collections::HashMap,
@@ -25,18 +26,18 @@ use tokio::{
 
 /// From the first byte of a message to its last.
 pub(crate) const MESSAGE_WITHIN: Duration = Duration::from_secs(300);
-/// What a message takes may come at any speed for so long.
+/// The minimum speed does not apply for this long.
 const GRACE: Duration = Duration::from_secs(10);
 const SLOWEST_BYTES: f64 = 16384.0;
-/// Messages of this size are never counted.
+/// Messages up to this size are not counted.
 const FREE_BYTES: u64 = 64 << 10;
 /// Two messages of the largest size.
 const MOST_OF_PERSON: u64 = 128 << 20;
 const MOST_OF_ALL: u64 = 1 << 30;
-/// Of a client's ping with a short payload.
+/// The header of a client's ping with a short payload.
 const CONTROL_HEAD_BYTES: u64 = 6;
 
-/// What is on its way to the broker in messages that are not whole.
+/// The bytes of incomplete messages to the broker.
 #[derive(Default)]
 pub(crate) struct InFlight(Mutex<Booked>);
 
@@ -63,38 +64,38 @@ impl InFlight {
     }
 }
 
-/// The bytes that came in on one connection.
+/// Counts the bytes that one connection receives.
 #[derive(Clone, Default)]
 pub(crate) struct Meter(Arc<Inner>);
 
 #[derive(Default)]
 struct Inner {
     received: AtomicU64,
-    /// As many belong to whole messages.
+    /// How many of them belong to complete messages.
     whole: AtomicU64,
     booked: AtomicU64,
     account: OnceLock<(String, Arc<InFlight>)>,
 }
 
 impl Meter {
-    /// From now on this is a connection of messages. What comes for a person is counted.
+    /// The connection now carries messages. Its bytes count for this person, if there is one.
     pub(crate) fn begin(&self, person: Option<(&str, &Arc<InFlight>)>) {
         self.finished();
         if let Some((person, in_flight)) = person {
             let account = (person.to_owned(), Arc::clone(in_flight));
-            // It begins once.
+            // Set only once per connection.
             drop(self.0.account.set(account));
         }
     }
 
-    /// A message is whole, and nobody holds it any more.
+    /// A message is complete, and has been handed on.
     pub(crate) fn finished(&self) {
         let received = self.0.received.load(Ordering::Relaxed);
         self.0.whole.store(received, Ordering::Relaxed);
         self.0.book(0);
     }
 
-    /// A ping or pong came, maybe in the middle of a message.
+    /// A ping or pong arrived, possibly in the middle of a message.
     pub(crate) fn control(&self, payload: usize) {
         let bytes = CONTROL_HEAD_BYTES + payload as u64;
         self.0.whole.fetch_add(bytes, Ordering::Relaxed);
@@ -116,7 +117,7 @@ impl Inner {
         received.saturating_sub(whole)
     }
 
-    /// `false`: too much is on its way.
+    /// Returns `false` if too many bytes are in flight.
     fn book(&self, bytes: u64) -> bool {
         let Some((person, in_flight)) = self.account.get() else {
             return true;
@@ -147,14 +148,14 @@ impl Drop for Inner {
     }
 }
 
-/// Watches how fast the present message comes. To be asked now and then.
+/// Measures how fast the current message arrives. It must be called regularly.
 #[derive(Default)]
 pub(crate) struct Watch {
     since: Option<Instant>,
 }
 
 impl Watch {
-    /// `true`: its sender is too slow.
+    /// Whether the sender is too slow.
     pub(crate) fn is_too_slow(&mut self, meter: &Meter, now: Instant) -> bool {
         let bytes = meter.unfinished_bytes();
         if bytes == 0 {
@@ -166,13 +167,13 @@ impl Watch {
         elapsed > MESSAGE_WITHIN || (bytes as f64) < due
     }
 
-    /// A message was whole.
+    /// A message is complete.
     pub(crate) fn finished(&mut self) {
         self.since = None;
     }
 }
 
-/// A stream whose meter runs.
+/// A stream that counts the bytes read from it.
 pub(super) struct Metered<Stream> {
     stream: Stream,
     meter: Meter,

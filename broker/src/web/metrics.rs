@@ -13,7 +13,7 @@ use axum::{
 use baton_broker_queue::Identity;
 use prometheus_client::encoding::prometheus_text::CONTENT_TYPE;
 
-/// For admins, the broker's own token and that of monitors: courses are named here.
+/// For admins, the broker's own token and monitors, because courses are named here.
 pub(super) async fn show(State(shared): State<Shared>) -> Result<Response, ApiError> {
     let present = ask(&shared, Event::Overview).await?;
     // A monitor is in no course.

@@ -49,7 +49,7 @@ pub(crate) use meter::{InFlight, Meter, Watch};
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
-/// What requests share. No request holds a lock.
+/// What all requests share. No request holds a lock.
 #[derive(Clone)]
 pub(crate) struct Shared {
     pub(crate) access: Arc<Access>,
@@ -57,7 +57,7 @@ pub(crate) struct Shared {
     pub(crate) chunks: ChunkStore,
     pub(crate) quotas: Arc<Quotas>,
     pub(crate) inbox: mpsc::Sender<Event>,
-    /// What the file says.
+    /// The settings of the file of courses.
     pub(crate) courses: watch::Receiver<Arc<Courses>>,
     pub(crate) stop: CancellationToken,
     pub(crate) connections: TaskTracker,
@@ -65,7 +65,7 @@ pub(crate) struct Shared {
     pub(crate) metrics: Arc<Metrics>,
     pub(crate) limits: Arc<Limits>,
     pub(crate) chunk_limits: Arc<Limits>,
-    /// Of one worker.
+    /// For one worker.
     pub(crate) most_slots: u32,
     pub(crate) of_person: Arc<Connections>,
     pub(crate) in_flight: Arc<InFlight>,
@@ -73,7 +73,7 @@ pub(crate) struct Shared {
     pub(crate) pools: Pools,
 }
 
-/// Of a form or an action. Chunks have limits of their own.
+/// The largest body of a form or an action. Requests about chunks have their own limits.
 const LARGEST_BODY: usize = 64 << 10;
 
 pub(crate) fn router(shared: Shared) -> Router {
@@ -131,7 +131,7 @@ pub(crate) fn router(shared: Shared) -> Router {
     router.layer(middleware::from_fn(headers::secure))
 }
 
-/// Marks encrypted requests as a proxy in front would, so that their cookies are for encrypted pages only.
+/// Marks encrypted requests as a reverse proxy would, so that cookies are sent only over TLS.
 pub(crate) fn over_tls(router: Router) -> Router {
     router.layer(middleware::map_request(async |mut request: Request| {
         let https = HeaderValue::from_static("https");
@@ -140,8 +140,8 @@ pub(crate) fn over_tls(router: Router) -> Router {
     }))
 }
 
-/// Closes a connection that was accepted without a leader, or before another broker became the leader: the next one is
-/// forwarded.
+/// Closes a connection that was accepted while there was no leader, or before another broker became
+/// the leader. The peer's next connection is forwarded.
 async fn no_more_from_here(
     State(leadership): State<watch::Receiver<Leadership>>,
     mut response: Response,
@@ -154,9 +154,9 @@ async fn no_more_from_here(
     response
 }
 
-/// The same at the root and below a prefix.
+/// Serves the same at the root and below a prefix.
 fn below(prefix: &str, router: Router) -> Router {
-    // Pages name each other relative to themselves, so the first one needs its slash.
+    // The links of pages are relative, so the address of the first page must end with a slash.
     let home = format!("{prefix}/");
     let to_home = {
         let home = home.clone();

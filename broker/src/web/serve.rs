@@ -1,14 +1,16 @@
-//! Takes connections and answers HTTP on them, for as long as their peers go on.
+//! Accepts connections and serves HTTP on them.
 //!
-//! Who begins a request and never ends it would keep a connection, and what it has sent, for ever. So the head of a
-//! request must come within [`HEAD_WITHIN`], also the next one on a connection, and while the broker waits for a body
-//! it must come at [`SLOWEST_BYTES`] a second, after [`BODY_GRACE`]. How long an answer takes is not limited: pages and
-//! WebSockets stay open.
+//! A peer that begins a request and never ends it would occupy a connection for ever, and memory
+//! for what it has sent. So the head of each request must arrive within [`HEAD_WITHIN`], including
+//! later ones on the same connection. A body must arrive at [`SLOWEST_BYTES`] per second after
+//! [`BODY_GRACE`]; only the time during which the broker waits for it counts. Responses have no
+//! time limit, because pages and WebSockets stay open.
 //!
-//! A connection on which no token was shown has less time ([`guests`]).
+//! A connection that has not shown a token has less time ([`guests`]).
 //!
-//! A broker whose last descriptors went to connections could neither read a chunk nor say what it lacks. So the last
-//! [`HEADROOM`] are for its own use, and a connection that would take one of them is told so and closed.
+//! If connections used up all file descriptors, the broker could neither read a chunk nor report
+//! the problem. So the last [`HEADROOM`] are reserved for its own use. A connection that would take
+//! one of them gets an error and is closed.
 
 use super::{
     attempts::Peer,
@@ -39,13 +41,13 @@ use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 use tower::Layer;
 
-/// A program that keeps a connection for its next request makes a new one after this.
+/// A program whose idle connection is closed after this time opens a new one for its next request.
 const HEAD_WITHIN: Duration = Duration::from_secs(60);
 const BODY_GRACE: Duration = Duration::from_secs(30);
 const HEADROOM: usize = 16;
 const SLOWEST_BYTES: u32 = 4096;
 
-/// Takes connections until `stop`; those that are there end with their next answer.
+/// Accepts connections until `stop`. Open connections end after their next response.
 pub(crate) async fn serve<L: Listener<Addr: Remote>>(
     mut listener: L,
     router: Router,
@@ -110,9 +112,9 @@ pub(crate) async fn serve<L: Listener<Addr: Remote>>(
     }
 }
 
-/// The other end of a connection.
+/// The address of a connection's other end.
 pub(crate) trait Remote {
-    /// `None`: it is on this machine.
+    /// `None` if it is on this machine.
     fn ip(&self) -> Option<IpAddr>;
 }
 
@@ -142,7 +144,7 @@ async fn only_patiently(request: Request, next: Next) -> Response {
     next.run(request.map(in_time)).await
 }
 
-/// Breaks off when the peer has been waited for longer than what has come of it allows.
+/// Fails if the broker has waited for the peer longer than the bytes received so far allow.
 fn in_time(
     parts: impl Stream<Item = Result<Bytes, axum::Error>> + Unpin,
 ) -> impl Stream<Item = Result<Bytes, axum::Error>> {
@@ -176,7 +178,7 @@ mod tests {
         time::sleep,
     };
 
-    /// What connects is on the other end of a pipe, so that nothing but the paused clock decides when.
+    /// Peers connect through pipes, so that only the paused clock affects the timing.
     struct Pipes(mpsc::Receiver<DuplexStream>);
 
     impl Listener for Pipes {
@@ -195,7 +197,7 @@ mod tests {
         }
     }
 
-    /// A process of this user, who need not show a token.
+    /// Another process of this user, which needs no token.
     impl Remote for () {
         fn ip(&self) -> Option<IpAddr> {
             None
@@ -219,7 +221,7 @@ mod tests {
             self.pipe.write_all(text.as_bytes()).await.unwrap();
         }
 
-        /// All that is said to it until the connection ends, and the seconds that this took.
+        /// Everything that it receives until the connection ends, and how many seconds that took.
         async fn hears(mut self) -> (String, u64) {
             let mut heard = Vec::new();
             self.pipe.read_to_end(&mut heard).await.unwrap();
@@ -264,14 +266,14 @@ mod tests {
         trickle.says(post).await;
         while trickle.since.elapsed() < Duration::from_secs(30) {
             sleep(Duration::from_secs(1)).await;
-            // The connection may be gone already.
+            // The connection may have been closed already.
             drop(trickle.pipe.write_all(b"x").await);
         }
         let (heard, seconds) = trickle.hears().await;
         assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
         assert!(seconds <= 31, "{seconds}");
 
-        // A slow line, and then an idle connection.
+        // A slow upload, and then an idle connection.
         let mut steady = Peer::of(&pipes).await;
         steady.says(post).await;
         for _ in 0..100 {

@@ -1,11 +1,12 @@
-//! Signing in: on a page with a field, with a token in the address, or with the JupyterHub; and out again.
+//! Signing in, with a form, a token in the URL, or the JupyterHub; and signing out.
 //!
-//! Each ends in a cookie with the id of a sign-in, which only this site's own pages send ([`SameSite::Strict`]). A
-//! browser that follows a link from another site shows no cookie, so it is sent to the same page once more from here.
+//! Each way ends with a cookie that contains the id of a sign-in. Only this site's own pages send
+//! it ([`SameSite::Strict`]). A browser that follows a link from another site sends no cookie. So
+//! the broker responds with a page that loads the same address again, this time from this site.
 //!
-//! To sign in with the Hub, a browser is sent there with a fresh *state*, which its cookie repeats; the Hub sends it
-//! back with a code, and the broker asks the Hub for the token behind the code. So only a browser that asked to sign in
-//! is signed in.
+//! To sign in with the Hub, a browser is redirected there with a random *state*, which is also in a
+//! cookie. The Hub redirects it back with a code, and the broker exchanges the code for a token.
+//! The state proves that this browser began the sign-in.
 
 use super::{
     Caller, Shared,
@@ -31,7 +32,7 @@ use std::{borrow::Cow, time::Duration};
 
 const COOKIE: &str = "baton_signed_in";
 const STATE_COOKIE: &str = "baton_sign_in";
-/// How long a person may take to give the Hub a password.
+/// How long a person may take to sign in to the Hub.
 const STATE: Duration = Duration::from_secs(600);
 
 const WRONG: &str = "This broker does not know that token. It may have been replaced; ask the person who gave it to you";
@@ -44,13 +45,13 @@ pub(super) fn routes() -> Router<Shared> {
         .route("/v1/notebook-token", post(notebook_token))
 }
 
-/// The id that a browser shows.
+/// The id of the browser's sign-in.
 pub(super) fn cookie_of(headers: &HeaderMap) -> Option<String> {
     let jar = CookieJar::from_headers(headers);
     jar.get(COOKIE).map(|cookie| cookie.value().to_owned())
 }
 
-/// What is answered to a person who has to sign in before this page.
+/// The response to a person who must sign in before this page.
 pub(super) fn asked(shared: &Shared, request: &Request) -> Response {
     let headers = request.headers();
     let accepts = headers
@@ -70,7 +71,8 @@ pub(super) fn asked(shared: &Shared, request: &Request) -> Response {
     to_hub(shared, request, &page).unwrap_or_else(|| field(StatusCode::UNAUTHORIZED, &page, None))
 }
 
-/// The token leaves the address, and with it the browser's history, whether the browser is signed in already or not.
+/// Signs in and redirects to the page without the token, even if the browser is already signed in.
+/// So the token does not stay in the browser's history.
 pub(super) async fn with_address(shared: &Shared, request: Request, token: String) -> Response {
     let page = page_of(&request);
     let (parts, _) = request.into_parts();
@@ -83,12 +85,12 @@ pub(super) async fn with_address(shared: &Shared, request: Request, token: Strin
     .await
 }
 
-/// What a person shows on the page.
+/// The contents of the form.
 #[derive(serde::Deserialize)]
 struct Shown {
     #[serde(default)]
     token: String,
-    /// Where the person goes from there.
+    /// The page to show afterwards.
     #[serde(default)]
     page: String,
 }
@@ -143,7 +145,7 @@ async fn enter(
     }
 }
 
-/// The way to the Hub for a person who asks for a page below the prefix, where the Hub's own proxy passes requests on.
+/// Redirects to the Hub, if the request is below the prefix that the Hub's own proxy forwards.
 fn to_hub(shared: &Shared, request: &Request, page: &str) -> Option<Response> {
     let (hub, prefix) = (shared.access.hub.as_ref()?, shared.prefix.as_deref()?);
     address(request)
@@ -151,7 +153,7 @@ fn to_hub(shared: &Shared, request: &Request, page: &str) -> Option<Response> {
         .strip_prefix(prefix)?
         .strip_prefix('/')?;
     let state = uuid::Uuid::new_v4().simple().to_string();
-    // The way back from the Hub may begin at the site where people give their password.
+    // The browser may return from the identity provider's site, and must send this cookie then.
     let mut kept = cookie(
         STATE_COOKIE,
         format!("{state}.{page}"),
@@ -202,7 +204,7 @@ async fn come_back(
         signed_in(&sign_in, &headers),
         removed(STATE_COOKIE, &headers),
     ];
-    // The browser came from the Hub, so it would not show the cookie to the page that a redirect names.
+    // The browser comes from the Hub, so after a redirect it would not send the cookie.
     Ok(from_here(page, cookies))
 }
 
@@ -212,7 +214,8 @@ struct NotebookToken {
     expires_in_seconds: u64,
 }
 
-/// A notebook server's token opens the server, too, so it is shown here only, for one that opens this broker alone.
+/// Exchanges the token of a notebook server for one that is valid only for this broker. The former
+/// also opens the server, so it is sent nowhere else.
 async fn notebook_token(
     State(shared): State<Shared>,
     extensions: Extensions,
@@ -264,7 +267,7 @@ fn refused(why: &str) -> Response {
     message(StatusCode::FORBIDDEN, "Not signed in", &body)
 }
 
-/// The page with the field. `wrong`: why it is shown again.
+/// The page with the form. `wrong` says why it is shown again.
 fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
     let body = html! {
         form.act action="sign-in" method="post" {
@@ -283,7 +286,7 @@ fn field(status: StatusCode, page: &str, wrong: Option<&str>) -> Response {
     message(status, "Sign in", &body)
 }
 
-/// Sends the browser on from a page of this site.
+/// Lets the browser load another page from a page of this site.
 fn from_here<const COOKIES: usize>(page: &str, cookies: [Cookie<'static>; COOKIES]) -> Response {
     let to = format!("0; url=./{page}");
     let page = html! {
@@ -339,8 +342,8 @@ fn removed(name: &'static str, headers: &HeaderMap) -> Cookie<'static> {
     cookie(name, String::new(), Duration::ZERO, headers)
 }
 
-/// Without a path it is for the folder of the pages, whatever prefix they have, and no other program below another
-/// prefix sees it.
+/// Without a path, a cookie belongs to the folder of the pages, whatever their prefix is. So
+/// programs below other prefixes do not receive it.
 fn cookie(
     name: &'static str,
     value: String,
@@ -374,7 +377,7 @@ fn address(request: &Request) -> &Uri {
     original.map_or_else(|| request.uri(), |OriginalUri(uri)| uri)
 }
 
-/// The page that is asked for, relative to its folder and without a token.
+/// The requested page, relative to its folder and without the token.
 fn page_of(request: &Request) -> String {
     let uri = address(request);
     let name = uri.path().rsplit('/').next().unwrap_or_default();
@@ -393,7 +396,8 @@ fn page_of(request: &Request) -> String {
     plain(&page).to_owned()
 }
 
-/// A page of this broker, or none: no other host, and nothing that ends a cookie or an attribute.
+/// The page, if it is one of this broker; otherwise empty. So it contains no other host, and no
+/// character that could end a cookie or an attribute.
 fn plain(page: &str) -> &str {
     let plain = |letter: char| letter.is_ascii_alphanumeric() || "?&=%-_.~+".contains(letter);
     if page.chars().all(plain) { page } else { "" }

@@ -1,4 +1,4 @@
-//! The two doors of WebSockets.
+//! The WebSocket endpoints of proxies and workers.
 
 use super::{Access, Caller, Meter, Shared, limits::limited};
 use crate::{
@@ -17,11 +17,11 @@ use axum::{
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
 
-/// A manifest of a very large state is some megabytes; nothing comes near this. A little below what the peers read,
-/// because what one of them sends goes on to the other in a larger message.
+/// The manifest of a very large state has a few megabytes, far below this. The limit is slightly
+/// below that of the peers, because the broker forwards a peer's message inside a larger one.
 const MESSAGE_BYTES: usize = 60 << 20;
 
-/// Each connection has that much for as long as it lasts, and most of them are silent.
+/// Each connection has such a buffer while it is open, and most connections are idle.
 const READ_BUFFER_BYTES: usize = 16 << 10;
 
 pub(super) fn for_proxies() -> Router<Shared> {
@@ -32,7 +32,7 @@ pub(super) fn for_workers() -> Router<Shared> {
     Router::new().route("/v1/worker", get(worker))
 }
 
-/// A connection ends with what its token meant at the beginning.
+/// A connection ends when the meaning of its token changes.
 async fn proxy(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,

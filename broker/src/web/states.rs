@@ -1,10 +1,11 @@
 //! Saved states: `GET /v1/states`, and `PUT`, `GET`, `DELETE /v1/states/{name}`.
 //!
-//! A state is one person's in one course: a name of somebody else's is answered like one that is not there. It is
-//! encoded as its notebook's proxy sent it, and the broker reads which chunks it names and nothing of what they hold.
+//! A state belongs to one person in one course. The response for another person's state is the same
+//! as for a missing one. It is encoded as its notebook's proxy sent it. The broker reads only which
+//! chunks it names, not their contents.
 //!
-//! **Invariant:** a state is stored in one piece, and in place of one of the same name only when all of its chunks are
-//! here and its person's.
+//! **Invariant:** a state is stored as a whole. It replaces one of the same name only if all of its
+//! chunks exist and belong to its person.
 
 use super::{
     Shared,
@@ -28,9 +29,9 @@ use baton_protocol::{ChunkHash, SavedState, api, decode};
 use std::collections::BTreeMap;
 use utoipa::OpenApi;
 
-/// The list of a state's chunks; some 100 GB of them.
+/// The largest list of chunks in a state, which names about 100 GB.
 const LARGEST_STATE: usize = 8 << 20;
-/// Of one person in one course.
+/// For one person in one course.
 const MOST_STATES: usize = 100;
 
 pub(super) fn routes() -> Router<Shared> {
@@ -40,7 +41,7 @@ pub(super) fn routes() -> Router<Shared> {
         .layer(DefaultBodyLimit::max(LARGEST_STATE))
 }
 
-/// What people may do with them beside a notebook, for the API's document.
+/// The operations that people may use without a notebook, for the API's document.
 #[derive(OpenApi)]
 #[openapi(paths(list, delete))]
 pub(crate) struct Description;
@@ -68,14 +69,14 @@ impl From<baton_broker_store::StoreError> for StateError {
     }
 }
 
-/// Whose states, or other belongings, a request is about.
+/// The person whose states or jobs a request is about.
 pub(super) struct OfPerson(pub(super) Account);
 
 impl FromRequestParts<Shared> for OfPerson {
     type Rejection = Response;
 
     async fn from_request_parts(parts: &mut Parts, shared: &Shared) -> Result<Self, Response> {
-        // A worker has no business with what its jobs' people saved.
+        // A worker must not access what the people of its jobs have saved.
         let found = OnAccount::of(parts, shared, Party::without_notebook).await?;
         Ok(Self(found.account))
     }
@@ -83,7 +84,7 @@ impl FromRequestParts<Shared> for OfPerson {
 
 /// Your saved states in a course, by name
 ///
-/// `%gpu_save` in a notebook makes them. A person in several courses names one.
+/// `%gpu_save` in a notebook creates them. A person in several courses must name one.
 #[utoipa::path(get, path = "/v1/states", operation_id = "states",
     params(("course" = Option<String>, Query)),
     responses((status = 200, body = [api::SavedState], description = "The answer"), Refusal))]
@@ -105,7 +106,7 @@ async fn load(
 
 /// Delete a saved state of yours
 ///
-/// What it held is free some minutes later.
+/// The space of its data is free some minutes later.
 #[utoipa::path(delete, path = "/v1/states/{name}", operation_id = "delete_state",
     params(("name" = String, Path), ("course" = Option<String>, Query)),
     responses((status = 204, description = "It is deleted"), Refusal))]
@@ -138,7 +139,7 @@ async fn save(
     if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
         return Err(ApiError::StateLimit { most: MOST_STATES }.into());
     }
-    // Before the chunks are looked for: what is added here is a list of them.
+    // Checked before the chunks: this request adds only the list of them.
     let quota = shared.quotas.take(&account.owner, body.len() as u64);
     if let Some(exceeded) = quota.await.map_err(ChunkError::from)? {
         return Err(ChunkError::of_quota(&account, exceeded).into());

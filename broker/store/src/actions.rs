@@ -1,4 +1,4 @@
-//! What staff did and changed.
+//! What staff have done and changed.
 
 use super::{
     Store, StoreError, Writer,
@@ -9,7 +9,7 @@ use super::{
 use baton_broker_queue::{AuditEntry, Identity, courses::Changes};
 use baton_protocol::api;
 
-/// With the number under which the next part of a list begins.
+/// A row of the audit log, with the number at which the next page begins.
 #[derive(Debug)]
 pub struct AuditRow {
     pub number: u64,
@@ -17,7 +17,7 @@ pub struct AuditRow {
 }
 
 impl Store {
-    /// Newest first: of all courses for admins, of their own for staff.
+    /// Newest first. Admins see all courses, and staff their own.
     pub async fn audit(
         &self,
         seen_by: &Identity,

@@ -1,8 +1,8 @@
-//! Who holds which chunk and when they last named it, and the only place where rows and files are deleted for good.
+//! Who holds which chunk and last named it when. Deletes chunks and the rows of old jobs for the sweep.
 //!
-//! **Invariant:** a chunk's first row exists before its file and its last one outlives it, and a file is removed while
-//! the writer is held. So whoever touches a chunk and *then* looks for its file cannot lose it to a sweep that runs at
-//! the time.
+//! **Invariant:** a chunk has a row whenever it has a file: its first row is written before the file, and its
+//! last row is deleted after it. A file is removed only while the writer is held. So if a caller touches a
+//! chunk and *then* looks for its file, a concurrent sweep cannot remove the file.
 
 use super::{
     Store, StoreError,
@@ -14,19 +14,19 @@ use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, NotebookId, WorkerId};
 use std::collections::{HashMap, HashSet};
 
-/// Chunks, or jobs, deleted in one transaction; the queue waits for so long.
+/// Chunks, or jobs, deleted in one transaction. Writes of the queue wait for each.
 const DELETE_BATCH: usize = 64;
 /// Chunks named in one statement.
 pub(super) const NAMED: usize = 256;
-/// What so many persons of a course brought, each by themselves, is the course's.
+/// A chunk that this many people of a course have sent independently belongs to the course.
 const COMMON_FROM: i64 = 5;
 
 /// The chunks that each account's jobs name.
 pub type Live = HashMap<Account, HashSet<ChunkHash>>;
 
 impl Store {
-    /// Those of the chunks that this account may name and read, with their bytes: its own, and what its course has in
-    /// public or in common.
+    /// Returns the sizes of those chunks that this account may name and read: its own, and those
+    /// that are public or common in its course.
     pub async fn held_chunks(
         &self,
         account: &Account,
@@ -63,7 +63,7 @@ impl Store {
         Ok(held)
     }
 
-    /// What a person holds in chunks, in cells that have not ended and in lists of saved states, in all courses.
+    /// The bytes that a person uses in all courses: in chunks, in open jobs, and in saved states.
     pub async fn held_bytes(&self, owner: &str) -> Result<u64, StoreError> {
         let sum = sql(
             "SELECT CAST((SELECT COALESCE(SUM(bytes), 0) FROM chunks WHERE owner = ?)
@@ -75,7 +75,7 @@ impl Store {
         rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
     }
 
-    /// The account holds these and wants them now: a sweep leaves them for another term.
+    /// Records that the account holds these chunks and needs them now: a sweep keeps them for another term.
     pub async fn hold_chunks(
         &self,
         account: &Account,
@@ -86,7 +86,7 @@ impl Store {
             .await
     }
 
-    /// A statement for each of them, some at a time, so that others write in between.
+    /// Writes a statement for each item, in batches, so that others can write in between.
     pub(super) async fn write_each<Item>(
         &self,
         items: &[Item],
@@ -99,8 +99,8 @@ impl Store {
         Ok(())
     }
 
-    /// Whose notebook this is, as long as this worker has a job of it, or any worker where none is named. Once a job has
-    /// another assignment, the worker that had it before serves it no more.
+    /// The account of this notebook, if the worker `by` (or any worker, if `None`) has an open job
+    /// of it. Once a job is assigned again, its earlier worker no longer serves it.
     pub async fn served(
         &self,
         notebook: NotebookId,
@@ -116,7 +116,7 @@ impl Store {
         self.fetch(job).await?.first().map(account).transpose()
     }
 
-    /// Another term for all that is held. These files are there, so each has a row.
+    /// Keeps everything that is held for another term, and gives each of these existing files a row.
     pub async fn adopt_chunks(
         &self,
         files: &[(ChunkHash, u64)],
@@ -127,13 +127,14 @@ impl Store {
         self.hold_chunks(&Account::default(), files, now_ms).await
     }
 
-    /// Chunks with the holders who have not touched them since a time and whose jobs and states do not name them.
+    /// Chunks with those holders that have not touched them since this time, and whose jobs and
+    /// states do not name them.
     pub async fn stale_chunks(
         &self,
         touched_before_ms: i64,
         live: &Live,
     ) -> Result<Vec<(ChunkHash, Vec<Account>)>, StoreError> {
-        // Sorted here: in the order of hashes SQLite would read every row.
+        // Sorted here, because SQLite would read every row to return them in the order of hashes.
         let old =
             sql("SELECT hash, owner, course FROM chunks WHERE touched_ms < ? AND of_states = 0")
                 .bind(touched_before_ms);
@@ -155,8 +156,8 @@ impl Store {
         Ok(stale)
     }
 
-    /// Forgets those of the holders who have not touched their chunk in the meantime, and deletes chunks that nobody
-    /// holds any more. `remove_file` runs while the writer is held.
+    /// Deletes the rows of those holders that have not touched their chunk in the meantime, and the
+    /// chunks that have no holder left. `remove_file` runs while the writer is held.
     pub async fn delete_chunks(
         &self,
         stale: &[(ChunkHash, Vec<Account>)],
@@ -199,14 +200,14 @@ impl Store {
         Ok(deleted)
     }
 
-    /// What jobs printed that ended before a time and that nobody waits for.
+    /// Deletes the outputs of closed jobs that ended before this time.
     pub async fn delete_old_outputs(&self, finished_before_ms: i64) -> Result<(), StoreError> {
         let printed = "AND EXISTS (SELECT 1 FROM events WHERE events.job = jobs.job)";
         self.delete_of_old_jobs("events", printed, finished_before_ms)
             .await
     }
 
-    /// Their rows, whose outputs are deleted.
+    /// Deletes the rows of closed jobs that ended before this time. Their outputs must be deleted already.
     pub async fn delete_old_jobs(&self, finished_before_ms: i64) -> Result<(), StoreError> {
         let workers = sql("DELETE FROM workers WHERE gone_ms < ?").bind(finished_before_ms);
         self.writer().await?.apply(vec![workers]).await?;
@@ -214,14 +215,14 @@ impl Store {
             .await
     }
 
-    /// They are looked for beside the writer, which is free between two batches.
+    /// Finds the jobs without the writer, and releases the writer between batches.
     async fn delete_of_old_jobs(
         &self,
         table: &str,
         condition: &str,
         finished_before_ms: i64,
     ) -> Result<(), StoreError> {
-        // A closed job is finished; the index is of those that say so.
+        // A closed job is always finished; the condition on `state` lets the database use its index.
         let old = sql(format!(
             "SELECT job FROM jobs WHERE state = 'finished' AND closed = 1 AND finished_ms < ? {condition}"
         ));
@@ -265,7 +266,7 @@ pub(super) fn hash(row: &Row) -> Result<ChunkHash, StoreError> {
     hash.try_into().map(ChunkHash).map_err(damaged)
 }
 
-/// The names of chunks as one value.
+/// Encodes the names of chunks as one value.
 pub(super) fn list(hashes: &[ChunkHash]) -> Vec<u8> {
     hashes.iter().flat_map(|hash| hash.0).collect()
 }

@@ -1,4 +1,4 @@
-//! Values as they stand in columns.
+//! Conversions between values and columns.
 
 use super::{StoreError, row::Row};
 use baton_broker_queue::Account;
@@ -29,7 +29,7 @@ pub(super) fn id(row: &Row, column: &str) -> Result<Uuid, StoreError> {
     })
 }
 
-/// A number of no more than 32 bits.
+/// A number of at most 32 bits.
 pub(super) fn small(row: &Row, column: &str) -> Result<Option<u32>, StoreError> {
     let value: Option<i64> = row.get(column)?;
     let damaged = |_| StoreError::Damaged {
@@ -51,7 +51,7 @@ pub(super) fn outcome(row: &Row) -> Result<Option<Outcome>, StoreError> {
         .transpose()
 }
 
-/// The engines' integers are signed. Counts stay far below 2^63; a measured number that does not is cut.
+/// The engines' integers are signed. Counts stay far below 2^63; a larger measured number is clamped.
 pub(super) fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }

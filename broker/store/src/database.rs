@@ -3,17 +3,17 @@
 use sqlx::postgres::PgConnectOptions;
 use std::{fmt, path::PathBuf};
 
-/// Where the jobs are kept.
+/// Where jobs are stored.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Database {
-    /// A file, for one broker. A lock file beside it keeps a second one away.
+    /// A file, for a single broker. A lock file beside it excludes a second one.
     Sqlite(PathBuf),
-    /// A server, for brokers of which one takes over when another dies.
+    /// A server, for several brokers. If the leader dies, another one takes over.
     Postgres(PostgresUrl),
 }
 
 impl Database {
-    /// `postgres://...`, or the path of a file.
+    /// Accepts `postgres://...` or the path of a file.
     #[must_use]
     pub fn named(text: &str) -> Self {
         if text.starts_with("postgres://") || text.starts_with("postgresql://") {
@@ -30,7 +30,7 @@ impl From<PathBuf> for Database {
     }
 }
 
-/// May hold a password, so it is never shown.
+/// May contain a password, so it is never shown.
 #[derive(Clone, PartialEq, Eq)]
 pub struct PostgresUrl(String);
 

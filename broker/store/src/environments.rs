@@ -1,4 +1,4 @@
-//! The locks of environments, by the names of these, so that a notebook can be given one while no worker is there.
+//! The locks of environments, by name, so that notebooks can get one even while no worker is connected.
 
 use super::{
     Store, StoreError,
@@ -7,7 +7,7 @@ use super::{
 };
 use baton_protocol::{Lock, decode, encode};
 
-/// The last lock that a worker has told.
+/// The last lock that any worker has sent.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct LockRow {
     pub environment: String,
@@ -16,7 +16,7 @@ pub struct LockRow {
 }
 
 impl Store {
-    /// By name.
+    /// All locks, sorted by name.
     pub async fn locks(&self) -> Result<Vec<LockRow>, StoreError> {
         let locks = sql("SELECT name, digest, seen_ms FROM environments ORDER BY name");
         self.fetch(locks).await?.iter().map(row).collect()

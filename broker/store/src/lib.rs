@@ -1,11 +1,14 @@
-//! The broker's memory: jobs, their events, workers, who holds each chunk and when they last named it.
+//! The broker's database: jobs, their events, workers, and who holds each chunk and last named it when.
 //!
-//! In: [`Write`](baton_broker_queue::Write)s, many in one transaction, so that a state and the event that tells of it are stored together.
-//! Out: what a restarted broker needs ([`OpenJob`](baton_broker_queue::OpenJob)), events by number, submissions, rows for the pages.
+//! In: [`Write`](baton_broker_queue::Write)s, many in one transaction, so that a change and the event that
+//! reports it are stored together. Out: what a restarted broker needs
+//! ([`OpenJob`](baton_broker_queue::OpenJob)), events by number, submissions, and rows for the pages.
 //!
-//! Two engines serve it: `sqlite` for a broker that is alone, `postgres` for brokers that take over from each other.
-//! Both understand the same statements (`statement`), so all other modules here speak to either.
-//! Nothing outside this module knows SQL.
+//! There are two engines: `sqlite` for a single broker, and `postgres` for brokers that take over
+//! from each other. Both understand the same statements (`statement`), so all other modules here
+//! work with either.
+//!
+//! **Invariant:** nothing outside this crate contains SQL.
 
 mod actions;
 mod chunks;
@@ -50,7 +53,7 @@ use statement::Statement;
 use std::{io::ErrorKind, path::PathBuf, time::Duration};
 use tokio::task::JoinError;
 
-/// Pages and reconnecting proxies read at the same time; more of them wait.
+/// Connections for reading, used by pages and reconnecting proxies. Further readers wait.
 const READERS: u32 = 4;
 
 #[derive(Debug, thiserror::Error)]
@@ -95,7 +98,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// Whether waiting may help. Everything else a person must mend.
+    /// Whether waiting may help. A person must fix any other error.
     pub fn may_pass(&self) -> bool {
         match self {
             Self::Database(source) | Self::Unreachable { source, .. } => match source {
@@ -103,7 +106,7 @@ impl StoreError {
                 sqlx::Error::Database(refused) => refused
                     .code()
                     .is_some_and(|code| ["57P01", "57P02", "57P03"].contains(&&*code)),
-                // A certificate that is not taken.
+                // A certificate that was not accepted.
                 sqlx::Error::Io(error) => error.kind() != ErrorKind::InvalidData,
                 sqlx::Error::PoolTimedOut => true,
                 _ => false,
@@ -113,7 +116,7 @@ impl StoreError {
         }
     }
 
-    /// What the broker lacks, in words for students. It goes on by itself once there is some of it again.
+    /// What the broker lacks, in words for students. It continues by itself when the shortage is over.
     pub fn shortage(&self) -> Option<&'static str> {
         const DISK: &str = "The broker's disk is full";
         const FILES: &str = "The broker can open no more files or connections";
@@ -133,14 +136,14 @@ impl StoreError {
     }
 }
 
-/// One of the two engines. What differs between them stands in their modules.
+/// One of the two engines. Their modules contain what differs between them.
 #[derive(Clone)]
 pub enum Store {
     Sqlite(SqliteStore),
     Postgres(PostgresStore),
 }
 
-/// The only way to change anything. Nobody else changes anything as long as it is there.
+/// The only way to change anything. While it exists, it is the only writer.
 enum Writer {
     Sqlite(SqliteWriter),
     Postgres(PostgresWriter),
@@ -154,19 +157,19 @@ impl Store {
         })
     }
 
-    /// Nothing can be written before, nor after another broker became the leader. Idempotent.
+    /// Must be called before the first write, and again after another broker was the leader. Idempotent.
     ///
     /// # Errors
     /// [`StoreError::OtherLeader`] if another broker is the leader.
     pub async fn acquire_leadership(&self) -> Result<(), StoreError> {
         match self {
-            // Its file is locked.
+            // The lock on the database file already excludes other brokers.
             Self::Sqlite(_) => Ok(()),
             Self::Postgres(store) => store.acquire_leadership().await,
         }
     }
 
-    /// Whether what was loaded is still what is stored.
+    /// Fails if another broker may have changed what this one has loaded.
     pub async fn check_leadership(&self) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(_) => Ok(()),
@@ -185,7 +188,7 @@ impl Store {
         }
     }
 
-    /// Runs until it is dropped.
+    /// Maintenance in the background. Runs until it is dropped.
     pub async fn maintain(&self) {
         match self {
             Self::Sqlite(store) => store.keep_log_short().await,
@@ -207,7 +210,7 @@ impl Store {
         })
     }
 
-    /// Reads beside the writer.
+    /// Reads without waiting for the writer.
     fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
         match self {
             Self::Sqlite(store) => store.rows(statement),
@@ -228,7 +231,7 @@ impl Writer {
         }
     }
 
-    /// All of it or nothing. Goes on to its end when the caller is dropped.
+    /// Applies all statements or none. Continues to the end even if the caller is dropped.
     async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
         match self {
             Self::Sqlite(writer) => writer.apply(statements).await,

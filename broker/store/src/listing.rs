@@ -1,4 +1,4 @@
-//! What pages and programs ask for: rows of jobs and of use, no more than the caller may see.
+//! Lists for pages and the API: rows of jobs and usage that the caller may see.
 
 use super::{
     Store, StoreError,
@@ -34,21 +34,21 @@ pub struct JobRow {
     pub peak_memory_bytes: Option<u64>,
 }
 
-/// Which jobs; `None` and nothing mean any.
+/// Which jobs to list. `None` and empty fields match any job.
 #[derive(Debug, Default)]
 pub struct JobFilter {
     pub phases: Vec<Phase>,
     pub person: Option<String>,
     pub course: Option<String>,
-    /// The last hexadecimal digits of its identifier.
+    /// The last hexadecimal digits of the job's id.
     pub ends_with: Option<String>,
-    /// The last hexadecimal digits of the identifier of its group.
+    /// The last hexadecimal digits of its group's id.
     pub group: Option<String>,
-    /// The number of a job; only those that came before it.
+    /// A sequence number: only jobs that were submitted before this one.
     pub before: Option<u64>,
 }
 
-/// Which rows of use; `None` means any.
+/// Which rows of usage to list. `None` matches any row.
 #[derive(Debug, Default)]
 pub struct UsageFilter {
     /// Days since 1970.
@@ -56,7 +56,7 @@ pub struct UsageFilter {
     pub to: Option<i64>,
     pub person: Option<String>,
     pub course: Option<String>,
-    /// Only rows that come after this one.
+    /// Only rows after this one.
     pub after: Option<(i64, Account)>,
 }
 
@@ -70,15 +70,15 @@ pub struct UsageRow {
     pub runs: u64,
 }
 
-/// Whose past; `None` means any.
+/// Whose past runs to list. `None` matches any course.
 #[derive(Debug, Default)]
 pub struct HistoryFilter {
-    /// One of these.
+    /// Any of these.
     pub courses: Option<Vec<String>>,
     pub since_ms: i64,
 }
 
-/// Of a job, what an estimate is made of.
+/// The data of a past job from which estimates are made.
 #[derive(Debug, Clone)]
 pub struct HistoryRow {
     pub owner: String,
@@ -137,7 +137,7 @@ impl Store {
         rows.iter().map(job_row).collect()
     }
 
-    /// By day, course and person.
+    /// Sorted by day, course and person.
     pub async fn usage(
         &self,
         seen_by: &Identity,
@@ -171,7 +171,7 @@ impl Store {
         rows.iter().map(usage_row).collect()
     }
 
-    /// The last finished jobs that somebody may see, newest first.
+    /// The last finished jobs that the caller may see, newest first.
     pub async fn finished_jobs(
         &self,
         seen_by: &Identity,
@@ -201,12 +201,12 @@ pub(super) fn seen_only(query: &mut Statement, seen_by: &Identity) {
     query.push(")");
 }
 
-/// An identifier with these last hexadecimal digits.
+/// Matches ids with these last hexadecimal digits.
 fn ends_with(query: &mut Statement, column: &str, digits: Option<&String>) {
     let Some(digits) = digits else {
         return;
     };
-    // A whole identifier is found without looking at each row.
+    // A complete id can use the index instead of a scan.
     match digits.parse::<Uuid>() {
         Ok(id) => query
             .push(&format!(" AND {column} = "))

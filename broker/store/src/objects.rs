@@ -1,10 +1,10 @@
-//! Who holds which object of the object store.
+//! Who holds which object in the object store.
 //!
-//! A row is written before its holder may upload the object, and counts for their quota from then on. It gives them
-//! nothing until the broker has seen the object.
+//! A row is written before its holder may upload the object. From then on it counts for the
+//! holder's quota, but it gives access only after the broker has seen the object.
 //!
-//! **Invariant:** a key is not used again once its last row is gone, so deleting an object late never hits one that came
-//! after it.
+//! **Invariant:** a key is never used again after its last row is deleted. So a late deletion of an
+//! object cannot delete a newer one.
 
 use super::{
     Store, StoreError,
@@ -20,7 +20,7 @@ use std::collections::{HashMap, HashSet};
 /// Chunks whose rows are deleted in one transaction.
 const DELETE_BATCH: usize = 64;
 
-/// An object's place in the store, and what it should hold.
+/// An object's key in the store, and what it should contain.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct ObjectRow {
     pub hash: ChunkHash,
@@ -31,7 +31,8 @@ pub struct ObjectRow {
 type Objects = HashMap<ChunkHash, ObjectRow>;
 
 impl Store {
-    /// Those of the chunks that this account may name and read: its own, and what its course has in public.
+    /// Those of the chunks that this account may name and read: its own, and those that are public
+    /// in its course.
     pub async fn held_objects(
         &self,
         account: &Account,
@@ -46,7 +47,7 @@ impl Store {
             .bind(&account.course)
             .bind(&account.owner);
             rows.push(" AND hash IN ").push_list(names(batch.iter()));
-            // One's own is the last, and counts.
+            // The account's own row comes last and replaces the course's.
             rows.push(" ORDER BY owner");
             for row in self.fetch(rows).await? {
                 held.insert(hash(&row)?, object(&row)?);
@@ -55,7 +56,7 @@ impl Store {
         Ok(held)
     }
 
-    /// The account's own, whether the broker has seen them or not. `true`: it has.
+    /// The account's own objects, each with whether the broker has seen it.
     pub async fn own_objects(
         &self,
         account: &Account,
@@ -76,7 +77,7 @@ impl Store {
         Ok(own)
     }
 
-    /// The account may upload these. Of a chunk that it may upload already, key and length stay the same.
+    /// Records that the account may upload these. A row that already exists keeps its key and length.
     pub async fn expect_objects(
         &self,
         account: &Account,
@@ -102,7 +103,7 @@ impl Store {
         .await
     }
 
-    /// How many objects a person may upload that the broker has not seen.
+    /// How many objects this person may upload that the broker has not seen.
     pub async fn pending_of(&self, owner: &str) -> Result<u64, StoreError> {
         let pending = sql(
             "SELECT COUNT(*) AS pending FROM chunks WHERE stored = 0 AND owner = ?
@@ -113,7 +114,7 @@ impl Store {
         rows.first().map_or(Ok(0), |row| count(row.get("pending")?))
     }
 
-    /// What anybody may upload and the broker has not seen, and who.
+    /// All objects that may be uploaded and that the broker has not seen, with their owners.
     pub async fn pending_objects(&self) -> Result<Vec<(ObjectRow, String)>, StoreError> {
         let pending = sql(
             "SELECT hash, bytes, object, owner FROM chunks WHERE stored = 0
@@ -125,7 +126,7 @@ impl Store {
             .collect()
     }
 
-    /// The broker has seen these.
+    /// Records that the broker has seen these objects.
     pub async fn confirm_objects(
         &self,
         account: &Account,
@@ -144,8 +145,9 @@ impl Store {
         .await
     }
 
-    /// `to` holds these objects of `from`, too, and wants them now: a sweep leaves them for another term. What it may
-    /// upload itself stays as it is, because a grant for that may still be good.
+    /// Records that `to` also holds these objects of `from` and needs them now: a sweep keeps them
+    /// for another term. An object that `to` may upload itself is unchanged, because a grant for it
+    /// may still be valid.
     pub async fn share_objects(
         &self,
         from: &Account,
@@ -174,9 +176,10 @@ impl Store {
         .await
     }
 
-    /// The object is not there, or holds something else. A person who held it alone may upload it again, to the same
-    /// key, because a grant for that may still be good. Otherwise nobody holds it any more. What saved states name of it
-    /// is known, so that it is kept when it is uploaded again.
+    /// The object is missing or has other contents. If only one person held it, that person may
+    /// upload it again under the same key, because a grant for it may still be valid. Otherwise all
+    /// its holders lose it. Rows of chunks that saved states name remain, so that the sweep keeps
+    /// such a chunk after it is uploaded again.
     pub async fn drop_object(&self, gone: &ObjectRow) -> Result<(), StoreError> {
         let of = |statement: &'static str| {
             sql(statement)
@@ -198,8 +201,8 @@ impl Store {
         self.writer().await?.apply(statements).await
     }
 
-    /// Forgets those of the holders who have not touched their chunk in the meantime. Returns the objects that nobody
-    /// holds any more, which are to be deleted now.
+    /// Deletes the rows of those holders that have not touched their chunk in the meantime. Returns
+    /// the objects without a holder, which the caller must now delete.
     pub async fn forget_objects(
         &self,
         stale: &[(ChunkHash, Vec<Account>)],
@@ -241,7 +244,7 @@ impl Store {
         Ok(unheld)
     }
 
-    /// All objects of these chunks that somebody holds or may upload.
+    /// All objects of these chunks that an account holds or may upload.
     pub async fn objects_of(&self, hashes: &[ChunkHash]) -> Result<HashSet<ObjectRow>, StoreError> {
         let mut known = HashSet::new();
         for batch in hashes.chunks(NAMED) {
@@ -255,7 +258,7 @@ impl Store {
         Ok(known)
     }
 
-    /// Of all objects that somebody holds or may upload.
+    /// The total size of all objects that an account holds or may upload.
     pub async fn bytes_of_objects(&self) -> Result<u64, StoreError> {
         let sum = sql(
             "SELECT CAST(COALESCE(SUM(bytes), 0) AS BIGINT) AS bytes FROM

@@ -1,4 +1,4 @@
-//! What pages show of the past: one job in full, the last day in minutes, and who waited how long.
+//! What pages show of the past: the details of a job, the last day, and how long people waited.
 
 use super::{
     JobRow, Store, StoreError,
@@ -12,10 +12,10 @@ use baton_protocol::{GpuUsage, JobEvent, JobId, Output, RemoteError, decode};
 
 const DAY_MINUTES: i64 = 24 * 60;
 const WEEK_MINUTES: i64 = 7 * DAY_MINUTES;
-/// A chart of a day has so many points.
+/// The length of a step in the chart of a day.
 const STEP_MINUTES: i64 = 10;
 
-/// Everything that is stored of a job for people.
+/// Everything that is stored about a job for people.
 #[derive(Debug)]
 pub struct JobDetail {
     pub row: JobRow,
@@ -27,7 +27,7 @@ pub struct JobDetail {
     pub gpu: Option<GpuUsage>,
 }
 
-/// What was seen at one look.
+/// One sample of the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Look {
     pub at_ms: i64,
@@ -40,9 +40,9 @@ pub struct Look {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Span {
     pub start_ms: i64,
-    /// On average.
+    /// The average.
     pub running: f64,
-    /// At most.
+    /// The maximum.
     pub waiting: u64,
     pub slots: u64,
 }
@@ -79,7 +79,7 @@ impl Store {
         }))
     }
 
-    /// The last outputs of a job whose result is not home yet, in order.
+    /// The last stored outputs of a job, in order.
     pub async fn last_outputs(&self, job: JobId, limit: u32) -> Result<Vec<Output>, StoreError> {
         let query = sql(
             "SELECT body FROM events WHERE job = ? AND kind = 'output' ORDER BY number DESC LIMIT ?",
@@ -96,7 +96,7 @@ impl Store {
         Ok(outputs)
     }
 
-    /// How long each job that started since then had waited.
+    /// How long each job that has started since then had waited, with its account.
     pub async fn waits(
         &self,
         seen_by: &Identity,
@@ -119,7 +119,7 @@ impl Store {
         rows.iter().map(wait).collect()
     }
 
-    /// Adds one look to its minute, and forgets what is older than a week.
+    /// Adds a sample to its minute, and deletes samples that are older than a week.
     pub async fn look(&self, look: Look) -> Result<(), StoreError> {
         let minute = look.at_ms.div_euclid(60_000);
         let add = sql(
@@ -137,7 +137,7 @@ impl Store {
         self.writer().await?.apply(vec![add, forget]).await
     }
 
-    /// The day before this time, in steps of ten minutes. Steps in which no broker ran are left out.
+    /// The day before this time, in steps of ten minutes. Steps during which no broker ran are omitted.
     pub async fn last_day(&self, now_ms: i64) -> Result<Vec<Span>, StoreError> {
         let minute = now_ms.div_euclid(60_000);
         let first = (minute - DAY_MINUTES).div_euclid(STEP_MINUTES) + 1;

@@ -1,4 +1,4 @@
-//! Pools of workers, and each life of a worker that was asked for.
+//! Pools, and the workers that were requested for them.
 
 use super::{
     Store, StoreError,
@@ -9,19 +9,19 @@ use super::{
 use baton_protocol::{Machine, decode, encode, worker::Device};
 use baton_scheduling::queue::Offer;
 
-/// Lives that have ended and tell how long a start takes.
+/// How many ended workers are kept. They show how long a start takes.
 const MOST_ENDED: i64 = 50;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PoolRow {
     pub name: String,
-    /// Starts in a row that failed.
+    /// Failed starts since the last successful one.
     pub failures: u32,
     /// Why the last one failed.
     pub words: Option<String>,
-    /// What its workers are, once one has come.
+    /// What its workers offer; unknown until one has connected.
     pub offer: Option<Offer>,
-    /// How many jobs each takes at once.
+    /// The slots of each worker.
     pub slots: u32,
 }
 
@@ -30,16 +30,16 @@ pub struct PoolWorkerRow {
     pub name: String,
     pub pool: String,
     pub token_hash: String,
-    /// It does not leave when it is idle.
+    /// Whether it stays when it is idle.
     pub kept: bool,
-    /// What the batch system calls it.
+    /// Its job in the batch system.
     pub job: Option<String>,
     pub submitted_ms: i64,
     pub connected_ms: Option<i64>,
     pub ended_ms: Option<i64>,
 }
 
-/// A worker has connected, which may be one of a pool.
+/// Records the connection of a worker, which may belong to a pool.
 pub(super) fn connected(name: &str, at_ms: i64) -> Statement {
     sql("UPDATE pool_workers SET connected_ms = ? WHERE name = ? AND connected_ms IS NULL")
         .bind(at_ms)
@@ -60,7 +60,7 @@ impl Store {
         Ok((pools, workers.iter().map(worker).collect::<Result<_, _>>()?))
     }
 
-    /// The worker whose token this is, while its life goes on.
+    /// The name of the worker with this token, unless it has ended.
     pub async fn pool_worker(&self, token_hash: &str) -> Result<Option<String>, StoreError> {
         let worker = sql("SELECT name FROM pool_workers WHERE token_hash = ? AND ended_ms IS NULL");
         let rows = self.fetch(worker.bind(token_hash)).await?;
@@ -83,7 +83,7 @@ impl Store {
         self.writer().await?.apply(vec![insert]).await
     }
 
-    /// When a worker of a pool first connected. The broker notes it before it welcomes the worker.
+    /// When a worker of a pool first connected. It is recorded before the broker welcomes the worker.
     pub async fn pool_worker_connected_ms(&self, name: &str) -> Result<Option<i64>, StoreError> {
         let worker = sql("SELECT connected_ms FROM pool_workers WHERE name = ?").bind(name);
         let rows = self.fetch(worker).await?;
@@ -91,8 +91,8 @@ impl Store {
         Ok(connected_ms.transpose()?.flatten())
     }
 
-    /// Also forgets old lives of its pool. When a worker connected, [`Write::SeeWorker`](super::Write::SeeWorker)
-    /// notes alone.
+    /// Also deletes old workers of the pool. This does not record when a worker connected: only
+    /// [`Write::SeeWorker`](super::Write::SeeWorker) does that.
     pub async fn keep_pool_worker(&self, row: &PoolWorkerRow) -> Result<(), StoreError> {
         let insert = sql(
             "INSERT INTO pool_workers (name, pool, token_hash, kept, job, submitted_ms, connected_ms, ended_ms)

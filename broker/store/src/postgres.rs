@@ -1,12 +1,12 @@
-//! PostgreSQL, for brokers of which one takes over when another dies.
+//! PostgreSQL, for several brokers. If the leader dies, another one takes over.
 //!
-//! One of the brokers on a database is the leader: its writing connection holds an advisory lock. Lock and connection are one
-//! session of the server, so a broker that is no longer the leader cannot write, even before it knows.
-//! The others ask again and again, and read where the leader can be reached.
+//! The writing connection of the leader holds an advisory lock. Lock and connection belong to the
+//! same session of the server, so a broker that is no longer the leader cannot write, even before
+//! it learns of this. The followers keep trying to get the lock, and read the leader's address.
 //!
-//! A connection on which anything went wrong is given up, and whatever was not committed with it.
+//! After an error on a connection, the broker closes it, and loses whatever was not committed.
 //!
-//! Each statement with values of its own is a trip to the server and back, so a transaction is sent as one text.
+//! Each statement with separate values takes a round trip to the server, so a transaction is sent as one text.
 
 mod literal;
 
@@ -34,13 +34,13 @@ use tokio::{
 
 static MIGRATIONS: Migrator = sqlx::migrate!("./migrations/postgres");
 
-/// Any number, the same in every version of the broker.
+/// An arbitrary number, which is the same in every version of the broker.
 const LEADER_LOCK: i64 = 0x0062_6174_6f6e;
-/// The oldest on which it was tried.
+/// The oldest version that was tested.
 const OLDEST: i32 = 15;
-/// A server that says nothing for so long counts as gone.
+/// A server that does not answer for this long is considered lost.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// That of keep-alives is how soon the server notices that a broker's machine is gone: after 5 + 3 * 2 s.
+/// With these keep-alives the server notices after 5 + 3 * 2 s that a broker's machine is gone.
 const SERVER_SETTINGS: [(&str, &str); 4] = [
     (literal::PLAIN_TEXTS, "on"),
     ("tcp_keepalives_idle", "5"),
@@ -64,7 +64,7 @@ struct Writer {
 pub(super) struct PostgresWriter(OwnedMutexGuard<Writer>);
 
 impl PostgresStore {
-    /// Connects when it is needed.
+    /// Connects on first use.
     pub(super) fn new(options: PgConnectOptions, readers: u32) -> Self {
         let options = options
             .application_name("baton broker")
@@ -104,7 +104,7 @@ impl PostgresStore {
             return in_time(async { Ok(connection.ping().await?) }).await;
         }
         in_time(acquire_lock(connection)).await?;
-        // This takes as long as it takes.
+        // Migrations have no time limit.
         MIGRATIONS.run_direct(None, connection, false).await?;
         Ok(())
     }
@@ -136,7 +136,7 @@ impl PostgresStore {
         }))
     }
 
-    /// Lets another broker become the leader.
+    /// Releases the lock, so that another broker can become the leader.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close().await;
         let Writer {
@@ -146,7 +146,7 @@ impl PostgresStore {
         let Some(mut connection) = connection else {
             return Ok(());
         };
-        // The server ends a closed connection's session when it comes to it.
+        // The server ends the session of a closed connection some time later, so release the lock first.
         if is_leader {
             in_time(release_lock(&mut connection)).await?;
         }
@@ -173,7 +173,7 @@ impl PostgresStore {
     }
 }
 
-/// Tells the other brokers where this one can be reached.
+/// Stores the address at which the other brokers can reach this one.
 pub(super) fn announcement(address: &str) -> Statement {
     sql("INSERT INTO leader (number, address) VALUES (1, ?)
          ON CONFLICT (number) DO UPDATE SET address = excluded.address")
@@ -219,7 +219,7 @@ impl PostgresWriter {
         self.keep_if_sound(rows)
     }
 
-    /// Must go on to its end, or the connection is left inside of a transaction.
+    /// Must run to its end. Otherwise the connection is left inside a transaction.
     pub(super) async fn apply(mut self, statements: Vec<Statement>) -> Result<(), StoreError> {
         let Some(connection) = &mut self.0.connection else {
             return Err(StoreError::NotLeader);
@@ -247,7 +247,7 @@ async fn apply(
     let text = raw_sql(AssertSqlSafe(literal::transaction(&statements)));
     drop(statements);
     let results: Vec<_> = text.execute_many(&mut *connection).try_collect().await?;
-    // The first is that of `BEGIN`.
+    // The first result is that of `BEGIN`.
     let mut changes = checks.into_iter().zip(&results[1..]);
     let changed = changes.try_for_each(|(job, result)| check(job, result.rows_affected()));
     let end = if changed.is_ok() {
@@ -265,7 +265,7 @@ async fn in_time<T>(work: impl Future<Output = Result<T, StoreError>>) -> Result
         .unwrap_or(Err(StoreError::Silent { after: PATIENCE }))
 }
 
-/// `?` becomes `$1`, `$2` and so on.
+/// Replaces `?` by `$1`, `$2` and so on.
 fn query(statement: Statement) -> Query<'static, Postgres, PgArguments> {
     let mut text = String::with_capacity(statement.sql.len() + 2 * statement.values.len());
     for (number, part) in statement.sql.split('?').enumerate() {

@@ -1,9 +1,10 @@
-//! What courses have in public: files that staff published, as the chunks that they were cut into.
+//! The public files of courses: files that staff published, stored as chunks.
 //!
-//! A course holds the chunks of its files like a person would: as an [`Account`] without an owner.
+//! A course holds the chunks of its files as a person would, in an [`Account`] without an owner.
 //!
-//! **Invariant:** a file is known only after the course holds its chunks, and what is withdrawn is nobody's before it
-//! is no longer the course's. So the sweep alone takes a chunk's last row.
+//! **Invariant:** a file is listed only after the course holds its chunks. When it is withdrawn,
+//! its chunks first get a row without owner and course, and then lose that of the course. So only
+//! the sweep deletes a chunk's last row.
 
 use super::{
     Store, StoreError, Writer, actions,
@@ -16,21 +17,21 @@ use baton_broker_queue::{Account, AuditEntry};
 use baton_protocol::ChunkHash;
 use std::collections::HashSet;
 
-/// A file of a course's public set.
+/// A public file of a course.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct PublicFile {
     pub course: String,
     pub name: String,
-    /// `None`: the broker's own token.
+    /// `None` for the broker's own token.
     pub person: Option<String>,
     pub at_ms: i64,
-    /// Of its chunks, each counted once.
+    /// The size of its chunks, each counted once.
     pub bytes: u64,
     pub chunks: Vec<ChunkHash>,
 }
 
 impl PublicFile {
-    /// Who holds what is public there.
+    /// The account that holds the course's public files.
     pub fn holder(course: &str) -> Account {
         Account {
             owner: String::new(),
@@ -42,13 +43,13 @@ impl PublicFile {
 const FILES: &str = "SELECT course, name, person, at_ms, bytes, chunks FROM public_files";
 
 impl Store {
-    /// Of one course, by name.
+    /// The files of one course, by name.
     pub async fn public_files(&self, course: &str) -> Result<Vec<PublicFile>, StoreError> {
         let files = sql(format!("{FILES} WHERE course = ? ORDER BY name")).bind(course);
         self.fetch(files).await?.iter().map(public_file).collect()
     }
 
-    /// Of all courses.
+    /// The files of all courses.
     pub(super) async fn all_public_files(&self) -> Result<Vec<PublicFile>, StoreError> {
         self.fetch(sql(FILES))
             .await?
@@ -57,7 +58,7 @@ impl Store {
             .collect()
     }
 
-    /// The course has this file, in place of one of the same name. It holds its chunks already.
+    /// Stores the file, in place of one with the same name. The course must already hold its chunks.
     pub async fn publish(
         &self,
         file: &PublicFile,
@@ -76,7 +77,7 @@ impl Store {
         .bind(list(&file.chunks));
         let writer = self.writer().await?;
         writer.apply(vec![insert, actions::record(entry)]).await?;
-        // Another file with some of these chunks may have been withdrawn before this one was known.
+        // Another file with some of these chunks may have been withdrawn before this one was listed.
         let holder = PublicFile::holder(&file.course);
         self.hold_chunks(&holder, chunks, file.at_ms).await?;
         let replaced = before.into_iter().find(|other| other.name == file.name);
@@ -84,7 +85,7 @@ impl Store {
         self.release(&file.course, &replaced, file.at_ms).await
     }
 
-    /// Whether there was such a file.
+    /// Returns whether there was such a file.
     pub async fn withdraw(&self, entry: &AuditEntry) -> Result<bool, StoreError> {
         let files = self.public_files(&entry.course).await?;
         let Some(file) = files.into_iter().find(|file| file.name == entry.subject) else {
@@ -100,7 +101,8 @@ impl Store {
         Ok(true)
     }
 
-    /// Those of the chunks that no file of the course names are no longer the course's, but nobody's for a term.
+    /// Takes from the course those chunks that none of its files names. They are kept without an
+    /// owner for one more term.
     async fn release(
         &self,
         course: &str,

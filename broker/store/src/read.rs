@@ -1,4 +1,4 @@
-//! What is asked of the store.
+//! Queries of the broker's own loop and of its sweep.
 
 use super::{
     Live, PublicFile, Store, StoreError, Writer,
@@ -19,9 +19,9 @@ const PAGE_EVENTS: i64 = 256;
 const PAGE_BYTES: usize = 1 << 20;
 
 impl Store {
-    /// Everything that a broker keeps in memory.
+    /// Loads everything that a broker keeps in memory.
     pub async fn load(&self) -> Result<Loaded, StoreError> {
-        // Read by the writer's connection: nothing can be written between the questions.
+        // The writer is held, so nothing can be written between these queries.
         let mut writer = self.writer().await?;
         let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
@@ -59,7 +59,7 @@ impl Store {
         })
     }
 
-    /// `None` when the job is finished or unknown.
+    /// Returns `None` if the job is finished or unknown.
     pub async fn submission(&self, job: JobId) -> Result<Option<Submission>, StoreError> {
         let query = sql(
             "SELECT notebook, notebook_name, cell_key, priority, job_group, cell, manifest FROM jobs
@@ -81,7 +81,7 @@ impl Store {
         }))
     }
 
-    /// The next events after a number, in order; empty when there are none.
+    /// The next events after this number, in order; empty if there are none.
     pub async fn events(&self, job: JobId, after: u64) -> Result<Vec<NumberedEvent>, StoreError> {
         let query = sql(
             "SELECT number, body FROM events WHERE job = ? AND number > ? ORDER BY number LIMIT ?",
@@ -106,8 +106,8 @@ impl Store {
         Ok(events)
     }
 
-    /// The chunks that somebody may still ask for: of jobs that have not finished, of results not yet home, and of public
-    /// files.
+    /// The chunks that may still be requested: those of open jobs, of results that their notebooks
+    /// do not have yet, and of public files.
     pub async fn live_chunks(&self) -> Result<Live, StoreError> {
         let mut live = Live::new();
         let states = sql(

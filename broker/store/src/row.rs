@@ -1,4 +1,4 @@
-//! A row that either engine gives.
+//! A row of either engine.
 
 use super::StoreError;
 use rusqlite::types::{FromSql, Value};
@@ -11,7 +11,7 @@ pub(super) enum Row {
     Postgres(PgRow),
 }
 
-/// What both engines can give.
+/// A type that both engines can return.
 pub(super) trait Column:
     FromSql + for<'row> sqlx::Decode<'row, Postgres> + sqlx::Type<Postgres>
 {
@@ -29,7 +29,7 @@ impl Row {
     }
 }
 
-/// It has left its statement.
+/// A row that no longer depends on its statement.
 #[derive(Debug)]
 pub(super) struct SqliteRow {
     columns: Arc<[String]>,

@@ -1,8 +1,8 @@
-//! Sign-ins, by the hash of the id that stands for them.
+//! Sign-ins, by the hash of their id.
 
 use super::{Store, StoreError, row::Row, statement::sql};
 
-/// So many of one person and kind; the oldest go first.
+/// The most sign-ins of one person and kind. The oldest are deleted first.
 const MOST_OF_A_PERSON: i64 = 1000;
 
 /// One row. Not `Debug`: some contents are secrets.
@@ -15,7 +15,7 @@ pub struct SignInRow {
 }
 
 impl Store {
-    /// Also forgets those that have expired.
+    /// Also deletes expired sign-ins.
     pub async fn keep_sign_in(
         &self,
         hash: &[u8],

@@ -1,9 +1,11 @@
-//! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the death of the
-//! process at any instant (kill -9). Only a crash of the whole machine may lose the last few transactions; never
-//! does it lose half of one. Then peers know more than the database, which `dispatch/behind.rs` finds out.
+//! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the
+//! death of the process at any instant (kill -9). A crash of the whole machine may lose the last
+//! few transactions, but never part of one. Peers then know more than the database, which
+//! `dispatch/behind.rs` detects.
 //!
-//! One connection writes, a pool of others reads, so that pages never hold up the queue; one folds the log, so that
-//! the disk does not either. All of it runs on threads that may block.
+//! One connection writes. A pool of others reads, so that pages never block the queue. Another one
+//! checkpoints the log, so that the queue does not wait for the disk. All of this runs on threads
+//! that may block.
 
 mod migrations;
 
@@ -37,25 +39,25 @@ use tokio::{
 };
 use tokio_stream::wrappers::ReceiverStream;
 
-/// So many transactions make folding the log worth while; about 100 MB of it. The first one after waits for the disk,
-/// because the log begins anew with it, so folding is rare.
+/// After how many transactions the log is checkpointed, which is about 100 MB. The first transaction afterwards
+/// waits for the disk, because it restarts the log, so checkpoints should be rare.
 const FOLDED_TRANSACTIONS: u64 = 4096;
 const LOG_BYTES: i64 = 128 << 20;
-/// Only where `keep_log_short` does not keep up.
+/// SQLite's own checkpoints, in case `keep_log_short` is too slow.
 const AUTOMATICALLY_FOLDED_PAGES: i64 = 1 << 16;
-/// More than there are of every day; inserts of many events are of any length.
+/// More than the statements of normal operation. Inserts of many events have any length.
 const PREPARED_STATEMENTS: usize = 128;
 const BUSY_TIMEOUT: Duration = Duration::from_secs(10);
-/// So many rows are read ahead of whoever asked for them.
+/// How many rows are read ahead of the caller.
 const ROWS_AHEAD: usize = 64;
 
 #[derive(Clone)]
 pub struct SqliteStore {
     writer: SharedConnection,
-    /// An async lock because a writer reads before it changes; it *is* the rule "one writer".
+    /// An async lock, because a writer reads before it changes. It is what ensures a single writer.
     turn: Arc<sync::Mutex<()>>,
     readers: Pool<Connection>,
-    /// Folds the log, which takes as long as the disk does.
+    /// Checkpoints the log, which takes as long as the disk does.
     folder: SharedConnection,
     growth: Arc<Growth>,
 }
@@ -65,7 +67,7 @@ type RowRead = Result<Row, StoreError>;
 #[derive(Clone)]
 struct SharedConnection(Arc<Mutex<Connection>>);
 
-/// What the log has grown by since it was folded.
+/// How much the log has grown since the last checkpoint.
 #[derive(Default)]
 struct Growth {
     transactions: AtomicU64,
@@ -106,7 +108,7 @@ impl SqliteStore {
         }
     }
 
-    /// Reads on as long as somebody takes the rows.
+    /// Reads while the caller takes the rows.
     pub(super) fn rows(&self, statement: Statement) -> BoxStream<'_, Result<Row, StoreError>> {
         stream::once(self.read(statement)).try_flatten().boxed()
     }
@@ -118,20 +120,20 @@ impl SqliteStore {
         Ok(ReceiverStream::new(receiver))
     }
 
-    /// Folds the log into the database file. Not needed for safety.
+    /// Checkpoints the log into the database file. Not needed for safety.
     pub(super) async fn close(&self) -> Result<(), StoreError> {
         self.readers.close();
         let _turn = self.turn.lock().await;
         self.writer.fold("TRUNCATE").await
     }
 
-    /// Folds the log beside the writer, so that no cell waits for the disk. Runs until it is dropped. Not needed for
-    /// safety: a log that nobody folds is folded by the writer in the end.
+    /// Checkpoints the log concurrently with the writer, so that no cell waits for the disk. Runs
+    /// until it is dropped. Not needed for safety: otherwise the writer does it.
     pub(super) async fn keep_log_short(&self) {
         loop {
             self.growth.enough.notified().await;
             self.growth.transactions.store(0, Ordering::Relaxed);
-            // Waits for no reader and holds up no writer.
+            // A passive checkpoint neither waits for readers nor blocks the writer.
             if let Err(error) = self.folder.fold("PASSIVE").await {
                 tracing::warn!("Failed to checkpoint the database's log: {error}");
             }
@@ -140,7 +142,7 @@ impl SqliteStore {
 }
 
 impl SqliteWriter {
-    /// Sees all changes up to now: nobody else makes any.
+    /// Sees all changes so far, because there is no other writer.
     pub(super) async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         let rows = move |connection: &mut Connection| {
             let mut rows = Vec::new();
@@ -153,11 +155,11 @@ impl SqliteWriter {
         self.connection.run(rows).await
     }
 
-    /// All of the statements or none. Goes on to its end when the caller is dropped.
+    /// Applies all statements or none. Continues to the end even if the caller is dropped.
     pub(super) async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
         let connection = self.connection.clone();
         let apply = move |connection: &mut Connection| {
-            // Until then it is this writer's turn.
+            // Keeps the lock until the transaction has ended.
             let writer = self;
             apply(connection, &statements)?;
             writer.growth.add();
@@ -177,7 +179,7 @@ impl SharedConnection {
         work: impl FnOnce(&mut Connection) -> Result<T, StoreError> + Send + 'static,
     ) -> Result<T, StoreError> {
         let connection = Arc::clone(&self.0);
-        // A transaction that a panic interrupted was rolled back when it was dropped.
+        // If a panic interrupted a transaction, that was rolled back on drop, so the lock is safe to use.
         blocking(move || work(&mut connection.lock().unwrap_or_else(PoisonError::into_inner))).await
     }
 
@@ -190,7 +192,7 @@ impl SharedConnection {
     }
 }
 
-/// For as long as the file system takes.
+/// Runs work that takes as long as the file system does.
 async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, StoreError> + Send + 'static,
 ) -> Result<T, StoreError> {
@@ -223,12 +225,12 @@ fn send_rows(
         sender.blocking_send(Ok(row)).is_ok()
     });
     if let Err(error) = sent {
-        // Unless nobody waits for it any more.
+        // The receiver may be gone.
         let _ = sender.blocking_send(Err(error));
     }
 }
 
-/// Until `take` has enough.
+/// Calls `take` for each row until it returns `false`.
 fn each_row(
     connection: &Connection,
     Statement { sql, values, .. }: &Statement,

@@ -1,7 +1,7 @@
 //! SQL that both engines understand, with its values.
 //!
-//! Values stand as `?`. What the engines spell differently is evened out in their migrations (`hex` is a function in
-//! both), and integers are 64 bits wide everywhere.
+//! A `?` stands for a value. Where the engines differ, their migrations define what is missing
+//! (both have a function `hex`). All integers are 64 bits wide.
 
 use super::StoreError;
 use baton_protocol::JobId;
@@ -11,11 +11,11 @@ use std::borrow::Cow;
 pub(super) struct Statement {
     pub(super) sql: Cow<'static, str>,
     pub(super) values: Vec<Value>,
-    /// The job of which exactly one row must change.
+    /// This statement must change exactly one row, that of this job.
     pub(super) changes: Option<JobId>,
 }
 
-/// Each with its own null, because PostgreSQL wants to know of what kind it is.
+/// Each variant has its own null, because PostgreSQL needs its type.
 #[derive(Debug, Clone)]
 pub(super) enum Value {
     Integer(Option<i64>),
@@ -33,13 +33,13 @@ pub(super) fn sql(text: impl Into<Cow<'static, str>>) -> Statement {
 }
 
 impl Statement {
-    /// For a `?` of the text.
+    /// Binds the next `?` of the text.
     pub(super) fn bind(mut self, value: impl Into<Value>) -> Self {
         self.values.push(value.into());
         self
     }
 
-    /// Refused with [`StoreError::Conflict`] when it changes nothing.
+    /// The statement fails with [`StoreError::Conflict`] unless it changes one row.
     pub(super) fn changing(mut self, job: JobId) -> Self {
         self.changes = Some(job);
         self
@@ -55,7 +55,7 @@ impl Statement {
         self.push("?")
     }
 
-    /// `(?, ?, ?)`
+    /// Appends `(?, ?, ?)`.
     pub(super) fn push_list<V: Into<Value>>(
         &mut self,
         values: impl IntoIterator<Item = V>,
@@ -69,7 +69,7 @@ impl Statement {
     }
 }
 
-/// Whether a change was one that it may be.
+/// Checks that a statement changed what it must change.
 pub(super) fn check(changes: Option<JobId>, rows_affected: u64) -> Result<(), StoreError> {
     match changes {
         Some(job) if rows_affected != 1 => Err(StoreError::Conflict { job }),

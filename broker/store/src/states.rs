@@ -1,8 +1,9 @@
-//! Saved states: what a person keeps of a notebook's variables under a name, as the chunks that it names.
+//! Saved states: variables of a notebook that a person keeps under a name, stored as a list of chunks.
 //!
-//! **Invariant:** a state is stored only after its person holds its chunks and has touched them, so the sweep, which
-//! leaves the chunks of states, cannot have taken one of them. Each chunk's row counts the states of its holder that
-//! name it, in the same transaction as they change, so the sweep need not read them.
+//! **Invariant:** a state is stored only after its person holds its chunks and has touched them.
+//! The sweep keeps the chunks of states, so it cannot have deleted any of them. Each row of a chunk
+//! counts the states of its holder that name the chunk. This count changes in the same transaction
+//! as the states, so the sweep need not read them.
 
 use super::{
     Store, StoreError, Writer,
@@ -15,7 +16,7 @@ use baton_broker_queue::Account;
 use baton_protocol::{ChunkHash, api::SavedState as Entry};
 use std::collections::BTreeSet;
 
-/// One state, with all that is stored of it.
+/// One state, with everything that is stored about it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct StateRow {
     pub entry: Entry,
@@ -24,7 +25,7 @@ pub struct StateRow {
 }
 
 impl Store {
-    /// By name.
+    /// The states of this account, by name.
     pub async fn states(&self, account: &Account) -> Result<Vec<Entry>, StoreError> {
         let states = sql(
             "SELECT name, notebook, saved_ms, bytes, variables FROM states
@@ -35,7 +36,7 @@ impl Store {
         self.fetch(states).await?.iter().map(entry).collect()
     }
 
-    /// The encoded state of this name.
+    /// The encoded state with this name.
     pub async fn state(
         &self,
         account: &Account,
@@ -49,7 +50,7 @@ impl Store {
         rows.first().map(|row| row.get("body")).transpose()
     }
 
-    /// In place of one of the same name. The account holds its chunks already.
+    /// Stores a state, in place of one with the same name. The account must already hold its chunks.
     pub async fn save_state(&self, account: &Account, state: &StateRow) -> Result<(), StoreError> {
         let entry = &state.entry;
         let insert = sql(
@@ -76,7 +77,7 @@ impl Store {
         writer.apply(changes).await
     }
 
-    /// Whether there was one. The sweep deletes its chunks after their term.
+    /// Returns whether there was such a state. The sweep deletes its chunks after their term.
     pub async fn delete_state(&self, account: &Account, name: &str) -> Result<bool, StoreError> {
         let mut writer = self.writer().await?;
         let Some(chunks) = chunks_of(&mut writer, account, name).await? else {
@@ -93,7 +94,7 @@ impl Store {
     }
 }
 
-/// Those that the state of this name has, each once; `None`: there is no such state.
+/// The distinct chunks of the state with this name; `None` if there is no such state.
 async fn chunks_of(
     writer: &mut Writer,
     account: &Account,
@@ -112,7 +113,7 @@ async fn chunks_of(
     Ok(Some(chunks.into_iter().collect()))
 }
 
-/// So many more states of the account name these.
+/// Adds `more` to the number of states of the account that name these chunks.
 fn counted(account: &Account, chunks: BTreeSet<ChunkHash>, more: i64) -> Vec<Statement> {
     let chunks: Vec<ChunkHash> = chunks.into_iter().collect();
     let counted = chunks.chunks(NAMED).map(|batch| {

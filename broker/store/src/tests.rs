@@ -1,4 +1,4 @@
-//! One test for both engines: the same changes, then every question, and the answers compared.
+//! One test for both engines: it makes the same changes, calls every query, and compares the answers.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -33,7 +33,7 @@ async fn both_engines_keep_the_same() {
     assert_eq!(sqlite.len(), postgres.len());
 }
 
-/// The server's session of a closed connection outlives it for a while.
+/// The server keeps the session of a closed connection for a while.
 #[tokio::test]
 async fn a_closed_store_leaves_the_lead_at_once() {
     let server = Server::start(Disk::NoSync);
@@ -45,15 +45,15 @@ async fn a_closed_store_leaves_the_lead_at_once() {
     }
 }
 
-/// What happens is made once, so that both engines hear of the same jobs.
+/// The changes are generated once, so that both engines receive the same jobs.
 struct Story {
     ada: Account,
-    /// It runs to its end.
+    /// This one runs to its end.
     first: Arc<Submission>,
-    /// It waits.
+    /// This one waits.
     second: Arc<Submission>,
     worker: WorkerId,
-    /// What the first is given instead.
+    /// The state that replaces that of the first one.
     state: State,
 }
 
@@ -78,7 +78,7 @@ impl Story {
     async fn answers_of(&self, database: Database) -> Vec<String> {
         let store = Store::open(&database).await.unwrap();
         store.acquire_leadership().await.unwrap();
-        // Doing it again does no harm.
+        // A second call must do no harm.
         store.acquire_leadership().await.unwrap();
         store.announce("127.0.0.1:1").await.unwrap();
         self.changes(&store).await;
@@ -125,7 +125,7 @@ impl Story {
             at_ms: 11,
         };
         store.apply(&[worker, seen_again]).await.unwrap();
-        // The pool did not see it come.
+        // The pool had not seen that the worker connected.
         asked.job = Some("101".to_owned());
         store.keep_pool_worker(&asked).await.unwrap();
         let connected_ms = store.pool_worker_connected_ms(&asked.name).await;
@@ -226,7 +226,7 @@ impl Story {
         }
     }
 
-    /// Each is refused with everything that was to be stored with it.
+    /// Each is refused, together with everything else in its transaction.
     async fn refused_changes(&self, store: &Store) {
         let (first, second) = (self.first.job, self.second.job);
         let wrong = [
@@ -277,7 +277,7 @@ impl Story {
         let free = |hash| hash == two;
         let deleted = store.delete_chunks(&stale, 150, &free);
         assert_eq!(deleted.await.unwrap(), 1);
-        // The others still hold it.
+        // The other accounts still hold it.
         let stale = [(three, vec![ada()]), (one, vec![ada()])];
         let deleted = store.delete_chunks(&stale, 150, &|_| panic!());
         assert_eq!(deleted.await.unwrap(), 0);
@@ -285,7 +285,7 @@ impl Story {
         store.delete_old_jobs(2000).await.unwrap();
     }
 
-    /// What every question is answered.
+    /// The answers to all queries.
     async fn answers(&self, store: &Store) -> Vec<String> {
         let (first, everybody) = (self.first.job, &Identity::operator());
         let mut seen = Vec::new();

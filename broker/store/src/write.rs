@@ -10,14 +10,15 @@ use baton_broker_queue::{Account, Spent, Write};
 use baton_protocol::{JobEvent, JobId, NumberedEvent, RemoteError, encode};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
-/// A statement takes so many; each has four values.
+/// Rows in one `INSERT`, which has four values for each. Databases limit the values of a statement.
 const INSERTED_EVENTS: usize = 256;
-/// Outputs among the last so many events stay when a job is forgotten, each of at most so many bytes.
+/// When a job is forgotten, outputs among its last `KEPT_EVENTS` events are kept, if they have at
+/// most `KEPT_OUTPUT_BYTES` bytes.
 const KEPT_EVENTS: i64 = 16;
 const KEPT_OUTPUT_BYTES: i64 = 16 << 10;
 
 impl Store {
-    /// All of it or nothing.
+    /// Applies all writes or none.
     pub async fn apply(&self, writes: &[Write]) -> Result<(), StoreError> {
         let mut statements = Vec::with_capacity(2 * writes.len());
         for write in writes {
@@ -257,7 +258,7 @@ fn insert_events(job: JobId, events: &[NumberedEvent]) -> Statement {
     insert
 }
 
-/// The error for the pages. A long one keeps its name and its words.
+/// The error as pages show it. A long error is cut to its name and message.
 fn kept(error: &RemoteError) -> Vec<u8> {
     const LONGEST_ERROR: usize = 64 << 10;
     const LONGEST_WORDS: usize = 2000;
@@ -287,7 +288,7 @@ fn spend(account: &Account, spent: &Spent) -> Statement {
     .bind(number(spent.period_ms))
 }
 
-/// All but the last of what it printed, which the page of the job shows for a while.
+/// Deletes all events except the last outputs, which the page of the job shows for a while.
 fn forget_events(job: JobId) -> Statement {
     let job = job.0.as_bytes().as_slice();
     sql(
@@ -313,13 +314,13 @@ fn add_usage(account: &Account, run_ms: u64, at_ms: i64) -> Statement {
 }
 
 pub(super) const FINISHED: &str = "finished";
-/// Finished, and something that was left out follows.
+/// Finished; deferred state follows.
 pub(super) const RETURNED: &str = "returned";
-/// Finished, and its session can still be asked for all that the cell had.
+/// Finished; everything that the cell had can still be requested from its session.
 pub(super) const SALVAGEABLE: &str = "salvageable";
-/// The answer to that.
+/// The answer to a request to salvage.
 pub(super) const SALVAGED: &str = "salvaged";
-/// What was left out follows, and may have to come again.
+/// The deferred state arrived. It may have to be sent again.
 pub(super) const DEFERRED_STATE: &str = "deferred_state";
 
 fn event_kind(event: &JobEvent) -> &'static str {

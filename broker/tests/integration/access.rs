@@ -1,4 +1,4 @@
-//! Who may come in, and what they are told otherwise.
+//! Who may connect, and the errors for others.
 
 use crate::harness::{Broker, FakeProxy, Rules, within};
 use baton_broker::{Config, Listen};
@@ -152,7 +152,7 @@ async fn another_version_is_refused_with_both_numbers() {
     assert_eq!(answer, Some(ToWorker::Refused(refusal)));
 }
 
-/// A later protocol may have another hello; its version can still be read.
+/// A later protocol may have another hello. Its version can still be read.
 #[tokio::test]
 async fn another_hello_is_refused_with_its_version() {
     #[derive(serde::Serialize)]

@@ -1,4 +1,4 @@
-//! What people do through `/v1`: who may, what it changes, who reads of it, and what is recorded.
+//! Actions through `/v1`: who may do what, its effect, who is informed, and what is recorded.
 
 use crate::{
     api::{class, every, get, hold, problem, proxy, read},
@@ -32,7 +32,7 @@ pub(crate) async fn done(broker: &Broker, token: &str, path: &str, body: Value) 
     answer
 }
 
-/// What a waiting job's owner is told next, besides what is the same.
+/// The next reason and message that the owner of a waiting job receives.
 async fn told(proxy: &mut FakeProxy, of: JobId) -> (WaitingReason, Option<String>) {
     match proxy.next().await {
         ToProxy::QueuePosition {
@@ -72,7 +72,7 @@ async fn nobody_does_what_is_not_theirs() {
         ("/v1/workers/cpu-0/resume".to_owned(), json!({})),
         ("/v1/courses/ml".to_owned(), json!({"weight": 9})),
     ];
-    // In the order of the actions; ada may cancel, and so may the staff of ml: that is tried elsewhere.
+    // In the order of the actions. 0: permitted, and tested elsewhere.
     let attempts: [(&str, [u16; 7]); 6] = [
         ("", [401; 7]),
         ("ada-toker", [401; 7]),
@@ -91,7 +91,7 @@ async fn nobody_does_what_is_not_theirs() {
             assert!(refused.hint.is_some(), "{token} {path}: {refused:?}");
         }
     }
-    // A foreign page that has somebody's token cannot act either.
+    // Another site's page cannot act, even with a valid token.
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let foreign = client
         .post(format!("{}{}", broker.dial.address, actions[0].0))
@@ -300,7 +300,7 @@ async fn a_waiting_job_is_stopped_and_its_owner_reads_by_whom() {
     )
     .await;
     assert_eq!(stopped["outcome"], "cancelled");
-    // The place may have changed before the end came.
+    // Positions may have changed before the end arrived.
     while !matches!(bob.next().await, ToProxy::Events { .. }) {}
 }
 
@@ -401,7 +401,7 @@ async fn a_course_is_changed_and_those_who_wait_read_it() {
     let message = Some("Ask in room 5".to_owned());
     let (reason, said) = told(&mut ada, job).await;
     assert_eq!((reason, said), (WaitingReason::NoWorker, message));
-    // Staff may pause what the file does not, and start what the file pauses.
+    // Staff can pause a course that the file does not pause, and resume one that it pauses.
     let started = done(
         &broker,
         "root-token",
@@ -482,7 +482,7 @@ async fn acts_are_recorded_for_those_whom_they_concern() {
     assert_eq!(acts[4].person.as_deref(), Some("tia"));
 }
 
-/// Without people everybody is the operator.
+/// Without a people file, every caller is the operator.
 #[tokio::test]
 async fn what_was_done_outlives_the_broker() {
     let over_tcp = || Rules {

@@ -1,4 +1,4 @@
-//! What programs ask of `/v1`: lists, explanations, refusals.
+//! Requests of programs to `/v1`: lists, explanations, errors.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished, started, submission,
@@ -116,7 +116,7 @@ pub(crate) async fn run(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId
     job
 }
 
-/// The job runs when this returns.
+/// Starts a job. It is running when this returns.
 pub(crate) async fn hold(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> JobId {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;

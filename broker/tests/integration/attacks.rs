@@ -1,4 +1,4 @@
-//! Peers that mean harm: what each is answered, and that a student whose cell runs meanwhile notices nothing.
+//! Malicious peers: the response to each, and proof that they do not affect another student's running cell.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, state, submission,
@@ -81,12 +81,12 @@ impl Running {
     }
 }
 
-/// The first line of the answer to these bytes, of which the broker need not read all.
+/// The first line of the response to these bytes. The broker need not read all of them.
 async fn answer_to(broker: &Broker, bytes: Vec<u8>) -> String {
     let address = broker.dial.address.to_string().replacen("http://", "", 1);
     let stream = TcpStream::connect(address).await.unwrap();
     let (mut reader, mut writer) = stream.into_split();
-    // It may be closed before all of it is sent.
+    // The connection may be closed before everything is sent.
     let sending = tokio::spawn(async move {
         let sent = writer.write_all(&bytes).await;
         (sent, writer)
@@ -222,7 +222,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
         baton_transport::connect(&broker.dial_as("mallory"), "/v1/proxy")
             .await
             .unwrap();
-    // Its sender may be stopped in the middle of it.
+    // The connection may be closed in the middle of it.
     drop(endless.send(&"x".repeat(61 << 20)).await);
     let end = within("an end", endless.receive()).await;
     assert!(
@@ -317,8 +317,8 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     running.ends().await;
 }
 
-/// One notebook answers without end and the worker that all share reads nothing meanwhile: the notebook is cut off, and
-/// the worker goes on where it was.
+/// A notebook sends answers without end, and the shared worker does not read meanwhile. The
+/// notebook is disconnected, and the worker continues.
 #[tokio::test]
 async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker() {
     let broker = class().await;
@@ -387,7 +387,7 @@ async fn submit(proxy: &mut FakeProxy, state: State) -> JobId {
     job
 }
 
-/// The first hundred are in line, each behind the one before it, and the others are refused.
+/// The first hundred cells wait in the queue, and the others are refused.
 async fn too_many_cells(mallory: &mut FakeProxy) {
     let mut jobs = Vec::new();
     for _ in 0..110 {
@@ -412,7 +412,7 @@ async fn too_many_cells(mallory: &mut FakeProxy) {
     assert_eq!(refused, jobs[100..]);
 }
 
-/// Her session is still warm on the worker, so whoever had her notebook would have her variables.
+/// Her session is still warm on the worker, so anyone with her notebook would get her variables.
 #[tokio::test]
 async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
     let first = class().await;
@@ -433,7 +433,7 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
     for _ in 0..2 {
         let (_, answer) = FakeProxy::greet(&second.dial_as("mallory"), notebook, None).await;
         assert_eq!(answer, ToProxy::Refused(Refusal::NotYours {}));
-        // Also after Ada has closed her notebook.
+        // This holds even after Ada has closed her notebook.
         let mut ada = FakeProxy::of(&second.dial_as("ada"), notebook).await;
         let job = ada.submit().await;
         assert_eq!(worker.run_to_end().await, job);

@@ -1,4 +1,4 @@
-//! Cancelling, by the student and because the notebook is gone.
+//! Cancelling, by the student or because the notebook is gone.
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started};
 use baton_protocol::{
@@ -25,7 +25,7 @@ async fn a_queued_job_is_cancelled_at_once() {
     proxy.position(job).await;
     proxy.say(FromProxy::Cancel { job }).await;
     assert!(is_cancelled(&proxy.event(job).await));
-    // It is over for the order too.
+    // The queue does not count it any more either.
     let next = proxy.submit().await;
     assert_eq!(proxy.position(next).await.0, 1);
 }
@@ -57,7 +57,7 @@ async fn a_started_job_is_cancelled_by_its_worker() {
     worker.report(job, fencing, 1, vec![started()]).await;
     proxy.say(FromProxy::Cancel { job }).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
-    // The cell may also have come to its end meanwhile: then that is what happened.
+    // If the cell has ended meanwhile, that end is its outcome.
     worker
         .report(job, fencing, 2, vec![finished(Outcome::Ok)])
         .await;
@@ -133,7 +133,7 @@ async fn jobs_and_session_end_when_the_notebook_is_gone() {
     worker
         .report(job, fencing, 2, vec![finished(Outcome::Cancelled)])
         .await;
-    // Nobody asked for these events, so they are gone, and the second job never ran.
+    // The notebook is gone, so these events are deleted, and the second job never runs.
     let mut other = FakeProxy::new(&broker.dial).await;
     for gone in [job, queued] {
         other
@@ -193,7 +193,7 @@ async fn nobody_cancels_the_job_of_another_notebook() {
     owner.expect_silence().await;
 }
 
-/// The page shows what the broker knows.
+/// Waits until a page shows the worker as disconnected.
 pub(crate) async fn wait_until_disconnected(broker: &Broker) {
     crate::harness::within("the loss of a worker", async {
         while !broker.get("/").await.contains("disconnected") {

@@ -1,4 +1,4 @@
-//! What estimates are made of, and the page that shows them.
+//! The data of estimates, and the page that shows them.
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started};
 use baton_broker::{Person, Role};

@@ -1,5 +1,5 @@
-//! Chunks through a process of their own: no byte of them is in the hands of what keeps the queue, which still decides
-//! who may have them.
+//! Chunks through a separate process. Their bytes bypass the process that runs the queue, which
+//! still decides who may have them.
 
 use crate::{
     chunks::{chunk, class, fetched, naming, submit},
@@ -120,7 +120,7 @@ async fn chunks_may_go_through_a_process_of_their_own() {
             "{stranger}"
         );
     }
-    // That somebody holds a chunk is said by nobody but the listener.
+    // Only the listener may claim that an account holds a chunk.
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     for (token, spoken_for, status) in [
         ("bob", "Bearer bob", 403),

@@ -83,7 +83,7 @@ async fn a_full_store_says_so() {
         Err(LinkError::StoreFull { text }) => assert!(text.contains("no room"), "{text}"),
         other => panic!("{other:?}"),
     }
-    // What fitted is there, and everything else goes on.
+    // The chunks that fitted are stored, and everything else continues.
     assert!(
         chunk_client
             .missing(&[chunks[0].0])
@@ -114,7 +114,7 @@ async fn a_chunk_that_is_too_large_or_cut_is_refused() {
     assert!(cut.1.contains("inside a chunk"), "{cut:?}");
 }
 
-/// Six students, one of another course; everybody's token is their name.
+/// Six students, one of them in another course. The token of each is the name.
 pub(crate) fn class() -> String {
     let person = |name: &str, course: &str| {
         let courses = [(course.to_owned(), Role::Student)].into();
@@ -202,7 +202,7 @@ async fn nobody_cheats(broker: &Broker) {
         ),
     ];
     for (who, chunk_client) in cheats {
-        // What is foreign and what is not there are answered alike.
+        // The response is the same for another account's chunk and for a missing one.
         let nothing = chunk(2, 1000).0;
         let answers = [secret.0, nothing].map(async |hash| {
             let asked = chunk_client.missing(&[hash]).await;
@@ -215,7 +215,7 @@ async fn nobody_cheats(broker: &Broker) {
         assert_eq!(foreign.await, nothing.await, "{who}");
     }
 
-    // A job that names it comes to no worker; neither does an answer to one.
+    // A job that names it is assigned to no worker. Nor is an answer with it forwarded.
     let mut worker = FakeWorker::new(&broker.dial).await;
     let mut bob = FakeProxy::new(&broker.dial_as("bob")).await;
     let job = submit(&mut bob, naming(&secret)).await.job;
@@ -244,7 +244,8 @@ async fn nobody_cheats(broker: &Broker) {
     bob.events_after(honest, 2).await;
     bob.say(FromProxy::Applied { job: honest }).await;
 
-    // Whose it is may name it; so the worker that has the job gets it, brings the result, and has nothing of it later.
+    // Its owner may name it. So the worker that has the job can read it and upload the result, and
+    // later has no access.
     let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
     let job = submit(&mut proxy, naming(&secret)).await.job;
     let (fencing, submission) = worker.assignment().await;
@@ -272,7 +273,8 @@ async fn nobody_cheats(broker: &Broker) {
     })
     .await;
 
-    // What five of a course brought, each by themselves, is the course's. Four are not enough.
+    // A chunk that five people of a course have uploaded independently belongs to the course. Four
+    // are not enough.
     for (already, name) in ["bob", "cy", "dee", "eve"].into_iter().enumerate() {
         let fay = chunk_client_of(broker, "fay")
             .missing(&[secret.0])
@@ -304,7 +306,7 @@ async fn one_person_cannot_fill_the_store() {
     let chunks: Vec<_> = (0..4).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     let ada = chunk_client_of(&broker, "ada");
     ada.put(&chunks[..3]).await.unwrap();
-    // What is there already needs no room.
+    // Chunks that already exist need no room.
     ada.put(&chunks[..3]).await.unwrap();
     match ada.put(&chunks[3..]).await {
         Err(LinkError::StoreFull { text }) => {

@@ -1,4 +1,4 @@
-//! What courses allow, what runs are charged, and what those who wait are told.
+//! What courses permit, what runs are charged, and what waiting people see.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, started, submission, within,
@@ -19,7 +19,7 @@ async fn broker(courses: &str) -> Broker {
     .await
 }
 
-/// In the course `ml`, as the person that [`FakeProxy`] says.
+/// A notebook in the course `ml`, of the person that [`FakeProxy`] names.
 async fn notebook(broker: &Broker) -> FakeProxy {
     FakeProxy::in_course(&broker.dial, "ml").await
 }
@@ -51,8 +51,8 @@ fn ended_after(run_ms: u64) -> JobEvent {
     }
 }
 
-/// A cell that had a GPU for a quarter of its time, and took so long by the worker's clock and by the broker's, whose database moves its start back while no
-/// broker runs.
+/// A cell that held a GPU for a quarter of its time. It took `run_ms` by the worker's clock and by
+/// the broker's: while no broker runs, its start is moved back in the database.
 struct Ran {
     broker: Broker,
     worker: FakeWorker,
@@ -184,7 +184,8 @@ async fn a_budget_is_charged_by_use_and_outlives_the_broker() {
     let ran = run_for(broker, worker, "ml", cell(), 240_000).await;
     assert_eq!(ran.granted_ms, Some(600_000));
     assert!(ran.events.contains(&left(360_000)));
-    // What is left is the longest that it may run, but a short cell of a long limit is charged for what it took.
+    // The rest of the budget limits the cell's time, but a shorter cell is charged only for the
+    // time that it took.
     let ran = run_for(ran.broker, ran.worker, "ml", cell(), 1000).await;
     assert_eq!(ran.granted_ms, Some(360_000));
     assert!(ran.events.contains(&left(359_000)));
@@ -240,7 +241,7 @@ async fn a_run_on_a_lost_worker_is_charged_too() {
     }
 }
 
-/// The line of a job, until it is what is wanted.
+/// Waits for this reason, and returns the estimate and message that arrive with it.
 async fn told(
     proxy: &mut FakeProxy,
     of: JobId,
@@ -280,7 +281,7 @@ async fn a_paused_course_waits_and_goes_on() {
         (estimate, message.as_deref()),
         (None, Some("the exam is near"))
     );
-    // Nobody else is held up.
+    // Nobody else is blocked.
     let mut other = FakeProxy::in_course(&broker.dial, "vision").await;
     let runs = other.submit().await;
     assert_eq!(worker.run_to_end().await, runs);
@@ -318,7 +319,7 @@ async fn a_person_runs_as_many_cells_as_the_rule_says() {
     assert_eq!(worker.run_to_end().await, waits);
 }
 
-/// Occupies the one slot, so that a line forms.
+/// Occupies the only slot, so that a queue forms.
 async fn occupy(broker: &Broker, worker: &mut FakeWorker) -> (FakeProxy, JobId, FencingNumber) {
     let mut proxy = FakeProxy::in_course(&broker.dial, "other").await;
     let job = proxy.submit().await;

@@ -1,4 +1,4 @@
-//! What a job's end leaves out: it may come again until the notebook has it, and its worker learns when that is.
+//! Deferred state: it may be sent again until the notebook has it, and the worker learns when that is.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state, within,
@@ -21,7 +21,7 @@ fn rest() -> JobEvent {
     }
 }
 
-/// A job that has ended and whose worker has sent what it left out.
+/// A job that has ended, and whose worker has sent the deferred state.
 async fn sent(worker: &mut FakeWorker, proxy: &mut FakeProxy) -> (JobId, FencingNumber) {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
@@ -88,7 +88,7 @@ async fn with_its_worker_it_is_lost() {
     drop(worker);
     let lost = proxy.event(job).await;
     assert!(lost.is_last(), "{lost:?}");
-    // The notebook may have what was sent before. If it has not, it knows already.
+    // The notebook may have what was sent before. If not, it has learned of the loss.
     proxy.say(FromProxy::DeferredWanted { job }).await;
     proxy.expect_silence().await;
 }

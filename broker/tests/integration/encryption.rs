@@ -1,4 +1,4 @@
-//! The broker encrypts, and its clients notice whoever is not the broker.
+//! The broker encrypts, and its clients detect any other server.
 
 use crate::{
     chunks::chunk,
@@ -35,7 +35,7 @@ impl Authority {
         }
     }
 
-    /// For a name, to the end of a year. The next one takes the place of the one before.
+    /// Signs a certificate for a name, valid to the end of a year. Replaces the previous one.
     fn sign(&self, name: &str, until: i32) -> TlsFiles {
         let files = TlsFiles {
             certificate: self.folder.path().join("broker.pem"),
@@ -76,7 +76,7 @@ async fn refused(dial: &Dial) -> LinkError {
     connected.err().unwrap()
 }
 
-/// What messages and requests are told alike.
+/// The problem that both a WebSocket and an HTTP request report.
 async fn problem(dial: &Dial) -> TlsProblem {
     let asked = Api::new(dial).unwrap().get("/health/live").await;
     match (refused(dial).await, asked.unwrap_err()) {
@@ -204,7 +204,7 @@ async fn a_new_certificate_counts_for_new_connections_and_ends_none() {
         TlsProblem::OtherName(_)
     ));
     proxy.expect_silence().await;
-    // Half of a renewal changes nothing.
+    // While only one of the two files is renewed, nothing changes.
     let files = authority.sign(HERE, LONG);
     broker.get("/health/live").await;
     let key = KeyPair::generate().unwrap().serialize_pem();

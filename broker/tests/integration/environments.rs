@@ -1,4 +1,4 @@
-//! Courses whose cells run in an environment: where they run, what they are told until then, and who gets the lock.
+//! Courses with an environment: where their cells run, what they see until then, and who gets the lock.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
@@ -156,14 +156,14 @@ async fn the_lock_is_asked_for_once_and_kept_while_no_worker_is_there() {
         ..Machine::default()
     };
     let mut one = FakeWorker::offering(&broker.dial, "one", Vec::new(), being_built).await;
-    // It is not known yet whether it can be built.
+    // The broker ignores this lock, because it does not know yet whether it can be built.
     one.say(say(&first)).await;
     one.say(FromWorker::Environments {
         environments: offering(&first).environments,
     })
     .await;
     assert_eq!(one.next().await, asked);
-    // Not the one with the hash that it named.
+    // The first lock does not have the hash that the worker named.
     one.say(say(&second)).await;
     one.say(say(&first)).await;
     one.say(FromWorker::Environments {

@@ -1,4 +1,4 @@
-//! Whoever takes more than a person may have gets no more, and the others go on.
+//! A person who exceeds a limit gets no more, and the others are not affected.
 
 use crate::attacks::{Running, class, rules};
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
@@ -57,7 +57,7 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     assert!(stored.metadata().unwrap().len() < before + (1 << 20));
     running.goes_on("cells of 20 MB").await;
 
-    // What waits counts like what is stored: the class gives each of them 3 MiB.
+    // Waiting cells count like stored data: the class gives each person 3 MiB.
     for _ in 0..2 {
         let large = with_code(mallory.notebook, 1 << 20);
         mallory.say(FromProxy::Submit(large)).await;
@@ -84,7 +84,7 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     running.ends().await;
 }
 
-/// The names of chunks that somebody holds, with sizes that they do not have.
+/// Names a chunk that its account holds, with sizes that the chunk does not have.
 #[tokio::test]
 async fn a_manifest_says_the_sizes_that_its_chunks_have() {
     let broker = class().await;
@@ -116,7 +116,7 @@ async fn a_manifest_says_the_sizes_that_its_chunks_have() {
     running.ends().await;
 }
 
-/// A connection as a notebook of this person, on which whatever follows is said byte by byte.
+/// A connection as a notebook of this person, for sending single bytes.
 async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
     let address = broker.dial.address.to_string().replacen("http://", "", 1);
     let mut stream = TcpStream::connect(address).await.unwrap();
@@ -134,7 +134,7 @@ async fn raw_notebook(broker: &Broker, token: &str) -> TcpStream {
     stream
 }
 
-/// Begins a message of 50 MB, and sends 30 MB of it.
+/// Begins a message of 50 MB and sends 30 MB of it.
 async fn begin_large(stream: &mut TcpStream) -> std::io::Result<()> {
     let mut head = vec![0x82, 0xff];
     head.extend((50_u64 << 20).to_be_bytes());
@@ -158,14 +158,14 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
         open.push(stream);
     }
     let mut fifth = raw_notebook(&broker, "mallory").await;
-    // The broker may close it before all of it is sent.
+    // The broker may close the connection before everything is sent.
     drop(begin_large(&mut fifth).await);
     let mut part = [0; 1024];
     while let Ok(1..) = within("an end", fifth.read(&mut part)).await {}
     running
         .goes_on("150 MB of messages that are not whole")
         .await;
-    // Large messages of others have room.
+    // There is room for other people's large messages.
     let mut large = submission(running.ada.notebook);
     large.cell.code = "#".repeat(1 << 20);
     running.ada.say(FromProxy::Submit(large)).await;
@@ -176,7 +176,7 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
     running.goes_on("a large cell").await;
 
     drop(open);
-    // Her room is hers again as soon as the broker has noticed.
+    // Her room is free again as soon as the broker has noticed.
     within("room", async {
         loop {
             let mut again = raw_notebook(&broker, "mallory").await;
@@ -201,7 +201,7 @@ async fn connections_without_a_token_hold_up_nobody() {
     running
         .goes_on("four hundred connections that say nothing")
         .await;
-    // Most of them are closed at once, and the others make room soon for whoever comes from the same address.
+    // Most of them are closed at once. The others soon make room for connections from the same address.
     let mut closed = 0;
     let mut part = [0];
     for stream in &mut silent[288..] {

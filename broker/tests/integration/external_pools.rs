@@ -1,4 +1,4 @@
-//! A pool whose workers something else starts: how many it should have, and who may join it.
+//! A pool whose workers are started by something else: its desired number, and who may join.
 
 use crate::{
     api::{answer, get, problem, read},
@@ -33,7 +33,7 @@ async fn join(broker: &Broker, token: &str, called: &str) -> Result<Joined, Link
     let join = JoinPool { called };
     loop {
         match api.act("/v1/pools/kube/workers", &join).await {
-            // It has begun and not counted yet.
+            // The broker has just started and does not know the numbers yet.
             Err(LinkError::Status { status: 503, .. }) => {
                 tokio::time::sleep(Duration::from_millis(5)).await;
             }
@@ -42,7 +42,7 @@ async fn join(broker: &Broker, token: &str, called: &str) -> Result<Joined, Link
     }
 }
 
-/// A worker of the pool, as one that has just started.
+/// A worker of the pool that has just started.
 async fn worker(broker: &Broker, called: &str) -> (Joined, FakeWorker) {
     let joined = join(broker, POOL_TOKEN, called).await.ok().unwrap();
     let worker = FakeWorker::new(&broker.dial_as(&joined.token)).await;
@@ -91,7 +91,7 @@ async fn waiting_cells_want_workers_which_join_and_run_them() {
     until(&broker, 1, 1).await;
     pool_when(&broker, |pool| (pool.up, pool.pending) == (0, 1)).await;
     loop {
-        // The first word may be that there is no worker.
+        // The first reason may be that no worker is connected.
         if let (1, WaitingReason::MachineStarting { .. }) = ada.position(job).await {
             break;
         }
@@ -109,7 +109,7 @@ async fn waiting_cells_want_workers_which_join_and_run_them() {
     assert!(seen.start.is_some(), "how long a start takes is known");
 }
 
-/// A number of processes must not end for a worker that leaves only when its machine is free.
+/// The number of processes must not drop for a worker that is leaving but still occupies its machine.
 #[tokio::test]
 async fn a_worker_that_leaves_counts_as_a_process_until_it_has_left() {
     let broker = broker("max = 3, min = 1").await;
@@ -143,7 +143,7 @@ async fn no_more_workers_join_than_the_pool_may_have() {
         "{}",
         problem.detail
     );
-    // One that is gone does not stand in the way of the one that replaces it.
+    // A worker that is gone does not block its replacement.
     drop(first);
     within("a place", async {
         while join(&broker, POOL_TOKEN, "two").await.is_err() {
@@ -203,7 +203,7 @@ async fn what_a_worker_is_called_is_never_more_than_a_name() {
     assert!(seen.workers.iter().all(|worker| worker.job.is_none()));
 }
 
-/// A container that is started again and again, as one whose sandbox does not work.
+/// A container that is restarted again and again, for example because its sandbox does not work.
 #[tokio::test]
 async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() {
     let broker = broker("max = 1, idle = 'never'").await;
@@ -215,7 +215,7 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
     assert_eq!((paused.failures, paused.workers.len()), (3, 1));
     let why = paused.last_failure.unwrap_or_default();
     assert!(why.contains("pod-1 joined, and ended before"), "{why}");
-    // One that had come has not failed.
+    // A worker that had connected does not count as failed.
     let (_, came) = worker(&broker, "pod-1").await;
     pool_when(&broker, |pool| pool.up == 1).await;
     drop(came);
@@ -229,7 +229,7 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
     assert_eq!(seen.failures, 4);
 }
 
-/// As where the pods cannot reach the broker's WebSocket, or where nothing starts pods.
+/// For example, if pods cannot reach the broker's WebSocket, or if nothing starts pods.
 #[tokio::test]
 async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     let broker = broker("max = 8, start_limit = '1s'").await;

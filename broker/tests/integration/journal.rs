@@ -1,4 +1,4 @@
-//! What the log tells of a job.
+//! The log lines about a job.
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, finished, output, started};
 use baton_protocol::{Outcome, proxy::FromProxy};
@@ -20,7 +20,7 @@ impl Write for Log {
     }
 }
 
-/// Of one job, without times.
+/// The lines about one job, without times.
 fn lines(log: &Log, job: &str) -> Vec<String> {
     let text = String::from_utf8(log.0.lock().unwrap().clone()).unwrap();
     let of_job = text.lines().filter(|line| line.contains(job));

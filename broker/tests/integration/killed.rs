@@ -62,7 +62,7 @@ async fn a_job_that_ran_goes_on_where_both_sides_were() {
         number: 2,
     };
     assert_eq!(worker.next().await, stored);
-    // The worker did not know that the second event was stored.
+    // The worker did not know that the second event was stored, so it repeats it.
     let rest = vec![output("before"), output("after"), finished(Outcome::Ok)];
     worker.report(job, fencing, 2, rest).await;
     let events = proxy.events_after(job, 3).await;
@@ -87,7 +87,7 @@ async fn a_kill_after_every_event_loses_and_doubles_nothing() {
         finished(Outcome::Ok),
     ];
     for (number, event) in (1..).zip(&events) {
-        // Never acknowledged as far as the worker knows: it is repeated after the kill.
+        // The worker received no acknowledgement, so it repeats the event after the kill.
         worker
             .report(job, fencing, number, vec![event.clone()])
             .await;
@@ -136,7 +136,7 @@ async fn a_second_broker_on_the_same_database_is_refused() {
     assert!(error.to_string().contains("Another broker uses"), "{error}");
 }
 
-/// The database's log at one moment. What was stored later is lost when it is put back, as in a power failure.
+/// A copy of the database's log. Restoring it loses everything stored later, as in a power failure.
 struct Log {
     path: std::path::PathBuf,
     bytes: u64,
@@ -267,7 +267,7 @@ async fn listed(broker: &KilledBroker) -> Vec<String> {
         .collect()
 }
 
-/// A proxy says its last word again until the broker has stored it.
+/// A proxy repeats its last message until the broker has stored it.
 #[tokio::test]
 async fn what_a_notebook_told_its_student_is_in_the_list_whenever_the_broker_is_killed() {
     let folder = tempfile::tempdir().unwrap();
@@ -284,7 +284,7 @@ async fn what_a_notebook_told_its_student_is_in_the_list_whenever_the_broker_is_
     proxy.say(word.clone()).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
 
-    // The broker no longer knows that the job was given up, and it ends well.
+    // The broker has lost that the job was given up, and the job succeeds.
     broker = broker.kill_and_restart().await;
     let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
     assert!(matches!(worker.next().await, ToWorker::Acknowledge { .. }));

@@ -1,4 +1,4 @@
-//! How often the notebooks of a person may ask for chunks, and how many of them may be connected.
+//! How often a person's notebooks may send requests about chunks, and how many of them may be connected.
 
 use crate::{
     chunk_listener,
@@ -54,7 +54,7 @@ impl Asker {
             .unwrap()
     }
 
-    /// Until it is too often for the broker.
+    /// Sends requests until the broker refuses one.
     async fn exhausts(&self, token: &str, of: &str) {
         for _ in 0..1000 {
             let answer = self.asks(token, of, &[]).await;
@@ -81,7 +81,7 @@ async fn who_asks_for_chunks_too_often_waits_and_nobody_else() {
         let chunk_client = |token: &str| ChunkClient::new(&dialled_as(dial, token)).unwrap();
         let asker = Asker::at(dial);
         asker.exhausts("ada", "get").await;
-        // The same address, other people; and the service itself.
+        // Other people from the same address, and the operator, are not limited.
         assert_eq!(asker.asks("bob", "get", &[]).await.status(), 200);
         let operator = format!("{}/v1/chunks/get?owner=ada", dial.address);
         for _ in 0..20 {
@@ -90,7 +90,7 @@ async fn who_asks_for_chunks_too_often_waits_and_nobody_else() {
             let answer = request.body(encode(&none)).send().await.unwrap();
             assert_eq!(answer.status(), 200);
         }
-        // A notebook comes through when there is room again, with all that it brings.
+        // A notebook can continue when there is room again, with everything that it uploads.
         let brought: Vec<_> = (0..40).map(|seed| chunk(seed, 100_000)).collect();
         let hashes: Vec<ChunkHash> = brought.iter().map(|(hash, _)| *hash).collect();
         within("a put", chunk_client("ada").put(&brought))
@@ -119,7 +119,7 @@ async fn a_request_that_names_many_chunks_counts_as_many() {
     assert_eq!(at_listener.asks("cy", "get", &[]).await.status(), 429);
     assert_eq!(at_broker.asks("cy", "missing", &[]).await.status(), 429);
 
-    // Tiny ones, brought.
+    // Very small chunks are limited when they are uploaded.
     let tiny = [0, 0, 0, 0].repeat(1024);
     for (token, dial) in [("dee", &broker.dial), ("eve", &listener.dial)] {
         let refused = within("a refusal", async {
@@ -160,7 +160,7 @@ async fn a_person_has_so_many_connections_and_no_more() {
         }
         other => panic!("{other:?}"),
     }
-    // Others, the service itself, and workers.
+    // Other people, the operator and workers are not limited.
     FakeProxy::new(&broker.dial_as("bob")).await;
     let mut of_service = Vec::new();
     for _ in 0..4 {
@@ -168,7 +168,7 @@ async fn a_person_has_so_many_connections_and_no_more() {
     }
     FakeWorker::new(&broker.dial).await;
 
-    // Both kinds make room.
+    // Closing either kind makes room.
     drop(notebook);
     drop(page);
     within("room for two", async {

@@ -1,4 +1,4 @@
-//! A real broker over real sockets, with proxies and workers that do what a test says.
+//! Tests of a real broker over real sockets, with scripted proxies and workers.
 #![allow(clippy::unwrap_used)]
 
 mod access;

@@ -1,4 +1,4 @@
-//! What Prometheus reads, and how often and how much a token may ask.
+//! The metrics for Prometheus, and the limits of requests.
 
 use crate::{
     api::{class, hold, problem, proxy, run},
@@ -82,7 +82,7 @@ async fn the_queue_and_the_workers_are_counted() {
     for person in ["ada", "bob", "lesson"] {
         assert!(!text.contains(person), "{text}");
     }
-    // Each name once, with a sentence, and no value without one.
+    // Each name has exactly one help text, and each value has a help text.
     let help: Vec<&str> = text
         .lines()
         .filter_map(|line| line.strip_prefix("# HELP "))

@@ -1,4 +1,4 @@
-//! Cells that need a certain machine: where they run, and what they are told until then.
+//! Cells that need a certain machine: where they run, and what they see until then.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
@@ -147,7 +147,7 @@ async fn a_gpu_is_refused_where_there_are_processors_only() {
         error.value,
         "The cell asks for the GPU a100, but the connected workers have no GPU. Your variables are as they were before the cell"
     );
-    // There is no GPU memory to be short of.
+    // Without a GPU, a requirement of GPU memory is ignored.
     let job = submit(&mut ada, |cell| cell.gpu_memory_bytes = Some(20 << 30)).await;
     runs_on(&mut ada, &mut processor, job).await;
 }

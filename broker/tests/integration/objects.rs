@@ -18,7 +18,7 @@ const KINDS: [Kind; 3] = [Kind::S3, Kind::Azure, Kind::Google];
 struct Class {
     broker: Broker,
     server: Server,
-    /// Without Baton's own client.
+    /// A client without Baton's own logic.
     plain: reqwest::Client,
 }
 
@@ -47,7 +47,7 @@ impl Class {
         ChunkClient::new(&self.broker.dial_as(person)).unwrap()
     }
 
-    /// What the broker answers to a person's request.
+    /// The broker's response to a person's request.
     async fn ask(&self, person: &str, path: &str, body: Vec<u8>) -> (StatusCode, Bytes) {
         let url = format!("{}{path}", self.broker.dial.address);
         let request = self.plain.post(url).bearer_auth(person).body(body);
@@ -65,7 +65,7 @@ impl Class {
         }
     }
 
-    /// Uses a grant as it stands. Returns the store's answer.
+    /// Uses a grant as it is. Returns the store's response.
     async fn use_grant(&self, method: Method, grant: &Grant, bytes: &Bytes) -> StatusCode {
         let mut request = self.plain.request(method, &grant.url).body(bytes.clone());
         for (name, value) in &grant.headers {
@@ -74,7 +74,7 @@ impl Class {
         request.send().await.unwrap().status()
     }
 
-    /// A grant is for its chunk's key only.
+    /// A grant is valid only for the key of its chunk.
     async fn refuses_another_key(&self, grant: &Grant, hash: ChunkHash, bytes: &Bytes) {
         let elsewhere = Grant {
             url: grant.url.replace(&hash.to_string(), &"0".repeat(64)),
@@ -103,7 +103,7 @@ impl Class {
     }
 }
 
-/// Without the signature.
+/// The URL without its signature.
 fn path(grant: &Grant) -> &str {
     grant.url.split('?').next().unwrap()
 }
@@ -131,7 +131,7 @@ async fn check_uploads(kind: Kind) {
     assert!(ada.missing(&hashes).await.unwrap().is_empty());
     assert_eq!(fetched(&ada, &hashes).await.unwrap(), chunks);
 
-    // Nothing went through the broker.
+    // No bytes went through the broker.
     let files = std::fs::read_dir(class.broker.folder.path().join("blobs"));
     assert!(files.is_err(), "{files:?}");
 
@@ -140,7 +140,7 @@ async fn check_uploads(kind: Kind) {
         assert_eq!(other.missing(&hashes).await.unwrap(), hashes);
         is_unknown(fetched(&other, &hashes[..1]).await);
     }
-    // Also when many of the course have it: none of them has shown what they uploaded.
+    // Even if many people of the course have uploaded it: no one has proved its contents.
     for person in ["bob", "cy", "dee", "eve"] {
         class.client(person).put(&chunks[..1]).await.unwrap();
     }
@@ -168,7 +168,7 @@ async fn a_grant_is_good_for_one_chunk_of_its_length_and_once() {
         .await;
     assert_eq!(answer, StatusCode::FORBIDDEN);
 
-    // A grant gives nothing, and neither does a report of what is not there.
+    // A grant gives no access, and neither does a report of a missing object.
     assert_eq!(class.report("ada", hash).await, [hash]);
     is_unknown(fetched(&class.client("ada"), &[hash]).await);
 
@@ -189,7 +189,7 @@ async fn a_grant_is_good_for_one_chunk_of_its_length_and_once() {
     assert_eq!(answer, StatusCode::PRECONDITION_FAILED);
 }
 
-/// Azure lets a grant create a blob, of whatever length. So the broker looks.
+/// An Azure grant permits creating a blob of any length. So the broker checks it.
 #[tokio::test]
 async fn what_is_longer_than_its_grant_says_is_not_kept() {
     let class = Class::of(Kind::Azure).await;
@@ -223,7 +223,7 @@ async fn what_is_longer_than_its_grant_says_is_not_kept() {
     let answer = class.use_grant(Method::GET, &listing, &Bytes::new()).await;
     assert_eq!(answer, StatusCode::FORBIDDEN);
 
-    // Also what the service itself copies from elsewhere.
+    // This also holds for a copy that the service itself makes from another place.
     let (other, other_bytes) = chunk(2, 2000);
     let source = class.upload_grant("ada", (other, 2000)).await;
     let answer = class.use_grant(Method::PUT, &source, &other_bytes).await;
@@ -245,7 +245,7 @@ async fn what_is_longer_than_its_grant_says_is_not_kept() {
         assert_eq!(class.report("ada", hash).await, [hash]);
         is_unknown(fetched(&class.client("ada"), &[hash]).await);
     }
-    // It was deleted, and there is still one object for the same quota.
+    // It was deleted. There is still only one object for the same quota.
     let again = class.upload_grant("ada", (hash, 1000)).await;
     assert_eq!(path(&again), path(&grant));
     let answer = class.use_grant(Method::PUT, &again, &bytes).await;
@@ -270,7 +270,7 @@ async fn what_is_longer_than_its_grant_says_is_not_kept() {
     assert_eq!(answer, StatusCode::FORBIDDEN);
 }
 
-/// The answer to the first upload was lost, and no store overwrites.
+/// The response to the first upload was lost, and no store overwrites.
 #[tokio::test]
 async fn what_has_arrived_before_is_not_sent_in_vain() {
     for kind in [Kind::S3, Kind::Azure] {
@@ -288,7 +288,7 @@ async fn what_has_arrived_before_is_not_sent_in_vain() {
     }
 }
 
-/// Each might be longer than its grant says, until the broker looks.
+/// Each pending upload might be longer than its grant, until the broker checks it.
 #[tokio::test]
 async fn uploads_that_are_under_way_are_bounded_where_their_length_is_not_fixed() {
     let class = Class::of(Kind::Azure).await;
@@ -312,10 +312,10 @@ async fn uploads_that_are_under_way_are_bounded_where_their_length_is_not_fixed(
     let text = String::from_utf8_lossy(&body);
     assert_eq!(status, 503);
     assert!(text.contains("at most 1024 uploads under way"), "{text}");
-    // Those that are under way can be begun again.
+    // Pending uploads can be started again.
     let again = encode(&names(0, 256));
     assert_eq!(class.ask("ada", path, again).await.0, 200);
-    // Others are not concerned, and each upload that ends makes room.
+    // Other people are not affected, and each completed upload makes room.
     assert_eq!(class.ask("bob", path, one_more.clone()).await.0, 200);
     let bytes = Bytes::copy_from_slice(&7_u32.to_be_bytes());
     let hash = hash(&bytes);
@@ -326,7 +326,7 @@ async fn uploads_that_are_under_way_are_bounded_where_their_length_is_not_fixed(
     assert_eq!(class.ask("ada", path, one_more).await.0, 200);
 }
 
-/// Otherwise each length would be another object, for the quota of one.
+/// Otherwise each length would be another object within the same quota.
 #[tokio::test]
 async fn a_chunk_has_one_length() {
     let class = Class::of(Kind::Azure).await;
@@ -339,7 +339,7 @@ async fn a_chunk_has_one_length() {
         assert_eq!(status, 400);
         assert!(text.contains("was announced with 1000 bytes"), "{text}");
     }
-    // It is nobody else's concern.
+    // Other people are not affected.
     class.upload_grant("bob", (hash, 999)).await;
     let answer = class.use_grant(Method::PUT, &grant, &bytes).await;
     assert!(answer.is_success());
@@ -372,7 +372,8 @@ async fn check_other_bytes(kind: Kind) {
 
     assert!(ada.missing(&[hash]).await.unwrap().is_empty());
     is_unknown(fetched(&ada, &[hash]).await);
-    // The broker has seen it and wants the chunk again, at the same place: the first grant is still good for that.
+    // The broker has seen the damage and wants the chunk again under the same key. The first grant
+    // is still valid for it.
     assert_eq!(ada.missing(&[hash]).await.unwrap(), [hash]);
     let again = class.upload_grant("ada", (hash, 1000)).await;
     assert_eq!(path(&again), path(&grant));
@@ -382,7 +383,7 @@ async fn check_other_bytes(kind: Kind) {
         [(hash, bytes.clone())]
     );
 
-    // A report of damage where there is none changes nothing.
+    // A report of damage to a sound object changes nothing.
     let (status, _) = class
         .ask("ada", "/v1/chunks/damaged", encode(&vec![hash]))
         .await;
@@ -412,7 +413,7 @@ async fn check_quotas(kind: Kind) {
         Err(LinkError::StoreFull { text }) => assert!(text.contains("Quota exceeded"), "{text}"),
         other => panic!("{other:?}"),
     }
-    // What she has a grant for is counted once.
+    // A chunk with a pending grant is counted only once.
     ada.put(&chunks[..2]).await.unwrap();
     match class.client("bob").put(&chunks[..2]).await {
         Err(LinkError::StoreFull { text }) => assert!(text.contains("no room"), "{text}"),
@@ -484,7 +485,7 @@ async fn a_store_that_is_full_still_gives_what_it_has() {
     let chunks: Vec<_> = (0..100).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
     let error = ada.put(&chunks).await.unwrap_err();
-    // This one has no other words for it.
+    // This store's error has no text of its own.
     let text = error.to_string();
     assert!(text.ends_with("it answered 500 InternalError"), "{text}");
     let missing = ada.missing(&hashes).await.unwrap();
@@ -505,7 +506,7 @@ async fn a_container_that_is_full_still_gives_what_it_has() {
     let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
     ada.put(&chunks[..4]).await.unwrap();
     let error = ada.put(&chunks[4..]).await.unwrap_err();
-    // This one has words of its own for it.
+    // This store's error has its own text.
     let text = error.to_string();
     assert!(text.contains("MemoryExtentStoreAtSizeLimit"), "{text}");
     assert_eq!(fetched(&ada, &hashes[..4]).await.unwrap(), chunks[..4]);

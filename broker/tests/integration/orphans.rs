@@ -1,4 +1,5 @@
-//! A cell in the background goes on when its notebook kernel ends, and another kernel of the same person attaches it.
+//! A background cell continues after its notebook kernel has ended, and another kernel of the same
+//! person attaches it.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, submission,
@@ -42,7 +43,7 @@ fn salvaged() -> JobEvent {
     }
 }
 
-/// It runs, and has printed a line.
+/// Starts a job that has printed a line.
 async fn runs(
     proxy: &mut FakeProxy,
     worker: &mut FakeWorker,
@@ -60,7 +61,7 @@ async fn runs(
     (job, fencing)
 }
 
-/// Sends the last event, and returns once the session may end.
+/// Sends the last event, and waits until the session may end.
 async fn salvage(
     worker: &mut FakeWorker,
     notebook: NotebookId,
@@ -83,7 +84,7 @@ async fn salvage(
     assert_eq!(worker.next().await, stored);
 }
 
-/// So many events, in whatever batches they come.
+/// This many events, in any batches.
 async fn heard(proxy: &mut FakeProxy, job: JobId, count: usize) -> Vec<JobEvent> {
     let mut events = Vec::new();
     while events.len() < count {
@@ -129,7 +130,7 @@ async fn another_kernel_hears_it_from_the_beginning_and_takes_what_it_left() {
 
     let mut second = FakeProxy::new(&broker.dial_as("ada")).await;
     second.say(FromProxy::Attach { job, after: 0 }).await;
-    // With its assignment.
+    // The three events include its assignment.
     heard(&mut second, job, 3).await;
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     assert_eq!(second.event(job).await, salvageable());
@@ -219,7 +220,7 @@ async fn the_newest_kernel_that_attaches_it_counts() {
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     worker.report(job, fencing, 3, vec![output("on")]).await;
     assert_eq!(third.event(job).await, output("on"));
-    // It waits no longer; the job goes on.
+    // This notebook stops following the job, and the job continues.
     third.say(FromProxy::Detach { job }).await;
     third.say(FromProxy::Cancel { job }).await;
     assert_eq!(third.next().await, ToProxy::UnknownJob { job });

@@ -1,4 +1,4 @@
-//! What people and watchers see.
+//! What pages and health checks show.
 
 use crate::{
     api::class,
@@ -101,7 +101,7 @@ async fn the_page_asks_nobody_else_and_runs_no_inline_script() {
         !page.contains("style=") && !page.contains("<style") && !page.contains("<script>"),
         "{page}"
     );
-    // What a page names is there, and only scripts and styles of its own.
+    // Each file that a page names exists, and the page loads only the broker's own scripts and styles.
     for named in page.split("=\"static/").skip(1) {
         let file = named.split('"').next().unwrap();
         assert!(!broker.get(&format!("/static/{file}")).await.is_empty());
@@ -142,7 +142,7 @@ struct Browser {
 }
 
 impl Browser {
-    /// Signed in on the page.
+    /// A browser that has signed in with this token.
     async fn of(broker: &Broker, token: &str) -> Self {
         let builder = reqwest::Client::builder().no_proxy();
         let builder = builder.redirect(reqwest::redirect::Policy::none());
@@ -166,7 +166,7 @@ impl Browser {
         (answer.status().as_u16(), answer.text().await.unwrap())
     }
 
-    /// What stands in the page's forms, and what a person adds.
+    /// Sends the page's form with additional fields.
     async fn send(&self, page: &str, fields: &[(&str, &str)]) -> reqwest::Response {
         let (_, page) = self.get(page).await;
         let key = page.split("name=\"key\" value=\"").nth(1);
@@ -223,7 +223,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
     let (_, mine) = ada.get(&page).await;
     let key = mine.split("name=\"key\" value=\"").nth(1).unwrap();
     let key = key.split('"').next().unwrap();
-    // Her own key is of no use to others, from elsewhere, or for what only staff may do.
+    // Ada's own key is of no use to another person, from another site, or for actions of staff.
     assert_eq!(tia.post(key, "same-origin", &hold).await.status(), 403);
     for site in ["cross-site", "same-site", "none"] {
         assert_eq!(ada.post(key, site, &hold).await.status(), 403);
@@ -423,7 +423,7 @@ async fn memory_is_drawn(rules: Rules) {
         running.contains(&format!("aria-label=\"{said}\"")),
         "{running}"
     );
-    // A third and two thirds below the top.
+    // The first point is at one third of the height, the last at two thirds.
     assert_eq!(heights_of_curve(&running), [69.3, 8.0, 38.7]);
 
     // A long run is drawn in coarser steps, which keep the peak.
@@ -531,7 +531,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         assert!(said.contains(part), "{part}");
     }
 
-    // The end of it stays when the notebook has everything.
+    // The last outputs remain after the notebook has the result.
     proxy.say(FromProxy::Applied { job }).await;
     proxy.say(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });

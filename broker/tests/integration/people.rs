@@ -1,4 +1,4 @@
-//! Tokens of people: who gets in where, and who sees what.
+//! Tokens of people: what each permits, and who sees what.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, started, submission, within, write_private,
@@ -49,7 +49,7 @@ async fn course() -> Broker {
     .await
 }
 
-/// The answer to the hello of a notebook.
+/// The broker's response to the hello of a notebook.
 async fn enter(
     broker: &Broker,
     token: &str,
@@ -196,7 +196,7 @@ async fn nobody_takes_over_the_notebook_of_another() {
     let (fencing, _) = worker.assignment().await;
     let answer = enter(&broker, "tia-token", ada.notebook, None).await;
     assert_eq!(answer, Some(ToProxy::Refused(Refusal::NotYours {})));
-    // A notebook of one's own opens no job of another.
+    // With a notebook of his own, he cannot access another person's job.
     let mut bob = FakeProxy::in_course(&broker.dial_as("bob-token"), "ml").await;
     for message in [
         FromProxy::Resume { job, after: 0 },
@@ -275,7 +275,7 @@ async fn a_changed_file_counts_at_once() {
     let job = runs.submit().await;
     let mut worker = FakeWorker::new(&broker.dial_as("gpu-1-token")).await;
     assert_eq!(worker.run_to_end().await, job);
-    // A file that makes no sense changes nothing.
+    // An invalid file changes nothing.
     write_private(&file, "[[person]]\nname = 1\n");
     FakeProxy::new(&broker.dial_as("ada-token")).await;
     let late = person("eve", false, &[]) + &people().replace("name = \"ada\"", "name = \"adele\"");

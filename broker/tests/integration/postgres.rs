@@ -1,4 +1,5 @@
-//! Brokers on PostgreSQL: one leads, the others stand by, and each of them and the database may die.
+//! Brokers on PostgreSQL: one is the leader, the others are followers. Each of them and the
+//! database may die.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, output, started, within,
@@ -13,7 +14,7 @@ use baton_protocol::{
 use baton_transport::Api;
 use std::{net::SocketAddr, path::Path, time::Duration};
 
-/// Whoever leads is killed after every event; worker and proxy come back to the other one.
+/// The leader is killed after every event. Worker and proxy reconnect to the other broker.
 #[tokio::test]
 async fn two_brokers_lose_and_double_nothing() {
     let server = Server::start(Disk::NoSync);
@@ -21,7 +22,7 @@ async fn two_brokers_lose_and_double_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let mut leader = KilledBroker::start_on(&url, folder.path(), "a").await;
     let mut other = KilledBroker::start_on(&url, folder.path(), "b").await;
-    // Both are there for everybody, whichever leads.
+    // Both brokers serve every peer, whichever of them is the leader.
     let mut worker = FakeWorker::new(&other.dial).await;
     let mut proxy = FakeProxy::new(&leader.dial).await;
     let (notebook, id) = (proxy.notebook, worker.id);
@@ -40,7 +41,7 @@ async fn two_brokers_lose_and_double_nothing() {
         other = KilledBroker::start_on(&url, folder.path(), name).await;
         worker = FakeWorker::back(&other.dial, id, &[(job, fencing)]).await;
         assert!(matches!(worker.next().await, ToWorker::Acknowledge { .. }));
-        // As far as the worker knows it was not stored.
+        // As far as the worker knows, the event was not stored.
         worker
             .report(job, fencing, number, vec![event.clone()])
             .await;
@@ -67,7 +68,7 @@ async fn a_broker_outlives_its_database() {
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 
     server.kill();
-    // What cannot be stored is not answered, and its sender hears that it has to come back.
+    // A message that cannot be stored gets no response, and its sender must reconnect.
     proxy.submit().await;
     proxy.expect_closed().await;
     let api = Api::new(&broker.dial).unwrap();
@@ -89,7 +90,7 @@ async fn a_broker_outlives_its_database() {
     broker.stop().await;
 }
 
-/// The server takes nobody without encryption.
+/// The server accepts only encrypted connections.
 #[tokio::test]
 async fn the_way_to_the_database_is_encrypted_when_it_can_be() {
     let server = Server::start_encrypted();
@@ -135,7 +136,7 @@ async fn what_a_person_must_mend_is_said_at_the_start_and_without_the_password()
     );
 }
 
-/// Of a broker on this database, which listens on a socket in the folder when nothing is said.
+/// The error of a broker on this database. By default it listens on a socket in the folder.
 async fn refusal(folder: &Path, listen: Option<Listen>, url: &str) -> String {
     let socket = || Listen::Unix(folder.join("broker.sock"));
     let listen = listen.unwrap_or_else(socket);

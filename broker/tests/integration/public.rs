@@ -1,4 +1,4 @@
-//! The public set of a course: who makes data public, who has it then, and who never has.
+//! Public files of a course: who can publish them, who can then read them, and who never can.
 
 use crate::{
     actions::{done, post},
@@ -80,7 +80,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let of_ada = chunk_client(&broker, "ada");
     of_ada.put(std::slice::from_ref(&secret)).await.unwrap();
 
-    // Naming makes nothing public but by staff of the course who have brought it.
+    // Only staff of the course who have uploaded the chunks can make them public.
     let file = |name: &str, chunks: &[ChunkHash]| {
         let chunks: Vec<String> = chunks.iter().map(ChunkHash::to_string).collect();
         json!({"name": name, "chunks": chunks})
@@ -120,7 +120,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let named: Vec<ChunkHash> = hashes.iter().copied().chain([secret.0]).collect();
     assert_eq!(of_bob.missing(&named).await.unwrap(), named);
 
-    // Now it is there for each of the course, and for their jobs.
+    // Now everyone in the course can read it, and so can their jobs.
     let published = done(&broker, "tia", FILES, two).await;
     assert_eq!(
         (
@@ -140,7 +140,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let ends = vec![started(), finished(Outcome::Ok)];
     worker.report(job, fencing, 1, ends).await;
     cy.events_after(job, 0).await;
-    // For another course it does not exist, nor does the list.
+    // For another course, neither the file nor the list exists.
     for token in ["vic", "tom"] {
         let foreign = chunk_client(&broker, token);
         assert_eq!(foreign.missing(&hashes).await.unwrap(), hashes, "{token}");
@@ -152,7 +152,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let in_course = chunk_client(&broker, "vic").of_owner("vic".to_owned(), Some("ml".to_owned()));
     assert!(in_course.missing(&hashes).await.is_err());
 
-    // A course has as much in public as a person may hold.
+    // A course may have as many public bytes as a person may hold.
     let root = chunk_client(&broker, "root").of_owner("root".to_owned(), Some("ml".to_owned()));
     let others: Vec<(ChunkHash, Bytes)> = (4..6).map(|seed| chunk(seed, CHUNK_BYTES)).collect();
     root.put(&others).await.unwrap();
@@ -160,7 +160,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     let full = problem(post(&broker, "root", FILES, other).await).await;
     assert_eq!(full.kind, "urn:baton:public-limit");
 
-    // It outlives the broker, a file takes the place of one of its name, and what another file names stays.
+    // Files survive a restart. A file replaces one of the same name, and chunks that another file names remain.
     let broker = Broker::start_in(broker.stop().await, rules).await;
     let fresh = chunk_client(&broker, "dee");
     assert_eq!(fetched(&fresh, &hashes[..2]).await.unwrap(), &data[..2]);
@@ -183,7 +183,7 @@ async fn from_published_to_withdrawn(rules: Rules) {
     assert_eq!(fetched(&fresh, &hashes[2..]).await.unwrap(), &data[2..]);
     let unknown = problem(post(&broker, "root", &withdraw, gone).await).await;
     assert_eq!(unknown.kind, "urn:baton:unknown-file");
-    // Whoever had asked for it has it still.
+    // A person who had requested it still holds it.
     assert_eq!(
         fetched(&chunk_client(&broker, "bob"), &hashes[1..2])
             .await

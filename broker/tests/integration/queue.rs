@@ -1,4 +1,4 @@
-//! Who waits is told where.
+//! Waiting people see their position.
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, finished, started};
 use baton_protocol::{
@@ -29,7 +29,7 @@ async fn notebooks_in_line_see_their_places_change() {
     assert_eq!(third.position(last).await, (1, WaitingReason::JobsAhead));
     assert_eq!(worker.run_to_end().await, waiting);
     third.assigned(last).await;
-    // Only changes were told.
+    // Only changes were sent.
     first.events_after(running, 1).await;
     first.expect_silence().await;
     third.expect_silence().await;
@@ -111,7 +111,7 @@ async fn what_a_leaving_worker_has_not_started_runs_on_another_one() {
     let mut staying = FakeWorker::new(&broker.dial).await;
     leaving.say(FromWorker::Drain {}).await;
     assert_eq!(staying.run_to_end().await, job);
-    // It did not know yet.
+    // The worker did not know yet.
     let late = FromWorker::Events {
         job,
         fencing,
@@ -171,7 +171,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
         .report(job, fencing, 1, vec![not_started("no disk")])
         .await;
     assert_eq!(sound.run_to_end().await, job);
-    // The notebook hears of a second assignment, and of no failure.
+    // The notebook receives a second assignment, and no failure.
     let events = proxy.events_after(job, 0).await;
     assert!(matches!(
         events[..],
@@ -184,7 +184,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
     ));
     assert!(broker.get("/").await.contains("failing"));
 
-    // It gets nothing more while the other one takes cells, however busy that is.
+    // It gets no further job while the other worker accepts cells, even if that is busy.
     let mut other = FakeProxy::new(&broker.dial).await;
     let busy = other.submit().await;
     other.assigned(busy).await;

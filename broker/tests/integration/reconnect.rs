@@ -1,4 +1,4 @@
-//! Connections break; nothing is lost and nothing comes twice.
+//! Connections break, but nothing is lost and nothing arrives twice.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, submission,
@@ -74,7 +74,7 @@ async fn a_proxy_that_does_not_read_holds_up_nobody_and_loses_nothing() {
     let job = lazy.submit().await;
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
-    // More than all buffers on the way hold together.
+    // More than all buffers in between can hold.
     let text = "x".repeat(1 << 20);
     let texts: Vec<String> = (0..400).map(|number| format!("{number} {text}")).collect();
     for (number, text) in (2..).zip(&texts) {
@@ -183,7 +183,7 @@ async fn a_job_that_is_submitted_twice_runs_once() {
     let events = proxy.events_after(job, 0).await;
     assert_eq!(events.len(), 3);
 
-    // Also when it is long over: the proxy hears of an end and does not try again.
+    // This holds long after its end, too: the proxy receives an end and does not try again.
     proxy.say(FromProxy::Applied { job }).await;
     proxy.say(FromProxy::Submit(submission)).await;
     let end = proxy.event(job).await;
@@ -202,7 +202,7 @@ async fn a_late_worker_is_harmless() {
     proxy.assigned(job).await;
     let id = late.id;
     drop(late);
-    // The grace passes.
+    // Wait until the grace has passed.
     proxy.position(job).await;
 
     let mut worker = FakeWorker::new(&broker.dial).await;
@@ -258,7 +258,7 @@ async fn a_started_job_of_a_lost_worker_is_not_run_again() {
     );
     assert!(error.hint.as_ref().unwrap().contains("run the cell again"));
 
-    // The next job goes to the next worker, and the lost one learns that the first is no longer its own.
+    // The lost worker learns that the job is no longer its own, and gets the next one.
     let mut back = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     assert_eq!(back.next().await, ToWorker::Revoke { job, fencing });
     let next = proxy.submit().await;

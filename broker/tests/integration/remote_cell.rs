@@ -1,4 +1,4 @@
-//! A cell goes all the way.
+//! A cell from its submission to its end.
 
 use crate::cancel::wait_until_disconnected;
 use crate::harness::{
@@ -63,7 +63,7 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
     let forwarded = ToWorker::State { job, state: whole };
     assert_eq!(worker.next().await, forwarded);
 
-    // The same after a cut, because nobody knows whether it arrived.
+    // It is sent again after a reconnect, because the first message may have been lost.
     let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
     let stored = ToWorker::Acknowledge {
         job,
@@ -139,7 +139,7 @@ async fn questions_about_files_come_before_the_start_and_after() {
     worker.report(job, fencing, 2, events).await;
     assert_eq!(proxy.batch(job).await[1].event, question(2));
 
-    // An answer waits for a worker that is away.
+    // An answer is kept for a disconnected worker.
     let id = worker.id;
     drop(worker);
     wait_until_disconnected(&broker).await;
@@ -179,7 +179,7 @@ async fn names_reach_the_worker_also_after_a_cut() {
     let forwarded = ToWorker::Names { job, number, state };
     assert_eq!(worker.next().await, forwarded);
 
-    // Nobody knows whether it arrived before the cut.
+    // The message before the break may have been lost.
     let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
     assert!(matches!(
         worker.next().await,
@@ -225,7 +225,7 @@ async fn a_warm_session_is_preferred() {
             keeping: Vec::new(),
         })
         .await;
-    // An answer to anything that is sent now proves that the broker has heard it.
+    // The response to a later message proves that the broker has handled this one.
     let strange = FromWorker::Events {
         job: baton_protocol::JobId::random(),
         fencing: 1,

@@ -1,4 +1,4 @@
-//! Browsers that sign in: what they are given, how long it counts, and what other sites and logs learn of it.
+//! Browsers that sign in: what they get, how long it is valid, and what other sites and logs see of it.
 
 use crate::harness::{Broker, FakeProxy, Rules, within, write_private};
 use baton_broker::{Person, Role};
@@ -32,7 +32,7 @@ fn rules() -> Rules {
     }
 }
 
-/// One that shows the cookies that it was given to pages of the same site.
+/// A browser that sends its cookies to pages of the same site.
 struct Browser {
     client: reqwest::Client,
     address: String,
@@ -76,7 +76,7 @@ fn set_cookie(answer: &Response) -> &str {
     answer.headers()["set-cookie"].to_str().unwrap()
 }
 
-/// What the browser shows from then on.
+/// The cookie that the browser sends from then on.
 fn cookie(answer: &Response) -> String {
     let pair = set_cookie(answer).split(';').next().unwrap();
     assert!(pair.starts_with("baton_signed_in="), "{pair}");
@@ -102,7 +102,7 @@ async fn a_token_in_the_address_becomes_a_cookie_that_is_not_the_token() {
         assert!(!given.contains("ada-token"), "{given}");
         let cookie = cookie(&entered);
         assert_eq!(browser.shows(&cookie, "/").await.status(), 200);
-        // Also for who has signed in, the token leaves the address.
+        // The token is also removed from the URL if the browser is already signed in.
         let again = browser.shows(&cookie, path).await;
         assert_eq!(again.status(), 303);
     }
@@ -156,7 +156,7 @@ async fn people_sign_in_on_a_page_and_go_on_where_they_were() {
     assert_eq!(wrong.status(), 401);
     let wrong = wrong.text().await.unwrap();
     assert!(wrong.contains("does not know that token") && !wrong.contains("ada-tokem"));
-    // Another site can neither sign anybody in nor choose where they go from there.
+    // Another site can neither sign people in nor choose the page that follows.
     let fields = [("token", "ada-token")];
     assert_eq!(browser.form(&fields, "cross-site").await.status(), 403);
     let fields = [("token", "ada-token"), ("page", "//elsewhere.example/")];
@@ -164,7 +164,7 @@ async fn people_sign_in_on_a_page_and_go_on_where_they_were() {
     assert_eq!(entered.headers()["location"], "./");
 }
 
-/// A browser does not show the cookie there, so it is asked again from here.
+/// The browser does not send the cookie there, so it is asked to load the page again from this site.
 #[tokio::test]
 async fn a_link_on_another_site_leads_to_the_page() {
     let broker = Broker::start_with(rules()).await;
@@ -196,7 +196,7 @@ async fn a_sign_in_outlives_the_broker_and_ends_with_the_token() {
     }
     let mut live = browser.shows(&of_ada, "/live?of=now").await;
     assert_eq!(live.status(), 200);
-    // Ada has another token.
+    // Ada gets another token.
     let file = broker.folder.path().join("people.toml");
     let new = Person::new("ada".to_owned(), "new-token", false, BTreeMap::new());
     write_private(&file, &new.entry());
@@ -217,7 +217,7 @@ async fn a_sign_in_outlives_the_broker_and_ends_with_the_token() {
     assert_eq!(browser.shows(&of_operator, "/").await.status(), 401);
 }
 
-/// Another broker on the same PostgreSQL, before and after it leads.
+/// A second broker on the same PostgreSQL, before and after it becomes the leader.
 #[tokio::test]
 async fn a_sign_in_counts_at_every_broker_of_a_database() {
     let server = Server::start(Disk::NoSync);
@@ -265,7 +265,7 @@ async fn who_signs_out_is_signed_out_here_and_nowhere_else() {
         let request = request.header("sec-fetch-site", site);
         request.send().await.unwrap()
     };
-    // The key of one browser's page is not that of another's, nor may another site send it.
+    // The key of one browser's page is not valid for another browser, and another site cannot send it.
     assert_eq!(sign_out(&other, "same-origin").await.status(), 403);
     assert_eq!(sign_out(&one, "cross-site").await.status(), 403);
     let out = sign_out(&one, "same-origin").await;
@@ -332,7 +332,7 @@ impl Write for Log {
     }
 }
 
-/// Everything that is logged, at any level, while all ways of signing in are tried.
+/// Collects all log lines, at every level, while all ways of signing in are tried.
 #[tokio::test]
 async fn wrong_tokens_are_counted_and_logged_and_no_token_is() {
     let log = Log::default();
@@ -370,7 +370,7 @@ async fn wrong_tokens_are_counted_and_logged_and_no_token_is() {
             }
         }
     }
-    // Who has a right one is not kept out, and a program hears what is wrong.
+    // A person with a correct token is not refused, and a program learns what is wrong.
     assert_eq!(browser.sign_in("ada-token").await.status(), 303);
     let refused = Api::new(&broker.dial_as(wrong))
         .unwrap()

@@ -1,4 +1,4 @@
-//! Saved states: kept by name in both databases, replaced in one piece, gone when they are deleted.
+//! Saved states in both databases: kept by name, replaced as a whole, and gone after they are deleted.
 
 use crate::{
     chunks::chunk,

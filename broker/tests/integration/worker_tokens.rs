@@ -1,4 +1,4 @@
-//! A worker's token is that worker and nothing more: its name, its place, and numbers that are possible.
+//! A worker's token permits only this worker: its name, its registration, and numbers that are possible.
 
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, within,
@@ -76,7 +76,7 @@ async fn a_token_has_the_name_that_it_was_made_for() {
     assert_eq!(ask("gpu-1", "gpu-2").await, Err(not_yours));
     assert_eq!(ask("gpu-1", "gpu-1").await, Ok("gpu-1".to_owned()));
     assert_eq!(ask("gpu-2", "").await, Ok("gpu-2".to_owned()));
-    // Whoever runs the broker names workers at will.
+    // The operator may name workers freely.
     assert_eq!(ask("sesame", "any").await, Ok("any".to_owned()));
     assert_eq!(ask("sesame", "").await, Ok("gpu-0".to_owned()));
 }
@@ -91,7 +91,7 @@ async fn a_second_worker_with_the_same_token_changes_nothing_for_the_first() {
     let (fencing, _) = worker.assignment().await;
     ada.assigned(job).await;
     worker.report(job, fencing, 1, vec![started()]).await;
-    // A notebook hears the name of the token, whatever the worker says.
+    // A notebook sees the name of the token, whatever the worker sends.
     let JobEvent::Started { worker: name } = ada.event(job).await else {
         panic!("a start was due");
     };
@@ -107,7 +107,7 @@ async fn a_second_worker_with_the_same_token_changes_nothing_for_the_first() {
     worker.report(job, fencing, 2, vec![output("on")]).await;
     assert_eq!(outputs(&[ada.event(job).await]), ["on"]);
 
-    // The same process may replace its own connection, and the older one hears why it ends.
+    // The same process may replace its own connection. The older one receives the reason.
     let mut newer = FakeWorker::back(&dial, worker.id, &[(job, fencing)]).await;
     let name = "gpu-1".to_owned();
     let replaced = ToWorker::Refused(Refusal::Replaced { name });
@@ -119,7 +119,7 @@ async fn a_second_worker_with_the_same_token_changes_nothing_for_the_first() {
     ada.events_after(job, 3).await;
 }
 
-/// Its cell is lost, as by any death of a worker, and the next one runs.
+/// Its cell is lost, as when any worker dies, and the next cell runs.
 #[tokio::test]
 async fn a_killed_worker_has_its_place_again_when_its_grace_is_over() {
     let broker = class().await;
@@ -197,7 +197,7 @@ async fn numbers_that_no_machine_has_are_refused() {
             }),
         };
     }
-    // A run of no millisecond is in no account.
+    // A run of 0 ms is not charged.
     tokio::time::sleep(std::time::Duration::from_millis(2)).await;
     worker.claim(job, fencing, 2, vec![end]).await;
     let events = ada.events_after(job, 0).await;

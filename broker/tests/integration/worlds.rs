@@ -1,4 +1,4 @@
-//! What pages say of worlds in which every number differs, beside what is counted from the API.
+//! Compares pages with counts from the API, in situations in which every number differs.
 
 mod counted;
 
@@ -21,24 +21,24 @@ const COURSES: &str =
 const STAFF: &str = "tia-token";
 const ADMIN: &str = "root-token";
 
-/// How many there are of each kind. No number of cells is there twice.
+/// How many there are of each kind. All numbers of cells differ.
 #[derive(Clone, Copy)]
 struct World {
     /// On the first worker.
     running: u32,
-    /// On the first worker, whose state is on its way.
+    /// On the first worker, while their state is being sent.
     starting: u32,
-    /// Slots of the first worker that have no cell.
+    /// Free slots of the first worker.
     free: u32,
-    /// On a second worker, without which there is none.
+    /// On the second worker, which exists only if this is not 0.
     running_there: u32,
     waiting_ml: u32,
     waiting_vision: u32,
     held: u32,
-    /// Of a course that is paused.
+    /// In a course that is paused.
     paused: u32,
     finished: u32,
-    /// Of a worker that is drained.
+    /// The slots of a drained worker.
     drained_slots: u32,
 }
 
@@ -93,11 +93,11 @@ const WORLDS: [World; 4] = [
     },
 ];
 
-/// A world, and everybody in it who must stay connected.
+/// A situation, with all peers that must stay connected.
 struct Made {
     broker: Broker,
     proxies: Vec<FakeProxy>,
-    /// The numbers of people that are not yet given.
+    /// The number of the next person.
     next: u32,
     workers: Vec<FakeWorker>,
 }
@@ -152,7 +152,7 @@ impl Made {
         made
     }
 
-    /// Cells that the worker runs, and cells whose state is on the way to it.
+    /// Starts cells on the worker, and then cells whose state is still being sent.
     async fn fill(&mut self, worker: &mut FakeWorker, running: u32, starting: u32) {
         for number in 0..running + starting {
             self.submit(if number % 3 == 1 { "vision" } else { "ml" })
@@ -165,7 +165,7 @@ impl Made {
         }
     }
 
-    /// A cell of the next person in this course, when the broker knows it.
+    /// Submits a cell of the next person in this course, and waits until the broker knows it.
     async fn submit(&mut self, course: &str) -> String {
         let person = format!("{course}-{}", self.next);
         self.next += 1;
@@ -185,7 +185,7 @@ impl Made {
     }
 }
 
-/// Everybody has a number of their own, so that nobody has two cells.
+/// Each person has a different number, so no one has two cells.
 fn people() -> String {
     let of = |name: String, admin, course: Option<(&str, Role)>| {
         let courses = course.map(|(course, role)| (course.to_owned(), role));
@@ -209,7 +209,7 @@ fn people() -> String {
     students.chain(staff).collect()
 }
 
-/// The words of a part of a page.
+/// The text of a part of a page.
 fn words(html: &str) -> String {
     let mut words = String::new();
     for piece in html.split('<') {
@@ -218,7 +218,7 @@ fn words(html: &str) -> String {
     words.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The cells of a table's body, by its caption.
+/// The rows of the table with this caption.
 fn rows(page: &str, caption: &str) -> Vec<Vec<String>> {
     let (_, table) = page
         .split_once(&format!("<caption>{caption}</caption>"))
@@ -249,7 +249,7 @@ fn course(name: Option<&String>) -> String {
     name.map_or_else(|| "–".to_owned(), String::clone)
 }
 
-/// As in `words::duration`, of less than a minute.
+/// The same as `words::duration`, for less than a minute.
 fn seconds(ms: i64) -> String {
     format!("{} s", ms / 1000)
 }
@@ -421,7 +421,7 @@ async fn the_capacity_page_counts_what_the_api_has() {
     }
 }
 
-/// Of a course that has worked for a while, with one worker that takes cells and one that is drained.
+/// Checks a course that has worked for a while, with one open worker and one drained worker.
 async fn check_capacity(people: u32, cells_each: u32) {
     let idle = World {
         running: 0,
@@ -508,7 +508,7 @@ fn check_courses(page: &str, courses: &[Course], all: &Counted) {
     assert_eq!(columns(&rows(page, "Courses"), [0, 2, 3, 4]), expected);
 }
 
-/// What has ended, and what runs: a person who trains now stands there as well.
+/// Finished and running cells: a person whose first cell is still running is also listed.
 fn check_people(page: &str, used: &[Usage], seen: &Counted) {
     let mut cells: BTreeMap<(String, String), u64> = BTreeMap::new();
     for row in used {

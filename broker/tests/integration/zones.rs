@@ -1,4 +1,4 @@
-//! In which zone people read and write times.
+//! The time zones in which people read and write times.
 
 use crate::{
     actions::done,
@@ -33,7 +33,7 @@ async fn times_are_in_the_zone_of_the_courses() {
         "{audit}"
     );
 
-    // No zone is said: a script writes the browser's, from the same moment.
+    // Without a zone, a script writes the same moment in the browser's zone.
     let (broker, _) = course_page("").await;
     let change = serde_json::json!({"message": "Hello"});
     done(&broker, "sesame", "/v1/courses/ml", change).await;

@@ -1,4 +1,4 @@
-//! When a budget begins anew and when a deadline counts, in the time of the people who have it.
+//! When a budget is reset and when a deadline counts, in the time zone of the course.
 
 use anyhow::Context;
 use jiff::{
@@ -20,7 +20,7 @@ impl Deadline {
     }
 }
 
-/// Every day or every week at the same time of the clock.
+/// A reset every day or every week, at the same local time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Reset {
     weekday: Option<Weekday>,
@@ -28,11 +28,11 @@ pub struct Reset {
     zone: TimeZone,
 }
 
-/// Between two resets.
+/// The time between two resets.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Period {
     pub start_ms: i64,
-    /// For people: `Monday 04:00`.
+    /// As people read it: `Monday 04:00`.
     pub end: String,
     pub is_week: bool,
 }
@@ -48,7 +48,7 @@ pub(super) const WEEKDAYS: [(&str, Weekday); 7] = [
 ];
 
 impl Reset {
-    /// `04:00` or `Mon 04:00`.
+    /// Parses `04:00` or `Mon 04:00`.
     pub(super) fn parse(text: &str, zone: &TimeZone) -> anyhow::Result<Self> {
         let wrong = || format!("{text:?} is not a time such as \"04:00\" or \"Mon 04:00\"");
         let (weekday, time) = match text.split_once(' ') {
@@ -66,11 +66,12 @@ impl Reset {
         })
     }
 
-    /// The period in which a time lies. A clock that jumps over the time of the reset resets after the jump.
+    /// The period that contains this time. If the clock skips the time of the reset, the reset
+    /// happens after the skip.
     pub fn period(&self, now_ms: i64) -> Period {
         let (start, end) = self
             .around(now_ms)
-            // Years that no calendar has.
+            // The year is out of range.
             .unwrap_or_else(|_| (Zoned::default(), Zoned::default()));
         Period {
             start_ms: start.timestamp().as_millisecond(),

@@ -1,4 +1,4 @@
-//! What staff changed by page or API: it lies over what the file says, and outlives the broker.
+//! Changes by staff, from a page or the API. They override the file and survive restarts of the broker.
 //!
 //! **Invariant:** pure.
 
@@ -13,7 +13,7 @@ const LARGEST_WEIGHT: f64 = 1000.0;
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Changes {
     pub courses: BTreeMap<String, CourseChange>,
-    /// Why a worker takes nothing new, by its name; `None`: it takes cells, whatever the file says.
+    /// By name: why a worker accepts no new jobs; `None` if it accepts them, whatever the file says.
     pub workers: BTreeMap<String, Option<String>>,
 }
 
@@ -50,7 +50,7 @@ impl Course {
         Self {
             weight: change.weight.unwrap_or(self.weight),
             time_limit_ms,
-            // No longest limit is no limit; a shorter one than the usual limit is none that could be meant.
+            // `None` means no limit. A longest limit below the usual one cannot be meant, so it is raised.
             longest_ms: longest_ms.map(|longest| longest.max(time_limit_ms.unwrap_or(0))),
             paused: change.paused.unwrap_or_else(|| self.paused.clone()),
             message: change.message.unwrap_or_else(|| self.message.clone()),
@@ -61,7 +61,7 @@ impl Course {
             needs: self.needs.clone(),
             environment: self.environment.clone(),
             timetable: match &change.timetable {
-                // They were checked when they were changed.
+                // They were checked when they were stored.
                 Some(lessons) => lessons
                     .iter()
                     .filter_map(|lesson| Lesson::parse(lesson, zone).ok())
@@ -72,7 +72,7 @@ impl Course {
     }
 }
 
-/// The later one goes over the earlier one.
+/// Combines two changes: fields of `later` override those of `earlier`.
 pub fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
     CourseChange {
         weight: later.weight.or(earlier.weight),
@@ -86,7 +86,7 @@ pub fn over(earlier: CourseChange, later: CourseChange) -> CourseChange {
     }
 }
 
-/// A field whose value cannot be taken, and why: `reason`, `is empty`.
+/// A field with an invalid value, and what is wrong, such as `reason` and `is missing`.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{field} {says}")]
 pub struct Wrong {
@@ -101,7 +101,7 @@ impl Wrong {
     }
 }
 
-/// What is wrong with a change.
+/// Checks a change.
 pub fn check(change: &CourseChange) -> Result<(), Wrong> {
     let positive = |weight: f64| weight > 0.0 && weight <= LARGEST_WEIGHT;
     if change.weight.is_some_and(|weight| !positive(weight)) {
@@ -138,7 +138,7 @@ pub fn check(change: &CourseChange) -> Result<(), Wrong> {
     Ok(())
 }
 
-/// Students read it in one line of their notebook.
+/// Checks a text that students read on one line in their notebook.
 pub fn check_text(name: &'static str, text: &str) -> Result<(), Wrong> {
     if text.trim().is_empty() {
         return Err(Wrong::new(name, "is missing"));

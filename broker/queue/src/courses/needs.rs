@@ -35,7 +35,7 @@ impl NeedsSection {
     }
 }
 
-/// `500M`, `20G`, `20 GiB`: in powers of 1024, as libraries for GPUs count.
+/// Parses `500M`, `20G` or `20 GiB`. Units are powers of 1024, as in GPU libraries.
 fn bytes(text: &str) -> anyhow::Result<u64> {
     let wrong = || format!("{text:?} is not a size such as 500M or 20G");
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());

@@ -82,7 +82,7 @@ fn a_week_begins_on_its_day_by_the_clock_on_the_wall() {
     check("2026-11-21T12:00:00Z", "2026-11-16T03:00:00Z");
     check("2026-11-16T03:00:00Z", "2026-11-16T03:00:00Z");
     check("2026-11-16T02:59:59Z", "2026-11-09T03:00:00Z");
-    // The week in which the clock goes back is an hour longer.
+    // The week in which the clock is set back is an hour longer.
     check("2026-10-26T02:30:00Z", "2026-10-19T02:00:00Z");
     check("2026-10-26T03:00:00Z", "2026-10-26T03:00:00Z");
 }
@@ -130,7 +130,7 @@ fn a_lesson_takes_place_by_the_clock_on_the_wall() {
         span(weekly.last(ms("2026-11-25T17:29:59Z"))),
         is("2026-11-23T16:00:00Z", "2026-11-23T17:30:00Z")
     );
-    // In the week in which the clock goes back it is an hour later by the sun.
+    // After the clock is set back, it takes place an hour later in UTC.
     assert_eq!(
         next("2026-10-22T00:00:00Z"),
         is("2026-10-26T16:00:00Z", "2026-10-26T17:30:00Z")

@@ -1,4 +1,4 @@
-//! When the people of a course work at the same time: its lessons.
+//! The lessons of a course: when its people work at the same time.
 //!
 //! **Invariant:** pure.
 
@@ -12,18 +12,18 @@ use jiff::{
 };
 
 const MOST_PEOPLE: u32 = 10_000;
-/// A weekly lesson takes place again within this time, and took place.
+/// How many days before and after now contain the last and the next date of a weekly lesson.
 const LOOKED_AT_DAYS: i64 = 15;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Lesson {
     days: Days,
     from: Time,
-    /// Before `from`: on the next day.
+    /// If this is before `from`, the lesson ends on the next day.
     until: Time,
     zone: TimeZone,
     pub people: u32,
-    /// As it was written.
+    /// The text from which it was parsed.
     when: String,
 }
 
@@ -33,7 +33,7 @@ enum Days {
     Once(Date),
 }
 
-/// From its beginning to its end, in milliseconds since 1970.
+/// The start and the end of a lesson, in milliseconds since 1970.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Span {
     pub start_ms: i64,
@@ -41,7 +41,7 @@ pub struct Span {
 }
 
 impl Lesson {
-    /// `Mon 17:00-18:30`, `Mon,Wed 10:00-12:00` or `2026-12-01 09:00-11:00`.
+    /// Parses `Mon 17:00-18:30`, `Mon,Wed 10:00-12:00` or `2026-12-01 09:00-11:00`.
     pub fn parse(lesson: &api::Lesson, zone: &TimeZone) -> anyhow::Result<Self> {
         let when = lesson.when.trim();
         let wrong = || {
@@ -88,19 +88,19 @@ impl Lesson {
         }
     }
 
-    /// The one that takes place then, or else the next one; `None`: there is none any more.
+    /// The lesson in progress, or the next one. `None` if there are no more.
     pub fn next(&self, now_ms: i64) -> Option<Span> {
         let mut spans = self.around(now_ms).into_iter();
         spans.find(|span| span.end_ms > now_ms)
     }
 
-    /// The last one that has ended.
+    /// The last lesson that has ended.
     pub fn last(&self, now_ms: i64) -> Option<Span> {
         let mut spans = self.around(now_ms).into_iter().rev();
         spans.find(|span| span.end_ms <= now_ms)
     }
 
-    /// The times at which it takes place, in order; of a weekly one those that are not far from now.
+    /// When it takes place, in order. For a weekly lesson, only the dates near `now_ms`.
     fn around(&self, now_ms: i64) -> Vec<Span> {
         let dates = match &self.days {
             Days::Once(date) => vec![*date],
@@ -118,7 +118,7 @@ impl Lesson {
         dates.into_iter().filter_map(|date| self.on(date)).collect()
     }
 
-    /// A clock that jumps over one of its times takes the time after the jump.
+    /// If the clock skips one of its times, the time after the skip is used.
     fn on(&self, date: Date) -> Option<Span> {
         let last = match self.until > self.from {
             true => date,

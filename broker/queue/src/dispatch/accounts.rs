@@ -13,7 +13,7 @@ use std::{collections::HashMap, sync::Arc};
 
 pub(super) const SAFE: &str = "Your variables are as they were before the cell";
 
-/// The rules of courses, and the use of each account.
+/// The rules of the courses, and what each account has used.
 #[derive(Debug, Clone)]
 pub(super) struct Accounts {
     /// From the file of courses.
@@ -50,7 +50,7 @@ impl Accounts {
         &self.courses
     }
 
-    /// The accounts that have ever used anything.
+    /// The accounts that have ever used GPU time.
     pub(super) fn used(&self) -> impl Iterator<Item = &Account> {
         self.spent.keys()
     }
@@ -91,7 +91,7 @@ impl Accounts {
         self.courses = Arc::new(self.file.with(&self.changes));
     }
 
-    /// What decides the order of the account's next job.
+    /// What decides the position of the account's next job in the order.
     pub(super) fn precedence(&self, account: &Account, now: Now) -> Precedence {
         let course = self.courses.of(&account.course);
         let spent = self.spent.get(account).copied().unwrap_or_default();
@@ -145,7 +145,7 @@ impl Accounts {
         (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget))
     }
 
-    /// Charges a run, however it ended. Returns the event that says what is left of a budget.
+    /// Charges a run, whatever its outcome. Returns the event that reports the rest of the budget.
     pub(super) fn charge(
         &mut self,
         account: &Account,
@@ -224,7 +224,7 @@ fn said(ms: u64) -> String {
     parts(ms, [" h", " min", " s"]).join(" ")
 }
 
-/// `1h30m`, for the line of a cell.
+/// `1h30m`, for the first line of a cell.
 fn written(ms: u64) -> String {
     parts(ms, ["h", "m", "s"]).concat()
 }

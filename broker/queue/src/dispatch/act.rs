@@ -1,7 +1,7 @@
-//! People's commands about jobs, workers and courses, from pages or the API.
+//! Commands of people about jobs, workers and courses, from pages or the API.
 //!
-//! In: who acts, and a [`Command`]. Out: the change and its record in the same transaction, or why it was not done.
-//! Waiting students learn of it, because the queue is ordered again.
+//! In: an identity and a [`Command`]. Out: the change and its audit record in the same transaction, or the
+//! reason why it was refused. The queue is then ordered again, which informs waiting students.
 
 use super::{Action, Dispatch, Job, Now, Phase, accounts::SAFE};
 use crate::{
@@ -212,7 +212,7 @@ impl Dispatch {
         }
     }
 
-    /// Ends a job that has not started and was stopped.
+    /// Ends a cancelled job that has not started.
     pub(super) fn finish_cancelled(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
         let stopped = self.jobs.get(id).and_then(|job| job.stopped.clone());
         match stopped {
@@ -249,7 +249,7 @@ fn stopped_before_it_ran(words: &str) -> RemoteError {
     }
 }
 
-/// The end of a cell that staff stopped says so. The session only knows that it was interrupted.
+/// Adds to a cell's end that staff stopped it. The session knows only that it was interrupted.
 pub(super) fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
     let JobEvent::Finished { outcome, error, .. } = event else {
         return;

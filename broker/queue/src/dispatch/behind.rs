@@ -1,8 +1,9 @@
-//! A database that lost its last changes: its machine crashed, or an older copy of it was put in its place.
+//! A database that lost its last changes, because its machine crashed or an older copy was restored.
 //!
-//! Workers and proxies say how far they have heard a job to be stored. Where that is more than what is stored, nobody
-//! here knows whether the cell has run: it is not run again, and its student is told. A job that was stored before this
-//! broker started is given to no worker before its proxy has asked for it.
+//! Workers and proxies report up to which event they know a job to be stored. If that is more than
+//! the database contains, the broker cannot know whether the cell has run. It does not run the cell
+//! again, and the student gets an error. A job from before this broker's start is assigned to no
+//! worker until its proxy has asked for it.
 
 use super::{Abandoned, Action, ConnectionId, Dispatch, Job, Now, Observation, Phase};
 use baton_protocol::{
@@ -10,7 +11,7 @@ use baton_protocol::{
     worker::{Acknowledged, ToWorker},
 };
 
-/// An assignment by the word of its worker.
+/// An assignment as its worker reports it.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Held {
     pub(super) job: JobId,
@@ -29,18 +30,18 @@ impl Held {
         }
     }
 
-    /// The worker was told of more than what is stored of the job.
+    /// Whether the broker had acknowledged more of the job to the worker than it has stored.
     pub(super) fn is_ahead_of(&self, job: &Job, worker: WorkerId) -> bool {
         match job.is_assigned_to(worker, self.fencing) {
             true => self.acknowledged > job.acknowledged,
-            // Only an end takes a started job from its worker.
+            // Without a lost record, a started job leaves its worker only when it ends.
             false => self.started && job.phase != Phase::Finished,
         }
     }
 }
 
 impl Dispatch {
-    /// The worker that holds the assignment is ahead of the database.
+    /// Handles a worker that knows more of its assignment than the database.
     pub(super) fn worker_is_ahead(
         &mut self,
         connection: ConnectionId,
@@ -55,7 +56,7 @@ impl Dispatch {
         ));
         match self.jobs.get_mut(id).map(|job| (job.phase, job)) {
             Some((Phase::Finished, _)) => self.remainder_lost(id, actions),
-            // Nobody was permitted to start it.
+            // The worker had no permission to start it, so the cell has not run.
             Some((Phase::Assigned, _)) if !held.started => self.requeue(id, actions),
             Some((_, job)) => {
                 job.fencing = job.fencing.max(fencing);
@@ -65,7 +66,7 @@ impl Dispatch {
         }
     }
 
-    /// The proxy has heard more events of its job than are stored. Their numbers cannot be given out again.
+    /// Handles a proxy that has received more events than are stored. Their numbers must not be used again.
     pub(super) fn proxy_is_ahead(
         &mut self,
         connection: ConnectionId,
@@ -108,7 +109,7 @@ impl Dispatch {
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
     }
 
-    /// A proxy asks for its job. `false`: it has heard more than was stored.
+    /// Marks the job as claimed by its proxy. Returns `false` if the proxy has received more than was stored.
     pub(super) fn claim(&mut self, id: JobId, after: u64) -> bool {
         let Some(job) = self.jobs.get_mut(id) else {
             return true;
@@ -121,7 +122,8 @@ impl Dispatch {
         after <= claimed.map_or(job.last_event, |stored| stored.last_event)
     }
 
-    /// Their proxies know how they ended, or will never ask.
+    /// Cancels jobs whose proxies did not ask for them in time: these know how the jobs ended, or
+    /// will never ask.
     pub(super) fn cancel_unclaimed(&mut self, now: Now, actions: &mut Vec<Action>) {
         let is_over = |job: &Job| {
             job.unclaimed

@@ -1,6 +1,6 @@
-//! The environments that workers offer and courses name, and the locks from which they are built.
+//! The environments that workers offer and courses require, and the locks from which they are built.
 //!
-//! In: what workers say of them. Out: questions for locks that the broker has not stored yet.
+//! In: reports of workers. Out: requests for locks that the broker has not stored yet.
 
 use super::{Action, ConnectionId, Dispatch, Job, Now, Observation, Worker};
 use crate::{
@@ -11,7 +11,7 @@ use baton_protocol::{Environment, EnvironmentState, Lock, WorkerId};
 use std::sync::Arc;
 
 impl Dispatch {
-    /// In which of its worker's environments a job runs.
+    /// The environment of the worker in which the job runs; `None` if its course requires none.
     pub(super) fn environment_of(&self, job: &Job) -> Option<String> {
         let course = self.accounts.courses().of(&job.account.course);
         course.environment.clone()
@@ -33,7 +33,7 @@ impl Dispatch {
         self.peers.ask_for_locks(connection, id, actions);
     }
 
-    /// No session of it starts there, until the worker says that one does.
+    /// No session starts in this environment there, until the worker reports it as ready again.
     pub(super) fn environment_failed(
         &mut self,
         id: WorkerId,
@@ -59,7 +59,7 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    /// The last one that a worker has told is that of the environment.
+    /// Stores the lock of an environment. The last lock that any worker has sent counts.
     pub(super) fn lock_received(
         &mut self,
         id: WorkerId,
@@ -94,7 +94,7 @@ impl Worker {
         environments.find(|environment| environment.name == name)
     }
 
-    /// What it has where an environment is required.
+    /// What it has instead of a required environment.
     pub(super) fn instead_of(&self, name: &str) -> String {
         match self.offered(name).map(|offered| &offered.state) {
             Some(EnvironmentState::Preparing {}) => format!("is preparing {name}"),

@@ -1,7 +1,7 @@
-//! When those who wait start: estimates from what is known of the past, made as often as their cost allows.
+//! Estimates of when waiting jobs start, made from past runs as often as their cost allows.
 //!
-//! An estimate for a short queue is made at once. One for a long queue is made in steps, each after another decision, so
-//! that no decision waits for a whole one.
+//! A short queue is estimated at once. A long one is estimated in steps, one after each decision of
+//! the dispatcher, so that no decision has to wait for a complete estimate.
 
 use super::{Dispatch, Job, Now, Phase};
 use baton_protocol::JobId;
@@ -11,9 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// An estimate for so many jobs is made again after so many times this, and so takes a small part of the time.
+/// After an estimate for n jobs, the next one waits n times this, so estimates take a small share
+/// of the broker's time.
 const PAUSE_FOR_EACH: Duration = Duration::from_millis(4);
-/// A range that is over says nothing any more; a new one is made no sooner than this.
+/// A range whose end has passed is useless. A new estimate follows, but no sooner than this.
 const SOONEST: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Default)]
@@ -27,7 +28,7 @@ pub(super) struct Estimates {
 #[derive(Debug, Clone)]
 struct Unfinished {
     estimation: Estimation,
-    /// The milliseconds since 1970 from which its times count.
+    /// The time to which the estimate's times are relative, in milliseconds since 1970.
     from_ms: u64,
     continue_at: Instant,
 }
@@ -46,7 +47,7 @@ impl Estimates {
 }
 
 impl Dispatch {
-    /// Begins a new one, unless the last one is too recent: then soon.
+    /// Begins a new estimate. If the last one is too recent, plans it for later.
     pub(super) fn estimate_starts(
         &mut self,
         jobs: &[order::Job],
@@ -81,7 +82,7 @@ impl Dispatch {
         self.continue_estimates(now);
     }
 
-    /// The next step of an estimate that is not finished. True when that was the last one.
+    /// Takes the next step of an unfinished estimate. Returns whether that was the last step.
     pub(super) fn continue_estimates(&mut self, now: Now) -> bool {
         let Some(mut unfinished) = self.estimates.unfinished.take() else {
             return false;
@@ -122,7 +123,7 @@ impl Dispatch {
         }
     }
 
-    /// To those who wait again, at the latest then.
+    /// The order is computed and positions are sent again at this time, or earlier.
     pub(super) fn recheck_at(&mut self, at: Instant) {
         self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
     }
@@ -150,7 +151,7 @@ impl Dispatch {
         }
     }
 
-    /// A job that waits, from its start.
+    /// How long the job is expected to run once it has started.
     pub(super) fn takes(&self, job: &Job) -> Option<Times> {
         self.history
             .takes(job.cell_key, &job.account, 0, job.timeout_ms)

@@ -1,4 +1,4 @@
-//! What workers say of the jobs that they have.
+//! The events that workers report about their jobs.
 
 use super::{
     Action, ConnectionId, Dispatch, Now, Observation, Phase, act,
@@ -10,7 +10,8 @@ use baton_protocol::{
 };
 
 impl Dispatch {
-    /// Events that were stored before are skipped; a gap means that the two sides no longer understand each other.
+    /// Skips events that are already stored. A gap means that worker and broker disagree, so the
+    /// connection is closed.
     pub(super) fn worker_events(
         &mut self,
         connection: ConnectionId,
@@ -128,12 +129,13 @@ impl Dispatch {
                     returned_bytes: state.as_ref().map(State::bytes),
                 });
                 let run_ms = match usage.run_ms {
-                    // A session that died cannot say. A cell that was refused did not run, though it had its start.
+                    // A session that died cannot report its time. A refused cell did not run,
+                    // although it had started.
                     0 if *outcome != Outcome::Refused => self.ran(id, now).run_ms,
                     run_ms => run_ms,
                 };
                 let charged_ms = match usage.gpu {
-                    // Where sessions take turns, a program leaves the GPU to others between them.
+                    // Under time-sharing, a program leaves the GPU to others between its leases.
                     Some(gpu) if is_program => gpu.held_ms.min(run_ms),
                     _ => run_ms,
                 };
@@ -156,7 +158,7 @@ impl Dispatch {
         }
     }
 
-    /// What its worker says of a run, as far as it is possible.
+    /// The usage that the worker reports, limited to what is possible.
     fn believed(&self, id: JobId, usage: Usage, now: Now, actions: &mut Vec<Action>) -> Usage {
         let Some(job) = self.jobs.get(id) else {
             return usage;
@@ -178,7 +180,8 @@ impl Dispatch {
         cut.unwrap_or(usage)
     }
 
-    /// Its worker cannot start a session: another one may, or this one later.
+    /// The worker cannot start a session. The job returns to the queue, for another worker or for
+    /// this one later.
     fn not_started(&mut self, id: JobId, error: RemoteError, now: Now, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get(id) else {
             return;

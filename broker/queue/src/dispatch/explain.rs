@@ -1,4 +1,4 @@
-//! What the order of a job is made of, and what courses may use: for programs that ask.
+//! What a job's place in the order consists of, and what courses may use. For the API.
 
 use super::{Dispatch, Job, Now, Phase};
 use crate::{Account, Identity, courses::Lesson};
@@ -7,7 +7,7 @@ use baton_scheduling::queue as order;
 use std::collections::{BTreeMap, BTreeSet};
 
 impl Dispatch {
-    /// `None` when the job does not wait.
+    /// Returns `None` if the job does not wait.
     pub fn explain(&self, id: JobId, now: Now) -> Option<api::QueueDetails> {
         let job = self.jobs.get(id)?;
         job.waiting.as_ref()?;
@@ -30,7 +30,7 @@ impl Dispatch {
         })
     }
 
-    /// From its submission to this time.
+    /// How long the job had waited at `at_ms`, counted from its submission.
     pub fn waited_until(&self, id: JobId, at_ms: i64) -> Option<u64> {
         let waited_ms = at_ms - self.jobs.get(id)?.submitted_ms;
         Some(waited_ms.max(0).unsigned_abs())
@@ -59,7 +59,7 @@ impl Dispatch {
         })
     }
 
-    /// By name: the courses of a person, or all that are known.
+    /// The courses that this person may see, by name; for others, all known courses.
     pub fn courses(&self, seen_by: &Identity, now: Now) -> Vec<api::Course> {
         let names: BTreeSet<&str> = match seen_by.only_courses() {
             Some(courses) => courses.collect(),

@@ -1,11 +1,12 @@
-//! Every order in which things can happen to one job: two workers, a proxy, lines that break at either end with
-//! anything on its way, a broker that restarts, workers that die, a student who presses stop, time that passes.
+//! Explores every order of events for one job: two workers, a proxy, connections that break at
+//! either end with messages in flight, a broker that restarts, workers that die, a student who
+//! presses stop, and the passing of time.
 //!
-//! The broker's part is [`Dispatch`] itself and a worker's book-keeping its real `Outbox`; what a worker does with them
-//! is told in `world.rs`. All states that can be reached are visited once.
+//! The broker is the real [`Dispatch`], and each worker uses its real `Outbox`. `world.rs` models
+//! what the worker does with it. Each reachable state is visited once.
 //!
-//! In each of them the cell has begun at most once, and from each of them the job can still come to its end, with
-//! nothing left at any worker.
+//! In every state the cell has begun at most once. From every state the job can still end, with
+//! nothing left on any worker.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../../../../gpu-worker/src/outbox.rs"]
@@ -16,18 +17,18 @@ mod world;
 use std::collections::{HashMap, VecDeque};
 use world::{Faults, Rules, Step, World};
 
-/// What was found.
+/// The result of an exploration.
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
-    /// So many states, all good.
+    /// The number of states, all of which are good.
     Good(usize),
-    /// These steps let a cell begin twice.
+    /// The steps after which a cell begins twice.
     BegunTwice(Vec<Step>),
-    /// After these steps the job can never end.
+    /// The steps after which the job can never end.
     NoEnd(Vec<Step>),
 }
 
-/// How each state was found first, and from where each can be reached.
+/// How each state was first reached, and from which states it can be reached.
 #[derive(Default)]
 struct Found {
     known: HashMap<u64, usize>,
@@ -36,7 +37,7 @@ struct Found {
 }
 
 impl Found {
-    /// `None`: it is known already.
+    /// Returns `None` if the state is already known.
     fn add(&mut self, world: &World, from: Option<(usize, Step)>) -> Option<usize> {
         let next = self.first.len();
         let number = *self.known.entry(world.fingerprint()).or_insert(next);
@@ -60,7 +61,7 @@ impl Found {
         steps
     }
 
-    /// A state from which none of these can be reached.
+    /// A state from which none of `ends` can be reached.
     fn cut_off_from(&self, ends: Vec<usize>) -> Option<usize> {
         let mut reaches = vec![false; self.first.len()];
         let mut left = ends;
@@ -176,7 +177,7 @@ fn a_cell_begins_at_most_once_when_the_student_presses_stop() {
     });
 }
 
-/// As long as the proxy hears of the start before they are lost.
+/// This holds if the proxy receives the start before the records are lost.
 #[test]
 fn a_cell_begins_at_most_once_when_the_database_loses_its_last_changes() {
     check_all(Faults {

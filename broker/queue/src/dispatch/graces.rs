@@ -1,6 +1,7 @@
 //! What happens when a proxy or a worker does not reconnect.
 //!
-//! A worker: its assignments expire, and what it had started is lost, because a cell is never run twice.
+//! A worker: its assignments expire, and the cells that it had started are lost, because a cell is
+//! never run twice.
 //! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
 
 use super::{
@@ -10,8 +11,8 @@ use crate::record::Write;
 use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId};
 use std::time::Instant;
 
-/// What a finished cell left on a worker is on no other, so the worker may stay away for this many graces before it is
-/// given up.
+/// What a finished cell left on a worker exists nowhere else, so the worker gets this many graces
+/// to reconnect before that is given up.
 const DEFERRED_GRACES: u32 = 12;
 
 impl Dispatch {
@@ -116,7 +117,7 @@ impl Dispatch {
     }
 
     pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
-        // Without the notebook, a job closes as soon as it is finished.
+        // Once its notebook is removed, a job is closed as soon as it finishes.
         self.peers.notebooks.remove(&id);
         self.detach_all(id);
         let mut session_is_needed = false;
@@ -155,7 +156,7 @@ impl Dispatch {
         self.finish(id, Outcome::WorkerLost, Some(error), now, actions);
     }
 
-    /// What the worker still had of the job is lost with it.
+    /// Gives up what the worker still had of the job.
     pub(super) fn remainder_lost(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let worker = self.peers.name_of_worker(self.jobs.get(id));
         let Some(job) = self.jobs.get_mut(id) else {
@@ -184,7 +185,7 @@ impl Dispatch {
                     "The connection to {worker} was lost before the variables of this cell had arrived"
                 ))),
             },
-            // Its notebook has the result already.
+            // Its notebook already has the result.
             Remainder::Session | Remainder::Nothing => return,
         };
         self.append(id, vec![event], None, actions);

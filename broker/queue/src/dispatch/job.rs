@@ -21,67 +21,70 @@ pub struct Job {
     pub(super) execution_count: Option<u32>,
     pub(super) account: Account,
     pub(super) phase: Phase,
-    /// Who has it: from the assignment on, also after the end.
+    /// The worker that holds it: set on assignment, and kept after the end.
     pub(super) worker: Option<WorkerId>,
     pub(super) fencing: FencingNumber,
-    /// The worker's number of its last stored event of this assignment.
+    /// The number of the last stored event of this assignment, in the worker's count.
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
     pub(super) remainder: Remainder,
-    /// The proxy asked for that while the worker was away.
+    /// The proxy asked for the deferred state while the worker was disconnected.
     pub(super) deferred_wanted: bool,
-    /// The assignment during which the proxy sent a whole state.
+    /// The assignment during which the proxy sent a complete state.
     pub(super) state_fencing: FencingNumber,
     pub(super) cancel_wanted: bool,
-    /// Who of the staff stopped it and why, in words for its owner.
+    /// Who of the staff stopped it and why, as a message to its owner.
     pub(super) stopped: Option<String>,
     /// Why staff hold it back.
     pub(super) held: Option<String>,
     /// When staff moved it to the front.
     pub(super) front_ms: Option<i64>,
-    /// It was stored before this broker started, and its proxy has not asked for it yet.
+    /// It was stored before this broker started, and its proxy has not asked for it since.
     pub(super) unclaimed: Option<Unclaimed>,
-    /// Nobody waits for its end any more.
+    /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
-    /// Its notebook kernel has ended. Until then what it leaves waits for another one.
+    /// Set if its notebook kernel has ended: how long its result is kept for another kernel.
     pub(super) orphaned: Option<Instant>,
-    /// The notebook of the other kernel that follows it.
+    /// The other notebook that follows it (`%gpu_attach`).
     pub(super) attached: Option<NotebookId>,
-    /// Once it is finished.
+    /// Set when it has finished.
     pub(super) outcome: Option<Outcome>,
     pub(super) cell_key: Option<CellKey>,
     pub(super) priority: Priority,
     /// What the cell itself requires of its worker.
     pub(super) needs: Vec<Requirement>,
-    /// How long it may run: granted, and never more than what was left of the budget.
+    /// The longest time it may run: what was granted, and never more than the rest of the budget.
     pub(super) timeout_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
     /// What was last sent to its proxy, and when.
     pub(super) shown: Option<(Waiting, Instant)>,
-    /// The ranges that its proxy was told for its start, in milliseconds since 1970.
+    /// The estimated ranges for its start that its proxy has received, in milliseconds since 1970.
     pub(super) shown_ranges: Vec<(u64, u64)>,
-    /// When it was given to its worker, and whether no session of its notebook was there; unknown after a restart.
+    /// When it was assigned, and whether its notebook had no session there. Unknown after a restart.
     pub(super) assigned: Option<(i64, bool)>,
     pub(super) submitted_ms: i64,
     pub(super) started_ms: Option<i64>,
-    /// Of its session, as its worker says it.
+    /// The memory of its session, as reported by its worker.
     pub(super) memory: MemoryCurve,
-    /// Until it is assigned or has to wait.
+    /// Kept until the job is assigned or has to wait.
     pub(super) submission: Option<Arc<Submission>>,
-    /// An answer that came while the worker was away. In memory only, because it may be a password.
+    /// An answer that arrived while the worker was disconnected. It stays in memory only, because
+    /// it may be a password.
     pub(super) waiting_input: Option<(u64, Option<String>)>,
-    /// Answers about files that came while the worker was away. The proxy says them again to a new broker.
+    /// Answers about files that arrived while the worker was disconnected. The proxy repeats them
+    /// to a restarted broker.
     pub(super) waiting_files: Vec<(u64, Payload)>,
-    /// The last answer to [`JobEvent::NamesWanted`], for a worker that comes back: nobody knows whether it arrived.
+    /// The last answer to [`JobEvent::NamesWanted`]. It is sent again to a worker that reconnects,
+    /// since the first message may have been lost.
     pub(super) names: Option<(u64, State)>,
 }
 
-/// No worker gets such a job: it may have run, and that be lost.
+/// An unclaimed job is assigned to no worker: it may have run already, and the record of that may be lost.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unclaimed {
     /// When it is cancelled.
     pub(super) until: Instant,
-    /// A proxy that has heard more has heard what is lost.
+    /// If the proxy knows a later event than this, events were lost.
     pub(super) last_event: u64,
 }
 
@@ -185,9 +188,10 @@ impl Job {
         }
     }
 
-    // ---- its life, one function for each step: what changes, and what of that is stored
+    // ---- the steps of its life: one function for each, which changes the job and returns what to store
 
-    /// `queued -> assigned`. `is_cold`: no session of its notebook is there. It may run for `left_ms` at most.
+    /// `queued -> assigned`. `is_cold`: its notebook has no session there. `left_ms`: the rest of
+    /// the budget, if there is one.
     pub(super) fn assign(
         &mut self,
         (worker, worker_name): (WorkerId, String),
@@ -235,7 +239,8 @@ impl Job {
         }
     }
 
-    /// It ends although a worker may hold it: what that says of it later is of another assignment.
+    /// Ends the assignment although a worker may still hold it: later messages of that worker
+    /// belong to an outdated fencing number.
     pub(super) fn fence_off(&mut self) {
         self.fencing += 1;
     }
@@ -259,7 +264,7 @@ impl Job {
         }
     }
 
-    /// Nobody asks for it any more. What the list of jobs says of it, and whether it is still known.
+    /// Nothing will ask for the job any more. Returns what to store, and whether the job stays known.
     pub(super) fn close(&self) -> (Vec<Write>, bool) {
         let job = self.id;
         let mut writes = Vec::new();
@@ -275,19 +280,19 @@ impl Job {
         (writes, !leaves_no_trace)
     }
 
-    // ---- what it is
+    // ---- questions
 
-    /// Whether this assignment is the one that a worker speaks of.
+    /// Whether a worker's message is about the current assignment.
     pub(super) fn is_assigned_to(&self, worker: WorkerId, fencing: FencingNumber) -> bool {
         self.worker == Some(worker) && self.fencing == fencing
     }
 
-    /// Whether this worker still has something of the job, which is finished.
+    /// Whether this worker still has something of the job after its end.
     pub(super) fn has_remainder_at(&self, worker: WorkerId) -> bool {
         self.remainder != Remainder::Nothing && self.worker == Some(worker)
     }
 
-    /// The notebook whose proxy hears its events.
+    /// The notebook whose proxy receives its events.
     pub(super) fn follower(&self) -> NotebookId {
         self.attached.unwrap_or(self.notebook)
     }
@@ -297,12 +302,12 @@ impl Job {
     }
 }
 
-/// What the list of jobs says of a job that nobody waits for, once it has ended.
+/// The outcome that the list of jobs shows for an abandoned job, once it has ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Abandoned {
     AsItEnded,
     Reported(Outcome),
-    /// Nothing, unless it has started: the notebook submits the cell anew.
+    /// The job is removed, unless it has started: the notebook submits the cell again.
     NoTrace,
 }
 
@@ -315,7 +320,7 @@ pub(super) struct End {
     pub(super) returned_bytes: Option<u64>,
 }
 
-/// Where an event of a worker leads, or `None` when it must not happen there.
+/// The phase that a worker's event leads to, or `None` if the event is not valid in this phase.
 pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
     let phase = job.phase;
     match (phase, event) {
@@ -342,7 +347,7 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
     }
 }
 
-/// What a worker still has after its last event.
+/// What a worker still has of a job after its last event.
 pub(super) fn remainder_after(event: &JobEvent) -> Remainder {
     match event {
         JobEvent::Finished {

@@ -1,4 +1,4 @@
-//! The jobs that somebody still asks for, and which there were before.
+//! The open jobs, and the notebooks of closed ones.
 
 use super::Job;
 use crate::{
@@ -11,7 +11,7 @@ use std::{collections::HashMap, sync::Arc};
 #[derive(Debug, Clone)]
 pub(super) struct Jobs {
     open: HashMap<JobId, Job>,
-    /// Every job that was here and is over, as far as the store's rows reach back, with its notebook.
+    /// The notebook of each closed job, as far back as the store's rows reach.
     closed: HashMap<JobId, NotebookId>,
     next_sequence: u64,
 }
@@ -42,14 +42,14 @@ impl Jobs {
         self.open.values()
     }
 
-    /// Those for which something holds, in order of arrival.
+    /// The jobs that satisfy `holds`, in order of arrival.
     pub(super) fn in_order(&self, holds: impl Fn(&Job) -> bool) -> Vec<&Job> {
         let mut jobs: Vec<&Job> = self.iter().filter(|job| holds(job)).collect();
         jobs.sort_unstable_by_key(|job| job.sequence);
         jobs
     }
 
-    /// The same in no order, for changes of them.
+    /// The ids of the jobs that satisfy `holds`, in no order. Callers may change the jobs meanwhile.
     pub(super) fn ids(&self, holds: impl Fn(&Job) -> bool) -> Vec<JobId> {
         let jobs = self.iter().filter(|job| holds(job));
         jobs.map(|job| job.id).collect()
@@ -59,17 +59,17 @@ impl Jobs {
         self.iter().filter(|job| job.phase != Phase::Finished)
     }
 
-    /// The notebook of a job that is over.
+    /// The notebook of a closed job.
     pub(super) fn closed(&self, id: JobId) -> Option<NotebookId> {
         self.closed.get(&id).copied()
     }
 
-    /// It is here, or was.
+    /// Whether the job is open or closed here.
     pub(super) fn knows(&self, id: JobId) -> bool {
         self.open.contains_key(&id) || self.closed.contains_key(&id)
     }
 
-    /// A new one, which is `queued`. What of that is stored.
+    /// Adds a job in phase `queued`, and returns what to store.
     pub(super) fn add(
         &mut self,
         submission: Arc<Submission>,
@@ -92,7 +92,7 @@ impl Jobs {
         self.open.remove(&id)
     }
 
-    /// It is over, and is not to be submitted again.
+    /// The job is closed and must not be submitted again.
     pub(super) fn remember_closed(&mut self, id: JobId, notebook: NotebookId) {
         self.closed.insert(id, notebook);
     }

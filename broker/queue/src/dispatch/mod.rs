@@ -1,9 +1,10 @@
 //! Everything that the broker decides, as a state machine: `(state, event, now) -> actions`.
 //!
-//! In: messages of proxies and workers, their connections and ends, and the time. Out: [`Action`]s. The caller stores
-//! all writes of a batch in one transaction and only then sends, so no peer learns of what a crash could undo.
-//! The state here is a copy of the store's open jobs plus who is connected; when a transaction fails, the copy is
-//! thrown away and loaded again.
+//! In: messages of proxies and workers, opened and closed connections, and the time. Out:
+//! [`Action`]s. The caller stores all writes of a batch in one transaction and sends only
+//! afterwards, so a crash cannot undo what a peer has already received. The state here is a copy of
+//! the store's open jobs, plus the connected peers. If a transaction fails, the copy is discarded
+//! and loaded again.
 //!
 //! **Invariant:** no I/O, no clock, cannot fail.
 
@@ -60,7 +61,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-/// One life of one WebSocket.
+/// Identifies one WebSocket, from its opening to its end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ConnectionId(pub u64);
 
@@ -81,9 +82,9 @@ pub struct Graces {
 /// How a connection ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Ending {
-    /// By the peer: its process ended, or it connects again at once.
+    /// The peer closed it: its process ended, or it reconnects at once.
     Closed,
-    /// Nothing came from the peer for long, or this broker closed the connection. The peer may not know yet.
+    /// The peer was silent for too long, or this broker closed the connection. The peer may not know yet.
     Silent,
 }
 
@@ -92,8 +93,9 @@ pub enum Action {
     Write(Write),
     ToProxy(ConnectionId, ToProxy),
     ToWorker(ConnectionId, ToWorker),
-    /// A notebook's message to the worker of its job. It is repeated after a reconnect, so if the worker's queue is
-    /// full, the notebook's connection ends and not the worker's, which others share.
+    /// A notebook's message to the worker of its job. If the worker's queue is full, the notebook's
+    /// connection is closed: the notebook repeats the message after it reconnects, while closing
+    /// the worker's connection would affect every notebook there.
     Relay {
         from: ConnectionId,
         to: ConnectionId,
@@ -101,13 +103,13 @@ pub enum Action {
     },
     /// Live events for a proxy that has all events before them.
     Forward(ConnectionId, JobId, Vec<NumberedEvent>),
-    /// Send the stored events after a number, then say `caught_up`.
+    /// Send the stored events after this number, then report [`Dispatch::on_caught_up`].
     CatchUp {
         connection: ConnectionId,
         job: JobId,
         after: u64,
     },
-    /// Send an assignment. Without a submission it is read from the store.
+    /// Send an assignment. If `submission` is `None`, the caller reads it from the store.
     Assign {
         connection: ConnectionId,
         job: JobId,
@@ -124,7 +126,7 @@ pub enum Action {
         job: JobId,
     },
     Close(ConnectionId),
-    /// Tell those who run the service.
+    /// A log line for operators.
     Log(Observation),
 }
 
@@ -138,12 +140,12 @@ pub struct Dispatch {
     estimates: Estimates,
     /// The order must be computed again.
     disordered: bool,
-    /// When a proxy may be sent its job's position again.
+    /// When a waiting job's position may be sent to its proxy again.
     notify_at: Option<Instant>,
     pools: Vec<PoolState>,
-    /// Which workers of pools do not leave before when, by their names.
+    /// By name: until when a pool worker has been asked to stay, in milliseconds since 1970.
     stays: HashMap<String, i64>,
-    /// From then on, workers that were connected before this broker started are back or lost.
+    /// By this time, workers from before this broker's start have reconnected or are lost.
     complete_at: Instant,
 }
 
@@ -190,7 +192,7 @@ impl Dispatch {
         self.peers.proxies()
     }
 
-    /// A connection ended, or what it said makes it useless.
+    /// A connection ended, or the broker gave it up because of a message.
     pub fn on_closed(&mut self, connection: ConnectionId, ending: Ending, now: Now) {
         match self.peers.by_connection.remove(&connection) {
             Some(Peer::Proxy(notebook)) => {
@@ -220,7 +222,7 @@ impl Dispatch {
         }
     }
 
-    /// Numbers events, stores them and forwards them to a proxy that hears them live.
+    /// Numbers events, stores them, and forwards them to a proxy that follows the job live.
     fn append(
         &mut self,
         id: JobId,
@@ -256,7 +258,7 @@ impl Dispatch {
         }));
     }
 
-    /// The broker itself ends a job. A worker that still holds it is fenced off as by another assignment.
+    /// The broker ends a job itself. A worker that still holds it is fenced off, as by a new assignment.
     fn finish(
         &mut self,
         id: JobId,
@@ -295,7 +297,7 @@ impl Dispatch {
         self.finished(id, end, now, actions);
     }
 
-    /// What follows from a job's last event, which is appended.
+    /// What follows from a job's last event, which has already been appended.
     fn finished(&mut self, id: JobId, end: End, now: Now, actions: &mut Vec<Action>) {
         self.remember(id, end.outcome, end.usage, now);
         let Some(job) = self.jobs.get_mut(id) else {
@@ -368,7 +370,7 @@ impl Dispatch {
         }
     }
 
-    /// Remembers a run for later estimates, if it ended by itself, and that its person is here.
+    /// Records that the job's person is active. If the run ended by itself, records it for later estimates.
     fn remember(&mut self, id: JobId, outcome: Outcome, usage: Usage, now: Now) {
         let by_itself = matches!(outcome, Outcome::Ok | Outcome::Error | Outcome::TimedOut);
         let Some(job) = self.jobs.get(id) else {

@@ -1,4 +1,4 @@
-//! What jobs require of their workers, and what is said where no worker meets it.
+//! What jobs require of workers, and the messages if no worker meets it.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker, accounts::SAFE};
 use baton_humanize::bytes as bytes_of;
@@ -9,12 +9,12 @@ use baton_protocol::{
 };
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
-/// Of what a cell asks for, in characters.
+/// The longest GPU model in a cell's requirement, in characters.
 const LONGEST_MODEL: usize = 100;
-/// Kinds of workers that a message lists.
+/// How many kinds of workers a message lists.
 const MOST_KINDS: usize = 6;
 
-/// What a cell itself requires.
+/// The requirements of the cell itself.
 pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
     let model = cell.gpu.as_ref().map(|model| Requirement::Gpu {
         model: model.chars().take(LONGEST_MODEL).collect(),
@@ -25,8 +25,8 @@ pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
 }
 
 impl Dispatch {
-    /// What the cell and its course require, and its time limit. A cell that asks only for GPU memory also runs where
-    /// there are no GPUs.
+    /// The requirements of the cell and its course, and its time limit. If no worker has a GPU, a
+    /// requirement of GPU memory alone is ignored, so the cell runs on a processor.
     pub(super) fn needs(&self, job: &Job) -> Arc<[Requirement]> {
         let course = &self.accounts.courses().of(&job.account.course).needs;
         let environment = self.environment_of(job);
@@ -41,7 +41,7 @@ impl Dispatch {
         cell_and_course.chain(environment).chain(time).collect()
     }
 
-    /// Refuses cells that ask for a GPU where there are processors only: nothing that they could wait for exists.
+    /// Refuses cells that ask for a GPU model if the workers have no GPU and none is to be expected.
     pub(super) fn refuse_without_gpu(&mut self, now: Now, actions: &mut Vec<Action>) {
         let connected = |worker: &Worker| worker.connection.is_some();
         if self.peers.knows_a_gpu()
@@ -55,7 +55,7 @@ impl Dispatch {
         if asking.is_empty() {
             return;
         }
-        // Workers from before this broker's start may be on their way.
+        // Workers from before this broker's start may still reconnect.
         if now.instant < self.complete_at {
             return self.recheck_at(self.complete_at);
         }
@@ -88,13 +88,13 @@ impl Worker {
         self.offer.machine.leaves_at_ms.is_some()
     }
 
-    /// How long it stays, if that is limited.
+    /// How long it stays, if its time is limited.
     pub(super) fn leaves_in_ms(&self, now: Now) -> Option<u64> {
         let at = self.offer.machine.leaves_at_ms?;
         Some(u64::try_from(at.saturating_sub(now.unix_ms)).unwrap_or(0))
     }
 
-    /// What it is instead, in the terms of a requirement that it may not meet.
+    /// What it offers instead, in the terms of a requirement that it may not meet.
     fn kind(&self, requirement: &Requirement, now: Now) -> String {
         let machine = &self.offer.machine;
         match requirement {

@@ -1,20 +1,20 @@
-//! What those who run the service read in its log of a decision.
+//! What operators read in the broker's log about a decision.
 
 use crate::{Unwelcome, record::Phase};
 use baton_protocol::{JobId, WorkerId};
 use std::fmt;
 
-/// Something that is worth a line of the log. Whoever calls [`super::Dispatch`] writes it.
+/// An event for the log. The caller of [`super::Dispatch`] writes it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Observation {
-    /// A worker or a notebook has heard more of a job than is stored.
+    /// A worker or a notebook knows more about a job than is stored.
     RecordsLost(JobId),
     GoesOnWithoutKernel(JobId),
     MessageRefused {
         job: JobId,
         why: Unwelcome,
     },
-    /// With the token of one that is there.
+    /// A second process connected with the token of a worker that is already connected.
     SecondWorker {
         worker: String,
     },
@@ -65,7 +65,7 @@ impl Observation {
         }
     }
 
-    /// That it is about.
+    /// The job that it is about.
     #[must_use]
     pub fn job(&self) -> Option<JobId> {
         match self {

@@ -1,7 +1,8 @@
-//! Jobs that go on when their notebook kernel ends: cells in the background that have started.
+//! Jobs that continue after their notebook kernel has ended: background cells that have started.
 //!
-//! Such a job is an orphan. Its session salvages what the cell had, because the object table that it shared with the
-//! notebook is gone, and then ends. Another kernel of the same person attaches the job: it hears its events from the
+//! Such a job is an orphan. The object table that its session shared with the notebook is gone. So
+//! the session salvages what the cell had, and then ends. Another kernel of the same person can
+//! attach the job: it receives all of the job's events, and then the salvaged state.
 //! first one on, and takes what was salvaged.
 
 use super::{
@@ -12,9 +13,9 @@ use crate::{Account, record::Write};
 use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
 use std::time::{Duration, Instant};
 
-/// Of one person in one course, that have ended; the oldest one makes way.
+/// Finished orphans kept for one person in one course. The oldest one is removed first.
 const MOST_ENDED: usize = 20;
-/// How long what an orphan leaves waits for another kernel.
+/// How long the result of an orphan is kept for another kernel.
 const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
 
 pub(super) fn until(since_ms: i64, now: Now) -> Instant {
@@ -23,7 +24,7 @@ pub(super) fn until(since_ms: i64, now: Now) -> Instant {
 }
 
 impl Job {
-    /// Whether what an orphan leaves is still in its session only.
+    /// Whether the result of the orphan exists only in its session.
     pub(super) fn needs_session(&self) -> bool {
         self.phase == Phase::Started || self.remainder == Remainder::Session
     }
@@ -34,7 +35,7 @@ impl Job {
 }
 
 impl Dispatch {
-    /// The job's notebook is gone. Whether the job goes on.
+    /// The job's notebook is gone. Returns whether the job continues as an orphan.
     pub(super) fn orphan(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) -> bool {
         let Some(job) = self.jobs.get_mut(id) else {
             return false;
@@ -59,7 +60,7 @@ impl Dispatch {
         true
     }
 
-    /// The job may have become an orphan, or an orphan that has ended.
+    /// Limits the finished orphans of an account. Call it if a job became an orphan, or if it has ended as one.
     pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let job = self.jobs.get(id);
         let Some(newest) = job.filter(|job| job.orphaned.is_some()) else {
@@ -77,7 +78,7 @@ impl Dispatch {
         }
     }
 
-    /// The notebook kernel was only cut off.
+    /// The notebook kernel was only disconnected.
     pub(super) fn adopt(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let job = self.jobs.get_mut(id);
         if let Some(job) = job.filter(|job| job.attached.is_none())
@@ -88,7 +89,7 @@ impl Dispatch {
         }
     }
 
-    /// Another kernel of the same person follows it. The newest one counts.
+    /// Another kernel of the same person follows the job. If several do, the newest one counts.
     pub(super) fn attach(
         &mut self,
         connection: ConnectionId,
@@ -120,7 +121,7 @@ impl Dispatch {
         self.subscribe(connection, id, after, actions);
     }
 
-    /// It waits for the next kernel.
+    /// The job waits for another kernel.
     pub(super) fn detach(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(id)
             && let Some(notebook) = job.attached.take()
@@ -136,14 +137,14 @@ impl Dispatch {
         }
     }
 
-    /// All that its session had is stored, or lost.
+    /// Ends the session of an orphan: everything that it had is stored or lost.
     pub(super) fn end_orphaned_session(&self, id: JobId, actions: &mut Vec<Action>) {
         if let Some(job) = self.jobs.get(id).filter(|job| job.orphaned.is_some()) {
             self.peers.end_sessions(job.notebook, actions);
         }
     }
 
-    /// Those of a person, the oldest first.
+    /// The orphans of a person, the oldest first.
     pub fn attachable(&self, account: &Account) -> Vec<AttachableJob> {
         let of_person = |job: &Job| {
             job.orphaned.is_some() && job.abandoned.is_none() && job.account == *account
@@ -160,7 +161,7 @@ impl Dispatch {
         jobs.into_iter().map(entry).collect()
     }
 
-    /// It is cancelled if it runs, and nothing of it stays.
+    /// Cancels the orphan if it runs, and keeps none of its results.
     pub fn discard(
         &mut self,
         account: &Account,

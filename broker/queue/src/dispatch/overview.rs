@@ -1,4 +1,4 @@
-//! What the pages show of the present.
+//! The present, as pages show it.
 
 use super::{Dispatch, Job, Phase, Waiting};
 use crate::{Account, MemoryCurve};
@@ -8,12 +8,12 @@ use baton_protocol::{
     worker::{Device, GpuLoad},
 };
 
-/// What keeps a broker busy.
+/// The work of a broker that is not idle.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Activity {
-    /// Connected now.
+    /// Connected proxies.
     pub proxies: usize,
-    /// Queued or running.
+    /// Queued or running jobs.
     pub unfinished_jobs: usize,
 }
 
@@ -24,24 +24,24 @@ impl Activity {
     }
 }
 
-/// A cell of which nothing is known.
+/// The assumed run time of a cell without any history.
 pub(super) const UNKNOWN_RUN_MS: u64 = 30_000;
 
 #[derive(Debug, Default)]
 pub struct Overview {
-    /// Jobs that a worker has.
+    /// Jobs that are assigned to a worker.
     pub running: usize,
-    /// Of those, the ones whose cell has not begun.
+    /// Of the running jobs: those whose cell has not started.
     pub starting: usize,
-    /// Jobs that no worker has.
+    /// Jobs that are assigned to no worker.
     pub waiting: usize,
-    /// Of those, the ones that staff hold back, also by pausing their course.
+    /// Of the waiting jobs: those that staff hold back, or whose course is paused.
     pub held_back: usize,
-    /// When the job was submitted that has waited longest, of those that nobody holds back.
+    /// The submission time of the job that has waited longest and is not held back.
     pub longest_wait_ms: Option<i64>,
-    /// What those who may run are likely to take.
+    /// The expected run time of all waiting jobs that are not held back.
     pub waiting_work_ms: u64,
-    /// Unfinished, in order of arrival.
+    /// The unfinished jobs, in order of arrival.
     pub jobs: Vec<JobView>,
     /// By name.
     pub workers: Vec<WorkerView>,
@@ -62,9 +62,9 @@ pub struct JobView {
     pub submitted_ms: i64,
     pub started_ms: Option<i64>,
     pub timeout_ms: Option<u64>,
-    /// Staff hold it back.
+    /// Whether staff hold it back.
     pub held: bool,
-    /// Staff moved it to the front.
+    /// Whether staff moved it to the front.
     pub front: bool,
     pub memory: MemoryCurve,
 }
@@ -78,25 +78,25 @@ pub struct WorkerView {
     pub draining: bool,
     /// Why no session starts there.
     pub failing: Option<String>,
-    /// Why it takes nothing new.
+    /// Why staff drained it.
     pub paused: Option<String>,
     pub jobs: usize,
     pub slots: u32,
     pub sessions: usize,
-    /// Used and whole, in bytes.
+    /// Used and total, in bytes.
     pub memory: Option<(u64, u64)>,
-    /// Of a connected worker whose driver tells.
+    /// Of a connected worker whose driver reports them.
     pub gpus: Vec<GpuLoad>,
 }
 
 impl Overview {
-    /// Of the connected workers that take cells.
+    /// The slots of the connected workers that accept cells.
     pub fn open_slots(&self) -> u64 {
         let open = self.workers.iter().filter(|worker| worker.is_open());
         open.map(|worker| u64::from(worker.slots)).sum()
     }
 
-    /// Of those, the ones without a job.
+    /// Of the open slots: those without a job.
     pub fn free_slots(&self) -> u64 {
         let open = self.workers.iter().filter(|worker| worker.is_open());
         open.map(|worker| u64::from(worker.slots).saturating_sub(worker.jobs as u64))
@@ -119,7 +119,7 @@ impl WorkerView {
         }
     }
 
-    /// Of this state.
+    /// The reason for this state.
     pub fn reason(&self) -> Option<&str> {
         self.paused.as_deref().or(self.failing.as_deref())
     }

@@ -1,4 +1,4 @@
-//! Who is connected, and who was a moment ago.
+//! Connected peers, and those that disconnected a short time ago.
 
 use super::{Action, ConnectionId, Job, Observation};
 use crate::{Account, record::OpenJob};
@@ -18,59 +18,59 @@ use std::{
 pub(super) struct Peers {
     pub(super) by_connection: HashMap<ConnectionId, Peer>,
     pub(super) notebooks: HashMap<NotebookId, Notebook>,
-    /// The person of each notebook that ever had a job here: a worker may still have its session.
+    /// The person of each notebook that has ever had a job here, because a worker may still have its session.
     pub(super) owners: BTreeMap<NotebookId, String>,
     pub(super) workers: HashMap<WorkerId, Worker>,
     pub(super) missed: HashMap<WorkerId, Missed>,
-    /// The hash of the stored lock of each environment, as far as a worker has told it since this broker started.
+    /// The hash of each environment's stored lock, if a worker has sent that lock since this broker started.
     pub(super) locks: BTreeMap<String, String>,
 }
 
-/// One life of a notebook kernel, seen through its proxy.
+/// One notebook kernel, from its start to its end, as its proxy reports it.
 #[derive(Debug, Clone, Default)]
 pub(super) struct Notebook {
-    /// Unknown while only a worker has reported it.
+    /// Unknown if only a worker has reported the notebook so far.
     pub(super) account: Option<Account>,
     pub(super) connection: Option<ConnectionId>,
     /// When its jobs are cancelled; `None` while the proxy is connected.
     pub(super) deadline: Option<Instant>,
     /// The jobs whose events the connected proxy receives.
     pub(super) subscriptions: HashMap<JobId, Subscription>,
-    /// The worker on which its last cell started, where its session is.
+    /// The worker on which its last cell started; its session is there.
     pub(super) ran_on: Option<WorkerId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Subscription {
     Live,
-    /// Stored events are on their way; live ones wait in the store.
+    /// Stored events are being sent. New events stay in the store until then.
     CatchingUp,
 }
 
 #[derive(Debug, Clone)]
 pub(super) struct Worker {
-    /// Of its process; `None` when nothing was heard of it since this broker started.
+    /// The id of its process; `None` if it has not connected since this broker started.
     pub(super) life: Option<WorkerId>,
     pub(super) name: String,
     pub(super) offer: Arc<Offer>,
     pub(super) slots: u32,
     pub(super) warm: HashSet<NotebookId>,
-    /// Those among them whose session holds what no other can have.
+    /// The sessions among `warm` that hold something no other session can have.
     pub(super) keeping: HashSet<NotebookId>,
     pub(super) draining: bool,
     /// Why no session starts there.
     pub(super) failing: Option<String>,
     pub(super) memory: Option<(u64, u64)>,
-    /// As it said last.
+    /// As last reported by the worker.
     pub(super) gpus: Vec<GpuLoad>,
     pub(super) connection: Option<ConnectionId>,
-    /// When it connected last; `None` when that was before this broker.
+    /// When it last connected; `None` if that was before this broker started.
     pub(super) connected_ms: Option<i64>,
-    /// When its jobs are taken from it; `None` while it is connected.
+    /// When its jobs are taken away; `None` while it is connected.
     pub(super) deadline: Option<Instant>,
-    /// When it was heard last, while it is not connected; `None` when that was before this broker.
+    /// When the connection was lost; `None` while connected, or if that was before this broker started.
     pub(super) disconnected_since_ms: Option<i64>,
-    /// What it was told of how long it has to stay.
+    /// The deadline of the last `StayUntil` that it received.
     pub(super) stays_until_ms: Option<i64>,
 }
 
@@ -80,7 +80,7 @@ pub(super) enum Peer {
     Worker(WorkerId),
 }
 
-/// A worker that did not come back in time for its cells, and may yet with what they left.
+/// A worker whose grace is over. It may still reconnect and send deferred or salvaged state.
 #[derive(Debug, Clone)]
 pub(super) struct Missed {
     pub(super) name: String,
@@ -88,7 +88,7 @@ pub(super) struct Missed {
 }
 
 impl Notebook {
-    /// Not connected. Its jobs are cancelled at `deadline`.
+    /// A notebook whose proxy is not connected. Its jobs are cancelled at `deadline`.
     fn absent(account: Option<Account>, deadline: Instant) -> Self {
         Self {
             account,
@@ -99,7 +99,7 @@ impl Notebook {
 }
 
 impl Worker {
-    /// Of which nothing was heard since this broker started. Its jobs are taken from it at `deadline`.
+    /// A worker that has not connected since this broker started. Its jobs are taken away at `deadline`.
     fn absent(name: String, deadline: Instant) -> Self {
         Self {
             life: None,
@@ -122,7 +122,7 @@ impl Worker {
 }
 
 impl Peers {
-    /// Those who had a job before this broker started, and have until `deadline` to come back.
+    /// The peers that had jobs before this broker started. They have until `deadline` to reconnect.
     pub(super) fn of_stored(
         jobs: &[OpenJob],
         owners: BTreeMap<NotebookId, String>,
@@ -146,7 +146,7 @@ impl Peers {
         }
     }
 
-    /// Whether the notebook is this account's, as far as anybody knows.
+    /// Whether the notebook may belong to this account, given what the broker knows.
     pub(super) fn is_of(&self, id: NotebookId, account: &Account) -> bool {
         let notebook = self.notebooks.get(&id);
         let known = notebook.and_then(|notebook| notebook.account.as_ref());
@@ -161,7 +161,7 @@ impl Peers {
             .filter_map(|notebook| notebook.connection)
     }
 
-    /// The connected proxy that asked for this job.
+    /// The connected proxy that follows this job.
     pub(super) fn subscriber(&self, job: &Job) -> Option<ConnectionId> {
         let notebook = self.notebooks.get(&job.follower())?;
         notebook.subscriptions.get(&job.id)?;
@@ -173,12 +173,13 @@ impl Peers {
         self.workers.get(&job.worker?)?.connection
     }
 
-    /// Also of a worker that was connected a moment ago.
+    /// Whether any known worker has a GPU, including those that disconnected a short time ago.
     pub(super) fn knows_a_gpu(&self) -> bool {
         self.workers.values().any(Worker::has_gpu)
     }
 
-    /// Of the workers that are connected; where none is, of those that were.
+    /// Whether the connected workers have a GPU. If none is connected, the disconnected ones
+    /// count; if none is known, `true`.
     pub(super) fn have_gpus(&self) -> bool {
         let of = |connected: bool| {
             let mut workers = self.workers.values();
@@ -191,7 +192,7 @@ impl Peers {
         self.workers.is_empty() || of(someone_is_there)
     }
 
-    /// Less the notebooks that have run on another worker since: their sessions here are behind.
+    /// Removes notebooks that have since run on another worker: their sessions here are outdated.
     pub(super) fn current(
         &self,
         worker: WorkerId,
@@ -218,13 +219,14 @@ impl Peers {
         );
     }
 
-    /// A notebook that a worker speaks of is ended unless its proxy comes.
+    /// A worker has reported a session of this notebook. If its proxy does not connect before
+    /// `deadline`, the session is ended.
     pub(super) fn expect_proxy(&mut self, id: NotebookId, deadline: Instant) {
         let notebook = self.notebooks.entry(id);
         notebook.or_insert_with(|| Notebook::absent(None, deadline));
     }
 
-    /// Of the one that has or had the job, for people.
+    /// The name, as people see it, of the worker that has or had the job.
     pub(super) fn name_of_worker(&self, job: Option<&Job>) -> String {
         let name = job.and_then(|job| job.worker).and_then(|id| {
             let present = self.workers.get(&id).map(|worker| &worker.name);
@@ -246,8 +248,8 @@ impl Peers {
         }
     }
 
-    /// Tells the notebooks whose sessions there held what no other can have. A session that its notebook has left for
-    /// another worker is nobody's loss.
+    /// Reports ended sessions to their notebooks, if a session held something no other can have. If
+    /// the notebook has since moved to another worker, nothing is lost, so nothing is reported.
     pub(super) fn sessions_end(
         &mut self,
         id: WorkerId,
@@ -269,7 +271,7 @@ impl Peers {
         }
     }
 
-    /// For those that no worker has told yet.
+    /// Requests the locks that no worker has sent yet.
     pub(super) fn ask_for_locks(
         &self,
         connection: ConnectionId,
@@ -280,7 +282,7 @@ impl Peers {
             return;
         };
         for environment in &worker.offer.machine.environments {
-            // Notebooks get no lock that no worker could build.
+            // Only a lock that some worker could build is offered to notebooks.
             if environment.is_ready()
                 && environment.lock.is_some()
                 && environment.lock.as_ref() != self.locks.get(&environment.name)

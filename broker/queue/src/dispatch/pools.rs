@@ -1,4 +1,4 @@
-//! What pools are to do, and what those hear who wait for their workers.
+//! What the broker tells pools about the demand for workers, and what waiting people see of them.
 
 use super::{Action, Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
 use crate::pools::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
@@ -6,9 +6,9 @@ use baton_protocol::{Requirement, WorkerId, proxy::WaitingReason, worker::ToWork
 use baton_scheduling::{pools::Waiting, queue::Offer};
 use std::sync::Arc;
 
-/// A text that changes more often is sent again and again.
+/// Precision of the shown time. A finer one would change the text, and so send it, more often.
 const MINUTE_MS: u64 = 60_000;
-/// No machine takes longer to start.
+/// How far ahead pools see lessons. No machine takes longer than this to start.
 const SEEN_AHEAD_MS: i64 = 3_600_000;
 
 impl Dispatch {
@@ -25,7 +25,7 @@ impl Dispatch {
         for worker in workers {
             self.say_stay(worker, actions);
         }
-        // One that left within its grace has come, too.
+        // A worker that left within its grace also counts as seen.
         let seen = self.peers.workers.values().filter_map(|worker| {
             let seen = SeenWorker {
                 connected_ms: worker.connected_ms?,
@@ -50,7 +50,7 @@ impl Dispatch {
         }
     }
 
-    /// How long a worker has to stay, unless it knows.
+    /// Sends a worker how long it has to stay, unless it already knows.
     pub(super) fn say_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
         let Some(worker) = self.peers.workers.get_mut(&id) else {
             return;
@@ -102,7 +102,7 @@ impl Dispatch {
         others.map(|worker| worker.slots).sum()
     }
 
-    /// A job on a worker that leaves needs no room on another one.
+    /// The pool's running jobs. A job on a draining worker will need no slot on another one.
     fn running_in(&self, pool: &PoolState) -> u32 {
         let runs = |job: &&Job| {
             let worker = job
@@ -114,7 +114,7 @@ impl Dispatch {
         u32::try_from(self.jobs.iter().filter(runs).count()).unwrap_or(u32::MAX)
     }
 
-    /// Those that more workers would help, and that do not start in time without.
+    /// The jobs that would not start in time without more workers, and the pools that could help.
     fn waits_for_pools(&self, now: Now) -> Vec<Waiting> {
         let jobs = self.jobs.in_order(would_run);
         let now_ms = u64::try_from(now.unix_ms).unwrap_or(0);
@@ -138,7 +138,7 @@ impl Dispatch {
         waiting.filter(|job| !job.pools.is_empty()).collect()
     }
 
-    /// A pool of which nothing is known may have what the job needs.
+    /// A pool with an unknown offer may meet any requirement.
     fn fits(&self, job: &Job, pool: &PoolState) -> bool {
         let is_time = |need: &Requirement| matches!(need, Requirement::Time { .. });
         let needs = self.needs(job);
@@ -151,7 +151,7 @@ impl Dispatch {
         needs.all(offers) && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
     }
 
-    /// Whether a GPU may come that is not there.
+    /// Whether a pool may start a worker with a GPU.
     pub(super) fn a_gpu_may_come(&self) -> bool {
         let may_have = |pool: &PoolState| {
             pool.can_start && pool.offer.as_ref().is_none_or(|offer| offer.has_gpu())
@@ -159,7 +159,7 @@ impl Dispatch {
         self.pools.iter().any(may_have)
     }
 
-    /// Of a job that no worker which is there can take, while one is being started that can.
+    /// The reason shown for a job that no present worker can take, if a suitable worker is starting.
     pub(super) fn machine_starts(&self, job: &Job, now: Now) -> Option<WaitingReason> {
         let starting = |pool: &&PoolState| pool.pending > 0 && self.fits(job, pool);
         let pool = self.pools.iter().find(starting)?;
@@ -175,7 +175,7 @@ impl Dispatch {
     }
 }
 
-/// Not one that waits for something else than a worker.
+/// Whether the job waits for nothing but a worker.
 fn would_run(job: &Job) -> bool {
     let waits_for_worker = job.waiting.as_ref().is_some_and(|waiting| {
         !matches!(

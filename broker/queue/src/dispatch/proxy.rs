@@ -1,4 +1,4 @@
-//! What proxies say.
+//! Messages of proxies.
 
 use super::{
     Abandoned, Action, ConnectionId, Dispatch, Job, Now, Observation, Peer, Phase, Remainder,
@@ -12,14 +12,14 @@ use baton_protocol::{
 };
 use std::sync::Arc;
 
-/// Of a notebook, in characters: what a page has room for.
+/// The longest name of a notebook, in characters: a page has room for no more.
 const LONGEST_NAME: usize = 200;
-/// Answers about files, in bytes, that the broker keeps for a worker which is away. A notebook says them again after a
-/// reconnect, so one that has more is disconnected.
+/// How many bytes of answers about files the broker keeps for a disconnected worker. A notebook
+/// repeats its answers after a reconnect, so a notebook that exceeds the limit is disconnected.
 const MOST_WAITING_FILES: usize = 64 << 20;
 
 impl Dispatch {
-    /// The newest connection of a notebook is the one that counts.
+    /// Only the newest connection of a notebook counts.
     pub fn on_proxy_connected(
         &mut self,
         connection: ConnectionId,
@@ -72,7 +72,7 @@ impl Dispatch {
             FromProxy::Attach { job, after } => {
                 self.attach(connection, notebook, (job, after), actions);
             }
-            // Said once already.
+            // A repeated hello changes nothing.
             FromProxy::Hello { .. } => {}
             FromProxy::Submit(Submission { job, .. })
             | FromProxy::State { job, .. }
@@ -125,7 +125,8 @@ impl Dispatch {
         }
     }
 
-    /// Nothing of what the proxy said goes on to a worker. A new cell that is too large leaves nothing here.
+    /// Handles a refused message: no part of it reaches a worker. If a new cell is too large, no
+    /// record of it remains.
     pub fn on_proxy_refused(
         &mut self,
         connection: ConnectionId,
@@ -182,7 +183,7 @@ impl Dispatch {
         }
     }
 
-    /// The proxy speaks of a job that nobody has.
+    /// Reports a job that does not exist.
     pub(super) fn forgotten(
         &self,
         connection: ConnectionId,
@@ -192,7 +193,7 @@ impl Dispatch {
         actions.push(Action::ToProxy(connection, ToProxy::UnknownJob { job }));
     }
 
-    /// The stored events up to a number were sent.
+    /// The stored events up to `through` have been sent.
     pub fn on_caught_up(
         &mut self,
         connection: ConnectionId,
@@ -224,7 +225,7 @@ impl Dispatch {
         let (id, notebook) = (submission.job, submission.notebook);
         let open = self.jobs.get(id).map(|job| job.notebook);
         match open.or_else(|| self.jobs.closed(id)) {
-            // Another notebook learns no more than of a job that never was.
+            // Another notebook must not learn that the job exists.
             Some(of) if of != notebook => self.forgotten(connection, id, actions),
             Some(_) if open.is_none() => self.submitted_again(connection, id, actions),
             Some(_) if self.peers.is_followed(id, notebook) => {}
@@ -259,7 +260,7 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    /// Both the answer to `StateWanted` or `BytesWanted` and what a later assignment starts from.
+    /// The new state answers `StateWanted` or `BytesWanted`. A later assignment also starts from it.
     fn replace_state(
         &mut self,
         from: ConnectionId,
@@ -342,7 +343,8 @@ impl Dispatch {
         let runner = self.peers.runner(job);
         match (job.phase, runner) {
             (Phase::Finished, _) => return,
-            // Nothing of it has been heard from the worker: when that comes back, the job is no longer its own.
+            // As far as the broker knows it has not started, so it can end here. If the worker
+            // reconnects with it, the broker revokes it.
             (Phase::Queued, _) | (Phase::Assigned, None) => {
                 self.finish_cancelled(id, now, actions);
                 return;
@@ -351,7 +353,7 @@ impl Dispatch {
             (Phase::Assigned | Phase::Started, Some(connection)) => {
                 actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));
             }
-            // Said when the worker comes back.
+            // The worker gets `Cancel` when it reconnects.
             (Phase::Started, None) => {}
         }
         if let Some(job) = self.jobs.get_mut(id) {
@@ -425,7 +427,7 @@ impl Dispatch {
         }
     }
 
-    /// An answer with another number than the worker waits for does no harm there.
+    /// The worker ignores an answer whose number it is not waiting for.
     fn names(
         &mut self,
         from: ConnectionId,
@@ -449,7 +451,7 @@ impl Dispatch {
         }
     }
 
-    /// A worker that has nothing of it any more has said so.
+    /// If the worker has nothing left of the job, it has already reported that.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
         let is_due = |job: &&Job| job.remainder == Remainder::Deferred;
         let Some(job) = self.jobs.get(id).filter(is_due) else {
@@ -485,7 +487,7 @@ impl Dispatch {
         }
     }
 
-    /// The job was closed while its notebook was disconnected, which has shown its student another outcome.
+    /// The job was closed while its notebook was disconnected. The notebook has shown another outcome.
     fn on_closed_job_given_up(
         &self,
         connection: ConnectionId,
@@ -501,7 +503,7 @@ impl Dispatch {
     }
 }
 
-/// What it takes here; the bytes of its chunks are elsewhere.
+/// How many bytes a payload takes here. The bytes of its chunks are elsewhere.
 fn kept_bytes(payload: &Payload) -> usize {
     let kept = |piece: &Piece| match piece {
         Piece::Inline(bytes) => bytes.len(),

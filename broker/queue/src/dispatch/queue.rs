@@ -1,4 +1,4 @@
-//! The queue: which jobs are assigned, and what those who wait see.
+//! The queue: assigns jobs, and computes what waiting people see.
 
 use super::{Action, Dispatch, Job, Now, Phase, Worker};
 use baton_protocol::{
@@ -13,21 +13,21 @@ use std::{sync::Arc, time::Duration};
 
 /// A text that changes faster cannot be read.
 const NOTIFY_EVERY: Duration = Duration::from_secs(1);
-/// An estimate that moves by less is still the same.
+/// An estimate that moves by less than this counts as unchanged.
 const SAME_ESTIMATE_MS: u64 = 2000;
 
-/// Of one job, for the calibration of later estimates.
+/// The number of ranges kept for one job, which calibrate later estimates.
 const MOST_RANGES: usize = 500;
 
-/// For pages. No proxy is connected for such a job.
+/// Only pages show this: the proxy of such a job is not connected.
 const UNCERTAIN: &str =
     "the broker was restarted, and the notebook has not resubmitted this cell yet";
 
-/// A waiting job's position.
+/// The queue position of a waiting job.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
     pub position: u32,
-    /// The last position that it is likely to have.
+    /// The last position that the job is likely to get.
     pub last_position: u32,
     pub moved_back: Option<MovedBack>,
     shown_position: ShownPosition,
@@ -39,7 +39,7 @@ pub struct Waiting {
 }
 
 impl Dispatch {
-    /// Assigns the jobs that can run, and tells all others their position. Call it after each batch.
+    /// Assigns the jobs that can run, and sends the others their position. Call it after each batch.
     pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
         if self.notify_at.is_some_and(|at| at <= now.instant) {
             self.disordered = true;
@@ -75,7 +75,7 @@ impl Dispatch {
         }
     }
 
-    /// When the job has waited for its session for long enough.
+    /// Plans a new look at the queue for when the job has waited for its own session long enough.
     fn recheck_for_session(&mut self, job: JobId, now: Now) {
         let Some(job) = self.jobs.get(job) else {
             return;
@@ -86,7 +86,7 @@ impl Dispatch {
         self.notify_at = Some(self.notify_at.map_or(at, |earlier| earlier.min(at)));
     }
 
-    /// Every unfinished job in order of arrival.
+    /// All unfinished jobs, in order of arrival.
     pub(super) fn queue(&self, now: Now) -> Vec<order::Job> {
         let unfinished = self.jobs.iter().filter(|job| job.phase != Phase::Finished);
         let mut jobs: Vec<&Job> = unfinished.collect();
@@ -117,7 +117,7 @@ impl Dispatch {
         }
     }
 
-    /// Jobs that could wait for days are refused instead.
+    /// A job without budget could wait for days, so it is refused.
     fn refuse_without_budget(&mut self, now: Now, actions: &mut Vec<Action>) {
         let queued = self.jobs.ids(|job| job.phase == Phase::Queued);
         for id in queued {
@@ -128,7 +128,8 @@ impl Dispatch {
         }
     }
 
-    /// One that cannot start sessions is not open: cells wait until its trial passes, or for another worker.
+    /// A worker that cannot start sessions is not open. Cells wait until its trial passes, or for
+    /// another worker.
     pub(super) fn connected_workers(&self, now: Now) -> Vec<order::Worker> {
         self.peers
             .workers
@@ -221,7 +222,7 @@ impl Dispatch {
                 .clone(),
         };
         if let Some(job) = self.jobs.get_mut(id) {
-            // It waits: from now on its submission lies in the store only.
+            // A waiting job's submission is kept only in the store.
             job.submission = None;
             job.waiting = Some(waiting);
         }
@@ -272,7 +273,7 @@ impl Dispatch {
         }
     }
 
-    /// Staff's reason, or else why no session starts on the first of them by name.
+    /// The reason that staff gave; otherwise, why the first failing worker (by name) starts no session.
     fn why_workers_are_closed(&self) -> WaitingReason {
         let mut workers: Vec<&Worker> = self
             .peers
@@ -298,7 +299,7 @@ impl Dispatch {
         }
     }
 
-    /// Sends the proxy its job's position, if it has changed; at most once a second.
+    /// Sends a job's position to its proxy if it has changed, at most once a second.
     fn notify_position(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
         let Some(connection) = self.jobs.get(id).and_then(|job| self.peers.subscriber(job)) else {
             return;

@@ -1,4 +1,4 @@
-//! Cells that are answered at once, and of which nothing is stored.
+//! Cells that are refused at once. Nothing about them is stored.
 
 use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
 use crate::Unwelcome;
@@ -6,7 +6,8 @@ use baton_protocol::{
     JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage, proxy::ToProxy,
 };
 
-/// Cells of a notebook that wait or run, or whose result is not home. A kernel runs its cells one after the other.
+/// How many cells of one notebook may be open: waiting, running, or with a result that the notebook
+/// does not have yet. A kernel runs its cells one after the other, so this is enough.
 const MOST_OF_NOTEBOOK: usize = 100;
 
 impl Dispatch {
@@ -15,7 +16,8 @@ impl Dispatch {
         of_notebook.count() >= MOST_OF_NOTEBOOK
     }
 
-    /// The proxy submits a job that was here and is closed: it was away for so long that the job was cancelled.
+    /// The proxy submits a job that is already closed: it was disconnected for so long that the job
+    /// was cancelled.
     pub(super) fn submitted_again(
         &self,
         connection: ConnectionId,
@@ -33,7 +35,7 @@ impl Dispatch {
         self.refuse(connection, job, Outcome::WorkerLost, error, actions);
     }
 
-    /// A notebook that never waits for its cells must not fill the broker.
+    /// A notebook that submits cells without waiting for them must not fill the broker.
     pub(super) fn one_too_many(
         &self,
         connection: ConnectionId,
@@ -67,7 +69,7 @@ impl Dispatch {
         self.refuse(connection, job, Outcome::Refused, error, actions);
     }
 
-    /// The proxy has heard nothing of this job, so this is its first event and its last. Nothing of it is stored.
+    /// The proxy has no event of this job, so this one is its first and its last. Nothing is stored.
     fn refuse(
         &self,
         connection: ConnectionId,

@@ -1,4 +1,4 @@
-//! Whatever proxies, workers, time and kills do: what is decided can be stored, and a cell starts at most once.
+//! Whatever proxies, workers, time and kills do: decisions can be stored, and a cell starts at most once.
 #![allow(clippy::unwrap_used)]
 
 mod long_queue;
@@ -41,9 +41,9 @@ enum Step {
     Act(u8, u8, u8),
     WorkerConnects(u8),
     WorkerGoes(u8),
-    /// It takes nothing more. What it had not started it may start yet: the two messages cross.
+    /// It accepts no more jobs, but may still start what it holds: the two messages cross.
     WorkerDrains(u8),
-    /// A worker's job moves on: wants a state, starts, asks, cannot start, finishes, is salvaged.
+    /// The next event of a worker's job: state wanted, started, names wanted, not started, finished, salvaged.
     Work(u8, u8),
     Seconds(u8),
     Kill,
@@ -72,7 +72,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What the store would hold, with the same conditions on each change.
+/// What the store would hold. It has the same conditions for each change.
 #[derive(Clone, Default)]
 pub(super) struct Stored {
     pub(super) jobs: HashMap<JobId, OpenJob>,
@@ -81,7 +81,7 @@ pub(super) struct Stored {
     ends: HashMap<JobId, u32>,
 }
 
-/// A worker with the jobs that it was given: fencing number and number of its last event.
+/// A worker with its assigned jobs: the fencing number and the number of the last event of each.
 #[derive(Default)]
 struct WorkerSide {
     connection: Option<ConnectionId>,
@@ -197,7 +197,7 @@ impl World {
                     }
                 };
                 let staff = Identity::operator();
-                // A job may be over, or have a worker.
+                // This fails if the job is over, or has a worker.
                 drop(self.dispatch.act(&staff, command, now, &mut actions));
             }
             Step::WorkerConnects(worker) => self.worker_connects(worker, &mut actions),
@@ -258,7 +258,7 @@ impl World {
             .on_worker_connected(connection, hello, now, actions);
     }
 
-    /// Always with the next number, whether or not the earlier event makes the later one possible.
+    /// Always sends the next number, whether or not the earlier event permits the later one.
     fn work(&mut self, worker: u8, what: u8, actions: &mut Vec<Action>) {
         let now = self.now();
         let side = self.workers.entry(worker).or_default();
@@ -358,7 +358,7 @@ impl World {
             .find(|side| side.connection == Some(connection))
     }
 
-    /// Each waiting job is in the plan's hands and each running one has a worker.
+    /// Each waiting job is known to the plan, and each running job has a worker.
     fn check(&self) {
         for job in self.dispatch.jobs.iter() {
             let stored = &self.stored.jobs[&job.id];
@@ -544,7 +544,7 @@ pub(super) fn job_id(proxy: u8, number: u8) -> JobId {
     ))
 }
 
-/// Every second job is in the background.
+/// Every second job is a background job.
 fn kind_of(job: JobId) -> JobKind {
     match job.0.as_u128() % 2 {
         0 => JobKind::Cell,
@@ -552,7 +552,7 @@ fn kind_of(job: JobId) -> JobKind {
     }
 }
 
-/// A job that a worker runs, and the proxy's connection that ends. After how many seconds is the job stopped?
+/// Checks when a running job is cancelled after the connection of its proxy has ended.
 fn check_stopped(ending: Ending, after_seconds: u8) {
     let mut world = World::new();
     for step in [
@@ -585,7 +585,7 @@ proptest! {
             world.take(step);
             world.check();
         }
-        // When all stay away, nothing is left but the finished jobs of nobody, and what waits for another kernel.
+        // If no peer reconnects, only orphans remain, and after their term nothing does.
         world.take(Step::Kill);
         world.take(Step::Seconds(31));
         world.check();

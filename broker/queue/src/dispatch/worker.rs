@@ -1,4 +1,4 @@
-//! What workers say.
+//! Messages of workers.
 
 use super::{
     Action, ConnectionId, Dispatch, Job, Now, Observation, Peer, Phase, Worker, behind::Held,
@@ -18,9 +18,9 @@ use std::{
 };
 
 impl Dispatch {
-    /// Both sides compare what they hold: the worker hears what is stored, what is no longer its own, and what it
-    /// missed while it was away. While a process has a worker's place, and until its grace is over, no other process
-    /// gets it.
+    /// Both sides compare what they hold. The worker learns which events are stored, which
+    /// assignments it has lost, and what it missed while it was disconnected. While one process is
+    /// registered as a worker, and until its grace is over, no other process can register as it.
     pub fn on_worker_connected(
         &mut self,
         connection: ConnectionId,
@@ -135,7 +135,7 @@ impl Dispatch {
             return;
         };
         match message {
-            // Said once already.
+            // A repeated hello changes nothing.
             FromWorker::Hello { .. } => {}
             FromWorker::Events {
                 job,
@@ -199,7 +199,7 @@ impl Dispatch {
         }
     }
 
-    /// It takes nothing more. What has not started there runs elsewhere.
+    /// The worker accepts no more jobs. Jobs that have not started there run elsewhere.
     fn worker_drains(&mut self, id: WorkerId, now: Now, actions: &mut Vec<Action>) {
         if let Some(worker) = self.peers.workers.get_mut(&id) {
             worker.draining = true;
@@ -224,7 +224,7 @@ impl Dispatch {
         }
     }
 
-    /// The worker came back with an assignment.
+    /// The worker reconnected with an assignment.
     fn held_by_worker(
         &mut self,
         connection: ConnectionId,
@@ -302,7 +302,7 @@ impl Dispatch {
         }
     }
 
-    /// The worker came back without an assignment that it was given.
+    /// The worker reconnected without an assignment that it was given.
     fn missed_by_worker(
         &mut self,
         connection: ConnectionId,
@@ -314,7 +314,7 @@ impl Dispatch {
             return;
         };
         match job.phase {
-            // It may have run to its end, and that be lost.
+            // It may have run to its end, and the record of that may be lost. So it waits for its proxy.
             Phase::Assigned if job.unclaimed.is_some() => self.requeue(id, actions),
             // The message was lost with the old connection.
             Phase::Assigned if !job.cancel_wanted && job.acknowledged == 0 => {
@@ -336,7 +336,7 @@ impl Dispatch {
         }
     }
 
-    /// A notebook that nobody knows gets a grace: its proxy may be on its way.
+    /// A notebook without a connected proxy gets a grace, because its proxy may be about to connect.
     fn warm_sessions(
         &mut self,
         id: WorkerId,

@@ -1,4 +1,4 @@
-//! Azure Blob Storage. A grant lets its holder create a blob and not overwrite it, but says nothing of the length.
+//! Azure Blob Storage. A grant permits creating a blob but not overwriting it, and does not limit its length.
 
 mod sas;
 #[cfg(test)]
@@ -23,23 +23,23 @@ use std::{
     time::Duration,
 };
 
-/// The clocks of broker and store may differ by so much.
+/// How much the clocks of broker and store may differ.
 const CLOCKS: Duration = Duration::from_secs(300);
-/// For how long the broker asks for a key, and for how long it uses it.
+/// For how long a key is requested, and for how long the broker uses it.
 const KEY_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 const KEY_USE: Duration = Duration::from_secs(4 * 3600);
-/// Of an error's text.
+/// The longest error text, in characters.
 const LONGEST_ANSWER: usize = 400;
 
 pub(super) struct Azure {
     store: MicrosoftAzure,
-    /// For what the crate does not ask.
+    /// For requests that the crate does not offer.
     client: reqwest::Client,
     service: Url,
     account: String,
     container: String,
     account_key: Option<Arc<SigningKey>>,
-    /// Of an identity, until it is asked for anew.
+    /// The key of an identity, and when to request a new one.
     delegated: Mutex<Option<(Arc<SigningKey>, Timestamp)>>,
 }
 
@@ -52,10 +52,10 @@ impl Azure {
         let mut builder = MicrosoftAzureBuilder::new();
         for (key, value) in options {
             match key.to_ascii_lowercase().parse() {
-                // It has other addresses.
+                // The emulator has other addresses.
                 Ok(AzureConfigKey::UseEmulator) => return Err(ObjectsError::Emulator),
                 Ok(key) => builder = builder.with_config(key, value),
-                // What it does not know is for other programs.
+                // The builder knows its own variables. Others are for other programs.
                 Err(_) => {}
             }
         }
@@ -118,7 +118,7 @@ impl Azure {
         match &*self.store.credentials().get_credential().await? {
             AzureCredential::AccessKey(_) => self.account_key.clone().ok_or(ObjectsError::Sign),
             AzureCredential::BearerToken(token) => self.delegated_key(token).await,
-            // A signature cannot sign.
+            // A given signature cannot sign further ones.
             AzureCredential::SASToken(_) => Err(ObjectsError::Sign),
         }
     }
@@ -186,7 +186,7 @@ impl Provider for Azure {
                 url: self.sign(path, Permission::Create).await?,
                 headers: vec![
                     ("x-ms-blob-type".to_owned(), "BlockBlob".to_owned()),
-                    // What is there already is then told apart from what is not allowed.
+                    // With this header, the response distinguishes an existing blob from a missing permission.
                     ("if-none-match".to_owned(), "*".to_owned()),
                 ],
             })
@@ -198,7 +198,7 @@ impl Provider for Azure {
     }
 }
 
-/// As the service writes times.
+/// The format of times in the service.
 fn text(time: Timestamp) -> String {
     time.strftime("%Y-%m-%dT%H:%M:%SZ").to_string()
 }

@@ -1,15 +1,16 @@
-//! Signs an address of a blob: a shared access signature, which the `object_store` crate cannot limit to creating.
+//! Signs the URL of a blob with a shared access signature. The `object_store` crate cannot limit
+//! one to creating.
 //!
 //! With the permission to create, and without the one to write, a blob can be uploaded but never overwritten:
 //! <https://learn.microsoft.com/en-us/rest/api/storageservices/create-service-sas#permissions-for-a-directory-container-or-blob>.
 //!
-//! **Invariant:** nothing here is read from a clock or a network.
+//! **Invariant:** no clock and no network are used here.
 
 use base64::{Engine, prelude::BASE64_STANDARD};
 use reqwest::Url;
 use ring::hmac;
 
-/// Of the signature, and of the broker's own requests.
+/// The API version of the signature, and of the broker's own requests.
 pub(super) const VERSION: &str = "2023-11-03";
 
 #[derive(Debug, Clone, Copy)]
@@ -18,11 +19,11 @@ pub(super) enum Permission {
     Read,
 }
 
-/// What signs.
+/// The key that signs.
 pub(super) enum SigningKey {
-    /// The account's own.
+    /// The key of the account.
     Account(Vec<u8>),
-    /// The service gave it to an identity for a while.
+    /// A key that the service has issued to an identity for a limited time.
     Delegated(DelegatedKey),
 }
 
@@ -38,9 +39,9 @@ pub(super) struct DelegatedKey {
 }
 
 impl DelegatedKey {
-    /// From the service's answer. `None`: it is none.
+    /// Parses the service's response. Returns `None` if that contains no key.
     pub(super) fn read(xml: &str) -> Option<Self> {
-        // No value has characters that XML escapes.
+        // No value contains characters that XML escapes.
         let text = |name: &str| {
             let (_, rest) = xml.split_once(&format!("<{name}>"))?;
             let (text, _) = rest.split_once(&format!("</{name}>"))?;
@@ -58,19 +59,19 @@ impl DelegatedKey {
     }
 }
 
-/// One blob, from one time to another; both as `2026-09-01T08:00:00Z`.
+/// What a signature permits: one blob, from `start` to `expiry`, both as `2026-09-01T08:00:00Z`.
 pub(super) struct Scope<'a> {
     pub(super) account: &'a str,
     pub(super) container: &'a str,
     pub(super) blob: &'a str,
     pub(super) permission: Permission,
-    /// `https`, or both.
+    /// `https`, or both protocols.
     pub(super) protocol: &'a str,
     pub(super) start: &'a str,
     pub(super) expiry: &'a str,
 }
 
-/// Makes the blob's address good for the scope.
+/// Adds the signature for this scope to the blob's URL.
 pub(super) fn sign(mut url: Url, key: &SigningKey, scope: &Scope<'_>) -> Url {
     let permission = match scope.permission {
         Permission::Create => "c",
@@ -92,12 +93,13 @@ pub(super) fn sign(mut url: Url, key: &SigningKey, scope: &Scope<'_>) -> Url {
     let mut lines = vec![permission, scope.start, scope.expiry, &resource];
     lines.extend(of_key.iter().map(|(_, value)| *value));
     lines.extend(match key {
-        // The policy.
+        // The stored access policy.
         SigningKey::Account(_) => vec![""],
-        // Who is authorised, who is not, and a correlation.
+        // The authorised and the unauthorised user, and a correlation id.
         SigningKey::Delegated(_) => vec!["", "", ""],
     });
-    // An address of the network; then the kind of resource; a snapshot, encryption, and five headers of the answer.
+    // The IP address, the protocol, the version and the kind of resource. Then a snapshot, the
+    // encryption scope, and five headers of the response.
     lines.extend(["", scope.protocol, VERSION, "b"]);
     lines.extend([""; 7]);
 

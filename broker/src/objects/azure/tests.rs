@@ -1,4 +1,4 @@
-//! The signature is the one that the `object_store` crate makes, where the crate can.
+//! Compares signatures with those of the `object_store` crate, where it can make the same.
 #![allow(clippy::unwrap_used)]
 
 use super::*;
@@ -51,13 +51,13 @@ async fn it_signs_as_the_crate_does() {
             let mut pairs = url.query_pairs();
             pairs.find(|(key, _)| key == "sig").unwrap().1.into_owned()
         };
-        // It names no protocol.
+        // The crate's signature names no protocol.
         assert_eq!(signature(""), value("sig"));
         assert_ne!(signature("https"), value("sig"));
     }
 }
 
-/// Azurite checks the times.
+/// Azurite checks the time of grants.
 #[tokio::test]
 async fn a_grant_expires() {
     drop(rustls::crypto::ring::default_provider().install_default());

@@ -1,4 +1,5 @@
-//! Stores with Amazon's protocol. A grant to upload fixes the length, and a header lets it create but not overwrite.
+//! Stores with Amazon's protocol. An upload grant fixes the length, and a header permits it to
+//! create but not to overwrite.
 
 mod presign;
 
@@ -27,7 +28,7 @@ pub(super) fn open<'a>(
 ) -> Result<AmazonS3, ObjectsError> {
     let mut builder = AmazonS3Builder::new();
     for (key, value) in options {
-        // What it does not know is for other programs.
+        // The builder knows its own variables. Others are for other programs.
         if let Ok(key) = key.to_ascii_lowercase().parse() {
             builder = builder.with_config(key, value);
         }
@@ -69,7 +70,7 @@ impl Provider for AmazonS3 {
             let url = with_headers(&url, &Method::PUT, secret, &headers);
             Ok(Signed {
                 url: url.ok_or(ObjectsError::Sign)?,
-                // The length is a header of each request.
+                // The length is not listed here, because every request sends it anyway.
                 headers: vec![(IF_NONE_MATCH.to_string(), "*".to_owned())],
             })
         })

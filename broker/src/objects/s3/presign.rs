@@ -1,6 +1,7 @@
-//! Adds headers to a signed address, above all the length, which the `object_store` crate leaves to whoever uploads.
+//! Adds headers to a signed URL, above all the length, which the `object_store` crate does not sign.
 //!
-//! This is AWS Signature Version 4 with everything but the headers taken from an address that the crate has signed:
+//! This is AWS Signature Version 4. Everything except the headers is taken from a URL that the
+//! crate has signed:
 //! <https://docs.aws.amazon.com/AmazonS3/latest/API/sigv4-query-string-auth.html>.
 
 use reqwest::{Method, Url};
@@ -9,8 +10,8 @@ use ring::{digest, hmac};
 const SIGNATURE: &str = "X-Amz-Signature";
 const SIGNED_HEADERS: &str = "X-Amz-SignedHeaders";
 
-/// The address, good only for requests with exactly these headers and its host; their names are in lower case.
-/// `None` if the address was not signed.
+/// The URL, valid only for requests with exactly these headers and its host. The names of headers
+/// are in lower case. Returns `None` if the URL was not signed.
 pub(in crate::objects) fn with_headers(
     signed: &Url,
     method: &Method,
@@ -49,7 +50,7 @@ pub(in crate::objects) fn with_headers(
     let request = format!("{method}\n{path}\n{query}\n{lines}\n{names}\nUNSIGNED-PAYLOAD");
     let hashed = hex(digest::digest(&digest::SHA256, request.as_bytes()).as_ref());
     let to_sign = format!("AWS4-HMAC-SHA256\n{date}\n{scope}\n{hashed}");
-    // The scope is `DAY/REGION/SERVICE/aws4_request`, and each of these makes the next key.
+    // The scope is `DAY/REGION/SERVICE/aws4_request`. Each part derives the next key.
     let key = scope
         .split('/')
         .fold(format!("AWS4{secret}").into_bytes(), |key, part| {
@@ -71,7 +72,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// As the signature demands: everything but unreserved characters.
+/// Encodes everything except unreserved characters, as the signature requires.
 fn encode(text: &str) -> String {
     const RESERVED: &percent_encoding::AsciiSet = &percent_encoding::NON_ALPHANUMERIC
         .remove(b'-')
@@ -96,7 +97,7 @@ mod tests {
 
     const SECRET: &str = "secret/with+signs";
 
-    /// With the headers that the crate signs itself, the outcome must be its own.
+    /// With the headers that the crate also signs, the result must equal that of the crate.
     async fn check(builder: AmazonS3Builder) {
         let store = builder
             .with_bucket_name("bucket")

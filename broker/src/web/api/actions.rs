@@ -1,4 +1,4 @@
-//! What programs do: to jobs, workers and courses. Each act is recorded for the audit.
+//! Actions of programs on jobs, workers and courses. Each is recorded for the audit.
 
 use super::{ApiError, Refusal, ask, courses, jobs, workers};
 use crate::{
@@ -16,7 +16,7 @@ use baton_protocol::{
 };
 use serde::de::DeserializeOwned;
 
-/// Does it, and records who did. Returns when it is stored.
+/// Executes a command and records who sent it. Returns after both are stored.
 pub(crate) async fn act(
     shared: &Shared,
     caller: &Caller,
@@ -29,7 +29,7 @@ pub(crate) async fn act(
 
 /// Stop a job
 ///
-/// Everybody stops their own jobs, staff those of their courses. A job that has started is interrupted.
+/// People stop their own jobs, and staff also those of their courses. A job that has started is interrupted.
 #[utoipa::path(post, path = "/v1/jobs/{job}/cancel", operation_id = "cancel", params(("job" = String, Path)),
     request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
 pub(super) async fn cancel(
@@ -43,9 +43,9 @@ pub(super) async fn cancel(
     act_on_job(&shared, &caller, job, command).await
 }
 
-/// Hold a waiting job back
+/// Hold back a waiting job
 ///
-/// Its owner reads the reason.
+/// Its owner sees the reason.
 #[utoipa::path(post, path = "/v1/jobs/{job}/hold", operation_id = "hold", params(("job" = String, Path)),
     request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
 pub(super) async fn hold(
@@ -61,7 +61,7 @@ pub(super) async fn hold(
     act_on_job(&shared, &caller, job, command).await
 }
 
-/// Let a job go that is held back
+/// Release a job that is held back
 #[utoipa::path(post, path = "/v1/jobs/{job}/release", operation_id = "release", params(("job" = String, Path)),
     responses((status = 200, body = Job, description = "The job now"), Refusal))]
 pub(super) async fn release(
@@ -72,7 +72,7 @@ pub(super) async fn release(
     act_on_job(&shared, &caller, job, |job| Ok(Command::Release { job })).await
 }
 
-/// Let a waiting job go first
+/// Move a waiting job to the front
 #[utoipa::path(post, path = "/v1/jobs/{job}/front", operation_id = "move_to_front", params(("job" = String, Path)),
     request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
 pub(super) async fn move_to_front(
@@ -88,9 +88,9 @@ pub(super) async fn move_to_front(
     act_on_job(&shared, &caller, job, command).await
 }
 
-/// Let a worker take nothing new
+/// Drain a worker: it gets no more jobs
 ///
-/// What it runs goes on. For admins; those who wait read the reason when no worker takes cells.
+/// Its running jobs continue. For admins. Waiting people see the reason if no worker accepts cells.
 #[utoipa::path(post, path = "/v1/workers/{worker}/drain", operation_id = "drain", params(("worker" = String, Path)),
     request_body = Why, responses((status = 200, body = Worker, description = "The worker now"), Refusal))]
 pub(super) async fn drain(
@@ -108,7 +108,7 @@ pub(super) async fn drain(
     the_worker(&shared, worker).await
 }
 
-/// Let a worker take jobs again
+/// Let a drained worker accept jobs again
 #[utoipa::path(post, path = "/v1/workers/{worker}/resume", operation_id = "resume", params(("worker" = String, Path)),
     responses((status = 200, body = Worker, description = "The worker now"), Refusal))]
 pub(super) async fn resume(
@@ -125,7 +125,7 @@ pub(super) async fn resume(
 
 /// Change what a course may use
 ///
-/// For its staff. It goes over what the courses file says until it is changed again.
+/// For its staff. The change overrides the courses file until the next change.
 #[utoipa::path(post, path = "/v1/courses/{course}", operation_id = "change_course", params(("course" = String, Path)),
     request_body = CourseChange, responses((status = 200, body = Course, description = "The course now"), Refusal))]
 pub(super) async fn change_course(
@@ -152,7 +152,8 @@ async fn act_on_job(
     job: String,
     command: impl FnOnce(JobId) -> Result<Command, ApiError>,
 ) -> Result<Json<Job>, ApiError> {
-    // What is over and what was never there are two answers, and the loop forgets what is over.
+    // The loop has forgotten finished jobs, so look the job up first: a finished job and an unknown
+    // one have different errors.
     let found = jobs::find(shared, caller, job).await?;
     let done = act(shared, caller, command(found.job)?).await;
     if let Err(ApiError::NotDone(NotDone::UnknownJob(_))) = done {
@@ -177,7 +178,7 @@ fn given(why: Why) -> Result<String, ApiError> {
         .ok_or_else(|| NotDone::from(Wrong::new("reason", "is missing")).into())
 }
 
-/// A body of JSON. None at all stands for one in which nothing is said.
+/// A JSON body. An empty body is the same as `{}`.
 pub(super) struct Body<T>(pub(super) T);
 
 impl<T: DeserializeOwned, S: Send + Sync> FromRequest<S> for Body<T> {

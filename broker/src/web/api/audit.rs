@@ -1,4 +1,4 @@
-//! Who did what.
+//! The audit log.
 
 use super::{ApiError, Asked, Refusal, paging};
 use crate::web::{Caller, Shared};
@@ -13,14 +13,14 @@ use utoipa::IntoParams;
 #[into_params(parameter_in = Query)]
 pub(super) struct AuditQuery {
     course: Option<String>,
-    /// How many at most; 50 if not given.
+    /// How many at most; 50 by default.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// The `next` of the part before.
+    /// The `next` of the previous page.
     after: Option<String>,
 }
 
-/// What staff did in the caller's courses, the newest first
+/// What staff did in the caller's courses, newest first
 #[utoipa::path(get, path = "/v1/audit", operation_id = "audit", params(AuditQuery),
     responses((status = 200, body = Page<Act>, description = "The answer"), Refusal))]
 pub(super) async fn list(

@@ -1,4 +1,4 @@
-//! Environments that workers offer, and the locks from which notebooks build the same.
+//! Environments that workers offer, and the locks with which notebooks build the same.
 
 use super::{ApiError, Refusal, ask, paging};
 use crate::{engine::Event, web::Shared};
@@ -72,7 +72,7 @@ pub(super) async fn lock(
     }
 }
 
-/// Each with the name of its worker.
+/// All offered environments, each with the name of its worker.
 fn offered(overview: &Overview) -> impl Iterator<Item = (&str, &Environment)> {
     overview.workers.iter().flat_map(|worker| {
         let environments = worker.machine.environments.iter();

@@ -1,4 +1,4 @@
-//! What an estimate of a course's needs is made of.
+//! The data from which a course's needs are estimated.
 
 use super::{ApiError, Asked, Refusal, ask};
 use crate::{
@@ -14,7 +14,7 @@ use baton_protocol::api::History;
 use serde::Deserialize;
 use utoipa::IntoParams;
 
-/// Older cells are not told of.
+/// Older cells are omitted.
 const MOST_CELLS: u32 = 20_000;
 const USUAL_DAYS: u32 = 7;
 const MOST_DAYS: u32 = 366;
@@ -25,12 +25,12 @@ const DAY_MS: i64 = 86_400_000;
 #[into_params(parameter_in = Query)]
 pub(super) struct HistoryQuery {
     course: Option<String>,
-    /// Of so many days until now; 7 if not given.
+    /// How many days until now; 7 by default.
     #[param(minimum = 1, maximum = 366)]
     days: Option<u32>,
 }
 
-/// When the last cells came, started and ended, for staff and admins
+/// When recent cells were submitted, started and ended, for staff and admins
 #[utoipa::path(get, path = "/v1/history", operation_id = "history", params(HistoryQuery),
     responses((status = 200, body = History, description = "The answer"), Refusal))]
 pub(super) async fn history(
@@ -51,7 +51,7 @@ pub(super) async fn history(
         .map(Json)
 }
 
-/// Of all courses that the asker may know this of, or of one of them.
+/// The past of one course, or of all courses whose estimates the caller may see.
 pub(crate) async fn past(
     shared: &Shared,
     asker: &Identity,

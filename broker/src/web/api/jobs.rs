@@ -1,4 +1,4 @@
-//! Jobs: a list, one of them, and why it is where it is.
+//! Jobs: a list, a single job, and the explanation of its queue position.
 
 use super::{ApiError, Asked, Refusal, ask, paging};
 use crate::{
@@ -29,14 +29,14 @@ pub(super) struct JobsQuery {
     state: Option<AskedState>,
     person: Option<String>,
     course: Option<String>,
-    /// The last hexadecimal digits of the job, as error messages and pages show them.
+    /// The last hexadecimal digits of the job's id, as in error messages and pages.
     ends_with: Option<String>,
-    /// The last hexadecimal digits of the group that the job was made with, such as an array.
+    /// The last hexadecimal digits of the id of the job's group, such as an array.
     group: Option<String>,
-    /// How many at most; 50 if not given.
+    /// How many at most; 50 by default.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// The `next` of the part before.
+    /// The `next` of the previous page.
     after: Option<String>,
 }
 
@@ -50,7 +50,7 @@ enum AskedState {
     Unfinished,
 }
 
-/// Jobs, the newest first
+/// Jobs, newest first
 #[utoipa::path(get, path = "/v1/jobs", operation_id = "jobs", params(JobsQuery),
     responses((status = 200, body = Page<Job>, description = "The answer"), Refusal))]
 pub(super) async fn list(
@@ -82,7 +82,7 @@ pub(super) async fn one(
     find(&shared, &caller, job).await.map(Json)
 }
 
-/// Why a job is where it is
+/// Why a job has its queue position
 #[utoipa::path(get, path = "/v1/jobs/{job}/explanation", operation_id = "explanation", params(("job" = String, Path)),
     responses((status = 200, body = Explanation, description = "The answer"), Refusal))]
 pub(super) async fn explanation(
@@ -99,7 +99,7 @@ pub(super) async fn explanation(
     }))
 }
 
-/// A job of somebody else is as unknown as one that never was.
+/// Another person's job is as unknown as one that does not exist.
 pub(super) async fn find(shared: &Shared, caller: &Caller, job: String) -> Result<Job, ApiError> {
     let Ok(id) = job.parse::<JobId>() else {
         return Err(ApiError::UnknownJob { job });

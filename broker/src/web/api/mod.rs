@@ -1,7 +1,8 @@
-//! What programs ask: jobs, workers, courses and use, as JSON below `/v1`.
+//! The API for programs: jobs, workers, courses and usage, as JSON below `/v1`.
 //!
-//! In: questions with filters. Out: pages of [`baton_protocol::api`] types, no more than the caller may see, and
-//! refusals as problem documents. Routes and their description are one list, so the document cannot lag behind; those of
+//! In: requests with filters. Out: pages of [`baton_protocol::api`] types with what the caller may
+//! see, and errors as problem documents. Routes and their documentation are one list, so they
+//! always match. The routes of saved states, which notebooks also use, are in [`states`].
 //! saved states, which notebooks use as well, are served by [`states`].
 
 mod actions;
@@ -63,7 +64,7 @@ use utoipa_axum::{
 )]
 struct Document;
 
-/// How every refusal is described.
+/// The documentation of every error.
 #[derive(IntoResponses)]
 #[response(
     status = "default",
@@ -123,17 +124,17 @@ pub(crate) fn routes() -> Router<Shared> {
         .route("/v1/{*path}", any(async || ApiError::UnknownPath))
 }
 
-/// For admins and for programs with the token of monitors.
+/// Routes for admins and for programs with the monitors' token.
 pub(crate) fn for_monitors() -> Router<Shared> {
     Router::new().route("/v1/scale/{pool}", get(pools::scale))
 }
 
-/// For workers that have no token of their own yet.
+/// Routes for workers that do not have their own token yet.
 pub(crate) fn for_joining_workers() -> Router<Shared> {
     Router::new().route("/v1/pools/{pool}/workers", post(pools::join))
 }
 
-/// The query of a request. A filter that is not known must not give everything.
+/// The query of a request. An unknown filter is an error: if it were ignored, it would match everything.
 struct Asked<T>(T);
 
 impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
@@ -147,7 +148,7 @@ impl<T: DeserializeOwned, S: Sync> FromRequestParts<S> for Asked<T> {
     }
 }
 
-/// Asks the loop.
+/// Sends a request to the loop and waits for the reply.
 pub(crate) async fn ask<Answer>(
     shared: &Shared,
     question: impl FnOnce(oneshot::Sender<Answer>) -> Event,
@@ -158,7 +159,7 @@ pub(crate) async fn ask<Answer>(
     answer.await.map_err(|_| ApiError::Ending)
 }
 
-/// A course that is none has no name.
+/// An empty name means no course.
 fn named(course: String) -> Option<String> {
     (!course.is_empty()).then_some(course)
 }

@@ -1,4 +1,4 @@
-//! Lists in parts.
+//! Long lists in pages.
 
 use super::ApiError;
 use baton_protocol::api::Page;
@@ -6,7 +6,7 @@ use baton_protocol::api::Page;
 const USUAL: u32 = 50;
 const MOST: u32 = 500;
 
-/// How many items the caller wants.
+/// The size of a page.
 pub(super) fn size(limit: Option<u32>) -> Result<u32, ApiError> {
     match limit.unwrap_or(USUAL) {
         size @ 1..=MOST => Ok(size),
@@ -14,7 +14,8 @@ pub(super) fn size(limit: Option<u32>) -> Result<u32, ApiError> {
     }
 }
 
-/// Of rows of which one more than `size` was asked for, so that it is known whether there are more.
+/// Makes a page of rows. The caller must have fetched one row more than `size`, which shows whether
+/// there are more.
 pub(super) fn page<Row, Item>(
     mut rows: Vec<Row>,
     size: u32,
@@ -30,7 +31,7 @@ pub(super) fn page<Row, Item>(
     }
 }
 
-/// A list that comes as a whole.
+/// A list that fits into one page.
 pub(super) fn whole<Item>(items: Vec<Item>) -> Page<Item> {
     Page { items, next: None }
 }

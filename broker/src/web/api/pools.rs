@@ -1,4 +1,4 @@
-//! Pools: what they have, what they lack, and what admins do to them.
+//! Pools: their workers, the number they should have, and actions of admins.
 
 use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
@@ -16,7 +16,7 @@ use baton_protocol::api::{Action, JoinPool, Joined, Page, Pool, PoolTest, Scale}
 use tokio::sync::oneshot;
 use utoipa::OpenApi;
 
-/// What programs ask that have tokens of their own.
+/// The operations for programs with their own kinds of tokens.
 #[derive(OpenApi)]
 #[openapi(paths(scale, join))]
 pub(super) struct ForPrograms;
@@ -28,7 +28,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Pool>
     Ok(Json(paging::whole(shared.pools.all().to_vec())))
 }
 
-/// Let a pool that is paused start workers again
+/// Let a paused pool start workers again
 ///
 /// For admins.
 #[utoipa::path(post, path = "/v1/pools/{pool}/resume", operation_id = "resume_pool", params(("pool" = String, Path)),
@@ -51,7 +51,7 @@ pub(super) async fn resume(
     Ok(Json(resumed))
 }
 
-/// What the commands of a pool are, without running them
+/// The commands of a pool, without running them
 ///
 /// For admins.
 #[utoipa::path(post, path = "/v1/pools/{pool}/test", operation_id = "test_pool", params(("pool" = String, Path)),
@@ -74,7 +74,7 @@ pub(super) async fn scale(
     Path(name): Path<String>,
 ) -> Result<Json<Scale>, ApiError> {
     let pools = shared.pools.all();
-    // Right after a start, and on a broker that does not lead.
+    // The numbers are unknown after a start and on a follower.
     let leads = *shared.leadership.borrow() == Leadership::Leader;
     if !shared.pools.names.is_empty() && (pools.is_empty() || !leads) {
         return Err(ApiError::NotCounted);
@@ -90,7 +90,8 @@ pub(super) async fn scale(
 
 /// Join a pool as a worker
 ///
-/// For workers that something else starts, with the token of their pool. The answer has a token for this worker alone.
+/// For workers that something else starts, with the token of their pool. The response has a token
+/// for this worker only.
 #[utoipa::path(post, path = "/v1/pools/{pool}/workers", operation_id = "join_pool", params(("pool" = String, Path)),
     request_body = JoinPool,
     responses((status = 200, body = Joined, description = "What the worker is from now on"), Refusal))]
@@ -126,7 +127,7 @@ async fn ask<Answer>(
     put(shared, pool, request).await
 }
 
-/// Puts a request to what runs the pools.
+/// Sends a request to the runner of pools and waits for the reply.
 async fn put<Answer>(
     shared: &Shared,
     pool: &str,

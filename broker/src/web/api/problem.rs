@@ -1,4 +1,4 @@
-//! Refusals in the form of RFC 9457.
+//! Errors in the format of RFC 9457.
 
 use crate::hub::HubError;
 use axum::{
@@ -77,7 +77,7 @@ pub(crate) enum ApiError {
     Hub(#[from] HubError),
     #[error("The broker is shutting down")]
     Ending,
-    /// A number that is too small would end workers.
+    /// An error, because a number that is too small would end workers.
     #[error("The broker does not know yet how many workers it needs")]
     NotCounted,
     #[error("The broker can open no more files or connections")]
@@ -85,7 +85,7 @@ pub(crate) enum ApiError {
 }
 
 impl ApiError {
-    /// Of a body that could not be taken.
+    /// The error for a body that was rejected.
     pub(crate) fn of_body(status: StatusCode, text: String) -> Self {
         match status {
             StatusCode::PAYLOAD_TOO_LARGE => Self::TooLarge,

@@ -1,4 +1,4 @@
-//! The public set of a course: data whose chunks everybody there may name, so that it is brought once.
+//! Public files of a course. Everyone in the course may name their chunks, so they are uploaded only once.
 
 use super::{ApiError, Refusal, actions::Body, paging};
 use crate::{
@@ -20,12 +20,12 @@ use baton_protocol::{
 };
 use std::collections::BTreeSet;
 
-/// Some 120,000 chunks.
+/// About 120,000 names of chunks.
 pub(super) const LARGEST_BODY: usize = 8 << 20;
 
 /// The public files of a course, by name
 ///
-/// For everybody in the course.
+/// For everyone in the course.
 #[utoipa::path(get, path = "/v1/courses/{course}/files", operation_id = "public_files", params(("course" = String, Path)),
     responses((status = 200, body = Page<api::PublicFile>, description = "The answer"), Refusal))]
 pub(super) async fn list(
@@ -40,7 +40,7 @@ pub(super) async fn list(
 
 /// Make a file public in a course
 ///
-/// For its staff, who have brought its chunks before. It takes the place of a file of the same name.
+/// For its staff, who must have uploaded its chunks. It replaces a file of the same name.
 #[utoipa::path(post, path = "/v1/courses/{course}/files", operation_id = "publish", params(("course" = String, Path)),
     request_body = Publication, responses((status = 200, body = api::PublicFile, description = "The file now"), Refusal))]
 pub(super) async fn publish(
@@ -64,7 +64,7 @@ pub(super) async fn publish(
         .account(publication.owner.unwrap_or_default(), Some(course.clone()))
         .map_err(|_| NotDone::UnknownCourse(course.clone()))?;
 
-    // Naming a chunk is not owning it, for staff neither.
+    // Naming a chunk is not owning it, not even for staff.
     let held = shared.chunks.held(&shared.store, &of, &chunks).await?;
     let bytes = held.values().sum();
     check_room(&shared, &course, &name, bytes).await?;
@@ -84,14 +84,14 @@ pub(super) async fn publish(
         Some(baton_humanize::bytes(bytes)),
     );
     shared.store.publish(&file, &held, &entry).await?;
-    // Another file with some of these chunks may have been withdrawn before this one was known.
+    // Another file with some of these chunks may have been withdrawn before this one was listed.
     hold(&shared, &of, &file, &held).await?;
     Ok(Json(shown(file)))
 }
 
-/// Take a file out of the public set of a course
+/// Withdraw a public file of a course
 ///
-/// For its staff. Cells that have named it go on.
+/// For its staff. Cells that have already named it continue.
 #[utoipa::path(post, path = "/v1/courses/{course}/files/withdraw", operation_id = "withdraw", params(("course" = String, Path)),
     request_body = Withdrawal, responses((status = 200, body = Page<api::PublicFile>, description = "The files that are left"), Refusal))]
 pub(super) async fn withdraw(
@@ -136,7 +136,7 @@ fn check_staff(identity: &Identity, course: &str) -> Result<(), NotDone> {
     }
 }
 
-/// A course may have as much in public as a person may hold.
+/// A course may have as many public bytes as a person may hold.
 async fn check_room(shared: &Shared, course: &str, name: &str, bytes: u64) -> Result<(), ApiError> {
     let Some(limit_bytes) = shared.quotas.limit_bytes else {
         return Ok(());
@@ -153,7 +153,7 @@ async fn check_room(shared: &Shared, course: &str, name: &str, bytes: u64) -> Re
     }
 }
 
-/// The course holds all of its chunks from here on, so that no sweep takes one before the file is known.
+/// Makes the course a holder of the chunks, so that no sweep deletes one before the file is listed.
 async fn hold(
     shared: &Shared,
     from: &Account,

@@ -1,4 +1,4 @@
-//! When people come together, and how long they wait then.
+//! Lessons: when they take place, and how long people wait then.
 
 use super::{ApiError, Refusal, courses_of, paging, past};
 use crate::{
@@ -9,7 +9,7 @@ use axum::{Extension, Json, extract::State};
 use baton_broker_queue::courses::Lesson;
 use baton_protocol::api::{LessonOutlook, Page};
 
-/// The next lessons of the courses whose staff the caller is, and how long their people would wait
+/// The next lessons of the courses where the caller is staff, with predicted waits
 #[utoipa::path(get, path = "/v1/timetable", operation_id = "timetable",
     responses((status = 200, body = Page<LessonOutlook>, description = "The answer"), Refusal))]
 pub(super) async fn list(
@@ -19,7 +19,7 @@ pub(super) async fn list(
     Ok(Json(paging::whole(outlooks(&shared, &caller).await?)))
 }
 
-/// In the order in which they take place.
+/// Sorted by start.
 pub(crate) async fn outlooks(
     shared: &Shared,
     caller: &Caller,
@@ -34,7 +34,7 @@ pub(crate) async fn outlooks(
         let past = past(shared, &caller.identity, name, timetable::DAYS).await?;
         let rates = timetable::pace_of(&past.cells, past.now_ms);
         let slots = timetable::slots(past.slots, &shared.pools.all());
-        // All of them were checked when they were entered.
+        // They were checked when they were stored.
         let lessons = course.timetable.iter();
         for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
             if let Some(span) = lesson.next(past.now_ms) {

@@ -1,4 +1,4 @@
-//! Who used how much.
+//! How much GPU time each person used.
 
 use super::{ApiError, Asked, Refusal, paging};
 use crate::web::{Caller, Shared};
@@ -22,10 +22,10 @@ pub(super) struct UsageQuery {
     to: Option<String>,
     person: Option<String>,
     course: Option<String>,
-    /// How many at most; 50 if not given.
+    /// How many at most; 50 by default.
     #[param(minimum = 1, maximum = 500)]
     limit: Option<u32>,
-    /// The `next` of the part before.
+    /// The `next` of the previous page.
     after: Option<String>,
 }
 

@@ -1,4 +1,4 @@
-//! Workers that are there, and those that are missed.
+//! Workers that are connected, and those that were a short time ago.
 
 use super::{ApiError, Refusal, ask, paging};
 use crate::{engine::Event, web::Shared};

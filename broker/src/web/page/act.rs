@@ -1,7 +1,7 @@
-//! What forms on pages do. The same commands as below `/v1`.
+//! The forms of pages. They send the same commands as the API below `/v1`.
 //!
-//! A form carries a key that only a page of the same caller can know, and browsers say when a request comes from
-//! elsewhere; so no foreign page acts with a person's cookie.
+//! Each form contains a key that only pages for the same caller have, and browsers report which
+//! site sent a request. So no other site's page can act with a person's cookie.
 
 use super::{
     courses, facts,
@@ -35,7 +35,7 @@ pub(super) async fn post(
 ) -> Result<Response, ApiError> {
     let fields = own_fields(&headers, &caller, form)?;
     match carry_out(&shared, &caller, &fields).await {
-        // The answer to a form is another page, so that going back sends nothing again.
+        // Redirect to a page, so that going back or reloading does not send the form again.
         Ok(then) => Ok((StatusCode::SEE_OTHER, [(header::LOCATION, then)]).into_response()),
         Err(error) => match Refused::of(&error, fields) {
             Some(refused) => show_again(&shared, &caller, &refused, error.status()).await,
@@ -44,7 +44,7 @@ pub(super) async fn post(
     }
 }
 
-/// The page of the form with what was typed and what is wrong with it.
+/// The page of the form, with the entered values and what is wrong with them.
 async fn show_again(
     shared: &Shared,
     caller: &Caller,
@@ -100,7 +100,7 @@ fn is_own(headers: &HeaderMap, caller: &Caller, fields: &Fields) -> bool {
     web::is_from_here(headers) && fields.get("key").is_some_and(|key| caller.is_form_key(key))
 }
 
-/// Returns where the browser goes from there.
+/// Returns the address of the page to show next.
 async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<String, ApiError> {
     let field = |name: &str| fields.get(name).cloned().unwrap_or_default();
     let reason = field("reason").trim().to_owned();
@@ -111,7 +111,7 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
     };
     let worker = field("worker");
     let course = field("course");
-    // Where the form was, so that the page does not jump.
+    // The position of the form, so that the page does not scroll.
     let to_job = |job: JobId| format!("job?id={job}#act");
     let to_worker = |name: &str| format!("workers#act-{}", words::coded(name));
     let (command, then) = match field("action").as_str() {
@@ -155,7 +155,7 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
     };
     match act(shared, caller, command).await {
         Err(ApiError::NotDone(NotDone::UnknownJob(job))) => {
-            // The loop forgets what is over; the page still shows it.
+            // The loop has forgotten finished jobs, but the page still shows them.
             let known = shared.store.job_detail(&caller.identity, job).await?;
             Err(known
                 .map_or(NotDone::UnknownJob(job), |_| NotDone::Over)

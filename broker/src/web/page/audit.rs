@@ -1,4 +1,4 @@
-//! Who did what.
+//! The audit log.
 
 use super::{
     layout::{Page, short},

@@ -1,7 +1,7 @@
-//! Whether there are enough GPUs: the course as it is, beside what its own past lets expect.
+//! Whether there are enough GPUs: the present, and predictions from the course's own past.
 //!
-//! In: the last cells of the courses whose staff the caller is. Out: a page, complete without a script, and its one
-//! part again twice a minute, if it changed.
+//! In: the last cells of the courses of which the caller is staff. Out: a page that works without a
+//! script. Its only part is sent again when it has changed, at most twice a minute.
 
 use super::{
     layout::{Fragment, Page, place},
@@ -23,9 +23,9 @@ use std::time::Duration;
 use tokio::task::spawn_blocking;
 
 const DAYS: u32 = 7;
-/// What it shows changes slowly, and costs a part of a second.
+/// The contents change slowly, and computing them takes part of a second.
 pub(super) const UPDATE_EVERY: Duration = Duration::from_secs(30);
-/// The live course, in seconds.
+/// The recent past, in seconds.
 const RECENT: f64 = 3600.0;
 
 pub(super) async fn show(
@@ -55,7 +55,7 @@ pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fr
     Ok(vec![("capacity", content + &lessons)])
 }
 
-/// The coming week: what its lessons need, and what they were like the last time.
+/// The next lessons: what they need, and how they went the last time.
 fn lessons_part(lessons: &[LessonOutlook], zone: &Zone) -> Markup {
     if lessons.is_empty() {
         return html! {};
@@ -125,7 +125,7 @@ fn content(history: &History) -> Markup {
     }
 }
 
-/// Of those who are here, nobody leaves.
+/// Assumes that none of the present people leaves.
 fn while_here(rates: Rates) -> Rates {
     Rates {
         departure: 0.0,
@@ -133,9 +133,9 @@ fn while_here(rates: Rates) -> Rates {
     }
 }
 
-/// What cells of the last hour waited.
+/// The waits of cells in the last hour.
 struct RecentWaits {
-    /// In seconds; of a cell that still waits, so far.
+    /// In seconds. For a cell that still waits, the time so far.
     waits: Vec<f64>,
 }
 
@@ -152,7 +152,7 @@ impl RecentWaits {
         self.waits.iter().sum::<f64>() / (self.waits.len() as f64).max(1.0)
     }
 
-    /// Whether more waited longer than one in ten was to wait than chance explains (in 199 of 200 cases).
+    /// Whether significantly more than 10% of the waits exceeded the predicted 90th percentile (p < 0.005).
     fn is_worse_than(&self, expected: &Forecast) -> bool {
         let count = self.waits.len() as f64;
         let longer = self

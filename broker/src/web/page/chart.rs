@@ -1,4 +1,4 @@
-//! Charts as SVG. Each stands beside a table or a sentence that says the same.
+//! Charts as SVG. Each is next to a table or a sentence with the same data.
 
 use super::time::Zone;
 use crate::words;
@@ -11,7 +11,7 @@ const WIDTH: f64 = 720.0;
 const HEIGHT: f64 = 150.0;
 const LEFT: f64 = 30.0;
 const BOTTOM: f64 = 20.0;
-/// What a duration takes beside its neighbours.
+/// The width of a duration's text.
 const WORDS_WIDTH: f64 = 80.0;
 
 /// Running and waiting cells of the last day.
@@ -49,7 +49,7 @@ pub(super) fn day(spans: &[Span], now_ms: i64, zone: &Zone) -> Markup {
     }
 }
 
-/// One `M` for each piece without a gap.
+/// An SVG path. Each piece without a gap begins with `M`.
 fn path(spans: &[Span], point: impl Fn(&Span) -> (f64, f64)) -> String {
     let mut path = String::new();
     let mut before: Option<i64> = None;
@@ -66,7 +66,7 @@ fn closed(spans: &[Span], line: &str, x: impl Fn(i64) -> f64, base: f64) -> Stri
     let (Some(first), Some(last)) = (spans.first(), spans.last()) else {
         return String::new();
     };
-    // A gap is closed along its upper edge, where the area is hardly seen.
+    // Connects the pieces directly, because a gap is hardly visible in the area.
     let line = line.replacen('M', "L", usize::MAX);
     let (first, last) = (x(first.start_ms).max(LEFT), x(last.start_ms).max(LEFT));
     format!("M{first:.1} {base:.1}{line}L{last:.1} {base:.1}Z")
@@ -78,7 +78,7 @@ fn round_up(value: f64) -> f64 {
     found.unwrap_or_else(|| (value / 100.0).ceil() * 100.0)
 }
 
-/// Parts of a whole, each with its class and its words.
+/// A bar that shows parts of a whole, each with its class and its text.
 pub(super) fn parts(parts: &[(&'static str, u64, String)], whole: u64, label: &str) -> Markup {
     let whole = whole.max(1) as f64;
     let mut at = 0.0;
@@ -127,7 +127,7 @@ pub(super) fn memory(points: &[(i64, u64)]) -> Markup {
     }
 }
 
-/// One bar for each day, with its words.
+/// One bar for each day, with its duration.
 pub(super) fn days(days: &[(String, u64)]) -> Markup {
     let top = days.iter().map(|(_, ms)| *ms).max().unwrap_or(0).max(1) as f64;
     let each = WIDTH / days.len().max(1) as f64;

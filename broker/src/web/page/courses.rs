@@ -1,4 +1,4 @@
-//! What courses may use, and the form in which their staff change it.
+//! The settings of courses, and the form with which staff change them.
 
 use super::{
     form::{Fields, Refused, complaint, is_wrong, value},
@@ -190,7 +190,7 @@ fn form(course: &Course, zone: &Zone, caller: &Caller, refused: Option<&Refused>
     }
 }
 
-/// What in a form is otherwise than it is now.
+/// The settings in a form that differ from the present ones.
 pub(super) async fn change(
     shared: &Shared,
     caller: &Caller,
@@ -256,7 +256,7 @@ fn lessons(text: &str) -> Result<Vec<Lesson>, ApiError> {
     })
 }
 
-/// The form shows the first; the others stay.
+/// The form shows only the first deadline. The others are unchanged.
 fn deadlines(
     course: &Course,
     zone: &Zone,
@@ -283,7 +283,7 @@ fn deadlines(
         return Err(wrong("boost", "must be at least 1"));
     }
     let until_ms = match deadlines.first() {
-        // A form knows no seconds.
+        // The field of the form has no seconds, so an unchanged time keeps its own.
         Some(first) if shown == until => first.until_ms,
         _ => {
             let until = zone.of_field(until);

@@ -1,4 +1,5 @@
-//! Everything that a page shows of the present, taken at one time: only what the caller may see, but for the counts.
+//! Everything that pages show of the present, from a single moment. Only what the caller may see,
+//! except for counts.
 
 use super::{Facts, time::Zone};
 use crate::{
@@ -11,7 +12,7 @@ use crate::{
 };
 use baton_broker_queue::{JobView, Phase};
 
-/// Finished jobs.
+/// How many finished jobs are shown.
 const HISTORY: u32 = 20;
 
 pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiError> {
@@ -37,7 +38,7 @@ pub(super) async fn look(shared: &Shared, caller: &Caller) -> Result<Facts, ApiE
     })
 }
 
-/// A stream that cannot go on ends, and its page asks again.
+/// Logs an error and returns `None`. The stream then ends, and the page connects again.
 pub(super) fn some<T>(found: Result<Option<T>, ApiError>) -> Option<T> {
     found.unwrap_or_else(|error| {
         tracing::error!("Failed to update a page: {error}");

@@ -1,4 +1,4 @@
-//! Forms, and forms that come back because something in them is missing or wrong.
+//! Forms, and forms that are shown again because a field is missing or wrong.
 
 use crate::{web::api::ApiError, words};
 use baton_broker_queue::{NotDone, courses::Wrong};
@@ -7,16 +7,16 @@ use std::collections::HashMap;
 
 pub(super) type Fields = HashMap<String, String>;
 
-/// A form that was not carried out.
+/// A form whose command was refused.
 pub(super) struct Refused {
     fields: Fields,
-    /// The name of the field that is wrong, as in the form.
+    /// The name of the wrong field in the form.
     field: &'static str,
     says: String,
 }
 
 impl Refused {
-    /// `None`: not for something that the same person can put right on the same page.
+    /// Returns `None` if the person cannot correct the error on the same page.
     pub(super) fn of(error: &ApiError, fields: Fields) -> Option<Self> {
         let (field, says) = match error {
             ApiError::NotDone(NotDone::Wrong(Wrong { field, says })) => {
@@ -40,7 +40,7 @@ impl Refused {
     }
 }
 
-/// What a form shows in a field: what was typed, where it came back.
+/// The value of a field: what the person entered, if the form is shown again.
 pub(super) fn value<'a>(refused: Option<&'a Refused>, name: &str, stored: &'a str) -> &'a str {
     refused.map_or(stored, |refused| refused.field(name))
 }
@@ -49,7 +49,7 @@ pub(super) fn is_wrong(refused: Option<&Refused>, name: &str) -> bool {
     refused.is_some_and(|refused| refused.field == name)
 }
 
-/// Beside a field, what is wrong with it. Beside the buttons, why nothing was done.
+/// What is wrong with this field. For the field `action`, why the command was refused.
 pub(super) fn complaint(refused: Option<&Refused>, name: &str) -> Markup {
     let found = refused.filter(|refused| refused.field == name);
     html! {
@@ -57,7 +57,7 @@ pub(super) fn complaint(refused: Option<&Refused>, name: &str) -> Markup {
     }
 }
 
-/// The name of a field in the form, and how the form calls it.
+/// The name of a field in the form, and what pages call it.
 fn in_form(field: &str) -> Option<(&'static str, &'static str)> {
     Some(match field {
         "reason" => ("reason", "the reason"),

@@ -1,4 +1,4 @@
-//! One job: its time line, its output, its memory, its end, and what can be done.
+//! One job: its timeline, output, memory and end, and the actions on it.
 
 use super::{
     chart, facts,
@@ -19,10 +19,10 @@ use baton_broker_store::JobDetail;
 use baton_protocol::{JobId, Outcome, RemoteError};
 use maud::{Markup, html};
 
-/// The last outputs that are looked at.
+/// How many of the last outputs are read.
 const OUTPUTS: u32 = 200;
 
-/// What is known of one job now. Output, code and error are there only for who may read them.
+/// The present state of a job. Output, code and error are included only for people who may read them.
 pub(super) struct JobFacts {
     now_ms: i64,
     zone: Zone,
@@ -34,7 +34,7 @@ pub(super) struct JobFacts {
     may_steer: bool,
 }
 
-/// `None`: there is no such job for this caller.
+/// Returns `None` if there is no such job for this caller.
 pub(super) async fn look(
     shared: &Shared,
     caller: &Caller,
@@ -90,7 +90,7 @@ async fn staff_may_read(
     Ok(course.is_some_and(|course| course.staff_see_outputs))
 }
 
-/// What Baton itself says holds nothing of the cell; what Python says may hold anything.
+/// Errors of Baton itself contain nothing of the cell. Errors of Python may contain any value.
 fn without_values(error: RemoteError) -> RemoteError {
     if error.traceback.is_empty() && error.hint.is_some() {
         return error;
@@ -197,7 +197,7 @@ fn error(job: &JobFacts) -> Markup {
     let Some(error) = &job.error else {
         return html! {};
     };
-    // Not an error of the cell.
+    // An error of a successful job is not the cell's.
     if job.detail.row.outcome == Some(Outcome::Ok) {
         return html! {};
     }
@@ -302,7 +302,7 @@ fn acts(
     }
 }
 
-/// What can be done with the cell as it is now. A page that stays open offers nothing for a cell that is over.
+/// The actions that the cell permits now. After its end there are none, even on a page that stays open.
 fn buttons(job: &JobFacts) -> Markup {
     let phase = job.detail.row.phase;
     let waits = phase == Phase::Queued && job.may_steer;
@@ -324,7 +324,7 @@ fn buttons(job: &JobFacts) -> Markup {
     }
 }
 
-/// Only for the page's own use of the same present.
+/// The changing parts of the page.
 pub(super) async fn live(shared: &Shared, caller: &Caller, job: JobId) -> Option<Vec<Fragment>> {
     facts::some(look(shared, caller, job).await).map(|job| fragments(&job))
 }

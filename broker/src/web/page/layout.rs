@@ -1,4 +1,4 @@
-//! What all pages have in common.
+//! What all pages share.
 
 use crate::web::Caller;
 use axum::{
@@ -9,7 +9,7 @@ use maud::{DOCTYPE, Markup, PreEscaped, html};
 
 pub(crate) const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; frame-ancestors 'none'";
 
-/// Address, relative to each page, and name.
+/// The address of each page, relative to any page, and its name.
 const PAGES: [(&str, &str); 6] = [
     ("./", "Now"),
     ("people", "People"),
@@ -20,15 +20,15 @@ const PAGES: [(&str, &str); 6] = [
 ];
 
 pub(super) struct Page {
-    /// The address of the entry that is marked in the list of pages.
+    /// The address of the menu entry to mark as current.
     pub(super) here: &'static str,
     pub(super) title: String,
-    /// Where the fragments of this page come from when they change.
+    /// The address of the stream with changed fragments.
     pub(super) live: Option<String>,
     pub(super) main: Markup,
 }
 
-/// A part of a page that changes, by the id of its element.
+/// A changing part of a page, with the id of its element.
 pub(super) type Fragment = (&'static str, String);
 
 impl Page {
@@ -85,7 +85,8 @@ impl Page {
                            main #main tabindex="-1" { (self.main) }
                            @if let Some(live) = self.live {
                                div #updates hx-sse:connect=(live) hidden {}
-                               // Not deferred: a deferred htmx begins before its extension is there, if that comes late.
+                               // Not deferred: a deferred htmx would start without its extension if
+                               // that loads late.
                                script src="static/htmx-4.0.1.min.js" {}
                                script src="static/hx-sse-4.0.1.min.js" {}
                            }
@@ -96,19 +97,19 @@ impl Page {
     }
 }
 
-/// A fragment in its place.
+/// The element of a fragment.
 pub(super) fn place(fragments: &[Fragment], id: &str) -> Markup {
     let found = fragments.iter().find(|(known, _)| *known == id);
     let content = found.map_or("", |(_, content)| content.as_str());
     html! { div id=(id) { (PreEscaped(content)) } }
 }
 
-/// What a form of this caller carries.
+/// The hidden field for every form of this caller.
 pub(super) fn form_key(caller: &Caller) -> Markup {
     html! { input type="hidden" name="key" value=(caller.form_key()); }
 }
 
-/// The end differs where the beginning, a time, may not.
+/// The last digits of an id. Its first ones are a time, so they may be equal in many ids.
 pub(super) fn short(id: &str) -> &str {
     id.get(id.len().saturating_sub(8)..).unwrap_or(id)
 }

@@ -1,4 +1,4 @@
-//! What has changed on a page, as server-sent events: at most once a second, and only the parts that differ.
+//! The changes of a page, as server-sent events: at most once a second, and only the parts that differ.
 
 use super::{Facts, capacity, facts, job, layout::Fragment, now, workers};
 use crate::web::{Caller, Shared, api::ApiError};
@@ -75,7 +75,7 @@ pub(super) async fn live(
         .into_response())
 }
 
-/// Ends with the broker; the page then asks again by itself.
+/// Ends with the broker. The page then reconnects by itself.
 fn updates(
     shared: Shared,
     caller: Caller,
@@ -114,13 +114,13 @@ async fn fragments(shared: &Shared, caller: &Caller, watched: Watched) -> Option
     })
 }
 
-/// htmx puts each part in place of the one with its id.
+/// htmx replaces the element with the id of each part.
 fn event<'parts>(changed: impl Iterator<Item = &'parts Fragment>) -> Option<sse::Event> {
     let parts: Vec<String> = changed
         .map(|(id, html)| {
             format!("<hx-partial hx-target=\"#{id}\" hx-swap=\"innerMorph\">{html}</hx-partial>")
         })
         .collect();
-    // A name may hold anything; an event must not hold carriage returns.
+    // A name may contain any character, but an event must not contain carriage returns.
     (!parts.is_empty()).then(|| sse::Event::default().data(parts.concat().replace('\r', " ")))
 }

@@ -1,11 +1,11 @@
-//! What people see and do: who runs, who waits, workers, courses, use, and who acted.
+//! The pages: running and waiting jobs, workers, courses, usage, and the audit log.
 //!
-//! In: the engine's [`Overview`] and the store's rows. Out: pages, complete without a script, and their changing
-//! parts again as server-sent events. Forms become the same commands as those of the API.
-//! All addresses are relative to the page, so everything works under any prefix.
+//! In: the engine's [`Overview`] and the store's rows. Out: pages that work without a script, and
+//! their changing parts again as server-sent events. Forms become the same commands as those of the
+//! API. All addresses are relative to the page, so everything works under any prefix.
 //!
-//! **Invariant:** no request to another host, no inline script or style. What a cell prints is shown to its owner, and
-//! to staff where the course says so; its code to its owner alone.
+//! **Invariant:** no request to another host, no inline script or style. The output of a cell is
+//! shown to its owner, and to staff if the course permits it. Its code is shown only to its owner.
 
 mod act;
 mod audit;
@@ -60,7 +60,7 @@ pub(crate) fn routes() -> Router<Shared> {
         .layer(middleware::from_fn(refusals_are_pages))
 }
 
-/// They are the same for everybody, also for who has not signed in.
+/// Static files. They need no sign-in.
 pub(crate) fn files() -> Router<Shared> {
     let files = FILES.iter();
     files.fold(Router::new(), |router, (path, kind, text)| {
@@ -68,7 +68,7 @@ pub(crate) fn files() -> Router<Shared> {
     })
 }
 
-/// What pages load. Of htmx, the versions are in the names.
+/// The files that pages load. The names of htmx contain its version.
 const FILES: &[(&str, &str, &str)] = &[
     (
         "/static/page.css",
@@ -102,11 +102,11 @@ struct Facts {
     now_ms: i64,
     pools: Arc<Vec<Pool>>,
     zone: Zone,
-    /// Without its jobs, which are in the next two.
+    /// Its jobs have been moved to the next two fields.
     present: Overview,
-    /// All that have a worker: what of them is shown depends on who asks.
+    /// All assigned jobs. How much of each is shown depends on the caller.
     running: Vec<JobView>,
-    /// Those that the caller may see, the next one first.
+    /// The waiting jobs that the caller may see, in queue order.
     waiting: Vec<JobView>,
     finished: Vec<JobRow>,
     day: Vec<Span>,
@@ -154,7 +154,7 @@ async fn show_job(
     Ok(job::page(&job, &caller, None).show(&caller))
 }
 
-/// The present as plain text.
+/// The present state as plain text.
 async fn status(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -163,7 +163,7 @@ async fn status(
     Ok(plain::status(&facts, &caller))
 }
 
-/// A person reads a page where a program reads a problem document.
+/// Replaces problem documents by pages.
 async fn refusals_are_pages(
     Extension(caller): Extension<Caller>,
     request: Request,

@@ -15,14 +15,14 @@ use baton_protocol::{
 };
 use maud::{Markup, html};
 
-/// Slots that are drawn one by one.
+/// How many free slots are drawn one by one.
 const MOST_FREE: usize = 32;
 
 pub(super) fn main(facts: &Facts, caller: &Caller) -> Markup {
     let fragments = fragments(facts, caller);
     html! {
         h1.skip { "Now" }
-        // The sentence is read out when it changes; the rest is not.
+        // Screen readers announce the sentence when it changes, but not the rest.
         div aria-live="polite" { (place(&fragments, "now")) }
         (place(&fragments, "machines"))
         section.card { (place(&fragments, "queue")) }
@@ -49,7 +49,7 @@ pub(super) fn fragments(facts: &Facts, caller: &Caller) -> Vec<Fragment> {
     ]
 }
 
-/// The one sentence.
+/// The sentence that summarises the present.
 fn sentence(facts: &Facts) -> Markup {
     let present = &facts.present;
     let longest = present.longest_wait_ms.map(|since| facts.now_ms - since);
@@ -151,7 +151,7 @@ fn slot(job: &JobView, facts: &Facts, caller: &Caller) -> Markup {
     }
 }
 
-/// How busy a GPU is, and whose memory is on it.
+/// How busy a GPU is, and whose memory it holds.
 fn gpu_load(gpu: &GpuLoad, of: usize, jobs: &[&JobView], caller: &Caller) -> Markup {
     let name = match of {
         1 => "GPU".to_owned(),
@@ -200,7 +200,7 @@ fn person<'a>(job: &'a JobView, caller: &Caller) -> &'a str {
     }
 }
 
-/// Somebody whose name the caller may not see.
+/// The text for a person whose name the caller may not see.
 fn another_person(job: &JobView, caller: &Caller) -> String {
     let course = &job.account.course;
     let mut own = caller.identity.courses();
@@ -210,7 +210,7 @@ fn another_person(job: &JobView, caller: &Caller) -> String {
     }
 }
 
-/// The parts of a bar, and all of them in words.
+/// The parts of a bar, and all of them as a text.
 fn by_session<'a>(
     sessions: impl Iterator<Item = (&'a str, u64)>,
     used: u64,
@@ -291,7 +291,7 @@ fn queue_row(job: &JobView, facts: &Facts) -> Markup {
             false => waiting.position.to_string(),
         }
     });
-    // By its id a row stays itself while it moves, and with it what is in focus.
+    // With an id, a row keeps its identity and its focus while it moves.
     html! {
         tr id={ "waits-" (job.job) } {
             td."number place" { (place) }

@@ -1,6 +1,6 @@
-//! What a cell printed, as plain text: for its owner, and for staff where the course says so.
+//! The output of a cell as plain text: for its owner, and for staff if the course permits it.
 //!
-//! **Invariant:** the only place in the broker that looks into an output.
+//! **Invariant:** only this module of the broker looks into outputs.
 
 use baton_protocol::Output;
 
@@ -20,7 +20,7 @@ struct Data {
     plain: Option<String>,
 }
 
-/// The end of it, without colours.
+/// The end of the output, without colours.
 pub(super) fn text(outputs: &[Output]) -> String {
     let mut text = String::new();
     for output in outputs {
@@ -42,7 +42,7 @@ pub(super) fn text(outputs: &[Output]) -> String {
     text[start.unwrap_or(0)..].to_owned()
 }
 
-/// A carriage return goes back to the start of the line.
+/// A carriage return moves to the start of the line, so only the text after the last one remains.
 fn overwritten(text: &str) -> String {
     let lines = text.split('\n').map(|line| {
         let line = line.strip_suffix('\r').unwrap_or(line);
@@ -56,7 +56,7 @@ pub(super) fn without_colours(text: &str) -> String {
     let mut rest = text.chars();
     while let Some(letter) = rest.next() {
         if letter == '\u{1b}' {
-            // A sequence ends with its first letter.
+            // An escape sequence ends with its first letter.
             rest.by_ref().find(|letter| letter.is_ascii_alphabetic());
         } else {
             plain.push(letter);

@@ -1,4 +1,4 @@
-//! Who used how much and waited how long, by person and by day, and the same as CSV.
+//! How much each person used and how long they waited, by person and by day, also as CSV.
 
 use super::{chart, layout::Page};
 use crate::{
@@ -34,7 +34,7 @@ pub(super) struct Asked {
 struct Sum {
     run_ms: u64,
     runs: u64,
-    /// Of those, the ones that still run.
+    /// How many of them are still running.
     now: u64,
     waits_ms: Vec<u64>,
 }
@@ -206,7 +206,7 @@ pub(super) async fn csv(
     Ok((headers, csv).into_response())
 }
 
-/// A spreadsheet must not take a name for a formula.
+/// Quotes a field. An apostrophe prevents a spreadsheet from reading it as a formula.
 fn quoted(text: &str) -> String {
     let formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = text.replace('"', "\"\"");

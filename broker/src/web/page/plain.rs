@@ -1,4 +1,4 @@
-//! The present as plain text, for `baton status` and for terminals.
+//! The present state as plain text, for `baton status` and for terminals.
 
 use super::Facts;
 use crate::{web::Caller, words};

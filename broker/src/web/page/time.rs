@@ -1,5 +1,5 @@
-//! How pages write times: in the zone of the courses file; without one in the browser's, as `page.js` then does, and
-//! in UTC where no script runs.
+//! Times on pages: in the zone of the courses file. Without one, `page.js` writes them in the
+//! browser's zone; without a script they are in UTC.
 
 use crate::web::Shared;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
@@ -13,33 +13,33 @@ impl Zone {
         Self(shared.courses.borrow().time_zone.clone())
     }
 
-    /// `14:05`, with the rest where the pointer rests.
+    /// `14:05`, with the full time as a tooltip.
     pub(super) fn clock(&self, ms: i64) -> Markup {
         let (text, title) = (self.clock_text(ms), self.text(ms));
         html! { time data-clock=[self.for_browsers(ms)] title=(title) { (text) } }
     }
 
-    /// With the date and the zone.
+    /// The time with its date and zone.
     pub(super) fn moment(&self, ms: i64) -> Markup {
         html! { time data-moment=[self.for_browsers(ms)] { (self.text(ms)) } }
     }
 
-    /// As in a chart, whose texts are no elements of HTML.
+    /// For charts, whose texts are not HTML elements.
     pub(super) fn clock_text(&self, ms: i64) -> String {
         self.written(ms, "%H:%M")
     }
 
-    /// As in a title, which is no element either.
+    /// The full time as text, for attributes.
     pub(super) fn text(&self, ms: i64) -> String {
         self.written(ms, "%Y-%m-%d %H:%M:%S %Z")
     }
 
-    /// The time that a script writes anew; `None`: no script does.
+    /// The time that a script must rewrite; `None` if the zone is known.
     pub(super) fn for_browsers(&self, ms: i64) -> Option<i64> {
         self.0.is_none().then_some(ms)
     }
 
-    /// As the value of a form's field.
+    /// The value of a form's field.
     pub(super) fn field(&self, ms: i64) -> String {
         let time = Timestamp::from_millisecond(ms);
         let time = time.map(|time| time.to_zoned(self.of_forms()));
@@ -49,7 +49,7 @@ impl Zone {
         )
     }
 
-    /// The milliseconds since 1970 of a form's field.
+    /// Parses a form's field to milliseconds since 1970.
     pub(super) fn of_field(&self, text: &str) -> Result<i64, jiff::Error> {
         let time: DateTime = text.parse()?;
         Ok(self.of_forms().to_timestamp(time)?.as_millisecond())
@@ -61,7 +61,7 @@ impl Zone {
         name.to_owned()
     }
 
-    /// Without a zone of the courses, that in which the courses file is read.
+    /// The zone of the courses file; by default the one in which that file is read.
     fn of_forms(&self) -> TimeZone {
         self.0.clone().unwrap_or_else(TimeZone::system)
     }

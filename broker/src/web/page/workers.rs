@@ -1,4 +1,4 @@
-//! Workers: what each does, and drain and resume.
+//! Workers: what each of them does, and the forms to drain and resume it.
 
 use super::{
     Facts,
@@ -104,7 +104,7 @@ fn pools(pools: &[Pool]) -> Markup {
     }
 }
 
-/// What courses may require of it.
+/// The properties of a worker that courses may require.
 fn traits(worker: &WorkerView, now_ms: i64) -> Markup {
     let machine = &worker.machine;
     let labels = (!machine.labels.is_empty()).then(|| machine.labels.join(", "));
@@ -131,7 +131,7 @@ fn traits(worker: &WorkerView, now_ms: i64) -> Markup {
     }
 }
 
-/// A line for each: how busy it is, and how much of its memory is in use.
+/// A line for each GPU: how busy it is, and how much of its memory is in use.
 fn gpus(worker: &WorkerView) -> Markup {
     html! {
         @for (number, gpu) in worker.gpus.iter().enumerate() {

@@ -1,14 +1,14 @@
-//! Statements with their values as one text, which PostgreSQL takes in one trip.
+//! A transaction as one text with all its values, which PostgreSQL accepts in one round trip.
 //!
-//! Every value is quoted and says of what type it is, so none can be read as anything else.
+//! Each value is quoted and cast to its type, so none can be read as anything else.
 
 use super::{Statement, Value};
 use std::borrow::Cow;
 
-/// The server's setting under which a backslash in a text is one, and a quote is the only character that ends it.
+/// With this server setting, a backslash in a text is an ordinary character, and only a quote ends the text.
 pub(super) const PLAIN_TEXTS: &str = "standard_conforming_strings";
 
-/// Without its end.
+/// The text of a transaction, without `COMMIT`.
 pub(super) fn transaction(statements: &[Statement]) -> String {
     let mut text = String::from("BEGIN");
     for statement in statements {
@@ -23,7 +23,7 @@ pub(super) fn transaction(statements: &[Statement]) -> String {
     text
 }
 
-/// PostgreSQL has no zero character in texts, and no honest name has one.
+/// PostgreSQL cannot store a zero character in a text. No honest name has one.
 pub(super) fn storable(text: &str) -> Cow<'_, str> {
     if text.contains('\0') {
         Cow::Owned(text.replace('\0', ""))

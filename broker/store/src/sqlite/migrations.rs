@@ -1,4 +1,4 @@
-//! The scheme of the database. A file that has been released is never changed: whatever comes later is a file of its own.
+//! The schema of the database. A released file is never changed; each later change is a new file.
 
 use crate::StoreError;
 use rusqlite::Connection;
@@ -28,7 +28,7 @@ const MIGRATIONS: &[M<'_>] = migrations![
     "0015_pending_objects",
 ];
 
-/// Brings the database to this version.
+/// Migrates the database to this version.
 pub(super) fn run(connection: &mut Connection) -> Result<(), StoreError> {
     Ok(Migrations::from_slice(MIGRATIONS).to_latest(connection)?)
 }

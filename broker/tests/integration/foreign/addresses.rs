@@ -1,4 +1,4 @@
-//! Every address, with the id of somebody else's job, notebook or chunk.
+//! Every address, with the id of another person's job, notebook or chunk.
 
 use super::*;
 
@@ -24,7 +24,7 @@ fn post(path: String, body: impl Into<Vec<u8>>) -> Request {
     }
 }
 
-/// What may be asked at each address, with these ids. An address without ids is asked for as it is.
+/// The requests for each address with these ids. An address without ids is requested as it is.
 fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
     let Ids {
         job,
@@ -223,7 +223,7 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
     ])
 }
 
-/// Every address that the broker's sources or its document of the API name.
+/// Every address that appears in the broker's sources or in the API's document.
 async fn addresses(broker: &Broker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
     let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web");
@@ -245,12 +245,12 @@ async fn addresses(broker: &Broker) -> BTreeSet<String> {
     let document: serde_json::Value =
         serde_json::from_str(&broker.get("/v1/openapi.json").await).unwrap();
     found.extend(document["paths"].as_object().unwrap().keys().cloned());
-    // The answer to an address that is none.
+    // This is the fallback for unknown addresses.
     found.remove("/v1/{*path}");
     found
 }
 
-/// Status and text of the answer; of one that goes on for ever, its first part.
+/// Status and text of the response; only the first part of an endless one.
 async fn ask(broker: &Broker, token: Option<&str>, key: &str, request: Request) -> String {
     let client = reqwest::Client::builder()
         .no_proxy()
@@ -282,7 +282,7 @@ async fn ask(broker: &Broker, token: Option<&str>, key: &str, request: Request) 
     format!("{status}\n{}", letters(&text))
 }
 
-/// What the forms of this caller carry.
+/// The key in the forms of this caller.
 async fn form_key(broker: &Broker, token: Option<&str>) -> String {
     let page = ask(broker, token, "", get("/".to_owned())).await;
     let key = page.split("name=\"key\" value=\"").nth(1);

@@ -1,7 +1,7 @@
-//! Every message and every address, with the id of somebody else's job, notebook or chunk.
+//! Every message and every address, with the id of another person's job, notebook or chunk.
 //!
-//! **Invariant:** the answer is the same as for an id that never was, and the other person's job goes on. A new message
-//! without a case here does not compile, and a new address without one fails a test.
+//! **Invariant:** the response is the same as for an id that never existed, and the other person's job
+//! continues. A new message without a case here does not compile, and a new address without one fails a test.
 
 mod addresses;
 
@@ -25,7 +25,7 @@ use std::{
 
 const COURSE: &str = "ml";
 
-/// What an attacker may have heard of, or made up.
+/// Ids that an attacker may have seen or invented.
 #[derive(Clone, Copy)]
 struct Ids {
     job: JobId,
@@ -47,7 +47,7 @@ impl Ids {
         }
     }
 
-    /// The text without anything that tells these ids from others.
+    /// The text without anything that distinguishes these ids from others.
     fn masked(&self, text: &str) -> String {
         let names = [
             self.job.to_string(),
@@ -62,7 +62,7 @@ impl Ids {
     }
 }
 
-/// A class in which Ada has a cell that runs, one that is over, and a chunk.
+/// A class in which Ada has a running cell, a finished cell, and a chunk.
 struct Class {
     broker: Broker,
     ada: FakeProxy,
@@ -129,7 +129,7 @@ impl Class {
         }
     }
 
-    /// Ada's cell prints a line, and she hears of nothing else.
+    /// Ada's cell prints a line, and she receives nothing else.
     async fn goes_on(&mut self, after: &str) {
         let Ids { job, fencing, .. } = self.ids;
         self.last += 1;
@@ -146,7 +146,7 @@ impl Class {
     }
 }
 
-/// In the order of the type, so that a message without a case does not compile.
+/// A `match` over the type, so that a message without a case does not compile.
 fn number_of(message: &FromProxy) -> usize {
     match message {
         FromProxy::Hello { .. } => 0,
@@ -162,7 +162,7 @@ fn number_of(message: &FromProxy) -> usize {
         FromProxy::DeferredWanted { .. } => 10,
         FromProxy::Applied { .. } => 11,
         FromProxy::GivenUp { .. } => 12,
-        // Names nothing: it is about the notebook that says it.
+        // This names nothing: it concerns the notebook that sends it.
         FromProxy::Goodbye {} => 13,
     }
 }
@@ -231,7 +231,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 let number = number_of(&message);
                 mallory.say(message).await;
                 match number {
-                    // The first hello counts.
+                    // Only the first hello counts.
                     0 => {}
                     13 => {
                         let notebook = mallory.notebook;
@@ -263,17 +263,17 @@ fn number_of_worker(message: &FromWorker) -> usize {
         FromWorker::Events { .. } => 1,
         FromWorker::Sessions { .. } => 2,
         FromWorker::Load { .. } => 3,
-        // Name nothing.
+        // These name nothing.
         FromWorker::Failing { .. } => 4,
         FromWorker::Recovered {} => 5,
-        // Of the worker that says them.
+        // These concern the worker that sends them.
         FromWorker::Environments { .. } => 6,
         FromWorker::Lock { .. } => 7,
         FromWorker::Drain {} => 8,
     }
 }
 
-/// All but the hello, which opens the connection.
+/// All messages except the hello, which opens the connection.
 fn worker_messages(ids: &Ids) -> Vec<FromWorker> {
     let Ids { job, fencing, .. } = *ids;
     let events = |job, fencing, first| FromWorker::Events {
@@ -350,12 +350,12 @@ async fn no_message_of_a_worker_reaches_the_job_of_another() {
     class.ends().await;
 }
 
-/// One for each byte, so that an answer in binary is compared, too.
+/// One letter for each byte, so that binary responses are compared, too.
 fn letters(bytes: &[u8]) -> String {
     bytes.iter().copied().map(char::from).collect()
 }
 
-/// Of a notebook with one variable, in this chunk.
+/// The state of a notebook with one variable, in this chunk.
 pub(crate) fn state_of(job: JobId, chunk: ChunkHash) -> SavedState {
     SavedState {
         about: AboutState {

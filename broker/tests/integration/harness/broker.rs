@@ -1,4 +1,4 @@
-//! A broker in this process, and one in a process of its own that can be killed.
+//! A broker in this process, and one in a separate process that can be killed.
 
 use super::within;
 use baton_broker::{Activity, Config, Database, Listen, ObjectOptions, PoolSettings, TlsFiles};
@@ -19,18 +19,18 @@ use tokio::{
     task::JoinHandle,
 };
 
-/// With this workers join the pool of [`Rules::pool`].
+/// Workers join the pool of [`Rules::pool`] with this token.
 pub(crate) const POOL_TOKEN: &str = "with-this-workers-join-kube";
-/// It reads numbers.
+/// The token of monitors.
 pub(crate) const MONITOR_TOKEN: &str = "this-reads-numbers";
 
-/// What a test wants otherwise than the defaults.
+/// The settings that a test may change.
 #[derive(Clone)]
 pub(crate) struct Rules {
     pub(crate) token: Option<&'static str>,
     pub(crate) tcp: bool,
     pub(crate) tls: Option<TlsFiles>,
-    /// What its clients accept besides.
+    /// Certificate authorities that its clients trust besides those of the system.
     pub(crate) ca_file: Option<PathBuf>,
     pub(crate) url_prefix: Option<&'static str>,
     pub(crate) requests_a_second: u32,
@@ -41,15 +41,15 @@ pub(crate) struct Rules {
     pub(crate) silent_proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
     pub(crate) person_limit_bytes: Option<u64>,
-    /// The text of the people file.
+    /// The contents of the people file.
     pub(crate) people: Option<String>,
-    /// The text of the courses file.
+    /// The contents of the courses file.
     pub(crate) courses: Option<String>,
     /// Settings of an external pool `kube`, which workers join with [`POOL_TOKEN`].
     pub(crate) pool: Option<&'static str>,
-    /// The address of a PostgreSQL.
+    /// The URL of a PostgreSQL.
     pub(crate) database: Option<String>,
-    /// The address of a bucket, and what else must be known of it.
+    /// The address of a bucket, with its endpoint and credentials.
     pub(crate) objects: Option<(String, ObjectOptions)>,
 }
 
@@ -96,7 +96,7 @@ impl Broker {
     }
 
     pub(crate) async fn start_in(folder: TempDir, rules: Rules) -> Self {
-        // For the tests' own requests.
+        // Needed by the tests' own requests.
         drop(rustls::crypto::ring::default_provider().install_default());
         let mut config = config_in(folder.path());
         config.tls = rules.tls;
@@ -166,7 +166,7 @@ impl Broker {
         }
     }
 
-    /// The same broker for somebody with this token.
+    /// The address of the broker with another token.
     pub(crate) fn dial_as(&self, token: &str) -> Dial {
         Dial {
             address: self.dial.address.clone(),
@@ -185,7 +185,7 @@ impl Broker {
         String::from_utf8(body.to_vec()).unwrap()
     }
 
-    /// As by SIGTERM.
+    /// Shuts down as on SIGTERM.
     pub(crate) async fn stop(mut self) -> TempDir {
         drop(self.shutdown.take());
         within("an end", self.task).await.unwrap().unwrap();
@@ -219,14 +219,14 @@ const FOLDER: &str = "BATON_TEST_BROKER_FOLDER";
 const NAME: &str = "BATON_TEST_BROKER_NAME";
 const DATABASE: &str = "BATON_TEST_BROKER_DATABASE";
 
-/// A broker that dies by SIGKILL: this test program, started again.
+/// A broker that can be killed with SIGKILL: this test program, started again.
 pub(crate) struct KilledBroker {
     pub(crate) dial: Dial,
     child: Child,
     start: Start,
 }
 
-/// Which broker. Several may share a folder and a PostgreSQL.
+/// How to start such a broker. Several may share a folder and a PostgreSQL.
 #[derive(Clone)]
 struct Start {
     folder: PathBuf,
@@ -235,7 +235,7 @@ struct Start {
 }
 
 impl KilledBroker {
-    /// On SQLite.
+    /// A broker on SQLite.
     pub(crate) async fn start(folder: &Path) -> Self {
         let folder = folder.to_owned();
         Self::start_as(Start {
@@ -246,7 +246,7 @@ impl KilledBroker {
         .await
     }
 
-    /// One of several.
+    /// One of several brokers on a PostgreSQL.
     pub(crate) async fn start_on(database: &str, folder: &Path, name: &'static str) -> Self {
         Self::start_as(Start {
             folder: folder.to_owned(),
@@ -280,7 +280,7 @@ impl KilledBroker {
         broker
     }
 
-    /// It answers, or another one does for it.
+    /// Waits until this broker, or another one for it, responds.
     pub(crate) async fn ready(&self) {
         answers(&self.dial).await;
     }
@@ -315,7 +315,7 @@ impl Drop for KilledBroker {
     }
 }
 
-/// The other side of [`KilledBroker`]. Does nothing in an ordinary run of the tests.
+/// The child process of [`KilledBroker`]. Does nothing in an ordinary run of the tests.
 pub(crate) fn serve_in_this_process() {
     let Some(folder) = std::env::var_os(FOLDER) else {
         return;

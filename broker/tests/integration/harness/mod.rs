@@ -1,4 +1,4 @@
-//! Verbs for the tests. Every wait has a deadline.
+//! Helpers for the tests. Every wait has a deadline.
 
 mod broker;
 mod peers;

@@ -1,4 +1,4 @@
-//! A proxy and a worker that say what a test tells them.
+//! A scripted proxy and a scripted worker.
 
 use super::{PATIENCE, within};
 use baton_protocol::{
@@ -14,9 +14,9 @@ use std::time::Duration;
 pub(crate) struct FakeProxy {
     connection: Connection<ToProxy, FromProxy>,
     pub(crate) notebook: NotebookId,
-    /// The jobs whose cancellation the broker has heard of.
+    /// The jobs whose cancellation the broker has confirmed.
     pub(crate) cancelling: Vec<JobId>,
-    /// The jobs of which it says that they are closed.
+    /// The jobs that the broker has reported as closed.
     pub(crate) closed: Vec<JobId>,
 }
 
@@ -48,7 +48,7 @@ impl FakeProxy {
         }
     }
 
-    /// A new connection, and what the broker answers to its hello.
+    /// Opens a connection, and returns the broker's response to the hello.
     pub(crate) async fn greet(
         dial: &Dial,
         notebook: NotebookId,
@@ -76,7 +76,7 @@ impl FakeProxy {
         self.connection.send(&message).await.unwrap();
     }
 
-    /// An error where the broker has closed the connection.
+    /// Fails if the broker has closed the connection.
     pub(crate) async fn try_say(&mut self, message: FromProxy) -> Result<(), LinkError> {
         within("a message", self.connection.send(&message)).await
     }
@@ -88,7 +88,7 @@ impl FakeProxy {
         job
     }
 
-    /// The group has the identifier of the job.
+    /// Submits a job in a group whose id is that of the job.
     pub(crate) async fn submit_alone_in_a_group(&mut self) -> JobId {
         let job = JobId::random();
         self.submit_in(job, GroupId(job.0)).await;
@@ -104,7 +104,8 @@ impl FakeProxy {
         self.say(FromProxy::Submit(submission)).await;
     }
 
-    /// The next message; that a cancellation has arrived or a job is closed may be said at any time and is only noted.
+    /// The next message, except confirmations of cancellations and closed jobs. These may arrive at
+    /// any time and are only recorded.
     pub(crate) async fn next(&mut self) -> ToProxy {
         loop {
             let message = within("a message to the proxy", self.connection.receive())
@@ -139,14 +140,14 @@ impl FakeProxy {
         }
     }
 
-    /// The next event, which comes alone.
+    /// The next event, which must be alone in its batch.
     pub(crate) async fn event(&mut self, of: JobId) -> JobEvent {
         let mut events = self.batch(of).await;
         assert_eq!(events.len(), 1, "{events:?}");
         events.remove(0).event
     }
 
-    /// All events after a number up to the last one; checks that the numbers have no gaps.
+    /// All events after a number up to the last one. Checks that the numbers have no gaps.
     pub(crate) async fn events_after(&mut self, of: JobId, after: u64) -> Vec<JobEvent> {
         let mut events = Vec::new();
         let mut last = after;
@@ -167,12 +168,12 @@ impl FakeProxy {
         assert!(matches!(event, JobEvent::Assigned { .. }), "{event:?}");
     }
 
-    /// Whatever it is.
+    /// Waits for any message.
     pub(crate) async fn expect_news(&mut self) {
         self.next().await;
     }
 
-    /// Nothing more comes before the answer to a question that is asked now.
+    /// Checks that no other message arrives before the response to a new request.
     pub(crate) async fn expect_silence(&mut self) {
         let job = JobId::random();
         self.say(FromProxy::Resume { job, after: 0 }).await;
@@ -187,7 +188,7 @@ impl FakeProxy {
         assert!(matches!(end, Ok(None) | Err(_)), "{end:?}");
     }
 
-    /// What was said before the end may be anything.
+    /// Other messages may arrive before the end.
     pub(crate) async fn expect_closed_after_news(&mut self) {
         while let Ok(Some(_)) = within("an end", self.connection.receive()).await {}
     }
@@ -221,7 +222,7 @@ impl FakeWorker {
         Self::knowing(dial, id, slots, sessions, held, &[]).await
     }
 
-    /// One that was told that events of its assignments are stored.
+    /// A worker that knows which events of its assignments are stored.
     pub(crate) async fn knowing(
         dial: &Dial,
         id: WorkerId,
@@ -287,7 +288,7 @@ impl FakeWorker {
         Self::enter(dial, id, hello).await
     }
 
-    /// Sessions do not start there.
+    /// A worker on which sessions do not start.
     pub(crate) async fn failing(dial: &Dial, why: &str) -> Self {
         let id = WorkerId::random();
         let hello = FromWorker::Hello {
@@ -338,7 +339,7 @@ impl FakeWorker {
         }
     }
 
-    /// Sends events and waits until they are stored. A cell takes as long as its end says.
+    /// Sends events and waits until they are stored. Waits for the run time that the end claims.
     pub(crate) async fn report(
         &mut self,
         job: JobId,
@@ -362,7 +363,7 @@ impl FakeWorker {
         self.claim(job, fencing, last, end).await;
     }
 
-    /// The same, whatever the events say.
+    /// Does the same without waiting for the claimed run time.
     pub(crate) async fn claim(
         &mut self,
         job: JobId,

@@ -1,4 +1,4 @@
-//! What the API says about a world, counted for comparison with the pages.
+//! What the API reports about a situation, counted for comparison with the pages.
 
 use crate::{
     api::{every, get},
@@ -6,7 +6,7 @@ use crate::{
 };
 use baton_protocol::api::{Job, JobState, Page, WaitingRule, Worker, WorkerState};
 
-/// What the API returns, counted here and not by the code of the pages.
+/// The API's data, counted here and not by the code of the pages.
 pub(super) struct Counted {
     pub(super) jobs: Vec<Job>,
     pub(super) workers: Vec<Worker>,

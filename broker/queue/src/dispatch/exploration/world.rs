@@ -1,4 +1,4 @@
-//! The model: one job, everybody who has to do with it, and what may happen next.
+//! The model: one job, every process that takes part in it, and what may happen next.
 
 mod peers;
 mod steps;
@@ -39,7 +39,7 @@ const PROXY: u8 = 0;
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Rules {
     pub(super) waits_for_its_start: bool,
-    /// Workers have tokens of their own, so the next life of one is the same worker.
+    /// Workers have their own tokens, so after a restart a process is still the same worker.
     pub(super) named_by_token: bool,
 }
 
@@ -52,39 +52,39 @@ impl Default for Rules {
     }
 }
 
-/// How often what may go wrong.
+/// How often each kind of fault may occur.
 #[derive(Debug, Clone, Copy, Default, Hash)]
 pub(super) struct Faults {
-    /// Of a worker's line.
+    /// Of a worker's connection.
     pub(super) breaks: u8,
-    /// Of the proxy's line. Where none is to break, what is on it arrives at once.
+    /// Of the proxy's connection. If this is 0, its messages arrive at once.
     pub(super) proxy_breaks: u8,
     pub(super) deaths: u8,
     pub(super) restarts: u8,
     pub(super) cancels: u8,
-    /// Restarts on a database as it was at some earlier moment.
+    /// Restarts with the database of an earlier moment.
     pub(super) losses: u8,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
     Connect(Peer),
-    /// The oldest message of this line arrives.
+    /// The oldest message on this connection arrives.
     ArriveAtBroker(usize),
     ArriveAtPeer(usize),
     BreakAtBroker(usize),
     BreakAtPeer(usize),
     Cancel,
-    /// The state is there: the worker asks to start.
+    /// The worker has the state and asks to start.
     Ask(u8),
     Begin(u8),
     End(u8),
     Die(u8),
     Restart,
-    /// What is stored now is what a later loss leaves.
+    /// A later loss restores the database of this moment.
     Remember,
     RestartBehind,
-    /// Until somebody's grace is over.
+    /// Until the next grace is over.
     Wait,
 }
 
@@ -94,7 +94,7 @@ pub(super) enum Peer {
     Proxy,
 }
 
-/// One connection. What is on its way may arrive as long as the end that it goes to is open.
+/// One connection. Messages in flight can arrive while the receiving end is open.
 #[derive(Clone)]
 struct Line {
     id: ConnectionId,
@@ -107,7 +107,7 @@ struct Line {
 
 #[derive(Clone, Hash)]
 enum Up {
-    /// Built when it is sent.
+    /// The hello is built from this when it is sent.
     WorkerHello(Option<Known>),
     ProxyHello,
     Events {
@@ -121,7 +121,7 @@ enum Up {
     Applied,
 }
 
-/// What a worker says of its assignment in a hello.
+/// What a worker reports about its assignment in a hello.
 #[derive(Clone, Copy, Hash)]
 struct Known {
     fencing: FencingNumber,
@@ -142,7 +142,7 @@ enum Down {
     Acknowledge(FencingNumber, u64),
     Revoke(FencingNumber),
     CancelJob,
-    /// Number, and whether it is the last one.
+    /// The number of each event, and whether it is the last one.
     Events(Vec<(u64, bool)>),
     Closed,
     UnknownJob,
@@ -150,7 +150,7 @@ enum Down {
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// Another one after each death.
+    /// Increased by each death.
     life: u8,
     welcomed: bool,
     held: Option<Assignment>,
@@ -169,13 +169,13 @@ struct Proxy {
     welcomed: bool,
     submitted: bool,
     seen: u64,
-    /// It knows how its job ended.
+    /// It has received the end of its job.
     over: bool,
-    /// And knows that the broker knows.
+    /// It has also received the broker's confirmation.
     closed: bool,
 }
 
-/// What a crash leaves.
+/// What survives a crash.
 #[derive(Clone, Default)]
 struct Disk {
     stored: Stored,
@@ -200,7 +200,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// All are connected, and the job has just been submitted.
+    /// All peers are connected, and the job has just been submitted.
     pub(super) fn new(rules: Rules, faults: Faults) -> Self {
         let disk = Disk::default();
         let mut world = Self {
@@ -232,13 +232,13 @@ impl World {
         world
     }
 
-    /// The student knows how the job ended, and nothing of it is left anywhere.
+    /// The student knows how the job ended, and nothing of it is left on any worker or the broker.
     pub(super) fn is_over(&self) -> bool {
         let free = self.workers.iter().all(|worker| worker.held.is_none());
         self.proxy.closed && free && self.dispatch.jobs.is_empty()
     }
 
-    // ---- what may happen
+    // ---- steps
 
     pub(super) fn take(&mut self, step: Step) {
         match step {
@@ -309,7 +309,7 @@ impl World {
         }
     }
 
-    /// All that is on its way to the proxy and from it arrives.
+    /// Delivers all messages to and from the proxy.
     fn hurry(&mut self) {
         let is_due = |line: &Line| {
             line.peer == Peer::Proxy
@@ -325,7 +325,7 @@ impl World {
         }
     }
 
-    // ---- lines
+    // ---- connections
 
     fn line_of(&self, peer: Peer) -> Option<usize> {
         let mut lines = self.lines.iter();
@@ -549,8 +549,6 @@ impl World {
             line.to_peer.push_back(message);
         }
     }
-
-    // ---- workers and the proxy
 }
 
 impl Disk {
@@ -564,7 +562,7 @@ impl Disk {
     }
 }
 
-/// So long after the beginning.
+/// This many seconds after the beginning.
 fn at(seconds: u64) -> Now {
     static BEGINNING: OnceLock<Instant> = OnceLock::new();
     Now {

@@ -1,10 +1,10 @@
-//! Hundreds wait, and no decision takes longer for it.
+//! No decision takes longer because hundreds of jobs wait.
 
 use super::*;
 use baton_scheduling::queue::Run;
 
 const CELLS: u128 = 300;
-/// Of the worker here.
+/// The slots of the worker in this test.
 const SLOTS: usize = 2;
 
 impl World {
@@ -52,7 +52,7 @@ impl World {
 fn an_estimate_for_hundreds_is_made_in_steps_between_decisions() {
     let mut world = World::with_a_long_queue();
     assert_eq!((world.running(), world.with_estimate()), (SLOTS, 0));
-    // A cell ends before the estimate is finished, and the next one does not wait for it.
+    // A cell ends before the estimate is finished; the next one starts without waiting for it.
     world.take(Step::Work(0, 1));
     world.take(Step::Work(0, 4));
     assert_eq!((world.running(), world.with_estimate()), (SLOTS, 0));

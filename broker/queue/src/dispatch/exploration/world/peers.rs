@@ -1,4 +1,4 @@
-//! The workers' and the proxy's side of the model: what they make of what arrives, and what they say.
+//! The workers and the proxy of the model: how they handle messages, and what they send.
 
 use super::*;
 
@@ -75,7 +75,7 @@ impl World {
         }
     }
 
-    /// As the proxy's keeper does.
+    /// The same logic as in the proxy's link.
     pub(super) fn tell_proxy(&mut self, message: Down) {
         match message {
             Down::Welcome => {
@@ -111,8 +111,6 @@ impl World {
         self.proxy.over = true;
         self.say(Peer::Proxy, Up::Applied);
     }
-
-    // ---- what a state is
 }
 
 pub(super) fn down_to_worker(message: &ToWorker) -> Option<Down> {

@@ -1,4 +1,4 @@
-//! What may happen next in a world, and by what it is known again.
+//! The possible next steps in a world, and the fingerprint of its state.
 
 use super::*;
 
@@ -73,7 +73,7 @@ impl World {
         steps
     }
 
-    /// The same for two worlds in which the same may happen. Connections and times count relative to each other.
+    /// Equal for two worlds with the same possible futures. Connections and times are relative.
     pub(in crate::dispatch::exploration) fn fingerprint(&self) -> u64 {
         let mut hasher = DefaultHasher::new();
         let state = &mut hasher;
