@@ -47,7 +47,7 @@ impl LifeEnd {
         self.cells_end_at
     }
 
-    /// How long running cells may go on after that.
+    /// How long running cells may continue after that.
     pub(crate) fn grace(&self) -> Duration {
         self.step
     }

@@ -1,8 +1,8 @@
 //! How a worker leaves: its cells end, their results are sent, then its sessions end.
 //!
 //! ```text
-//! taking ──asked──> finishing ──all cells over──> handing over ──everything stored──> gone
-//!                       └──asked again, or late──> ending ────────────────┘
+//! accepting ──asked──> finishing ──all cells ended──> handing over ──everything stored──> gone
+//!                          └──asked again, or late──> ending ────────────────┘
 //! ```
 
 use std::time::Duration;

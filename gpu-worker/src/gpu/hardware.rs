@@ -38,7 +38,7 @@ impl Hardware {
                 slice: None,
             });
         }
-        // An older driver may not say where a slice is; the slice can be used all the same.
+        // An older driver may not report where a slice is; the slice can be used nevertheless.
         let found = parts(device, library);
         if let Err(error) = &found {
             tracing::debug!("Unknown to which GPU {name} belongs: {error}");

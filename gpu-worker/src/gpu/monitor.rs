@@ -39,7 +39,7 @@ pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order.
     pub hardware: Vec<Hardware>,
-    /// In the same order; unknown where the driver does not report it.
+    /// In the same order; unknown if the driver does not report it.
     pub capabilities: Vec<Option<ComputeCapability>>,
     /// The driver's version.
     pub driver: Option<String>,

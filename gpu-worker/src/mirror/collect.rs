@@ -20,7 +20,7 @@ pub(crate) struct Collected {
     pub(crate) changes: Option<Payload>,
     /// Chunks of that list, and of the files that it names.
     pub(crate) chunks: Vec<ChunkHash>,
-    /// For the student.
+    /// Notes for the student.
     pub(crate) notes: Vec<String>,
 }
 

@@ -11,9 +11,9 @@ use std::{
 /// Where a pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On the GPU, from where it can move.
+    /// On the GPU; it can move.
     Movable,
-    /// On the GPU, where it stays.
+    /// On the GPU; it cannot move.
     Fixed,
     /// Not on the GPU.
     Host,
