@@ -1,5 +1,5 @@
-//! Compiles the library that sessions load before all others. It becomes a part of this crate, because one program is
-//! all that is installed; and it depends on nothing, because it lives in processes that are none of ours.
+//! Compiles the library that sessions load before all others. It is embedded in this crate, because only one
+//! program is installed. It depends on nothing, because it runs in processes that are not Baton's.
 
 use std::{env, path::PathBuf, process::Command};
 

@@ -1,10 +1,11 @@
-//! The worker's desk: one loop that hears the broker, the jobs and the clock, and decides who is told what.
+//! The worker's main loop: one task that receives messages from the broker, reports from jobs and timer events, and
+//! decides what to send to whom.
 //!
-//! In: messages of the broker, reports of jobs and notebooks. Out: messages to the broker, orders to notebooks.
-//! A broken connection changes nothing for the jobs: their events wait in the outboxes until the next one.
+//! In: messages from the broker, reports from jobs and notebooks. Out: messages to the broker, orders to notebooks.
+//! A broken connection does not affect the jobs: their events wait in the outboxes until the next connection.
 //!
-//! **Invariant:** an event leaves its outbox only when the broker says that it is stored, and a job is permitted to
-//! start only when its `Started` has left.
+//! **Invariant:** an event is removed from its outbox only when the broker confirms that it is stored, and a job
+//! may start only when its `Started` is stored.
 
 mod jobs;
 mod leave;
@@ -38,14 +39,15 @@ use crate::report::Report;
 use crate::status::Status;
 use crate::stop::Stop;
 
-/// Between two trials of sessions that do not start, at first and at most.
+/// While sessions fail to start, the pause between two trials grows from this to [`LONGEST_TRIAL_PAUSE`].
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_TRIAL_PAUSE: Duration = Duration::from_secs(60);
 const LOAD_INTERVAL: Duration = Duration::from_secs(5);
-/// How long cells may go on that have no GPU any more.
+/// How long cells may continue after their GPU is lost.
 const LOST_GPU_GRACE: Duration = Duration::from_secs(10);
 
-/// A broker finds out within 45 s that a worker has fallen silent, and then gives it a grace.
+/// How long the broker may still list this worker's previous process as connected: it detects a silent worker
+/// within 45 s, and then allows it a grace period.
 const PREDECESSOR: Duration = Duration::from_secs(60);
 
 pub(crate) struct Agent {
@@ -59,17 +61,17 @@ pub(crate) struct Agent {
     tasks: JoinSet<()>,
     /// How many notebook tasks were ever started.
     task_count: u64,
-    /// Nothing new is taken.
+    /// Whether the worker is leaving. If so, it accepts no new jobs.
     leave: Leave,
-    /// When the last cell was over, or the worker began.
+    /// When the last cell ended, or when the worker started.
     last_used: Instant,
-    /// It does not leave before because nobody uses it.
+    /// Until then, the worker does not exit for being idle.
     stays_until: Option<Instant>,
-    /// Sessions do not start here: why.
+    /// Why sessions do not start here; `None` if they do.
     failing: Option<String>,
-    /// Runs until a session starts.
+    /// Completes when a session starts.
     trial: Option<BoxFuture<'static, ()>>,
-    /// Since when the broker has said that another process is this worker.
+    /// Since when the broker has refused this worker because another process is connected as it.
     refused_since: Option<Instant>,
     reports: mpsc::UnboundedSender<Report>,
 }
@@ -78,12 +80,12 @@ enum Event {
     Broker(Result<LineEvent, LinkError>),
     Report(Report),
     LoadDue,
-    /// A session waits for a GPU that others have.
+    /// A session waits for a GPU that other sessions hold.
     GpuWanted,
-    /// No session can compute any more: why.
+    /// No session can compute any more. Contains the reason.
     GpuLost(String),
     CullDue,
-    /// What is offered besides the worker's own Python.
+    /// The environments besides the worker's own Python have changed.
     EnvironmentsChanged,
     /// Sessions start here again.
     Recovered,
@@ -268,11 +270,11 @@ impl Agent {
             } if !self.leave.has_begun() => {
                 self.assign(fencing, account, environment, submission);
             }
-            // It crossed the word that this worker takes nothing more, on which the broker gives it to another one.
+            // The broker sent this before it received `Drain`. On `Drain` it assigns the job to another worker.
             ToWorker::Assign { .. } => {}
             ToWorker::State { job, state } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    // A second answer to one question is of no use.
+                    // The channel has room for one answer; a second answer to the same question is dropped.
                     let _ = assignment.states.try_send(state);
                 }
             }
@@ -296,7 +298,7 @@ impl Agent {
                 answer,
             } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    // A job that is over asks nothing.
+                    // If this fails, the job has ended and needs no answer.
                     let _ = assignment.files.send((question, answer));
                 }
             }
@@ -342,14 +344,14 @@ impl Agent {
                 }
             }
             ToWorker::EndSession { notebook } => {
-                // Its task ends when the jobs that it has are over.
+                // The notebook's task ends when its current jobs have ended.
                 self.notebooks.remove(&notebook);
             }
         }
         Ok(())
     }
 
-    /// The broker may not know yet that the process is gone that was this worker before.
+    /// Whether the broker may not have noticed yet that this worker's previous process has ended.
     fn may_be_its_predecessor(&mut self) -> bool {
         let since = self.refused_since.get_or_insert_with(Instant::now);
         since.elapsed() < PREDECESSOR
@@ -372,7 +374,8 @@ impl Agent {
                         self.failing = Some(error.value.clone());
                         self.try_sessions(TRIAL_PAUSE);
                     }
-                    // Its session died, or the worker could not serve it: is it the worker?
+                    // The session died or the worker failed to serve it. A trial shows whether the worker is at
+                    // fault.
                     (
                         JobEvent::Finished {
                             outcome: Outcome::WorkerLost,
@@ -468,7 +471,7 @@ impl Agent {
 async fn asked(stop: &mut watch::Receiver<Stop>) -> Stop {
     match stop.changed().await {
         Ok(()) => *stop.borrow_and_update(),
-        // Nobody can ask any more.
+        // The sender is gone, so no request can follow.
         Err(_) => std::future::pending().await,
     }
 }
@@ -487,8 +490,8 @@ async fn passed(trial: &mut Option<BoxFuture<'static, ()>>) {
     }
 }
 
-/// Whether sessions start here and run a cell, before a cell can come that would fail: `Some(None)`, or why they do not;
-/// `None` when the worker was asked to stop meanwhile.
+/// Tries whether sessions start here and run a cell, before a job arrives that would fail.
+/// Returns `Some(None)` if they do, `Some(reason)` if not, and `None` if the worker was asked to stop meanwhile.
 pub(crate) async fn first_trial(
     context: &Arc<Context>,
     stop: &mut watch::Receiver<Stop>,
@@ -513,7 +516,7 @@ async fn until_a_session_starts(
         tokio::time::sleep(pause).await;
         match why_no_session_starts(&context).await {
             None => return,
-            // Without a receiver the agent is at its end.
+            // If the receiver is gone, the agent is ending.
             Some(why) => drop(reports.send(Report::TrialFailed(why))),
         }
         pause = (2 * pause).clamp(TRIAL_PAUSE, LONGEST_TRIAL_PAUSE);
@@ -527,7 +530,7 @@ async fn why_no_session_starts(context: &Context) -> Option<String> {
     Some(why)
 }
 
-/// In milliseconds since 1970, as this machine's clock has it.
+/// `at_ms` is in milliseconds since 1970, by this machine's clock.
 fn at_time(at_ms: i64) -> Option<Instant> {
     let at = UNIX_EPOCH + Duration::from_millis(u64::try_from(at_ms).ok()?);
     let left = at.duration_since(SystemTime::now()).unwrap_or_default();

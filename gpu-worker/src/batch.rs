@@ -1,11 +1,11 @@
-//! When outputs leave, and what is joined before.
+//! When outputs are sent, and which are joined before.
 //!
-//! In: what a session publishes, in order. Out: batches of outputs, the first at once, then one every
-//! [`INTERVAL`] or [`BATCH_BYTES`]. Texts of the same stream that follow each other become one text, so a progress
-//! bar's `\r` stays where it was; nothing else changes its place.
+//! In: what a session publishes, in order. Out: batches of outputs, the first at once, then one every [`INTERVAL`]
+//! or [`BATCH_BYTES`]. Consecutive texts of the same stream become one text, so a progress bar's `\r` stays where
+//! it was. Nothing else changes its place.
 //!
-//! Where nobody takes the batches, displays and streams beyond [`PENDING_BYTES`] are left out and counted, and the
-//! student reads how many; other messages are left out only where one alone is larger than that.
+//! While no batches are taken, displays and streams beyond [`PENDING_BYTES`] are left out and counted, and the
+//! student reads how many. Other messages are left out only if a single one is larger than that.
 //!
 //! **Invariant:** no I/O; the clock comes from the caller.
 
@@ -21,10 +21,10 @@ const INTERVAL: Duration = Duration::from_millis(60);
 const BATCH_BYTES: usize = 64 << 10;
 /// A joined text does not grow beyond this.
 const TEXT_BYTES: usize = 1 << 20;
-/// Also what fits into one message to the broker.
+/// Also the most that fits into one message to the broker.
 const PENDING_BYTES: usize = 32 << 20;
 
-/// What is left out first where outputs cannot be sent.
+/// What is left out first while outputs cannot be sent.
 const DISPENSABLE: [&str; 3] = ["stream", "display_data", "update_display_data"];
 
 #[derive(Default)]
@@ -89,7 +89,7 @@ impl Batcher {
         }
     }
 
-    /// Everything that waits.
+    /// Takes everything that is pending.
     pub(crate) fn take(&mut self, now: Instant) -> Vec<Output> {
         self.last_batch = Some(now);
         self.pending_bytes = 0;
@@ -101,7 +101,7 @@ impl Batcher {
     }
 }
 
-/// Only what can be joined without loss.
+/// The stream message, if it can be joined with others without loss.
 fn as_stream(output: &Output) -> Option<Stream> {
     let plain = output.kind == "stream" && output.buffers.is_empty() && output.metadata == "{}";
     if !plain {

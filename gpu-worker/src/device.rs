@@ -1,6 +1,6 @@
 //! What this machine offers.
 //!
-//! In: `/proc`, and what the GPUs' driver says. Out: the devices as people read them.
+//! In: `/proc`, and what the GPUs' driver reports. Out: the devices as people read them.
 
 use std::fs;
 
@@ -29,7 +29,7 @@ pub(crate) fn detect(reading: &Reading) -> Vec<Device> {
     gpus.map(device).collect()
 }
 
-/// Processors other than x86 have no `model name`; then the architecture says at least something true.
+/// Processors other than x86 have no `model name`; their architecture is shown instead.
 fn processor_model(cpu_info: &str) -> String {
     let model = cpu_info.lines().find_map(|line| {
         let (field, value) = line.split_once(':')?;

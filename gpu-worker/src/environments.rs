@@ -1,9 +1,10 @@
 //! The environments that this worker offers besides its own Python.
 //!
-//! In: the administrator's settings. Out: for each environment its state, and once it is ready its Python. One task for
-//! each builds it, where it has a lock, and lets a session run a cell in it; after a failure it tries again.
+//! In: the administrator's settings. Out: the state of each environment, and its Python once it is ready. A task
+//! for each environment builds it, if it has a lock, and lets a session run a cell in it. After a failure it tries
+//! again.
 //!
-//! **Invariant:** an environment that fails is no failure of the worker.
+//! **Invariant:** the worker does not fail because an environment does.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +12,7 @@ use std::path::PathBuf;
 use baton_protocol::{Environment, EnvironmentState, Lock};
 use tokio::sync::{Notify, watch};
 
-/// One that the administrator names.
+/// An environment that the administrator names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct EnvironmentConfig {
     pub name: String,
@@ -20,31 +21,31 @@ pub struct EnvironmentConfig {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum EnvironmentSource {
-    /// An interpreter that is there.
+    /// An installed interpreter.
     Python(PathBuf),
     /// A `uv.lock`, or a requirements file with hashes.
     Lock(PathBuf),
-    /// A root file system in a folder, and the path of its Python inside, if that is at an unusual place.
+    /// A root file system in a folder, and the path of its Python inside, if that is in an unusual place.
     Image {
         root: PathBuf,
         python: Option<PathBuf>,
     },
 }
 
-/// All that the worker knows of one environment.
+/// All that the worker knows about one environment.
 #[derive(Debug, Clone)]
 pub(crate) struct Known {
     pub(crate) state: EnvironmentState,
     pub(crate) python_version: Option<String>,
-    /// With its hash.
+    /// The hash of its lock, and the lock.
     pub(crate) lock: Option<(String, Lock)>,
-    /// While it is ready.
+    /// Set once it has been ready.
     pub(crate) python: Option<PathBuf>,
 }
 
 pub(crate) struct Environments {
     known: watch::Sender<BTreeMap<String, Known>>,
-    /// For each, that it is to be tried again.
+    /// For each environment, tells its task to try it again.
     doubts: BTreeMap<String, Notify>,
 }
 
@@ -64,7 +65,7 @@ impl Environments {
         }
     }
 
-    /// As the broker is told.
+    /// The environments as the broker receives them.
     pub(crate) fn offered(&self) -> Vec<Environment> {
         let known = self.known.borrow();
         let offered = known.iter().map(|(name, known)| Environment {
@@ -76,12 +77,12 @@ impl Environments {
         offered.collect()
     }
 
-    /// Changes with what is offered.
+    /// Changes when the offered environments change.
     pub(crate) fn changes(&self) -> watch::Receiver<impl Sized + use<>> {
         self.known.subscribe()
     }
 
-    /// The Python of one that is ready; otherwise why it is not.
+    /// The Python of a ready environment, or why it is not ready.
     pub(crate) fn python(&self, name: &str) -> Result<PathBuf, String> {
         let known = self.known.borrow();
         let Some(known) = known.get(name) else {
@@ -100,7 +101,7 @@ impl Environments {
         Some(lock.clone())
     }
 
-    /// A session of it did not start: it takes no cells before it has passed a trial again.
+    /// A session in it did not start, so it accepts no cells until it passes another trial.
     pub(crate) fn doubt(&self, name: &str) {
         if let Some(doubt) = self.doubts.get(name) {
             self.change(name, |known| known.state = EnvironmentState::Preparing {});

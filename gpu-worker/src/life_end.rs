@@ -1,7 +1,7 @@
-//! A worker whose time on its machine is limited: when it takes nothing new, and when its cells must have ended.
+//! A worker whose time on its machine is limited: when it stops accepting jobs, and when its cells must have ended.
 //!
 //! ```text
-//! takes cells ── drains ──> cells may end ── cells are ended ──> results go home ──> leaves
+//! accepts cells ── drains ──> cells may end ── cells are ended ──> results are sent ──> leaves
 //! ```
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -38,7 +38,7 @@ impl LifeEnd {
         })
     }
 
-    /// From then on the worker takes nothing new.
+    /// From then on the worker accepts nothing new.
     pub(crate) fn drains_at(&self) -> Instant {
         self.drains_at
     }
@@ -47,7 +47,7 @@ impl LifeEnd {
         self.cells_end_at
     }
 
-    /// How long running cells may go on after that.
+    /// How long running cells may continue after that.
     pub(crate) fn grace(&self) -> Duration {
         self.step
     }

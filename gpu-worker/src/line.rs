@@ -1,7 +1,8 @@
-//! The line to the broker: one connection after the other.
+//! The connection to the broker, which is opened again when it breaks.
 //!
-//! In: what the worker says. Out: what the broker says, once it has welcomed the worker. A connection that breaks is
-//! replaced after a pause; who sends meanwhile is not heard, and learns of the new connection by its `Welcome`.
+//! In: what the worker sends. Out: what the broker sends, once it has welcomed the worker. A broken connection is
+//! replaced after a pause. Messages sent meanwhile are dropped; the caller learns of the new connection by its
+//! `Welcome`.
 
 use std::time::Duration;
 
@@ -12,14 +13,14 @@ use tokio::time::{Instant, sleep_until};
 
 const PATH: &str = "/v1/worker";
 
-/// A connection that lived so long was a good one: the next pause is a short one.
+/// A connection that lived for this long was a good one: the next pause is short.
 const GOOD: Duration = Duration::from_secs(10);
 
 pub(crate) struct Line {
     dial: Dial,
     state: State,
     backoff: Backoff,
-    /// Whether a failure was told since the last success.
+    /// Whether a failure has been logged since the last success.
     logged: bool,
 }
 
@@ -38,7 +39,7 @@ enum State {
 type BrokerConnection = Connection<ToWorker, FromWorker>;
 
 pub(crate) enum LineEvent {
-    /// There is a connection, on which nothing was said yet: the worker says hello.
+    /// There is a new connection, and the worker must send its hello first.
     Opened,
     Message(Box<ToWorker>),
 }
@@ -55,13 +56,13 @@ impl Line {
         }
     }
 
-    /// Whether the broker listens now.
+    /// Whether the broker has welcomed the worker on this connection.
     pub(crate) fn is_open(&self) -> bool {
         matches!(self.state, State::Open { welcomed: true, .. })
     }
 
-    /// The broker's next message, over however many connections it takes. Fails only where trying again is of no
-    /// use. Cancel safe.
+    /// Receives the broker's next message, across any number of connections. Fails only if trying again is useless.
+    /// Cancel safe.
     pub(crate) async fn receive(&mut self) -> Result<LineEvent, LinkError> {
         loop {
             match &mut self.state {
@@ -98,7 +99,8 @@ impl Line {
         self.send_now(hello).await;
     }
 
-    /// Says something if the broker listens. What must arrive is repeated by the caller after the next `Welcome`.
+    /// Sends a message if the broker has welcomed the worker. The caller repeats what must arrive after the next
+    /// `Welcome`.
     pub(crate) async fn send(&mut self, message: &FromWorker) {
         if self.is_open() {
             self.send_now(message).await;

@@ -1,8 +1,8 @@
-//! What a student is message when a cell did not end by itself.
+//! What a student reads when a cell did not end by itself.
 //!
 //! In: facts. Out: an error in plain words: what happened, whether the variables are safe, what to do next.
 //!
-//! **Invariant:** no I/O. No code, no values; the lines that a session wrote itself are the exception.
+//! **Invariant:** no I/O. No code and no values, except in the lines that a session wrote itself.
 
 mod files;
 mod gpu;
@@ -35,7 +35,7 @@ fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
     }
 }
 
-/// The session ended before everything that its last cell made had left it.
+/// The session ended before all results of its last cell had left it.
 pub(crate) fn deferred_lost() -> RemoteError {
     deferred_error("The Python process on the GPU machine ended before all results had arrived")
 }
@@ -56,7 +56,7 @@ pub(crate) fn not_salvaged() -> RemoteError {
     )
 }
 
-/// The notebook says what that means for its variables.
+/// The notebook adds what that means for its variables.
 fn deferred_error(what_happened: &str) -> RemoteError {
     RemoteError {
         name: "SessionDied".to_owned(),
@@ -66,7 +66,7 @@ fn deferred_error(what_happened: &str) -> RemoteError {
     }
 }
 
-/// The session ended while the cell ran. `memory_bytes` is what it held when it was last looked at.
+/// The session ended while the cell ran. `memory_bytes` is its memory at the last measurement.
 pub(crate) fn session_died(
     status: Option<ExitStatus>,
     last_lines: &[String],
@@ -148,7 +148,7 @@ pub(crate) fn session_failed(what_happened: &str) -> RemoteError {
     error("SessionFailed", what_happened, "run the cell again")
 }
 
-/// State could not be moved between broker and session.
+/// State could not be transferred between broker and session.
 pub(crate) fn state_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
     error(
         "StateLost",
@@ -171,7 +171,7 @@ pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
     )
 }
 
-/// Below the cell, where its own warnings are.
+/// Shown below the cell, as the cell's own warnings are.
 pub(crate) fn warning(line: &str) -> Output {
     let content = serde_json::json!({ "name": "stderr", "text": format!("warning: {line}\n") });
     Output {
@@ -187,7 +187,7 @@ pub(crate) fn not_started((what_happened, hint): (String, String)) -> RemoteErro
     error("SessionFailed", &what_happened, &hint)
 }
 
-/// The versions of both ends, and the program of the session.
+/// Takes the versions of both ends, and the session's interpreter.
 pub(crate) fn python_differs(
     (notebook, worker, python): (&str, &str, &str),
     environment: Option<&str>,
@@ -208,7 +208,7 @@ pub(crate) fn python_differs(
     error("PythonDiffers", &what, &hint)
 }
 
-/// Its session was of another Python.
+/// The notebook's session uses another Python.
 pub(crate) fn another_environment(environment: Option<&str>) -> String {
     let now = match environment {
         Some(name) => format!("the environment {name} of your course has changed"),

@@ -1,8 +1,8 @@
-//! One notebook on this worker: its jobs one after the other, its session in between, and what it still lacks of
-//! what its cells made.
+//! One notebook on this worker: runs its jobs one after the other, keeps its session in between, and sends the
+//! deferred state that the notebook still lacks.
 //!
 //! In: orders. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
-//! channel; then the session ends too.
+//! channel; then the session ends, too.
 
 use std::sync::Arc;
 
@@ -26,7 +26,7 @@ pub(crate) struct Reporter {
 
 impl Reporter {
     fn say(&self, job_over: bool, session: Option<&Session>, deferred: &Deferred) {
-        // Without an agent nobody wants to know.
+        // If this fails, the agent has ended and needs no report.
         let _ = self.reports.send(Report::Notebook {
             notebook: self.notebook,
             task: self.task,
@@ -55,7 +55,7 @@ pub(crate) async fn serve_notebook(
                 };
                 let span = tracing::error_span!("job", job.id = %order.events.job);
                 deferred.pause();
-                // What the cell before left is in the notebook.
+                // The notebook has what the previous cell left, so nothing needs to be salvaged.
                 salvage = None;
                 let job = run_job(&context, session.take(), &mut deferred, &mut salvage, order);
                 session = job.instrument(span).await;
@@ -96,7 +96,7 @@ pub(crate) async fn serve_notebook(
     }
 }
 
-/// Others need its part of the GPU.
+/// Moves the session off the GPU, or else ends it: other sessions need its part.
 async fn vacate(mut session: Option<Session>, notebook: NotebookId) -> Option<Session> {
     let stays = match &mut session {
         Some(session) => session.sleep().await,

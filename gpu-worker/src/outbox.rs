@@ -1,7 +1,8 @@
 //! The events of one assignment on their way to the broker.
 //!
-//! In: what happens to the job, in order. Out: numbered batches to send. An event stays here until the broker says
-//! that it is stored; after a reconnect everything that is still here goes out again under the same numbers.
+//! In: what happens to the job, in order. Out: numbered batches to send. An event stays here until the broker
+//! confirms that it is stored; after a reconnect all events that are still here are sent again under the same
+//! numbers.
 //! A stored `Started` is the permission to run the cell.
 //!
 //! **Invariant:** no I/O and no clock.
@@ -15,21 +16,21 @@ const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Outbox {
-    /// Not acknowledged yet.
+    /// Events that are not acknowledged yet.
     events: VecDeque<JobEvent>,
     /// The number of the last event that was acknowledged.
     acknowledged: u64,
-    /// How many of `events` were sent over the present connection.
+    /// How many of `events` were sent over the current connection.
     sent: usize,
-    /// The number of `Started`, once it is in.
+    /// The number of `Started`, once it has been pushed.
     start: Option<u64>,
-    /// The cell's end is in.
+    /// The cell's end has been pushed.
     ended: bool,
-    /// The last event is in.
+    /// The last event has been pushed.
     complete: bool,
-    /// What the job left in its session is in, and may be wanted again.
+    /// Deferred state has been pushed, and the notebook may ask for it again.
     deferred_sent: bool,
-    /// The end is in, and the session is asked for more only if the notebook kernel ends.
+    /// The end has been pushed, and the session is asked for more only if the notebook kernel ends.
     salvageable: bool,
 }
 
@@ -53,7 +54,7 @@ impl Outbox {
         }
     }
 
-    /// What is to be sent next: the number of the first event, and the events.
+    /// The next events to send, and the number of the first one.
     pub(crate) fn next_batch(&mut self) -> Option<(u64, Vec<JobEvent>)> {
         let mut bytes = 0;
         let batch: Vec<JobEvent> = self
@@ -72,7 +73,7 @@ impl Outbox {
         (!batch.is_empty()).then_some((first, batch))
     }
 
-    /// The broker has stored everything up to `number`. Returns how many bytes left.
+    /// The broker has stored everything up to `number`. Returns how many bytes were removed.
     pub(crate) fn acknowledge(&mut self, number: u64) -> usize {
         let count = number.saturating_sub(self.acknowledged);
         let count = usize::try_from(count).map_or(self.events.len(), |n| n.min(self.events.len()));
@@ -84,7 +85,7 @@ impl Outbox {
             .sum()
     }
 
-    /// The connection is a new one: nobody knows what of the sent events arrived.
+    /// The connection is new, and it is unknown which of the sent events arrived.
     pub(crate) fn rewind(&mut self) {
         self.sent = 0;
     }
@@ -99,36 +100,36 @@ impl Outbox {
         self.start.is_some()
     }
 
-    /// The broker has stored that the cell starts: now it may, and no other worker will get it.
+    /// The broker has stored `Started`: the cell may start, and no other worker will get the job.
     pub(crate) fn start_is_stored(&self) -> bool {
         self.start.is_some_and(|number| number <= self.acknowledged)
     }
 
-    /// The cell is over; what it left in its session may follow.
+    /// The cell has ended; deferred state may follow.
     pub(crate) fn has_end(&self) -> bool {
         self.ended
     }
 
-    /// The last event is in.
+    /// The last event has been pushed.
     pub(crate) fn is_complete(&self) -> bool {
         self.complete
     }
 
-    /// Everything is stored, and nothing has to follow.
+    /// Everything is stored, and nothing more needs to follow.
     pub(crate) fn is_handed_over(&self) -> bool {
         (self.complete || self.deferred_sent || self.salvageable) && self.events.is_empty()
     }
 
-    /// Everything is stored, and nothing will follow.
+    /// Everything is stored, and nothing more will follow.
     pub(crate) fn is_done(&self) -> bool {
         self.complete && self.events.is_empty()
     }
 }
 
-/// What names and numbers of one thing take, roughly.
+/// Approximate size of the names and numbers of one thing.
 const OVERHEAD: usize = 64;
 
-/// How much room an event takes, roughly.
+/// Approximate size of an event.
 pub(crate) fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
@@ -143,7 +144,7 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
         }
 }
 
-/// The room that a state takes in a message, without the bytes that are elsewhere.
+/// The size of a state in a message, without bytes that are elsewhere.
 pub(crate) fn state_bytes(state: &State) -> usize {
     let manifest = match state {
         State::Chunks(manifest) => manifest,

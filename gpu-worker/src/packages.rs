@@ -1,8 +1,8 @@
 //! Where a session puts the packages that its cells install.
 //!
-//! The session itself makes a virtual environment there (`packages.py` in the shim).
+//! The session itself creates a virtual environment there (`packages.py` in the shim).
 //!
-//! **Invariant:** it is gone when its session is, also that of a worker that was killed.
+//! **Invariant:** the folder is removed when its session ends. If the worker was killed, the next one removes it.
 
 use std::ffi::OsString;
 use std::path::Path;

@@ -1,4 +1,5 @@
-//! One environment from its settings to the first session that ran a cell in it, again and again until it works.
+//! Prepares one environment, from its settings to the first session that runs a cell in it, again and again until
+//! that works.
 
 use std::path::{Path, PathBuf};
 use std::process::Output;
@@ -17,21 +18,21 @@ use crate::context::Context;
 use crate::environments::{EnvironmentConfig, EnvironmentSource, Environments};
 use crate::sandbox::{Image, SandboxError, install_bare};
 
-/// Between two attempts, at first and at most.
+/// The pause between two attempts grows from this to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(600);
-/// Between two looks at the lock of an environment that is ready.
+/// How often the lock of an environment that is ready is checked for changes.
 const LOOK_EVERY: Duration = Duration::from_secs(5);
 
-/// What a trial has found to work.
+/// An environment that has passed its trial.
 struct Working {
     python: PathBuf,
     version: String,
-    /// With its hash, if it was built from one.
+    /// With its hash, if the environment was built from a lock.
     lock: Option<(String, Lock)>,
 }
 
-/// Builds and tries all of them, until what is returned is dropped.
+/// Builds and tries all environments, until the returned set is dropped.
 pub(crate) fn begin(context: &Arc<Context>) -> JoinSet<()> {
     let configs = context.config.environments.iter().cloned();
     let prepared = configs.map(|config| prepare(Arc::clone(context), config));
@@ -42,7 +43,7 @@ async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     let environments = &context.environments;
     let name = config.name.as_str();
     let mut pause = PAUSE;
-    // What sessions may still use, though the lock has changed since.
+    // Environments that sessions may still use although the lock has changed since.
     let mut held = Vec::new();
     let mut before: Option<PathBuf> = None;
     loop {
@@ -92,7 +93,7 @@ async fn prepare(context: Arc<Context>, config: EnvironmentConfig) {
     }
 }
 
-/// Until a session has not started, or the administrator has put another lock in the place of this one.
+/// Returns when a session has failed to start, or when the administrator has replaced the lock.
 async fn until_doubted_or_changed(
     environments: &Environments,
     config: &EnvironmentConfig,
@@ -104,7 +105,7 @@ async fn until_doubted_or_changed(
             () = tokio::time::sleep(LOOK_EVERY) => {}
         }
         if let EnvironmentSource::Lock(path) = &config.source
-            // One that cannot be read is perhaps being written.
+            // A lock that cannot be read may be in the middle of being written.
             && let Ok(lock) = read_lock(path)
             && current != Some(&*digest(&lock))
         {
@@ -125,7 +126,7 @@ async fn attempt(
             image(context, root, python.as_deref()).await?
         }
         EnvironmentSource::Lock(path) => {
-            // Read anew, because an administrator may have mended it.
+            // Read again, because the administrator may have repaired it.
             let lock = read_lock(path)?;
             let built = built(context, &config.name, &lock).await?;
             locked = Some((digest(&lock), lock));
@@ -148,7 +149,7 @@ async fn attempt(
     })
 }
 
-/// Returns its Python, as this machine calls it.
+/// Returns the path of the image's Python on this machine.
 async fn image(context: &Context, root: &Path, python: Option<&Path>) -> anyhow::Result<PathBuf> {
     let sandbox = context.sandbox.as_ref();
     let sandbox = sandbox.context(
@@ -213,11 +214,11 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
     }
 }
 
-/// The sandbox of a build, where sessions have one.
+/// Runs the steps of a build, in a sandbox if sessions have one.
 struct Walls<'a> {
     context: &'a Context,
     python: &'a Path,
-    /// The only folder to which it writes.
+    /// The only folder that the build can write to.
     work: &'a Path,
 }
 

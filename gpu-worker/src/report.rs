@@ -1,4 +1,4 @@
-//! What the tasks of notebooks and jobs say to the agent, over one channel, so that it keeps its order.
+//! What the tasks of notebooks and jobs report to the agent. One channel keeps their order.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -9,7 +9,7 @@ use tokio::sync::mpsc;
 use crate::outbox::event_bytes;
 
 pub(crate) enum Report {
-    /// A session that the worker started for itself ran no cell: why.
+    /// A trial session ran no cell. Contains the reason.
     TrialFailed(String),
     Job {
         job: JobId,
@@ -20,27 +20,27 @@ pub(crate) enum Report {
         notebook: NotebookId,
         /// A notebook may have several tasks, one after the other.
         task: u64,
-        /// A job is over; otherwise the session ended without one.
+        /// A job has ended; otherwise something changed between two jobs.
         job_over: bool,
-        /// The session can go on.
+        /// The session can run another cell.
         warm: bool,
-        /// The notebook still needs it for what its last cell left out.
+        /// The notebook still lacks deferred state.
         defers: bool,
-        /// The session holds what no other can have.
+        /// The session holds objects that no other session can hold.
         keeps: bool,
     },
 }
 
-/// Where the events of one job go.
+/// Where the events of one job are sent.
 #[derive(Clone)]
 pub(crate) struct EventSink {
     pub(crate) job: JobId,
     pub(crate) fencing: FencingNumber,
-    /// Without a bound of its own; `unsent_bytes` bounds the only events that come in numbers.
+    /// Unbounded; `unsent_bytes` bounds outputs, the only events that can be many.
     pub(crate) reports: mpsc::UnboundedSender<Report>,
-    /// How much the broker has not yet acknowledged. The agent takes off what it hears of.
+    /// Bytes that the broker has not acknowledged yet. The agent subtracts those that it has.
     pub(crate) unsent_bytes: Arc<AtomicUsize>,
-    /// What the session held at the last look; the agent tells the broker.
+    /// The session's memory at the last measurement; the agent reports it to the broker.
     pub(crate) memory_bytes: Arc<AtomicU64>,
 }
 
@@ -48,7 +48,7 @@ impl EventSink {
     pub(crate) fn send(&self, event: JobEvent) {
         self.unsent_bytes
             .fetch_add(event_bytes(&event), Ordering::Relaxed);
-        // Without an agent nobody wants to know.
+        // If this fails, the agent has ended and needs no events.
         let _ = self.reports.send(Report::Job {
             job: self.job,
             fencing: self.fencing,
@@ -56,7 +56,7 @@ impl EventSink {
         });
     }
 
-    /// The broker takes less than the cell writes: outputs wait.
+    /// Whether outputs must wait, because the broker accepts less than the cell writes.
     pub(crate) fn is_full(&self) -> bool {
         const LIMIT_BYTES: usize = 32 << 20;
         self.unsent_bytes.load(Ordering::Relaxed) > LIMIT_BYTES

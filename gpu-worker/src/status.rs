@@ -1,4 +1,4 @@
-//! What a worker does at the moment, in the words of `systemctl status`.
+//! What a worker is doing, as `systemctl status` shows it.
 
 use std::fmt;
 
@@ -7,9 +7,9 @@ pub struct Status {
     pub connected: bool,
     /// How many cells it prepares or runs.
     pub cells: usize,
-    /// It takes nothing more.
+    /// It accepts no more jobs.
     pub leaving: bool,
-    /// It runs a cell of its own before it looks for the broker.
+    /// It runs a trial cell before it connects to the broker.
     pub trying: bool,
 }
 

@@ -6,14 +6,14 @@ use tokio::sync::watch;
 pub enum Stop {
     #[default]
     No,
-    /// Takes nothing more, and leaves when its cells have ended and what they made is home.
+    /// Accepts no more jobs, and leaves when its cells have ended and their results are sent.
     WhenCellsEnd,
-    /// Ends the running cells first.
+    /// Ends the running cells, and then leaves.
     Now,
 }
 
 impl Stop {
-    /// Asks a worker for this, unless it was asked for as much before.
+    /// Asks a worker to stop like this, unless it was already asked for as much.
     pub fn ask(self, worker: &watch::Sender<Self>) {
         worker.send_if_modified(|asked| {
             let more = self > *asked;

@@ -1,8 +1,9 @@
 //! Receives a job's state and sends its result back, through the broker or from memory on one machine.
 //!
-//! In: what the proxy says about its state. Out: the file that a session maps, or what the job's last event says.
+//! In: what the proxy reports about its state. Out: the file that a session maps, or what the job's last event
+//! contains.
 //!
-//! **Invariant:** a result is where the proxy can have it before the session lets go of its memory.
+//! **Invariant:** a result is where the proxy can fetch it before the session releases its memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,12 +33,12 @@ pub(crate) struct Access {
     pub(crate) chunk_client: ChunkClient,
     pub(crate) cache: Arc<ChunkDirectory>,
     pub(crate) transport: TransportChoice,
-    /// What a session may have, and so a state.
+    /// The memory limit of a session, which also limits a state.
     pub(crate) memory_limit_bytes: Option<u64>,
 }
 
 impl Access {
-    /// How much a cell's state may have now, on its way in or out.
+    /// How many bytes a cell's state may have now, on its way in or out.
     pub(crate) fn state_limit_bytes(&self) -> u64 {
         state_limit_bytes(self.memory_limit_bytes)
     }
@@ -48,7 +49,7 @@ pub(crate) fn state_limit_bytes(memory_limit_bytes: Option<u64>) -> u64 {
     allowed.min(host_memory::available_bytes())
 }
 
-/// State could not be moved.
+/// State could not be transferred.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum TransferError {
     #[error(transparent)]
@@ -70,7 +71,7 @@ pub(crate) enum TransferError {
 }
 
 impl TransferError {
-    /// The broker, or this machine, lacks something that it may have again.
+    /// Whether the broker, or this machine, lacks something that it may have again.
     pub(crate) fn may_pass(&self) -> bool {
         match self {
             Self::Link(error) => error.may_pass(),
@@ -80,20 +81,20 @@ impl TransferError {
     }
 }
 
-/// Runs what blocks where blocking is allowed.
+/// Runs blocking work on a thread that may block.
 pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
 ) -> Result<T, TransferError> {
     Ok(spawn_blocking(work).await??)
 }
 
-/// A state that can be had.
+/// A state that can be received.
 pub(crate) enum Source {
     Chunks(Manifest),
     Memory(Bundle),
 }
 
-/// How a result goes home.
+/// How a result is sent back.
 #[derive(Clone)]
 pub(crate) enum Transport {
     Chunks,
@@ -127,7 +128,7 @@ pub(crate) async fn open(access: &Access, state: State) -> Option<(Source, Trans
     }
 }
 
-/// Brings together what a session maps.
+/// Assembles the file that a session maps.
 pub(crate) async fn receive(
     access: &Access,
     source: Source,
@@ -167,10 +168,10 @@ pub(crate) struct Changes {
     pub(crate) ledger: Ledger,
 }
 
-/// What was changed is not where the proxy can have it.
+/// The changes are not where the proxy can fetch them.
 pub(crate) struct NotSent {
     pub(crate) error: TransferError,
-    /// To be tried again.
+    /// For another attempt.
     pub(crate) changes: Option<Changes>,
 }
 
@@ -242,8 +243,8 @@ pub(crate) async fn send_back(
     }
 }
 
-/// The session keeps what the cell changed, and nothing else does: where the broker has no room for it, or this
-/// machine no memory, there may be some soon.
+/// Tries again for as long as `patience` allows, because only the session has what the cell changed. The broker may
+/// soon have room for it, or this machine memory.
 pub(crate) async fn send_patiently(
     patience: Duration,
     chunk_client: ChunkClient,

@@ -1,10 +1,10 @@
-//! What the worker needs of the interposer: the library itself, and how to talk with it.
+//! What the worker needs of the interposer: the library itself, and how to communicate with it.
 //!
 //! The library (`library/`) is loaded into every process of a session before all others, by `LD_PRELOAD`. It stands
-//! between the session and the CUDA driver: what the session submits waits at a gate until the session has a lease,
-//! and what it allocates is memory that can leave the GPU and come back to the same addresses.
+//! between the session and the CUDA driver: work that the session submits waits at a gate until the session has a
+//! lease, and memory that the session allocates can leave the GPU and return to the same addresses.
 //!
-//! **Invariant:** nothing links the library; it travels as bytes in the one program that is installed.
+//! **Invariant:** nothing links the library; it is embedded as bytes in the one program that is installed.
 
 pub mod wire;
 

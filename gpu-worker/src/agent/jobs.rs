@@ -17,11 +17,11 @@ use crate::report::EventSink;
 /// A job that this worker holds, until its last event is acknowledged.
 pub(super) struct Assignment {
     pub(super) fencing: FencingNumber,
-    /// In which of the worker's environments it runs.
+    /// The environment in which it runs; `None` is the worker's own Python.
     pub(super) environment: Option<String>,
     pub(super) outbox: Outbox,
     pub(super) unsent_bytes: Arc<AtomicUsize>,
-    /// Of the session; 0 before the first look.
+    /// Memory of the session; 0 before the first measurement.
     pub(super) memory_bytes: Arc<AtomicU64>,
     /// Changes once, when the cell may start.
     pub(super) permission: watch::Sender<()>,
@@ -56,7 +56,7 @@ impl Agent {
         tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
         let (states, states_end) = mpsc::channel(1);
         let (inputs, inputs_end) = mpsc::channel(1);
-        // As many as the job has asked questions.
+        // Unbounded, because it holds at most as many answers as the job has asked questions.
         let (files, files_end) = mpsc::unbounded_channel();
         let (names, names_end) = watch::channel(None);
         let (permission, permission_end) = watch::channel(());
@@ -110,7 +110,7 @@ impl Agent {
         self.order(notebook, order);
     }
 
-    /// Says nothing more about a job, and stops it.
+    /// Stops a job and sends nothing more about it.
     pub(super) fn give_up(&mut self, job: JobId) {
         if let Some(assignment) = self.assignments.remove(&job) {
             tracing::info!(%job, "Job {job} is no longer this worker's");
@@ -136,7 +136,7 @@ impl Agent {
         }
     }
 
-    /// Whether the broker lacks something of what the jobs leave.
+    /// Whether the broker still lacks events of a job, or what was to be salvaged of an orphan.
     pub(super) fn has_something_to_say(&self) -> bool {
         let mut assignments = self.assignments.values();
         assignments.any(

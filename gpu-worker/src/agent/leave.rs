@@ -1,8 +1,8 @@
-//! How a worker leaves: its cells end, what they made goes home, then its sessions end.
+//! How a worker leaves: its cells end, their results are sent, then its sessions end.
 //!
 //! ```text
-//! taking ──asked──> finishing ──all cells over──> handing over ──everything stored──> gone
-//!                       └──asked again, or late──> ending ────────────────┘
+//! accepting ──asked──> finishing ──all cells ended──> handing over ──everything stored──> gone
+//!                          └──asked again, or late──> ending ────────────────┘
 //! ```
 
 use std::time::Duration;
@@ -15,18 +15,18 @@ use super::Agent;
 use super::notebooks::Notebook;
 use crate::life_end::LifeEnd;
 
-/// How long the broker may take to store the last events of cells that were ended.
+/// How long the broker may take to store the last events of cells that the worker ended.
 const LAST_WORD: Duration = Duration::from_secs(3);
-/// The same where what earlier cells made is not home yet.
+/// The same if deferred state of earlier cells has not been sent yet.
 const HANDOVER_GRACE: Duration = Duration::from_secs(60);
 
 #[derive(Default)]
 pub(super) enum Leave {
     #[default]
     NotAsked,
-    /// Running cells go on, until then at most.
+    /// Running cells continue, at most until this time.
     Finishing(Option<Instant>),
-    /// No cell runs any more. What they made has until then to reach the broker.
+    /// No cell runs any more. Results must reach the broker before this time.
     HandingOver(Instant),
 }
 
@@ -49,7 +49,7 @@ impl Leave {
 }
 
 impl Agent {
-    /// Takes nothing more, and lets running cells end. Each ends at its own time limit, if not before.
+    /// Accepts nothing new, and lets running cells end, each at its own time limit at the latest.
     pub(super) async fn finish_cells(&mut self, grace: Option<Duration>) {
         if self.leave.has_begun() {
             return;
@@ -59,7 +59,7 @@ impl Agent {
             None => tracing::info!("Leaving when the running cells have ended"),
         }
         let until = grace.and_then(|grace| Instant::now().checked_add(grace));
-        // The machine is gone soon after that.
+        // The machine is gone soon after this time.
         let end = self.context.end.as_ref().map(LifeEnd::cells_end_at);
         self.leave = Leave::Finishing(until.into_iter().chain(end).min());
         let waiting = self.assignments.iter().filter(|(_, assignment)| {
@@ -78,8 +78,8 @@ impl Agent {
         (!self.leave.has_begun()).then(|| end.drains_at())
     }
 
-    /// When the worker leaves because nobody uses it. It stays for what is not home yet, and for a session that holds
-    /// what no other can have.
+    /// When the worker exits for being idle. It stays while deferred state has not been sent, and while a session
+    /// holds objects that no other session can hold.
     pub(super) fn idle_exit_at(&self) -> Option<Instant> {
         let idle = self.context.config.idle_exit?;
         let needed = |entry: &Notebook| !entry.is_idle() || entry.warm && entry.keeps;
@@ -104,13 +104,14 @@ impl Agent {
         self.finish_cells(grace).await;
     }
 
-    /// The broker gives what has not started to other workers, so it hears first what has.
+    /// Sends pending events first, because on `Drain` the broker gives all jobs that have not started to other
+    /// workers.
     pub(super) async fn say_drained(&mut self) {
         self.send_events().await;
         self.line.send(&FromWorker::Drain {}).await;
     }
 
-    /// Ends the cells that run.
+    /// Ends the running cells.
     pub(super) async fn end_cells(&mut self) {
         self.finish_cells(Some(Duration::ZERO)).await;
         tracing::info!("Leaving: stopping the running cells");
@@ -120,7 +121,7 @@ impl Agent {
         self.leave = Leave::HandingOver(Instant::now() + grace);
     }
 
-    /// Once the last cell has ended, its results have as long to reach the broker as any result has.
+    /// Once the last cell has ended, its results have the usual time (`patience`) to reach the broker.
     pub(super) fn hand_over(&mut self) {
         let mut assignments = self.assignments.values();
         if matches!(self.leave, Leave::Finishing(_))

@@ -14,22 +14,22 @@ use crate::notebook::{Reporter, serve_notebook};
 pub(super) struct Notebook {
     pub(super) task: u64,
     pub(super) orders: mpsc::UnboundedSender<Order>,
-    /// Orders that are not over yet.
+    /// Orders that have not ended yet.
     pub(super) jobs: usize,
     pub(super) warm: bool,
-    /// Its session still has what the notebook lacks.
+    /// There is deferred state that the notebook still lacks.
     pub(super) defers: bool,
-    /// Its session holds what no other can have.
+    /// Its session holds objects that no other session can hold.
     pub(super) keeps: bool,
     pub(super) last_used: Instant,
 }
 
-/// What the broker knows of the sessions here.
+/// What the broker knows about the sessions here.
 #[derive(PartialEq, Eq)]
 pub(super) struct Sessions {
-    /// Notebooks with a session that can go on.
+    /// Notebooks whose session can run another cell.
     pub(super) warm: Vec<NotebookId>,
-    /// Those among them whose session holds what no other can have.
+    /// Those of them whose session holds objects that no other session can hold.
     pub(super) keeping: Vec<NotebookId>,
 }
 
@@ -41,7 +41,7 @@ impl Notebook {
 
 impl Agent {
     pub(super) fn order(&mut self, notebook: NotebookId, order: Order) {
-        // A task that panicked took its session with it; the notebook gets another one.
+        // If the task panicked, its session is gone, so the notebook gets a new task.
         self.notebooks
             .retain(|of, entry| *of != notebook || !entry.orders.is_closed());
         let entry = self.notebooks.entry(notebook).or_insert_with(|| {
@@ -66,7 +66,7 @@ impl Agent {
             }
         });
         entry.jobs += 1;
-        // An order that is not taken says so itself.
+        // If the task cannot receive the order, dropping it reports that (`LastWord`).
         let _ = entry.orders.send(order);
     }
 
@@ -83,15 +83,15 @@ impl Agent {
         }
     }
 
-    /// When the next notebook has been idle for long enough.
+    /// When the next notebook will have been idle for long enough to be culled.
     pub(super) fn next_cull(&self) -> Option<Instant> {
         let idle = self.notebooks.values().filter(|entry| entry.is_idle());
         let last_used = idle.map(|entry| entry.last_used).min()?;
         last_used.checked_add(self.context.config.session_idle)
     }
 
-    /// Ends the session that was idle for longest, where another waits for its GPU. One that holds what no other can
-    /// have comes last.
+    /// Ends the session that has been idle for longest, if another session waits for its GPU. Sessions that hold
+    /// objects that no other session can hold are ended last.
     pub(super) async fn make_room(&mut self) {
         if *self.context.sharing.waiting().borrow() == 0 {
             return;

@@ -1,7 +1,7 @@
-//! The few functions of the CUDA driver that Baton's own programs call, found as NVIDIA's runtime finds them.
+//! The few functions of the CUDA driver that Baton's own programs call, looked up as NVIDIA's runtime does.
 //!
-//! Types are cudarc's, which come from NVIDIA's headers. Its look-ups are not used: they would end a program that has
-//! no driver.
+//! Types are cudarc's, which come from NVIDIA's headers. Its look-ups are not used, because they end a program on a
+//! machine without a driver.
 #![allow(unsafe_code)]
 
 use std::{
@@ -14,16 +14,16 @@ use std::{
 use cudarc::driver::sys;
 use libloading::Library;
 
-/// A `CUresult`, or one that newer drivers have.
+/// A `CUresult`, or a code of a newer driver.
 type Code = c_int;
 
-/// As a program built for CUDA 12.0 asks.
+/// Functions are looked up as a program built for CUDA 12.0 would.
 const VERSION: c_int = 12000;
 
-/// Since which there are checkpoints.
+/// The version that introduced checkpoints.
 const CHECKPOINTS: c_int = 12080;
 
-/// Of one block.
+/// In each block.
 const THREADS: u32 = 256;
 
 pub(in crate::gpu) const OUT_OF_MEMORY: Code = sys::CUresult::CUDA_ERROR_OUT_OF_MEMORY as Code;
@@ -36,15 +36,15 @@ pub(in crate::gpu) enum DriverError {
     Refused { function: &'static str, code: Code },
 }
 
-/// Calls the driver's function with these arguments, whose types NVIDIA's headers confirm; with `@`, those of a version
-/// that cudarc has no functions of.
+/// Calls the driver's function with these arguments, whose types are checked against NVIDIA's headers. With `@`,
+/// calls a function of a version for which cudarc has no functions.
 macro_rules! call {
     ($driver:expr, $function:ident($($argument:expr => $kind:ty),*)) => {{
         const _: unsafe fn($($kind),*) -> sys::CUresult = sys::$function;
         call!(@ $driver, VERSION, $function($($argument => $kind),*))
     }};
     (@ $driver:expr, $version:expr, $function:ident($($argument:expr => $kind:ty),*)) => {{
-        // The version says which of a name is meant.
+        // The version determines which function of that name is meant.
         let name = stringify!($function).trim_end_matches("_v2");
         let address = $driver.look_up(name, $version)?;
         // SAFETY: the driver's function of this name has this signature, and the arguments are valid.
@@ -68,14 +68,14 @@ pub(in crate::gpu) struct Address(sys::CUdeviceptr);
 
 impl Driver {
     pub(in crate::gpu) fn open() -> Result<Self, DriverError> {
-        // SAFETY: the driver's library may be loaded by anybody.
+        // SAFETY: any program may load the driver's library.
         let library = unsafe { Library::new("libcuda.so.1")? };
         let driver = Self { library };
         call!(driver, cuInit(0 => c_uint))?;
         Ok(driver)
     }
 
-    /// The first device's own context becomes this thread's.
+    /// Makes the first device's primary context this thread's context.
     pub(in crate::gpu) fn enter_context(&self) -> Result<(), DriverError> {
         let mut context = null_mut();
         call!(self, cuDevicePrimaryCtxRetain(&raw mut context => *mut sys::CUcontext, 0 => sys::CUdevice))?;
@@ -102,7 +102,7 @@ impl Driver {
         }
     }
 
-    /// `image` is a text in PTX.
+    /// `image` is PTX text.
     pub(in crate::gpu) fn kernel(&self, image: &CStr, name: &CStr) -> Result<Kernel, DriverError> {
         let (mut module, mut function) = (null_mut(), null_mut());
         call!(self, cuModuleLoadData(
@@ -135,7 +135,7 @@ impl Driver {
         ))
     }
 
-    /// A thread for each number; returns when the kernel has ended.
+    /// Runs one thread for each number, and returns when the kernel has ended.
     pub(in crate::gpu) fn launch(
         &self,
         kernel: &Kernel,
@@ -160,7 +160,7 @@ impl Driver {
 
     // ---- checkpoints of other processes
 
-    /// Its calls wait from now on, once what it has submitted is done.
+    /// Makes the process's calls wait, once the work that it has submitted is done.
     pub(in crate::gpu) fn lock(&self, process: i32, patience: Duration) -> Result<(), DriverError> {
         let mut options = sys::CUcheckpointLockArgs {
             timeoutMs: patience.as_millis() as c_uint,
@@ -172,14 +172,14 @@ impl Driver {
         ))
     }
 
-    /// Takes what a locked process has off the GPU.
+    /// Takes everything that a locked process has off the GPU.
     pub(in crate::gpu) fn checkpoint(&self, process: i32) -> Result<(), DriverError> {
         call!(@ self, CHECKPOINTS, cuCheckpointProcessCheckpoint(
             process => c_int, null_mut() => *mut sys::CUcheckpointCheckpointArgs
         ))
     }
 
-    /// Brings it back; the process is still locked.
+    /// Returns it to the GPU; the process is still locked.
     pub(in crate::gpu) fn restore(&self, process: i32) -> Result<(), DriverError> {
         call!(@ self, CHECKPOINTS, cuCheckpointProcessRestore(
             process => c_int, null_mut() => *mut sys::CUcheckpointRestoreArgs
@@ -187,7 +187,7 @@ impl Driver {
     }
 
     pub(in crate::gpu) fn state_of(&self, process: i32) -> Result<State, DriverError> {
-        // As a number, because newer drivers know more states.
+        // Read as a number, because newer drivers have more states.
         let mut state: c_uint = 0;
         call!(@ self, CHECKPOINTS, cuCheckpointProcessGetState(
             process => c_int, (&raw mut state).cast() => *mut sys::CUprocessState
@@ -213,7 +213,7 @@ impl Driver {
     }
 }
 
-/// Of a process.
+/// The checkpoint state of a process.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::gpu) enum State {
     Running,

@@ -1,7 +1,7 @@
 //! Which hardware a session has: a GPU, or a slice of one (MIG).
 //!
-//! In: a handle of the driver's monitoring. Out: what the driver calls it, and where its device files are to be looked
-//! for.
+//! In: a handle of the driver's monitoring. Out: the driver's name for the hardware, and where to look for its
+//! device files.
 
 use std::ffi::OsStr;
 
@@ -11,15 +11,15 @@ use super::sys;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {
-    /// How programs are told that it is theirs: a UUID.
+    /// The UUID that tells programs which hardware is theirs.
     pub name: String,
-    /// The UUID of the GPU that it is or that it is a part of; `None` where the driver does not say.
+    /// The UUID of the GPU that it is, or that it is a part of; `None` if the driver does not report it.
     pub gpu: Option<String>,
-    /// `None`: it is a whole GPU.
+    /// `None` for a whole GPU.
     pub slice: Option<Slice>,
 }
 
-/// The driver's numbers of a slice.
+/// The driver's numbers for a slice.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Slice {
     pub gpu_instance: u32,
@@ -27,7 +27,7 @@ pub struct Slice {
 }
 
 impl Hardware {
-    /// `library` is the one of which the handle is.
+    /// `library` is the monitoring library that the handle comes from.
     pub(super) fn of(device: &Device<'_>, library: &OsStr) -> Result<Self, NvmlError> {
         let name = device.uuid()?;
         if !device.mig_is_mig_device_handle().unwrap_or(false) {
@@ -38,7 +38,7 @@ impl Hardware {
                 slice: None,
             });
         }
-        // An older driver may not say where a slice is; the slice can be used all the same.
+        // An older driver may not report where a slice is; the slice can be used nevertheless.
         let found = parts(device, library);
         if let Err(error) = &found {
             tracing::debug!("Unknown to which GPU {name} belongs: {error}");

@@ -1,9 +1,10 @@
-//! What the driver says of its GPUs (NVML): what they do, whose memory is on them, whether they are still there.
+//! What the driver reports about its GPUs (NVML): their load, whose memory is on them, whether they are still
+//! there.
 //!
-//! In: the driver's library for monitoring, where there is one. Out: the last reading. A thread of its own asks,
-//! because a driver in trouble takes its time.
+//! In: the driver's library for monitoring, if there is one. Out: the last reading. A separate thread asks, because
+//! a driver in trouble takes its time.
 //!
-//! **Invariant:** asking makes no CUDA context.
+//! **Invariant:** asking creates no CUDA context.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,10 +23,10 @@ use tokio::{sync::watch, time::timeout};
 use super::Hardware;
 use crate::processes;
 
-/// As the loader finds it.
+/// The name under which the loader finds it.
 pub const MONITORING: &str = "libnvidia-ml.so.1";
 
-/// Which GPUs programs see, and in which order; numbers and UUIDs, with commas between.
+/// Which GPUs programs see, and in which order: numbers and UUIDs, separated by commas.
 pub(crate) const CUDA_VISIBLE_DEVICES: &str = "CUDA_VISIBLE_DEVICES";
 
 const INTERVAL: Duration = Duration::from_secs(1);
@@ -38,15 +39,15 @@ pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order.
     pub hardware: Vec<Hardware>,
-    /// In the same order; unknown where the driver does not report it.
+    /// In the same order; unknown if the driver does not report it.
     pub capabilities: Vec<Option<ComputeCapability>>,
     /// The driver's version.
     pub driver: Option<String>,
-    /// Why a GPU can no longer be used, until somebody repairs it.
+    /// Why a GPU can no longer be used until it is repaired.
     pub lost: Option<String>,
 }
 
-/// One of the GPUs, as the monitoring sees it.
+/// One GPU, as the monitoring sees it.
 #[derive(Debug, Clone)]
 pub struct Monitored {
     reading: watch::Receiver<Reading>,
@@ -62,7 +63,7 @@ impl Monitored {
         &self.hardware
     }
 
-    /// Whether a process found another GPU than this one. Where one of the two does not say which, it is believed.
+    /// Whether a process found another GPU than this one. If either UUID is unknown, they are assumed to match.
     pub(super) fn is_another(&self, device: u128) -> bool {
         let own = uuid_of(self.name());
         device != 0 && own.is_some_and(|own| own != device)
@@ -84,13 +85,13 @@ impl Monitored {
     }
 }
 
-/// Of a whole GPU by its name.
+/// The UUID in the name of a whole GPU.
 fn uuid_of(name: &str) -> Option<u128> {
     let uuid: uuid::Uuid = name.strip_prefix("GPU-")?.parse().ok()?;
     Some(uuid.as_u128())
 }
 
-/// Each GPU that `reading` knows.
+/// Each GPU in `reading`.
 pub(super) fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
     let all = reading.borrow().hardware.clone();
     let one = |hardware| Monitored {
@@ -100,7 +101,8 @@ pub(super) fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
     all.into_iter().map(one).collect()
 }
 
-/// Asks `library` once a second for the GPUs that are `visible` (`None`: all). Empty where there are none.
+/// Asks `library` once a second about the GPUs that are `visible` (`None`: all). The reading is empty if there are
+/// none.
 pub async fn monitor(library: &OsStr, visible: Option<String>) -> watch::Receiver<Reading> {
     let (readings, mut reading) = watch::channel(Reading::default());
     let library = library.to_owned();
@@ -114,7 +116,8 @@ pub async fn monitor(library: &OsStr, visible: Option<String>) -> watch::Receive
     reading
 }
 
-/// Why the GPUs can no longer be used, when that is so: what their driver says, or what sessions found at their start.
+/// Waits until the GPUs can no longer be used. Returns the reason, as their driver reports it or as sessions found
+/// it when they started.
 pub(crate) async fn lost(
     reading: &mut watch::Receiver<Reading>,
     start: &mut watch::Receiver<Option<String>>,
@@ -142,7 +145,7 @@ impl Reading {
     }
 }
 
-/// Until nobody wants to know, or there is nothing to know.
+/// Runs until no receiver is left, or until there is nothing to report.
 fn ask(library: OsString, visible: Option<&str>, readings: &watch::Sender<Reading>) {
     let nvml = match Nvml::builder().lib_path(&library).init() {
         Ok(nvml) => nvml,
@@ -154,7 +157,7 @@ fn ask(library: OsString, visible: Option<&str>, readings: &watch::Sender<Readin
         thread::sleep(INTERVAL);
         reading = read(&nvml, &library, visible);
     }
-    // What is not known any more is not told any more.
+    // An old reading must not stay visible.
     readings.send_replace(Reading::default());
 }
 
@@ -222,7 +225,7 @@ fn read(nvml: &Nvml, library: &OsStr, visible: Option<&str>) -> Reading {
                 reading.gpus.push(gpu);
             }
             Err(error) if is_loss(&error) => reading.lost = Some(format!("GPU {index}: {error}")),
-            // Somebody else's.
+            // This worker may not be permitted to use it.
             Err(error) => tracing::debug!("GPU {index} is not monitored: {error}"),
         }
     }
@@ -270,7 +273,8 @@ fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
     })
 }
 
-/// What processes of this worker's sessions have and do. The driver tells nothing of processes in other namespaces.
+/// Memory and load of the processes of this worker's sessions. The driver does not report processes in other
+/// namespaces.
 fn sessions(device: &Device<'_>) -> Vec<SessionLoad> {
     let mut sessions = BTreeMap::new();
     let utilisation = utilisation(device);
@@ -294,13 +298,13 @@ fn sessions(device: &Device<'_>) -> Vec<SessionLoad> {
     sessions.into_values().collect()
 }
 
-/// By process: when the driver last looked, and how much of the moment before that it computed. A slice (MIG) does not
-/// tell.
+/// By process: when the driver last measured, and for how much of the time before that the process computed. For a
+/// slice (MIG) the driver does not report this.
 fn utilisation(device: &Device<'_>) -> Option<HashMap<u32, (u64, u32)>> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH).ok()?;
     let since = u64::try_from((now - INTERVAL).as_micros()).ok()?;
     let samples = match device.process_utilization_stats(since) {
-        // Nobody computed.
+        // No process has computed.
         Err(NvmlError::NotFound) => Vec::new(),
         samples => samples.ok()?,
     };

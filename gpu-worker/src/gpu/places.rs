@@ -1,7 +1,7 @@
 //! GPUs, or slices of one, that a session has for itself.
 //!
-//! In: what there is. Out: one for each session, as long as that lives. Who finds none waits; the
-//! agent hears of that and ends sessions that have no cell.
+//! In: the available hardware. Out: one GPU or slice for each session, for as long as the session lives. If none is
+//! free, a session waits; the agent learns of that and ends sessions that have no cell.
 
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -69,7 +69,7 @@ impl Places {
 }
 
 impl Place {
-    /// The session that `command` starts sees nothing else.
+    /// Lets the session that `command` starts see nothing else.
     pub(crate) fn show_to(&self, command: &mut Command) {
         command.env(CUDA_VISIBLE_DEVICES, &self.hardware.name);
     }

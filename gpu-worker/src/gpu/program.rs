@@ -1,4 +1,5 @@
-//! A program of Baton that does for a worker what the worker itself must not: use CUDA. They speak in lines.
+//! A program of Baton that uses CUDA for a worker, because the worker itself must not. The two communicate in
+//! lines.
 
 use std::{
     io::{self, BufRead as _, Write as _},
@@ -11,7 +12,7 @@ use tokio::{
     process::{Child, ChildStdin, ChildStdout, Command},
 };
 
-/// It ends when this is dropped.
+/// The process ends when this is dropped.
 #[derive(Debug)]
 pub(super) struct Program {
     process: Child,
@@ -19,7 +20,7 @@ pub(super) struct Program {
     output: Lines<BufReader<ChildStdout>>,
 }
 
-/// What is wrong with it, or what it says is.
+/// What is wrong with the program, or what it reports as wrong.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ProgramError {
     #[error(transparent)]
@@ -48,13 +49,13 @@ impl Program {
         })
     }
 
-    /// `None` once it has ended and that was noticed.
+    /// `None` once its end has been noticed.
     pub(super) fn pid(&self) -> Option<Pid> {
         let pid = self.process.id()?;
         Some(Pid::from_raw(pid.cast_signed()))
     }
 
-    /// A line for a line.
+    /// Sends a line and returns the line that answers it.
     pub(super) async fn ask(&mut self, question: &str) -> Result<String, ProgramError> {
         let line = format!("{question}\n");
         let answer = match self.input.write_all(line.as_bytes()).await {
@@ -78,7 +79,7 @@ impl Program {
     }
 }
 
-/// What such a program does: a line for a line, until its input ends.
+/// The loop of such a program: answers each line with a line, until its input ends.
 pub(super) fn answer_lines(mut answer: impl FnMut(&str) -> String) -> io::Result<()> {
     for line in io::stdin().lock().lines() {
         let answer = answer(&line?).replace('\n', " ");

@@ -1,9 +1,10 @@
-//! Sessions that sleep: the driver takes all that their process has off the GPU, its context too, and brings it back.
+//! Sessions that sleep: the driver takes everything that their process has off the GPU, including its context, and
+//! later returns it.
 //!
-//! In: a process. Out: whether that was done. A program of its own asks the driver, because the worker uses no CUDA; it
-//! lives on, because the driver takes seconds to get ready for it.
+//! In: a process. Out: whether that was done. A separate program asks the driver, because the worker does not use
+//! CUDA. The program keeps running, because the driver takes seconds to get ready for it.
 //!
-//! **Invariant:** after an error the process is of no more use, and is to be ended.
+//! **Invariant:** after an error the process can no longer be used, and must be ended.
 
 mod program;
 
@@ -18,10 +19,10 @@ use tokio::{process::Command, sync::Mutex, time::timeout};
 pub use self::program::run as run_program;
 use super::program::{Program, ProgramError};
 
-/// The hidden command of `baton` that is that program.
+/// The hidden command of `baton` that runs this program.
 pub const COMMAND: &str = "gpu-sleep";
 
-/// With those that are asked about before it. What a process has is small, because its memory has moved before.
+/// Includes the time for earlier questions. A process has little on the GPU, because its memory has moved before.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 #[derive(Debug)]
@@ -33,7 +34,7 @@ pub(super) struct Sleeper {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Woken {
     Yes,
-    /// What it takes is not free.
+    /// The GPU has no room for what it needs.
     Full,
 }
 
@@ -55,7 +56,7 @@ impl Sleeper {
         }
     }
 
-    /// To be said again while there is no room, or where nobody waited for the answer.
+    /// To be repeated while there is no room, or if an earlier call was dropped before its answer.
     pub(super) async fn wake(&self, process: Pid) -> Result<Woken, ProgramError> {
         self.ask(program::WAKE, process).await
     }
@@ -74,7 +75,7 @@ impl Sleeper {
 
     async fn converse(&self, question: &str) -> Result<Woken, ProgramError> {
         let mut place = self.program.lock().await;
-        // One that failed, or whose answer nobody waited for, is asked nothing more.
+        // A program that failed, or whose answer was not awaited, is not used again.
         let mut program = match place.take() {
             Some(program) => program,
             None => self.start()?,

@@ -1,4 +1,5 @@
-//! What the driver's monitoring says of a slice (MIG), for which the library that this worker uses has no function.
+//! What the driver's monitoring reports about a slice (MIG), for which the library that this worker uses has no
+//! function.
 #![allow(unsafe_code)]
 
 use std::ffi::{OsStr, c_uint};
@@ -9,17 +10,18 @@ use nvml_wrapper::{
     error::{NvmlError, nvml_try},
 };
 
-/// `nvmlDevice_t`, which the worker never follows.
+/// `nvmlDevice_t`, which the worker never dereferences.
 type Handle = *mut std::ffi::c_void;
 /// `nvmlDeviceGetGpuInstanceId` and the like.
 type GetNumber = unsafe extern "C" fn(Handle, *mut c_uint) -> c_uint;
 
-/// The numbers of the GPU instance and of the compute instance. `library` is the one of which the handle is.
+/// The numbers of the GPU instance and of the compute instance. `library` is the monitoring library that the handle
+/// comes from.
 pub(super) fn instances(device: &Device<'_>, library: &OsStr) -> Result<(u32, u32), NvmlError> {
-    // SAFETY: the library is loaded already, so nothing of it runs now.
+    // SAFETY: the library is loaded already, so none of its code runs now.
     let library = unsafe { Library::new(library) }?;
     let number = |name: &[u8]| -> Result<u32, NvmlError> {
-        // SAFETY: the driver's header declares both functions so.
+        // SAFETY: the driver's header declares both functions like this.
         let get = unsafe { library.get::<GetNumber>(name) }?;
         let mut number = 0;
         // SAFETY: the handle is valid while `device` is borrowed, and the function writes one number.

@@ -1,9 +1,9 @@
-//! Whether turns work with this machine's GPU and its driver, found out before a session depends on it.
+//! Finds out whether time-sharing works with this machine's GPU and its driver, before a session depends on it.
 //!
-//! Two programs, started like sessions, have more memory together than they may have at a time. So the numbers of each
-//! move to the host and back while the other computes, and have to be right afterwards.
+//! Two programs, started like sessions, have more memory together than they may have at a time. So the numbers of
+//! each move to the host and back while the other computes, and must be correct afterwards.
 //!
-//! **Invariant:** it ends in time, and its programs with it.
+//! **Invariant:** it ends within a time limit, and its programs with it.
 
 mod program;
 
@@ -21,10 +21,10 @@ use super::{
     sleep::{Sleeper, Woken},
 };
 
-/// The hidden command of `baton` that is one of the two programs.
+/// The hidden command of `baton` that runs one of the two programs.
 pub const COMMAND: &str = "gpu-trial";
 
-/// Of each program.
+/// Memory of each program.
 const MEMORY_BYTES: usize = 8 << 20;
 
 /// Passes of each program: the first fills its memory, the others need it back.
@@ -47,8 +47,8 @@ pub(super) enum TrialError {
     Endless,
 }
 
-/// `baton` is the program whose `COMMAND` this starts, on the GPU called `name` (`None`: the only one). Returns what can
-/// have sessions sleep, where the driver can do that.
+/// Starts `baton` with `COMMAND`, on the GPU called `name` (`None`: the only one). Returns a [`Sleeper`] if the
+/// driver can take contexts off the GPU.
 pub(super) async fn run(
     baton: &Path,
     runtime_folder: &Path,
@@ -100,7 +100,7 @@ async fn take_turns(
     }
 }
 
-/// Its memory is on the host, and its context leaves the GPU and comes back.
+/// The program's memory is on the host; its context leaves the GPU and returns.
 async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError> {
     let process = member.program.pid().unwrap_or(Pid::from_raw(0));
     sleeper.sleep(process).await?;
@@ -112,7 +112,7 @@ async fn sleep(sleeper: &Sleeper, member: &mut Member) -> Result<(), TrialError>
     }
 }
 
-/// Of a session that has one process.
+/// A program that stands for a session with one process.
 struct Member {
     program: Program,
     membership: Membership,
@@ -131,7 +131,7 @@ impl Member {
         })
     }
 
-    /// As a cell of a session would.
+    /// Computes as a cell of a session would.
     async fn compute(&mut self) -> Result<(), TrialError> {
         self.membership.cell(Cell::Expected);
         self.membership.cell(Cell::Started);

@@ -1,18 +1,18 @@
-//! The cell itself: told to the session, watched, its outputs passed on, its state collected.
+//! Runs one cell: sends it to the session, watches it, passes on its output, and collects its state.
 //!
 //! ```text
 //! applying ──Started──> running ──Finished──> collecting ──collected──> the end
 //! ```
 //!
-//! The cell is told to the session and its start to the broker at the same time; the session begins it when both the
-//! state is applied and the start is stored. A worker that is cut off before that waits; the broker may give the job to
-//! another one meanwhile, and revokes it here.
+//! The worker sends the cell to the session and `Started` to the broker at the same time. The session begins the
+//! cell when it has applied the state and the broker has stored `Started`. A worker that is disconnected before
+//! that waits; meanwhile the broker may give the job to another worker, and then revokes it here.
 //!
-//! From every phase a death of the session, too much memory, a cancel that nobody obeys and the worker's own end lead
-//! to an ending without state.
+//! In every phase, the death of the session, too much memory, an ignored cancel and the end of the worker lead to
+//! an ending without state.
 //!
-//! **Invariant:** the session hears `Begin` only with a stored permission of the broker. The last event comes after every
-//! output of the cell.
+//! **Invariant:** the session receives `Begin` only when the broker has stored `Started`. The last event follows
+//! every output of the cell.
 
 mod collecting;
 mod limits;
@@ -46,7 +46,7 @@ use crate::transfer::{Assembled, Transport};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
-/// How long outputs wait where the broker takes none, before it is looked again.
+/// How long outputs wait before the next look, while too many bytes are not acknowledged yet.
 const FULL_POLL: Duration = Duration::from_millis(60);
 
 pub(crate) async fn run_cell(
@@ -81,7 +81,7 @@ pub(crate) async fn run_cell(
             Err(stopped(context))
         }
     };
-    // From here on the file is the session's.
+    // The session has received the file.
     drop(state.file);
     if let Err(ending) = begun {
         return (ending, None);
@@ -128,27 +128,27 @@ fn stopped(context: &Context) -> Ending {
 struct Run<'context> {
     context: &'context Context,
     session: Session,
-    /// What the session holds, once it has applied what it was sent.
+    /// The version that the session holds once it has applied what it was sent.
     version: StateVersion,
     transport: Transport,
-    /// How many times the cell has looked up names that it was not given.
+    /// How many times the cell has asked for names that it was not given.
     questions: u64,
-    /// The last of them has no answer yet.
+    /// Whether the last of these questions has no answer yet.
     asks: bool,
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
-    /// At the last look.
+    /// At the last measurement.
     memory_bytes: u64,
     cancel: Cancel,
     /// How long the cell may run.
     limit: Option<Limit>,
-    /// Nobody pressed interrupt: the limit did.
+    /// The time limit interrupted the cell, not the student.
     time_is_up: bool,
 }
 
 enum Phase<'context> {
-    /// The session reads the state, and waits until it may begin.
+    /// The session applies the state, and then waits until it may begin.
     Applying {
         ledger: Ledger,
     },
@@ -156,12 +156,12 @@ enum Phase<'context> {
         ledger: Ledger,
         since: Instant,
     },
-    /// The cell waits for names of the notebook, which come.
+    /// The cell waits for names of the notebook, which are being transferred.
     Fetching {
         since: Instant,
         fetched: BoxFuture<'context, Result<Assembled, TransferError>>,
     },
-    /// The cell has ended; what changed is read and uploaded.
+    /// The cell has ended; its changes are read and uploaded.
     Collecting {
         outcome: Outcome,
         error: Option<RemoteError>,
@@ -174,7 +174,7 @@ enum Phase<'context> {
 
 enum Event {
     Session(SessionEvent),
-    /// The broker has stored that the cell starts.
+    /// The broker has stored `Started`.
     Permitted,
     Input((u64, Option<String>)),
     Cancelled,
@@ -230,7 +230,7 @@ impl Run<'_> {
     }
 
     fn output_due(&self, order: &Order) -> Option<Instant> {
-        // What the session writes while it applies the state is shown with the cell's own output.
+        // Output of the session while it applies the state is shown with the cell's own output.
         if matches!(self.phase, Phase::Applying { .. }) {
             return None;
         }
@@ -243,7 +243,7 @@ impl Run<'_> {
         })
     }
 
-    /// The ending, if this was the last event.
+    /// Returns the ending if this was the last event.
     async fn on_event(&mut self, event: Event, order: &mut Order, cell: &Cell) -> Option<Ending> {
         match event {
             Event::Session(SessionEvent::Said(message)) => {
@@ -308,14 +308,14 @@ impl Run<'_> {
         }
     }
 
-    /// Only a session that went the whole way holds what the notebook thinks it holds.
+    /// Only a session whose whole state was collected holds what the notebook expects it to hold.
     fn keep_session(self, ending: &Ending) -> Option<Session> {
         let whole = ending.state.is_some() && self.session.held.is_some();
         whole.then_some(self.session)
     }
 }
 
-/// A session that does not even take its cell.
+/// Completes when the grace period after a cancel has passed and the session has not even received its cell.
 async fn cancel_ignored(context: &Context, order: &Order) {
     order.cancelled.cancelled().await;
     tokio::time::sleep(context.config.cancel_grace).await;

@@ -1,9 +1,10 @@
-//! What cells of one notebook left out of their ends and the notebook still lacks, oldest first.
+//! The deferred state that one notebook still lacks, oldest first.
 //!
-//! It belongs to the notebook's task and not to a session: a session that is lost later takes nothing of it along.
-//! There is more than one entry between a cell's end and the notebook's word that it has what that changed.
+//! It belongs to the notebook's task and not to a session, so it does not vanish with a session that is lost later.
+//! There can be several entries between a cell's end and the notebook's confirmation that it has what the cell
+//! changed.
 //!
-//! **Invariant:** an entry goes only when its job is closed, or is known to be lost.
+//! **Invariant:** an entry is removed only when its job is closed, or when its bytes are known to be lost.
 
 use baton_protocol::shim::Snapshot;
 use futures_util::future::select_all;
@@ -15,13 +16,13 @@ use crate::session::{Held, Keeper};
 pub(crate) struct Deferred(Vec<DeferredState>);
 
 impl Deferred {
-    /// A cell has ended. What earlier ones left is in what it changed, or left itself.
+    /// A cell has ended. Its changes, or its own deferred state, include the deferred state of earlier cells.
     pub(crate) fn add(&mut self, state: Option<DeferredState>) {
         self.0.iter_mut().for_each(DeferredState::overtake);
         self.0.extend(state);
     }
 
-    /// The session that ran the last cell says that what it left can be read.
+    /// The session that ran the last cell reports that its deferred state can be read.
     pub(crate) fn settle(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
         if let Some(state) = self.0.iter_mut().find(|state| state.is_settling()) {
             state.settle(snapshot, keeper);
@@ -37,19 +38,19 @@ impl Deferred {
         !self.0.is_empty()
     }
 
-    /// Whether a session has to live, and to do nothing else.
+    /// Whether the session must stay alive and run nothing, because some deferred state is only there.
     pub(crate) fn needs_session(&self) -> bool {
         self.0.iter().any(DeferredState::needs_session)
     }
 
-    /// The session has gone on, or is gone.
+    /// The session has run another cell, or has ended.
     pub(crate) fn lose_session(&mut self) {
         self.0.iter_mut().for_each(DeferredState::lose_session);
         self.0.retain(|state| !state.is_over());
     }
 
-    /// Sends what can be sent. What the session holds that left it, once the notebook has applied it; `None` when
-    /// something is over. Waits for ever without anything to send. Cancel safe.
+    /// Sends what can be sent. Returns what the notebook has once it has applied that, or `None` when an entry is
+    /// over. Never completes while there is nothing to send. Cancel safe.
     pub(crate) async fn next(&mut self) -> Option<Held> {
         if self.0.is_empty() {
             return std::future::pending().await;

@@ -1,4 +1,4 @@
-//! What a cell left out of its end, on its way to the notebook.
+//! The deferred state of one cell, on its way to the notebook.
 //!
 //! ```text
 //! settling ──Settled──> ready <──> sending ──> sent ──> over
@@ -6,11 +6,11 @@
 //!                         └────── wanted ───────┘
 //! ```
 //!
-//! It is read from a process that keeps it as it was (`keeper.rs`), so the session may run other cells meanwhile, or
-//! end. It is over when the notebook has it, or a later cell's result that has everything in it: the broker revokes
-//! the assignment then. Until then the notebook may ask for it again.
+//! It is read from a process that keeps it as it was (`keeper.rs`), so the session may run other cells meanwhile,
+//! or end. It is over when the notebook has it, or has a later cell's result that includes it: the broker then
+//! revokes the assignment. Until then the notebook may ask for it again.
 //!
-//! **Invariant:** a job that left something out says its last event, whatever happens to its session.
+//! **Invariant:** a job with deferred state sends its last event, whatever happens to its session.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,30 +29,31 @@ use crate::session::{Held, Keeper};
 use crate::transfer::TransferError;
 use crate::transfer::{Changes, Transport, send_back};
 
-/// A cell that was queued behind this one arrives sooner, and may change what would be on its way over the network.
+/// A cell that is queued behind this one starts within this time, and may change what would otherwise be sent over
+/// the network.
 const BEFORE_CHUNKS: Duration = Duration::from_millis(100);
-/// The cell's end is on its way then, and would wait for a processor while memory is looked at with all of them.
+/// Within this time the cell's end is sent. It would wait for a processor if all of them were scanning memory.
 const BEFORE_MEMORY: Duration = Duration::from_millis(10);
 
 pub(crate) struct DeferredState {
     last_event: LastEvent,
-    /// The notebook says that it lacks this.
+    /// The notebook asks for this.
     wanted: Arc<Notify>,
     chunk_client: ChunkClient,
     transport: Transport,
     /// The session's process.
     kernel: i32,
     keeper: Option<Keeper>,
-    /// What the notebook has without it.
+    /// The version that the notebook has without it.
     version: StateVersion,
     ledger: Ledger,
     stage: Stage,
-    /// A later cell has ended, and the notebook has not yet said that it could use what that changed.
+    /// A later cell has ended, whose changes include this. Reset when the notebook asks for this nevertheless.
     overtaken: bool,
     backoff: Backoff,
 }
 
-/// How a job whose end leaves something out says what becomes of that.
+/// What a job needs to report what becomes of its deferred state.
 pub(crate) struct DeferredOrder {
     pub(crate) events: EventSink,
     pub(crate) revoked: CancellationToken,
@@ -72,7 +73,7 @@ enum Stage {
 }
 
 impl DeferredState {
-    /// The job has ended, and says that this follows.
+    /// The job has ended, and its end announced that this follows.
     pub(crate) fn new(
         order: DeferredOrder,
         (chunk_client, transport): (ChunkClient, Transport),
@@ -110,7 +111,7 @@ impl DeferredState {
         matches!(self.stage, Stage::Settling)
     }
 
-    /// Another cell begins: what it does may make it needless to send this.
+    /// Another cell begins. It may make it unnecessary to send this.
     pub(super) fn pause(&mut self) {
         self.stage = match std::mem::replace(&mut self.stage, Stage::Over) {
             Stage::Sending(snapshot, _) => Stage::Ready(snapshot),
@@ -118,7 +119,7 @@ impl DeferredState {
         };
     }
 
-    /// A later cell has ended, and what it changed is on its way with all of this in it.
+    /// A later cell has ended, and its changes, which include all of this, are being sent.
     pub(super) fn overtake(&mut self) {
         self.overtaken = true;
     }
@@ -127,7 +128,7 @@ impl DeferredState {
         matches!(self.stage, Stage::Over)
     }
 
-    /// Whether the session's memory is the only place where it is, so that no other cell may run there.
+    /// Whether it exists only in the session's memory, so that no other cell may run there.
     pub(super) fn needs_session(&self) -> bool {
         match self.stage {
             Stage::Settling => true,
@@ -136,7 +137,7 @@ impl DeferredState {
         }
     }
 
-    /// The session has gone on, or is gone: without a keeper there is nothing to read any more.
+    /// The session has run another cell, or has ended: without a keeper there is nothing left to read.
     pub(super) fn lose_session(&mut self) {
         if self.keeper.is_none() {
             self.stage = Stage::Over;
@@ -144,7 +145,8 @@ impl DeferredState {
         }
     }
 
-    /// What the notebook has once it has applied what was sent now; `None` when this is over. Cancel safe.
+    /// Returns what the notebook has once it has applied what was sent now, or `None` when this is over. Cancel
+    /// safe.
     pub(super) async fn next(&mut self) -> Option<Held> {
         let (revoked, wanted) = (self.last_event.revoked.clone(), self.wanted.clone());
         loop {
@@ -231,7 +233,7 @@ impl DeferredState {
     }
 }
 
-/// The memory cannot be read, or makes no sense: trying again is of no use.
+/// Whether the memory cannot be read or makes no sense, so that trying again is useless.
 fn is_lasting(error: &TransferError) -> bool {
     matches!(
         error,
@@ -244,7 +246,7 @@ fn is_lasting(error: &TransferError) -> bool {
     )
 }
 
-/// Sees to it that the job has a last event.
+/// Ensures that the job sends a last event.
 struct LastEvent {
     events: EventSink,
     revoked: CancellationToken,

@@ -5,9 +5,9 @@
 //!  (prepare)   └──────────────── (cell) ─────────────┘
 //! ```
 //!
-//! In: an order and the notebook's session, if there is one. Out: events, and the session where it is as good as
-//! before. After anything but a cell that ended by itself, whose state came home whole, the session is ended: the
-//! notebook has given up the object table that it shared with it.
+//! In: an order and the notebook's session, if there is one. Out: events, and the session if it can be used again.
+//! It can be used again only if its cell ended by itself and its whole state was sent. In all other cases the
+//! session is ended, because the notebook has given up the object table that both shared.
 
 mod cell;
 mod deferred;
@@ -36,11 +36,11 @@ pub(crate) use self::deferred::Deferred;
 use self::deferred_state::DeferredState;
 pub(crate) use self::salvage::Salvage;
 
-/// A job and the ends of everything that its task hears.
+/// A job, and the receiving ends of everything that its task waits for.
 pub(crate) struct Order {
-    /// Whose turns the session takes on a GPU.
+    /// The account that the session's GPU time is charged to.
     pub(crate) account: u64,
-    /// In which of the worker's environments it runs.
+    /// The environment in which it runs; `None` is the worker's own Python.
     pub(crate) environment: Option<String>,
     pub(crate) submission: Submission,
     pub(crate) events: EventSink,
@@ -50,31 +50,31 @@ pub(crate) struct Order {
     pub(crate) states: mpsc::Receiver<State>,
     /// Answers to [`JobEvent::InputWanted`], with the number of the question.
     pub(crate) inputs: mpsc::Receiver<(u64, Option<String>)>,
-    /// About files; a session with a mirror takes it.
+    /// Asks the notebook about its files; a session with a mirror takes it.
     pub(crate) questions: Option<Questions>,
     /// The last answer to [`JobEvent::NamesWanted`].
     pub(crate) names: watch::Receiver<Option<Names>>,
     /// The student interrupted the cell.
     pub(crate) cancelled: CancellationToken,
-    /// The assignment is no longer this worker's.
+    /// This worker no longer holds the assignment.
     pub(crate) revoked: CancellationToken,
-    /// The notebook lacks what the cell left in its session.
+    /// The notebook asks for the cell's deferred state.
     pub(crate) deferred_wanted: Arc<Notify>,
-    /// The notebook kernel has ended; the cell goes on.
+    /// The notebook kernel has ended; the cell continues.
     pub(crate) orphaned: CancellationToken,
-    /// What the student is to read above the cell's output.
+    /// Warnings that the student reads above the cell's output.
     pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,
 }
 
-/// What the session lacks to have the names that its question with this number asked for.
+/// The answer to the question for names with this number: the state that the session lacks to have them.
 #[derive(Clone)]
 pub(crate) struct Names {
     pub(crate) number: u64,
     pub(crate) state: State,
 }
 
-/// Sees to it that a job has an end, even if its task has none.
+/// Ensures that a job reports an end, even if its task panics or is dropped.
 pub(crate) struct LastWord {
     events: EventSink,
     revoked: CancellationToken,
@@ -112,18 +112,18 @@ pub(crate) struct Ending {
     pub(crate) state: Option<State>,
     pub(crate) files: Option<Payload>,
     pub(crate) usage: Usage,
-    /// What the state leaves out; the session has it.
+    /// Bytes that the state leaves out and that the session still has.
     pub(crate) deferred_bytes: u64,
     pub(crate) deferred: Option<DeferredState>,
-    /// Its session can be asked for what the cell had, if the notebook kernel ends.
+    /// If the notebook kernel ends, the session can be asked for the cell's variables (`Salvage`).
     pub(crate) salvageable: bool,
     pub(crate) file_chunks: Vec<ChunkHash>,
-    /// It ended before the cell, for a reason of this worker that others need not have.
+    /// The job ended before its cell started, for a reason that need not apply to other workers.
     elsewhere: bool,
 }
 
 impl Ending {
-    /// No session starts here, whoever's it is.
+    /// Sessions do not start here, for any notebook.
     pub(crate) fn not_started(error: RemoteError) -> Self {
         Self {
             elsewhere: true,
@@ -131,7 +131,7 @@ impl Ending {
         }
     }
 
-    /// Nothing comes home.
+    /// No state is returned to the notebook.
     pub(crate) fn without_state(outcome: Outcome, error: RemoteError) -> Self {
         Self {
             outcome,
@@ -148,8 +148,8 @@ impl Ending {
     }
 }
 
-/// Runs the job and says how it ended. Returns the session where it may be used again, or is the only one that has
-/// what the notebook lacks.
+/// Runs the job and reports how it ended. Returns the session if it can be used again, or if only it has what the
+/// notebook lacks.
 pub(crate) async fn run_job(
     context: &Arc<Context>,
     mut session: Option<Session>,
@@ -173,7 +173,7 @@ pub(crate) async fn run_job(
     let file_chunks = std::mem::take(&mut ending.file_chunks);
     *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
     order.last_word.say(ending);
-    // Last, because the student waits for the end, and what the session does now takes a processor.
+    // Only now, because the student waits for the end, and what the session does next needs a processor.
     if state_was_read {
         if let Some(used) = &mut used {
             let message_id = order.submission.cell.message_id.clone();
@@ -184,7 +184,7 @@ pub(crate) async fn run_job(
     kept(used.or(session), deferred)
 }
 
-/// A session that is of no use to a later cell, where nothing else has what the notebook still lacks.
+/// Keeps a session that no later cell can use, if only it has deferred state that the notebook lacks.
 fn kept(session: Option<Session>, deferred: &Deferred) -> Option<Session> {
     let session = session.filter(|_| deferred.needs_session())?;
     if let Some(gpu) = session.gpu() {
@@ -193,7 +193,8 @@ fn kept(session: Option<Session>, deferred: &Deferred) -> Option<Session> {
     Some(session)
 }
 
-/// After its last cell the session lost the use of the GPU, and the notebook needs nothing of it.
+/// Returns the error code if the session can no longer use the GPU since its last cell, and if the notebook needs
+/// nothing more from it.
 fn gpu_fault(
     session: Option<&Session>,
     deferred: &Deferred,
@@ -203,7 +204,7 @@ fn gpu_fault(
     async move { fault?.await }
 }
 
-/// As long as the cell has not been told to it, the session stays where it was.
+/// The session stays in `session` until the cell is sent to it.
 async fn prepare_and_run(
     context: &Arc<Context>,
     session: &mut Option<Session>,
@@ -217,7 +218,7 @@ async fn prepare_and_run(
     };
     match prepared {
         Ok(ready) => {
-            // Without a keeper it has gone home, and cannot be read again.
+            // Deferred state without a keeper has been sent by now, and cannot be read again.
             deferred.lose_session();
             cell::run_cell(context, ready, order).await
         }
@@ -225,7 +226,7 @@ async fn prepare_and_run(
     }
 }
 
-/// One that left the GPU comes back to it first.
+/// A session that has left the GPU returns to it first.
 async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,

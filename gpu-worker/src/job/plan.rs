@@ -1,4 +1,4 @@
-//! Whether a session can go on from where a manifest begins.
+//! Whether a session can continue from the state on which a manifest builds.
 //!
 //! **Invariant:** pure.
 
@@ -8,13 +8,13 @@ use baton_protocol::StateVersion;
 pub(crate) enum Plan {
     /// The session holds exactly the state that the manifest continues.
     Continue,
-    /// The manifest needs nothing of the past: a fresh session.
+    /// The manifest builds on nothing: start a new session.
     StartFresh,
-    /// Nobody here has what the manifest continues: ask for a whole one.
+    /// No session here has the state on which the manifest builds: ask for a complete one.
     AskForState,
 }
 
-/// `held` is what the notebook's session holds, if there is one that was used.
+/// `held` is the version that the notebook's session holds, if the notebook has a session that holds any.
 pub(crate) fn plan(held: Option<StateVersion>, base: StateVersion) -> Plan {
     if base.messages == 0 {
         Plan::StartFresh

@@ -1,6 +1,6 @@
 //! Before the cell: a slot, a session that fits, and the state it needs.
 //!
-//! In: an order. Out: a session that only has to be message, or how the job ended already.
+//! In: an order. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
 //! Dropping the future ends the session.
 
 use std::path::Path;
@@ -21,13 +21,13 @@ use crate::session::{AfterCell, Session};
 use crate::transfer::TransferError;
 use crate::transfer::{Assembled, Source, Transport, open, receive};
 
-/// Everything is here; the next step can be seen by the student.
+/// Everything that the cell needs. The next step, its start, is visible to the student.
 pub(crate) struct Ready<'context> {
     pub(crate) session: Session,
-    /// What the state continued.
+    /// The version on which the state builds.
     pub(crate) base: StateVersion,
     pub(crate) state: Assembled,
-    /// How the result goes home.
+    /// How the result is sent back.
     pub(crate) transport: Transport,
     /// Held until the job is over.
     pub(crate) _slot: tokio::sync::SemaphorePermit<'context>,
@@ -46,7 +46,7 @@ pub(crate) async fn prepare<'context>(
         .map_err(|_| shutting_down())?;
     let mut state = order.submission.state.clone();
     let environment = order.environment.as_deref();
-    // It may have changed since the broker chose this worker for it; then another one may have it.
+    // The environment may have changed since the broker chose this worker; another worker may still have it.
     let python = context.python(environment, &order.submission.cell);
     let python = python.map_err(|why| {
         let environment = environment.unwrap_or_default();
@@ -75,13 +75,14 @@ pub(crate) async fn prepare<'context>(
             Plan::AskForState => None,
         };
         let Some((source, transport)) = opened else {
-            // A notebook that lacks something of it asks for that before it sends a whole state.
+            // A session with deferred state is kept here: the notebook asks for that state before it sends a
+            // complete one.
             drop(session.take_if(|_| !deferred.needs_session()));
             order.events.send(match plan {
                 Plan::AskForState => JobEvent::StateWanted {},
                 Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted {},
             });
-            // Closed only when the agent has ended, and this task with it.
+            // The channel closes only when the agent ends, and this task ends with it.
             state = order.states.recv().await.ok_or_else(shutting_down)?;
             continue;
         };
@@ -96,7 +97,7 @@ pub(crate) async fn prepare<'context>(
             }
         };
         if let Err(ending) = with_files(&mut ready, order).await {
-            // The notebook may still lack something that nothing else has.
+            // The session may have deferred state that nothing else has.
             *session = Some(ready);
             return Err(ending);
         }
@@ -118,9 +119,9 @@ async fn go_on(
 ) -> Result<(Session, Assembled), Ending> {
     let session = place.as_mut().ok_or_else(shutting_down)?;
     if let Some(gpu) = session.gpu() {
-        // What it has done since its last cell is nobody's.
+        // Discards what it has used since its last cell, because that belongs to no cell.
         gpu.usage().await;
-        // Its memory comes back to the GPU while the state is on its way.
+        // Its memory returns to the GPU while the state is being transferred.
         gpu.cell(Cell::Expected);
     }
     let held = session.take_held(base).map(|held| held.ledger);
@@ -131,7 +132,8 @@ async fn go_on(
     Ok((session, state))
 }
 
-/// Until what earlier cells left in the session is elsewhere, too: the next cell may write to it.
+/// Waits until the deferred state of earlier cells exists outside the session, because the next cell may overwrite
+/// it.
 async fn memory_is_kept(
     place: &mut Option<Session>,
     deferred: &mut Deferred,
@@ -187,7 +189,8 @@ async fn start_fresh(
     Ok((session, state))
 }
 
-/// One that could not start is tried once more. If sessions of nobody start here either, another worker may have it.
+/// Starts a session, and tries once more if it could not start. If a trial session fails here, too, another worker
+/// may take the job.
 async fn start_session(
     context: &Arc<Context>,
     order: &mut Order,
@@ -228,7 +231,7 @@ async fn start_session(
     }
 }
 
-/// A session that does not see the notebook's folder works in a mirror of it.
+/// A session that cannot access the notebook's folder works in a mirror of it.
 async fn mirror_for(
     context: &Arc<Context>,
     order: &mut Order,
@@ -244,7 +247,7 @@ async fn mirror_for(
     }
 }
 
-/// Nobody could tell what a cell did to files there.
+/// Whether the session's mirror is damaged. What a cell changes in a damaged mirror cannot be determined.
 fn has_lost_mirror(session: Option<&Session>) -> bool {
     let mirror = session.and_then(|session| session.mirror.as_ref());
     mirror.is_some_and(SessionMirror::is_lost)

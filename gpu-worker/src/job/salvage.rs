@@ -1,9 +1,10 @@
-//! What a cell had and left, for another kernel: its notebook kernel has ended, and with it the object table that the
-//! session shared with it.
+//! Saves what a cell was given and what it left for another kernel: its notebook kernel has ended, and with it the
+//! object table that the session shared with the notebook.
 //!
-//! The session is asked once, between two cells, for a message of a new table, which goes to the broker in chunks.
+//! The session is asked once, between two cells, for a message of a new table, which is sent to the broker in
+//! chunks.
 //!
-//! **Invariant:** a job whose end promised this says it, or why it cannot be had, unless nobody wants it any more.
+//! **Invariant:** a job whose end promised this sends it, or the reason why it cannot, unless the job is revoked.
 
 use std::time::Duration;
 
@@ -27,11 +28,11 @@ pub(crate) struct Salvage {
     events: EventSink,
     revoked: CancellationToken,
     orphaned: CancellationToken,
-    /// Of the cell.
+    /// The cell's message id.
     message_id: String,
-    /// Where its notebook kernel began.
+    /// The folder in which its notebook kernel was started.
     folder: Option<String>,
-    /// Of files that the cell changed.
+    /// Chunks of the files that the cell changed.
     file_chunks: Vec<ChunkHash>,
     said: bool,
 }
@@ -51,7 +52,7 @@ impl Salvage {
         }
     }
 
-    /// The notebook kernel has ended. Cancel safe.
+    /// Completes when the notebook kernel has ended. Cancel safe.
     pub(crate) async fn wanted(salvage: Option<&Self>) {
         match salvage {
             Some(salvage) => salvage.orphaned.cancelled().await,
@@ -59,7 +60,7 @@ impl Salvage {
         }
     }
 
-    /// Returns the session if it lives.
+    /// Returns the session, unless the job was revoked meanwhile.
     pub(crate) async fn take(
         mut self,
         mut session: Session,
@@ -113,7 +114,7 @@ async fn salvage(
         tracing::warn!("A session could not return to the GPU: {error}");
         return Err(messages::not_salvaged());
     }
-    // It may have memory on the GPU.
+    // The variables may be in memory on the GPU.
     let turns = |session: &Session, cell| {
         if let Some(gpu) = session.gpu() {
             gpu.cell(cell);

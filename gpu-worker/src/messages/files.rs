@@ -1,4 +1,4 @@
-//! What is told of a mirror's files.
+//! Messages about a mirror's files.
 
 use std::path::Path;
 
@@ -7,7 +7,7 @@ use baton_protocol::files::RelativePath;
 
 use super::{bytes, chain, error};
 
-/// A file of a mirror does not go home.
+/// A file of a mirror is not copied to the notebook.
 pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {
     format!(
         "'{path}' ({}) stays on the GPU machine: the files of one cell may have {} in total \
@@ -26,7 +26,7 @@ pub(crate) fn file_not_opened(path: &RelativePath, file_bytes: u64, limit_bytes:
     )
 }
 
-/// Where nothing tells what a cell opens.
+/// For a machine on which the worker cannot notice which files a cell opens.
 pub(crate) fn files_not_copied(limit_bytes: u64) -> String {
     format!(
         "The notebook's folder has more than {} of files (worker.files_limit), so the largest are empty on this \
@@ -60,14 +60,14 @@ pub(crate) fn files_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
     )
 }
 
-/// Before a cell ran that would have gone on in its session.
+/// Shown before a cell that would otherwise have continued in its session.
 pub(crate) fn mirror_lost_before() -> String {
     "The copy of the notebook's folder on the GPU machine was damaged, so this cell runs in a new session; your \
      files and variables are safe"
         .to_owned()
 }
 
-/// Files are gone from a mirror, and nothing shows that the cell deleted them.
+/// Files are missing from a mirror, and nothing shows that the cell deleted them.
 pub(crate) fn files_missing(missing: &[RelativePath]) -> Option<String> {
     const NAMED: usize = 3;
     let names: Vec<String> = missing
@@ -88,7 +88,7 @@ pub(crate) fn files_missing(missing: &[RelativePath]) -> Option<String> {
     })
 }
 
-/// After a cell ran: nobody knows what it did to files.
+/// The cell has run, and it is unknown what it did to files.
 pub(crate) fn files_not_collected(problem: &(dyn std::error::Error + 'static)) -> RemoteError {
     error(
         "FilesLost",

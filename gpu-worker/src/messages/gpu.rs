@@ -1,10 +1,10 @@
-//! What is told of the GPU.
+//! Messages about the GPU.
 
 use baton_protocol::RemoteError;
 
 use super::error;
 
-/// The arbiter took the GPU back, and the session did not let go of it, or of its memory there.
+/// The arbiter took the GPU back, and the session did not release it, or its memory there.
 pub(crate) fn kept_the_gpu() -> RemoteError {
     error(
         "GpuKept",
@@ -13,7 +13,7 @@ pub(crate) fn kept_the_gpu() -> RemoteError {
     )
 }
 
-/// What the session had was moved to the host, and there is no room for it any more.
+/// The session's memory was moved to the host, and there is no longer room for it on the GPU.
 pub(crate) fn no_room_on_the_gpu() -> RemoteError {
     error(
         "GpuFull",
@@ -22,7 +22,7 @@ pub(crate) fn no_room_on_the_gpu() -> RemoteError {
     )
 }
 
-/// The host has no room for the memory of others that would have to leave the GPU.
+/// The host has no room for the memory of other sessions that would have to leave the GPU.
 pub(crate) fn no_room_on_the_host() -> RemoteError {
     error(
         "GpuFull",
@@ -32,7 +32,7 @@ pub(crate) fn no_room_on_the_host() -> RemoteError {
     )
 }
 
-/// `--mem` without turns.
+/// `--mem` on a machine without time-sharing.
 pub(crate) fn no_gpu_limit(bytes: u64) -> String {
     format!(
         "--mem {} has no effect here: sessions on this machine do not time-share a GPU",
@@ -40,7 +40,7 @@ pub(crate) fn no_gpu_limit(bytes: u64) -> String {
     )
 }
 
-/// The driver's error `code` stays for as long as the process lives.
+/// The driver keeps returning the error `code` for as long as the process lives.
 pub(crate) fn gpu_fault(code: u32) -> String {
     format!(
         "the GPU reported an error, and this session can no longer use it (CUDA error {code}); the next %%gpu \
@@ -48,7 +48,7 @@ pub(crate) fn gpu_fault(code: u32) -> String {
     )
 }
 
-/// While it had no cell, it made room for others.
+/// While the session had no cell, it made room for others.
 pub(crate) fn gpu_not_back() -> String {
     "the session made room on the GPU for others and could not return; this cell runs in a new session with your \
      notebook's variables"

@@ -1,4 +1,4 @@
-//! What is told of a cell's time.
+//! Messages about a cell's time limit.
 
 use std::time::Duration;
 
@@ -7,7 +7,7 @@ use baton_protocol::RemoteError;
 
 use super::error;
 
-/// How long a cell may run, and what it could have asked for.
+/// How long a cell may run, and the longest limit that it could have asked for.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limit {
     pub(crate) time: Duration,
@@ -23,7 +23,7 @@ pub(crate) fn timed_out(limit: Limit) -> RemoteError {
     )
 }
 
-/// The limit passed and the cell ended with its state. `interrupt` is how the session tells of it.
+/// The limit passed and the cell ended with its state. `interrupt` is the session's own report of the interrupt.
 pub(crate) fn stopped_in_time(limit: Limit, interrupt: Option<RemoteError>) -> RemoteError {
     let value = format!(
         "{}. Its changes so far are in your notebook",

@@ -1,6 +1,6 @@
-//! What a cell did to files, read out of its session's mirror and brought where the proxy can have it.
+//! Collects what a cell did to files from its session's mirror, and moves it to where the proxy can fetch it.
 //!
-//! **Invariant:** what is too large stays, and the student is told which file that is.
+//! **Invariant:** a file that is too large is not sent, and the student is told which file that is.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -18,13 +18,13 @@ use crate::transfer::{Access, TransferError};
 pub(crate) struct Collected {
     /// A list of changes, if there are any.
     pub(crate) changes: Option<Payload>,
-    /// Of the list, and of what it names.
+    /// Chunks of that list, and of the files that it names.
     pub(crate) chunks: Vec<ChunkHash>,
-    /// For the student.
+    /// Notes for the student.
     pub(crate) notes: Vec<String>,
 }
 
-/// The session is quiet meanwhile; what it still writes is a difference after the next cell.
+/// The session does nothing meanwhile. What it still writes counts as a difference after the next cell.
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
 ) -> impl Future<Output = Result<Collected, TransferError>> + Send + 'static {
@@ -92,7 +92,7 @@ impl Collecting {
         let mirror = self.mirror.clone();
         let adopt = move || {
             let mut mirror = lock(&mirror);
-            // What could not be read may be gone with the whole mirror.
+            // Files that could not be read may be gone because the whole mirror is.
             mirror.check()?;
             mirror.adopt(&scan, &sent, &written);
             Ok::<_, FilesError>(())
@@ -105,7 +105,7 @@ impl Collecting {
         })
     }
 
-    /// `None` when it is gone already.
+    /// Returns `None` if the file is gone already.
     async fn read(
         &self,
         scan: &Arc<Scan>,
@@ -120,10 +120,10 @@ impl Collecting {
     }
 }
 
-/// A file that stays, and its bytes; none for another name of a file that nobody has read.
+/// A file that is not sent, and its bytes; `None` for another name of a file that no cell has read.
 type Left = (RelativePath, Option<u64>);
 
-/// What goes home, and what stays. Small files go first.
+/// Which differences are sent, and which files are not. Small files go first.
 fn fitting(differences: &[Difference], limit_bytes: u64) -> (Vec<Difference>, Vec<Left>) {
     let mut fitting = Vec::new();
     let mut files = Vec::new();

@@ -17,7 +17,7 @@ use crate::transfer::TransferError;
 pub(crate) struct Questions {
     events: EventSink,
     answers: mpsc::UnboundedReceiver<(u64, Payload)>,
-    /// The notebook kernel has ended: nobody answers any more.
+    /// The notebook kernel has ended, so no answer can arrive.
     orphaned: CancellationToken,
     /// Counts the connections to the broker.
     connections: watch::Receiver<u64>,
@@ -45,7 +45,7 @@ impl Questions {
         }
     }
 
-    /// The number under which the answer will come.
+    /// Returns the question's number, which its answer will have, too.
     pub(crate) fn ask(&mut self, wanted: &FilesWanted) -> u64 {
         self.last += 1;
         let question = self.last;
@@ -62,7 +62,7 @@ impl Questions {
                     Some((question, answer)) => if self.open.remove(&question).is_some() {
                         return (question, answer);
                     },
-                    // Without an agent there is nobody who could answer.
+                    // The agent has ended, so no answer can arrive.
                     None => std::future::pending().await,
                 },
                 () = self.orphaned.cancelled(), if !self.open.is_empty() => {
@@ -78,7 +78,7 @@ impl Questions {
         }
     }
 
-    /// For a time in which nothing else is asked. Fails when the proxy could not answer.
+    /// For a time in which nothing else is asked. Fails if the proxy could not answer.
     pub(crate) async fn ask_and_wait(
         &mut self,
         wanted: &FilesWanted,

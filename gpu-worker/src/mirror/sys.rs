@@ -1,7 +1,7 @@
-//! Hearing of a file before a process opens it or takes its name away: seccomp's user notification.
+//! Notices a file before a process opens it or removes its name: seccomp's user notification.
 //!
-//! The session gets a filter between fork and exec, which its children inherit. Each system call that opens a file by
-//! name, and each that removes or changes a name, waits until the worker says that it may go on.
+//! The session gets a filter between fork and exec, which its children inherit. Each system call that opens a file
+//! by name, and each that removes or changes a name, waits until the worker permits it.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSliceMut};
@@ -20,7 +20,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// The system calls that take names away, with where each has its folder and its path.
+/// The system calls that remove names, and which of their arguments are the folder and the path.
 const REMOVALS: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     Call::removal(libc::SYS_unlink, None, 0),
@@ -34,7 +34,7 @@ const REMOVALS: &[Call] = &[
     Call::renaming(libc::SYS_renameat2, (Some(0), 1), (Some(2), 3)),
 ];
 
-/// The system calls that open files, with where each has its folder, its path and its flags.
+/// The system calls that open files, and which of their arguments are the folder, the path and the flags.
 const OPENS: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     Call::open(libc::SYS_open, None, 0, Flags::Argument(1)),
@@ -72,7 +72,7 @@ struct Call {
     purpose: Purpose,
 }
 
-/// The numbers of the arguments that have a folder, if the call takes one, and a path.
+/// The numbers of the arguments that are a folder, if the call takes one, and a path.
 type Path = (Option<usize>, usize);
 
 enum Purpose {
@@ -112,7 +112,7 @@ enum Flags {
     None,
     Emptying,
     Argument(usize),
-    /// At the start of a structure.
+    /// In memory, at the start of a structure.
     InMemory(usize),
 }
 
@@ -126,13 +126,13 @@ pub(super) struct Notification {
 
 pub(super) enum About {
     Open(PathOf, FlagsOf),
-    /// The names that the call takes away or gives to something else.
+    /// The names that the call removes or gives to something else.
     Removal(PathOf, Option<PathOf>),
 }
 
 /// A path in the memory of the process.
 pub(super) struct PathOf {
-    /// An open folder to which the path is relative; none for the working directory.
+    /// An open folder to which the path is relative; `None` for the working directory.
     pub(super) folder: Option<i32>,
     pub(super) address: u64,
 }
@@ -171,12 +171,13 @@ impl Watching {
     }
 }
 
-/// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
-/// the system does not allow it. Then the session starts all the same.
+/// Makes the session's process install the filter and send its listener to the other end of `to_worker`. If the
+/// system does not allow the filter, the session starts without it.
 ///
-/// The child closes its copies of the listener and of both ends of the connection, `from_session` too. Its own
-/// `execve` waits for an answer, and the system lets a call fail only when the last copy of its listener is closed:
-/// with a copy of its own, the child of a worker that is killed just then would wait for ever.
+/// The child closes its copies of the listener and of both ends of the connection, including `from_session`. Its
+/// own `execve` waits for an answer, and the system lets a waiting call fail only when the last copy of its
+/// listener is closed. With a copy of its own, the child of a worker that is killed at that moment would wait for
+/// ever.
 fn watch(command: &mut Command, watching: Watching) {
     let Watching {
         watched,
@@ -218,7 +219,7 @@ fn program(watched: Watched) -> ([libc::sock_filter; 5 + MOST_CALLS], usize) {
     let answer = libc::BPF_RET | libc::BPF_K;
     let mut filter = [statement(0, 0); 5 + MOST_CALLS];
     filter[0] = statement(load, offset_of!(libc::seccomp_data, arch) as u32);
-    // A program of another architecture would read what is not there.
+    // Calls of another architecture pass, because their numbers and arguments mean something else.
     filter[1] = jump(ARCHITECTURE, 0, count as u8 + 1);
     filter[2] = statement(load, offset_of!(libc::seccomp_data, nr) as u32);
     for (index, call) in watched.calls().enumerate() {
@@ -252,14 +253,14 @@ fn install(watched: Watched) -> io::Result<RawFd> {
         Ok(listener as RawFd)
     };
     seccomp().or_else(|_| {
-        // Only who can gain no more rights may filter without being the administrator.
+        // Without being the administrator, only a process that can gain no more rights may install a filter.
         // SAFETY: a system call with numbers only.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         seccomp()
     })
 }
 
-/// As `SCM_RIGHTS`, without allocating.
+/// Sends a descriptor with `SCM_RIGHTS`, without allocating.
 fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
     #[repr(C)]
     struct Control {
@@ -289,7 +290,7 @@ fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
     }
 }
 
-/// The listener that the session sent; none when it could not install its filter. Waits for it.
+/// Waits for the listener that the session sends. Returns `None` if the session could not install its filter.
 pub(super) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
@@ -304,7 +305,7 @@ pub(super) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     .ok()?;
     for message in received.cmsgs().ok()? {
         if let ControlMessageOwned::ScmRights(files) = message {
-            // SAFETY: the kernel has just made this descriptor for this process; nobody else owns it.
+            // SAFETY: the kernel has just made this descriptor for this process; nothing else owns it.
             return files
                 .first()
                 .map(|raw| unsafe { OwnedFd::from_raw_fd(*raw) });
@@ -313,11 +314,11 @@ pub(super) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     None
 }
 
-/// `None` when the process that waited is gone.
+/// Returns `None` if the process that waited is gone.
 pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
     // SAFETY: plain numbers; the kernel wants them to be zero.
     let mut received: libc::seccomp_notif = unsafe { zeroed() };
-    // SAFETY: the structure is as large as the kernel takes it to be since the version that made it.
+    // SAFETY: the structure has the size that the kernel has expected since the version that introduced it.
     let result = unsafe {
         libc::ioctl(
             listener.as_raw_fd(),
@@ -366,7 +367,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
     }))
 }
 
-/// The system call does what it would have done.
+/// Lets the system call continue.
 pub(super) fn go_on(listener: &OwnedFd, id: u64) {
     respond(
         listener,
@@ -376,12 +377,12 @@ pub(super) fn go_on(listener: &OwnedFd, id: u64) {
     );
 }
 
-/// The system call fails with this number.
+/// Makes the system call fail with this number.
 pub(super) fn refuse(listener: &OwnedFd, id: u64, errno: i32) {
     respond(listener, id, -errno, 0);
 }
 
-/// Who no longer waits needs no answer.
+/// A process that no longer waits needs no answer, so errors are ignored.
 fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
     let mut response = libc::seccomp_notif_resp {
         id,
@@ -421,7 +422,7 @@ mod tests {
         (from_session, std::thread::spawn(starts))
     }
 
-    /// What the end of the worker does to its copies.
+    /// The test closes the worker's copies, as its end would.
     #[test]
     fn a_start_fails_when_the_worker_closes_the_listener_without_an_answer() {
         let (from_session, start) = start();

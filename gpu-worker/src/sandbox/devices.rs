@@ -1,8 +1,9 @@
-//! Which device files of the GPUs' driver a session finds: those of its own GPU or slice, and those that all need.
+//! Which device files of the GPUs' driver a session finds: those of its own GPU or slice, and those that all
+//! sessions need.
 //!
-//! In: what the session has of the GPUs, `/dev`, and what the driver says below `/proc/driver`. Out: names below `/dev`.
+//! In: the session's hardware, `/dev`, and what the driver reports below `/proc/driver`. Out: names below `/dev`.
 //!
-//! **Invariant:** a session whose GPU is known finds no file that leads to another GPU or slice.
+//! **Invariant:** a session whose GPU is known finds no file that gives access to another GPU or slice.
 
 use std::ffi::OsString;
 use std::fs;
@@ -12,11 +13,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::gpu::{Hardware, Slice};
 
-/// The driver's files that lead to no GPU by themselves, by how their names begin. Those for displays are not here.
+/// The beginnings of the names of the driver's files that by themselves give access to no GPU. Those for displays
+/// are not included.
 const OF_ALL: &[&str] = &["nvidia-uvm", "nvidiactl"];
-/// A file of a GPU ends with its number.
+/// The device file of a GPU has this name, followed by its number.
 const OF_ONE: &str = "nvidia";
-/// A folder of files of slices, and how their names begin.
+/// The folder with the files of slices, and the beginning of their names.
 const SLICES: &str = "nvidia-caps";
 const OF_SLICE: &str = "nvidia-cap";
 
@@ -40,7 +42,7 @@ pub(super) struct Devices {
     folder: PathBuf,
     /// `/proc/driver`.
     driver: PathBuf,
-    /// Whether the log says that sessions see all GPUs.
+    /// Whether the log already says that sessions see all GPUs.
     is_said: AtomicBool,
 }
 
@@ -62,7 +64,7 @@ impl Devices {
         &self.folder
     }
 
-    /// Of all GPUs.
+    /// The files of all GPUs.
     pub(super) fn all(&self) -> Vec<OsString> {
         let mut names = self.names();
         names.retain(|name| {
@@ -72,7 +74,8 @@ impl Devices {
         names
     }
 
-    /// What a session with this hardware needs. `None`, and hardware whose files cannot be found: of all GPUs.
+    /// The files that a session with this hardware needs. For `None`, and for hardware whose files cannot be found:
+    /// those of all GPUs.
     pub(super) fn of(&self, hardware: Option<&Hardware>) -> Vec<OsString> {
         let Some(hardware) = hardware else {
             return self.all();
@@ -94,7 +97,7 @@ impl Devices {
         }
     }
 
-    /// The files that lead to it.
+    /// The files that give access to this hardware.
     fn own(&self, hardware: &Hardware) -> Result<Vec<OsString>, UnknownError> {
         let name = || hardware.name.clone();
         let gpu = hardware.gpu.as_ref();
@@ -114,7 +117,7 @@ impl Devices {
         Ok(own.into_iter().map(OsString::from).collect())
     }
 
-    /// The number in the name of the GPU's device file. It is the driver's own, not the one that programs count by.
+    /// The number in the name of the GPU's device file. It is the driver's own, not the index that programs use.
     fn minor(&self, gpu: &str) -> Result<u32, UnknownError> {
         let folder = self.driver.join("nvidia/gpus");
         let entries = fs::read_dir(&folder).map_err(|source| UnknownError::Unreadable {
@@ -132,7 +135,8 @@ impl Devices {
         })
     }
 
-    /// The numbers of the files that let a program use a slice: those of its GPU instance and of its compute instance.
+    /// The numbers of the files that permit the use of a slice: those of its GPU instance and of its compute
+    /// instance.
     fn capabilities(&self, gpu: u32, slice: Slice, name: &str) -> Result<[u32; 2], UnknownError> {
         let Slice {
             gpu_instance,
@@ -175,7 +179,7 @@ fn is_of_one(name: &str) -> bool {
     !number.is_empty() && number.bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// `GPU UUID: \t GPU-...`
+/// The value in a line such as `GPU UUID: \t GPU-...`.
 fn field<'a>(text: &'a str, name: &str) -> Option<&'a str> {
     text.lines().find_map(|line| {
         let (found, value) = line.split_once(':')?;
@@ -190,7 +194,7 @@ pub(super) mod tests {
 
     const GPU: &str = "GPU-6f1c2d3e-0000-4000-8000-00000000000";
 
-    /// `/dev` and `/proc/driver` of a machine with two GPUs, whose first one has slices. The driver counts them in
+    /// `/dev` and `/proc/driver` of a machine with two GPUs; the first one has slices. The driver numbers them in
     /// another order than the bus does.
     pub(in crate::sandbox) fn machine(folder: &Path) -> Devices {
         let files = [
@@ -273,7 +277,7 @@ pub(super) mod tests {
         check(Some(&slice(8)), &own);
         let all = ["nvidia-caps", "nvidia0", "nvidia1"];
         check(None, &all);
-        // Nothing says where they are.
+        // Their files are not found.
         check(Some(&gpu(7)), &all);
         check(Some(&slice(9)), &all);
         let unknown = Hardware {

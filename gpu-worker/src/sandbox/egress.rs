@@ -1,9 +1,9 @@
-//! A network that only leads out: `slirp4netns` connects a sandbox with what the machine can reach.
+//! A network that only leads out: `slirp4netns` connects a sandbox to what the machine can reach.
 //!
-//! In: a sandbox that waits. Out: the program that carries its connections, and which ends with the sandbox.
+//! In: a sandbox that waits. Out: the program that carries its connections, which ends with the sandbox.
 //!
-//! **Invariant:** no cell runs before private addresses, this machine's own and the broker's are denied. The routes that
-//! deny them belong to the sandbox's outer user namespace, in which no cell has a capability.
+//! **Invariant:** before a cell runs, private addresses, this machine's own and the broker's are denied. The routes
+//! that deny them belong to the sandbox's outer user namespace, in which no cell has a capability.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -29,15 +29,16 @@ const CARRIER: &str = "slirp4netns";
 const ROUTES: &str = "ip";
 const ENTER: &str = "nsenter";
 const DEVICE: &str = "tap0";
-/// Where the carrier answers questions for names. It is in the network that the carrier makes, `10.0.2.0/24`.
+/// The carrier's name server. It is in the network that the carrier creates, `10.0.2.0/24`.
 const NAME_SERVER: Ipv4Addr = Ipv4Addr::new(10, 0, 2, 3);
 
 const PATIENCE: Duration = Duration::from_secs(20);
-/// Between two looks at a sandbox that bubblewrap is still building.
+/// How often to look at a sandbox that bubblewrap is still building.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 
-/// Addresses that are not on the internet: private, shared by carriers, of one link (and of clouds' metadata), of
-/// benchmarks, of groups and reserved ones. The carrier does not carry version 6 of the protocol.
+/// Addresses that are not on the internet: private ones, those that internet providers share among customers,
+/// link-local ones (such as clouds' metadata), and those for benchmarks, multicast and reserved use. The carrier
+/// does not carry IPv6.
 const PRIVATE: &[&str] = &[
     "0.0.0.0/8",
     "10.0.0.0/8",
@@ -57,7 +58,7 @@ pub(super) struct Egress {
     routes: PathBuf,
     enter: PathBuf,
     broker: Option<String>,
-    /// Names the name server.
+    /// A file that names the name server.
     pub(super) resolver: PathBuf,
 }
 
@@ -95,7 +96,8 @@ impl Egress {
         })
     }
 
-    /// Connects the sandbox that waits at the gate, and opens the gate. Call it after the command was dropped.
+    /// Connects the sandbox that waits at the gate, and opens the gate. Must be called after the command was
+    /// dropped.
     pub(super) async fn connect(&self, gate: Gate) -> Result<Carrier, SandboxError> {
         let connected = tokio::time::timeout(PATIENCE, self.connect_in_time(gate)).await;
         connected.map_err(|_elapsed| SandboxError::Egress {
@@ -127,10 +129,10 @@ impl Egress {
         let (network, user) = (network.try_clone()?, user.try_clone()?);
         let (mut ready, its_ready) = UnixStream::pair()?;
         let its_ready = OwnedFd::from(its_ready.into_std()?);
-        // It ends when this end is closed, also by the end of a worker that was killed.
+        // The carrier ends when this end is closed, also because the worker was killed.
         let (life, its_life) = StdUnixStream::pair()?;
         let its_life = OwnedFd::from(its_life);
-        // In the namespace its user is root, without which the carrier does not confine itself.
+        // In this namespace its user is root; otherwise the carrier does not confine itself.
         let mut command = self.inside(&user);
         command
             .arg("--")
@@ -150,7 +152,7 @@ impl Egress {
             .spawn()?;
         drop(command);
         if ready.read_u8().await.is_ok() {
-            // What it says of single connections interests no administrator.
+            // Its messages about single connections are of no interest to an administrator.
             if let Some(mut said) = child.stderr.take() {
                 tokio::spawn(async move {
                     let _ = tokio::io::copy(&mut said, &mut tokio::io::sink()).await;
@@ -201,7 +203,7 @@ impl Egress {
         }
     }
 
-    /// Runs what follows in this user namespace, with all rights there.
+    /// Runs the rest of the command in this user namespace, with all rights there.
     fn inside(&self, user: &OwnedFd) -> Command {
         let mut command = Command::new(&self.enter);
         command
@@ -210,7 +212,8 @@ impl Egress {
         command
     }
 
-    /// Of this machine and of the broker. A broker whose name has no address now cannot be connected to either.
+    /// The addresses of this machine and of the broker. A broker whose name has no address now cannot be reached
+    /// either.
     async fn addresses(&self) -> io::Result<BTreeSet<Ipv4Addr>> {
         let own = getifaddrs()?.filter_map(|interface| {
             let address = interface.address?;
@@ -225,7 +228,7 @@ impl Egress {
                 IpAddr::V6(_) => None,
             }));
         }
-        // The system has routes of its own for them, and the carrier's rule denies them.
+        // The system has its own routes for loopback addresses, and an option of the carrier denies them.
         found.retain(|address| !address.is_loopback());
         Ok(found)
     }
@@ -245,7 +248,7 @@ pub(crate) struct Carrier {
     _life: StdUnixStream,
 }
 
-/// What bubblewrap says of itself.
+/// What bubblewrap reports about itself.
 #[derive(serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 struct Info {
@@ -256,7 +259,7 @@ fn path_of(descriptor: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", descriptor.as_raw_fd())
 }
 
-/// `None`: it is on this machine.
+/// `None` if the broker is on this machine.
 fn host_and_port(broker: &BrokerAddress) -> Option<String> {
     let BrokerAddress::Http(url) = broker else {
         return None;

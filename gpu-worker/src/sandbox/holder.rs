@@ -1,6 +1,7 @@
-//! A process that only holds a sandbox open, for forks of a zygote to enter.
+//! A process that only holds a sandbox open, so that forks of a zygote can enter it.
 //!
-//! In: a command that ends with bubblewrap's own arguments. Out: a descriptor of the process inside, once all walls stand.
+//! In: a command that ends with bubblewrap's own arguments. Out: a descriptor of the process inside, once the
+//! sandbox is complete.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -20,31 +21,31 @@ use super::sys::process_descriptor;
 use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError};
 use crate::processes;
 
-/// A message on a socket says whose it is, in this process's numbers. The program lives until the other end is closed,
-/// also by the end of the worker, which bubblewrap may miss while it starts.
+/// A message on the socket shows its sender's process id as this process sees it. The program runs until the other
+/// end is closed, also by the end of the worker, which bubblewrap may miss while it starts.
 const PROGRAM: &str = "echo >&0; exec cat";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the process of a sandbox says that it runs.
+/// Where the process inside a sandbox reports that it runs.
 #[derive(Debug)]
 pub(crate) struct Holder {
     greeting: UnixStream,
 }
 
-/// What a fork needs to be inside.
+/// What a fork needs to enter a sandbox.
 pub(crate) struct Entrance {
-    /// Leads to a process that is in all of the sandbox's namespaces.
+    /// Refers to a process that is in all of the sandbox's namespaces.
     pub(crate) process: OwnedFd,
     pub(crate) holder: Pid,
-    /// The namespaces to enter, as `setns` wants them.
+    /// The namespaces to enter, as `setns` takes them.
     pub(crate) namespaces: libc::c_int,
     /// The filter of system calls, as the system stores it.
     pub(crate) filter: Vec<u8>,
 }
 
 impl Holder {
-    /// Completes a command that has bubblewrap's arguments.
+    /// Completes a command that has bubblewrap's own arguments.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -58,7 +59,7 @@ impl Holder {
         Ok(Self { greeting })
     }
 
-    /// Call it after the command was dropped. The sandbox stands until `outermost` is dropped.
+    /// Must be called after the command was dropped. The sandbox exists until `outermost` is dropped.
     pub(crate) async fn entrance(
         self,
         bubblewrap: &Bubblewrap,
@@ -72,7 +73,7 @@ impl Holder {
             .map_err(|_elapsed| fails("it is not ready in time"))??
             .ok_or_else(|| fails("it ended at once"))?;
         let process = process_descriptor(holder)?;
-        // The number may belong to another process by now; the descriptor cannot.
+        // The number may belong to another process by now; the descriptor always refers to the same one.
         if !outermost
             .process()
             .is_some_and(|outermost| processes::below(outermost).contains(&holder))
@@ -89,7 +90,7 @@ impl Holder {
     }
 }
 
-/// A sandbox through whose mounts files can be opened that nothing can write to, whoever has them open.
+/// A sandbox whose mounts give read-only access to files: no process that opens them there can write to them.
 #[derive(Debug)]
 pub(crate) struct ReadOnly {
     holder: Pid,
@@ -97,7 +98,7 @@ pub(crate) struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// With what sessions of this Python see of the system.
+    /// Opens one that shows what sessions of this Python see of the system.
     pub(crate) async fn open(bubblewrap: &Bubblewrap, python: &Path) -> Result<Self, SandboxError> {
         let mut command = Command::new(bubblewrap.program());
         let view = bubblewrap.view(python).await?;
@@ -112,7 +113,8 @@ impl ReadOnly {
         })
     }
 
-    /// Where this process reaches a file of the system, read-only. Links must have been followed.
+    /// The path by which this process reaches a file of the system, read-only. Links in `file` must have been
+    /// followed.
     pub(crate) fn path(&self, file: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.holder);
         let below = file.strip_prefix("/").unwrap_or(file);

@@ -1,9 +1,9 @@
-//! Images: root file systems in folders. A session of one finds the image's system in the place of the machine's.
+//! Images: root file systems in folders. A session of an image sees the image's system instead of the machine's.
 //!
-//! In: where an image lies. Out: what a session sees of it, and the environment in which its programs work.
+//! In: the folder of an image. Out: what a session sees of it, and the environment in which its programs work.
 //!
-//! **Invariant:** of the machine a session of an image sees what every session sees of hardware, the driver's own
-//! libraries and Baton's package, and nothing else of the system.
+//! **Invariant:** of the machine, a session of an image sees only what every session sees of the hardware, the
+//! driver's own libraries, Baton's package, and the settings of the network.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,11 +12,11 @@ use tokio::process::Command;
 
 use super::view::View;
 
-/// Where Baton's package and the driver's libraries are inside.
+/// Where Baton's package and the driver's libraries are inside the sandbox.
 const PACKAGES: &str = "/baton/packages";
 const DRIVER: &str = "/baton/driver";
 
-/// What a session gets of its own, or of the machine.
+/// What a session does not get from the image, but has of its own or from the machine.
 const NOT_OF_THE_IMAGE: &[&str] = &[
     "baton",
     "boot",
@@ -34,10 +34,10 @@ const NOT_OF_THE_IMAGE: &[&str] = &[
     "var",
 ];
 
-/// Of the machine's settings, those that depend on its network.
+/// The machine's settings that depend on its network.
 const NETWORK_SETTINGS: &[&str] = &["hosts", "resolv.conf"];
 
-/// Where an image probably has its Python, the most special place first.
+/// Where an image may have its Python, the most specific place first.
 const PYTHONS: &[&str] = &[
     "/opt/venv/bin/python",
     "/opt/conda/bin/python",
@@ -45,7 +45,7 @@ const PYTHONS: &[&str] = &[
     "/usr/bin/python3",
 ];
 
-/// Where systems keep the libraries that the driver installs, and how their names begin.
+/// Where systems keep the libraries that the driver installs, and how the names of these begin.
 const LIBRARY_FOLDERS: &[&str] = &[
     "/usr/lib/x86_64-linux-gnu",
     "/usr/lib/aarch64-linux-gnu",
@@ -59,7 +59,7 @@ const DRIVER_LIBRARIES: &[&str] = &[
     "libnvcuvid.so",
 ];
 
-/// Variables of the machine's programs and libraries, which would mislead those of an image.
+/// Variables for the machine's programs and libraries, which would mislead those of an image.
 const NOT_INHERITED: &[&str] = &[
     "CONDA_",
     "CUDA_HOME",
@@ -75,7 +75,7 @@ const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Image {
     root: PathBuf,
-    /// Where the worker's own Python has Baton's packages.
+    /// The folder in which the worker's own Python has Baton's packages.
     packages: PathBuf,
 }
 
@@ -84,16 +84,16 @@ impl Image {
         Self { root, packages }
     }
 
-    /// Its Python, as this machine calls it: the one at this place inside, or else at a usual one.
+    /// The path of its Python on this machine: the one at the `named` place inside, or else at a usual place.
     pub(crate) fn python(root: &Path, named: Option<&Path>) -> Option<PathBuf> {
         let usual = PYTHONS.iter().map(Path::new).filter(|_| named.is_none());
         let places = named.into_iter().chain(usual);
         let mut outside = places.map(|place| root.join(place.strip_prefix("/").unwrap_or(place)));
-        // A link may lead to where only the image has something.
+        // A link may lead to something that exists only inside the image.
         outside.find(|python| python.symlink_metadata().is_ok())
     }
 
-    /// As a session calls a program of the image.
+    /// The path of an image's program inside a session.
     pub(super) fn inside(&self, program: &Path) -> Option<PathBuf> {
         let below = program.strip_prefix(&self.root).ok()?;
         Some(Path::new("/").join(below))
@@ -124,7 +124,7 @@ impl Image {
         view
     }
 
-    /// Shows a file in the place of a setting of the image, which has to have it.
+    /// Shows `file` instead of a setting of the image, if the image has that setting.
     pub(super) fn replaced(&self, view: &mut View, name: &str, file: &Path) {
         let own = self.root.join("etc").join(name);
         if own.symlink_metadata().is_ok_and(|found| found.is_file()) && file.exists() {
@@ -132,7 +132,7 @@ impl Image {
         }
     }
 
-    /// Gives a command what programs of the image expect. `program` is called as inside.
+    /// Gives a command the environment that programs of the image expect. `program` is its path inside.
     pub(super) fn settle(command: &mut Command, program: &Path) {
         let names: Vec<_> = command
             .as_std()

@@ -1,4 +1,4 @@
-//! Bubblewrap itself, from outside the sandbox that it builds; or a session's kernel, where there is no sandbox.
+//! Bubblewrap itself, from outside the sandbox that it builds; or a session's kernel, if there is no sandbox.
 
 use std::io;
 
@@ -8,15 +8,16 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// Ends when it is dropped, with its process group and, where there is one, the sandbox and everything in it.
+/// The process ends when this is dropped, with its process group and, if there is one, the sandbox and everything
+/// in it.
 ///
-/// Bubblewrap's first child waits for a word of its parent before it binds its life to that of the parent. If only the
-/// parent were killed before, the child would wait for ever. Until the sandbox stands, both are in one process group,
-/// and a signal to the group reaches both, because the system starts no child during it.
+/// Bubblewrap's first child waits for a message from its parent before it ties its life to that of the parent. If
+/// only the parent were killed before that, the child would wait for ever. Until the sandbox is complete, both are
+/// in one process group. A signal to the group reaches both, because the system starts no child meanwhile.
 #[derive(Debug)]
 pub(crate) struct Outermost {
     child: Child,
-    /// What the process inside lives by, if it is a [`Holder`](super::Holder).
+    /// The process inside ends when this is closed, if it is a [`Holder`](super::Holder).
     lifeline: Option<UnixStream>,
 }
 
@@ -29,18 +30,18 @@ impl Outermost {
         })
     }
 
-    /// For as long as this lives.
+    /// Keeps `lifeline` open for as long as this lives.
     pub(super) fn hold_open(&mut self, lifeline: UnixStream) {
         self.lifeline = Some(lifeline);
     }
 
-    /// As this process calls it.
+    /// The process id, as this process sees it.
     pub(crate) fn process(&self) -> Option<Pid> {
-        // A child that was not waited for has its number.
+        // A child keeps its number until it is waited for.
         self.child.id().map(|id| Pid::from_raw(id.cast_signed()))
     }
 
-    /// What it says on both of its pipes, until it has ended.
+    /// Waits until it has ended, and returns what it wrote to its two pipes.
     pub(super) async fn output(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let (printed, said) = (self.child.stdout.take(), self.child.stderr.take());
         let (printed, said) = tokio::try_join!(all_of(printed), all_of(said))?;
@@ -80,7 +81,7 @@ mod tests {
     use super::*;
     use crate::processes;
 
-    /// What bubblewrap does until its sandbox stands, at the moment in which it is most vulnerable.
+    /// What bubblewrap does until its sandbox is complete, at its most vulnerable moment.
     const STARTS: &str = "mkfifo gate; (read line < gate) & echo started; wait";
 
     #[tokio::test]

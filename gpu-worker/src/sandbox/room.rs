@@ -1,9 +1,10 @@
-//! A sandbox that is begun before it is known whose session it is for.
+//! A sandbox that is started before it is known whose session it is for.
 //!
-//! In: nothing of a session. Out: a process in a control group of its own, which waits to hear what is inside. To join a
-//! control group takes as long as all the rest of a start, because the system waits for all of its processors.
+//! In: nothing about a session. Out: a process in a control group of its own, which waits until it learns what is
+//! inside. Joining a control group takes as long as all the rest of a start, because the system waits for all of
+//! its processors.
 //!
-//! **Invariant:** nothing runs in a room before it is occupied, and each is for one session.
+//! **Invariant:** nothing runs in a room before it is occupied, and each room is for one session.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -21,7 +22,7 @@ use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapp
 
 #[derive(Debug)]
 pub(crate) struct Room {
-    /// What bubblewrap still waits for: its other arguments.
+    /// Where bubblewrap receives its remaining arguments.
     arguments: File,
     wrapped: Wrapped,
     holder: Holder,
@@ -49,24 +50,24 @@ impl Bubblewrap {
 }
 
 impl Room {
-    /// What a process writes into to be in the group.
+    /// A process that writes into these files joins the group.
     pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let group = self.wrapped.group.as_ref();
         group.map_or_else(|| Ok(Vec::new()), super::Group::join_files)
     }
 
-    /// Of bubblewrap.
+    /// Bubblewrap's process.
     pub(crate) fn process(&self) -> Option<Pid> {
         self.outermost.process()
     }
 
-    /// Whether nobody has ended it meanwhile.
+    /// Whether its process has not been ended meanwhile.
     pub(crate) fn is_ready(&self) -> bool {
         self.process()
             .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
     }
 
-    /// Lets bubblewrap build what is inside, and returns how to enter it.
+    /// Lets bubblewrap build the inside, and returns how to enter it.
     pub(crate) async fn occupy(
         mut self,
         bubblewrap: &Bubblewrap,
@@ -96,7 +97,7 @@ impl Room {
     }
 }
 
-/// What the worker has of a room in which a session is.
+/// The worker's part of a room that has a session.
 pub(crate) struct Occupied {
     pub(crate) outermost: Outermost,
     pub(crate) group: Option<super::Group>,

@@ -1,17 +1,17 @@
-//! What a session inherits of the worker's environment.
+//! Which variables of the worker's environment a session inherits.
 //!
 //! In: the worker's variables. Out: those that a cell may read.
 //!
-//! **Invariant:** what is not named here or in `worker.session_environment` stays with the worker, also a secret whose
-//! name nobody thought of.
+//! **Invariant:** a variable that is not named here or in `worker.session_environment` stays with the worker. So
+//! does a secret with an unforeseen name.
 
 use std::ffi::OsString;
 
-/// The variables that every session inherits. A `*` stands at the end and for any ending.
+/// The variables that every session inherits. A `*` at the end stands for any ending.
 ///
-/// No pattern may match the name of a secret: so Hugging Face's are named one by one (`HF_TOKEN`), and those of
-/// Jupyter, too (`JUPYTER_TOKEN`). Proxies of the network are not among them, because their addresses often hold a
-/// password.
+/// No pattern may match the name of a secret. So Hugging Face's variables are named one by one (because of
+/// `HF_TOKEN`), and so are Jupyter's (`JUPYTER_TOKEN`). Network proxies are not among them, because their addresses
+/// often contain a password.
 const INHERITED: &[&str] = &[
     // The user and the machine.
     "HOME",
@@ -78,7 +78,7 @@ const INHERITED: &[&str] = &[
     "TRANSFORMERS_OFFLINE",
 ];
 
-/// Those of `variables` that a session gets; `more` are patterns like the ones above.
+/// The `variables` that a session gets; `more` are further patterns like those above.
 pub(super) fn inherited(
     variables: impl Iterator<Item = (OsString, OsString)>,
     more: &[String],

@@ -1,9 +1,9 @@
-//! A process that keeps what a cell left in its session, as the session forked it.
+//! A process that keeps what a cell left in its session, as it was when the session forked it.
 //!
-//! In: its number, which the session says. Out: where the memory can be read, also after the session's end.
+//! In: its process id, which the session reports. Out: where the memory can be read, also after the session's end.
 //!
-//! **Invariant:** a [`Keeper`] is a child of this worker, or lives in its session's sandbox, and was started by that
-//! session, so ending it harms nobody else; it ends when the last [`Keeper`] is dropped.
+//! **Invariant:** a [`Keeper`] is a child of this worker, or lives in its session's sandbox, and was started by
+//! that session, so ending it harms nothing else. It ends when the last [`Keeper`] is dropped.
 
 use std::sync::{Arc, Weak};
 
@@ -18,16 +18,17 @@ pub(crate) struct Keeper(Arc<Kept>);
 #[derive(Debug)]
 struct Kept {
     process: Pid,
-    /// Without them it would end.
+    /// The sandbox, without which the process would end.
     _walls: Option<Arc<Walls>>,
 }
 
-/// What a session knows of its keepers: they outlive it, and end by themselves.
+/// A session's keepers: they outlive it, and end by themselves.
 #[derive(Debug, Default)]
 pub(crate) struct Keepers(Vec<Weak<Kept>>);
 
 impl Keepers {
-    /// Code of a student may have said the number, so whose process it is does not follow from that.
+    /// Adopts a process that the session names. The number may come from a student's code, so whether the process
+    /// belongs to the session is checked here.
     pub(super) fn adopt(
         &mut self,
         process: u32,

@@ -12,12 +12,12 @@ use tokio::io::{AsyncRead, AsyncReadExt};
 const LINES: usize = 60;
 const LINE_BYTES: usize = 1000;
 
-/// Shared by the tasks that read the pipes and whoever wants to know why a session ended.
+/// Shared by the tasks that read the pipes and the code that reports why a session ended.
 #[derive(Clone, Default)]
 pub(crate) struct SessionLog(Arc<Mutex<VecDeque<String>>>);
 
 impl SessionLog {
-    /// Reads until the pipe ends, on a task of its own: it ends with the session's last process.
+    /// Reads on a task of its own until the pipe ends, which it does with the session's last process.
     pub(super) fn follow(&self, kernel: u32, pipe: impl AsyncRead + Send + Unpin + 'static) {
         let log = self.clone();
         tokio::spawn(async move { log.read(kernel, pipe).await });
@@ -56,7 +56,7 @@ impl SessionLog {
     }
 }
 
-/// Cuts bytes into lines; what a line has beyond its limit is left out.
+/// Splits bytes into lines; what a line has beyond its limit is left out.
 #[derive(Default)]
 struct Lines {
     open: Vec<u8>,
@@ -76,7 +76,7 @@ impl Lines {
         complete
     }
 
-    /// `None` where there is nothing but white space.
+    /// `None` if there is nothing but white space.
     fn finish(&mut self) -> Option<String> {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.open))
             .trim_end()

@@ -1,7 +1,7 @@
 //! State on its way into a session and out of it.
 //!
 //! In: a manifest, or a snapshot. Out: the file that a session maps, or a manifest whose chunks the broker has.
-//! Chunks come from this worker's cache, and only what is not there from the broker.
+//! Chunks are read from this worker's cache; only those that it lacks are fetched from the broker.
 
 use std::collections::HashSet;
 use std::os::fd::OwnedFd;
@@ -24,7 +24,7 @@ pub(crate) struct Assembled {
     pub(crate) ledger: Ledger,
 }
 
-/// Brings all chunks of a manifest together.
+/// Assembles all chunks of a manifest.
 pub(crate) async fn assemble(
     access: &Access,
     manifest: Manifest,
@@ -60,7 +60,7 @@ async fn receive(
 ) -> Result<Assembler, TransferError> {
     let mut arrived = Vec::new();
     for group in missing.chunks(GROUP) {
-        // One group is put in its place while the next is on its way.
+        // One group is put in its place while the next is being fetched.
         (assembler, arrived) =
             tokio::try_join!(place(access, assembler, arrived), fetch(access, group))?;
     }
@@ -103,7 +103,7 @@ async fn place(
     .await
 }
 
-/// Reads what changed out of a session and brings it to the broker.
+/// Reads the changes from a session and uploads them to the broker.
 pub(crate) async fn collect(
     chunk_client: ChunkClient,
     mut collector: Collector,

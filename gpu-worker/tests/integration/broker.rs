@@ -1,4 +1,4 @@
-//! A broker that does what a test says: one WebSocket for the worker, and chunks in memory.
+//! A scripted broker: one WebSocket for the worker, and chunks in memory.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -103,7 +103,7 @@ impl Line {
             .unwrap();
     }
 
-    /// Ends the connection without a word.
+    /// Closes the connection without a message.
     pub(crate) async fn close(&mut self) {
         let _ = self.socket.send(Message::Close(None)).await;
     }

@@ -19,7 +19,7 @@ async fn the_worker_says_what_it_is() {
     else {
         unreachable!();
     };
-    // Its token has a name, or else the broker gives it one after its device.
+    // The worker sends no name: its token has one, or the broker names it after its device.
     assert_eq!((name.as_str(), *slots), ("", 2));
     assert_eq!(devices[0].kind, DeviceKind::Cpu);
     assert!(!devices[0].model.is_empty());
@@ -29,7 +29,7 @@ async fn the_worker_says_what_it_is() {
 async fn an_empty_cell_starts_and_finishes() {
     let mut worker = Worker::start().await;
     let ran = worker.run(Notebook::new().cell("")).await.ok();
-    // The broker says the worker's name.
+    // The broker adds the worker's name.
     let started = JobEvent::Started {
         worker: String::new(),
     };

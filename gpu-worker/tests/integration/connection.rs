@@ -1,4 +1,4 @@
-//! The line to the broker breaks, and what fencing numbers are for.
+//! Broken connections to the broker, and what fencing numbers are for.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -20,7 +20,7 @@ async fn a_reconnect_loses_and_doubles_nothing() {
     let mut stored = worker
         .events_until(job, |event| matches!(event, JobEvent::Started { .. }))
         .await;
-    // Each connection breaks after one message of which nobody acknowledged anything.
+    // Each connection breaks after one message that was not acknowledged.
     for _ in 0..4 {
         hear(&mut worker.line, &mut stored).await;
         worker.line.close().await;
@@ -78,14 +78,15 @@ async fn a_job_may_end_while_the_broker_is_away() {
     assert_eq!(worker.until_finished(job).await.ok().value("x"), 1);
 }
 
-/// A cell that leaves a mark where no notebook has it, and the mark.
+/// A cell that leaves a mark outside of any notebook, and the file with the mark.
 fn marking_cell(worker: &Worker) -> (Submission, PathBuf) {
     let mark = worker.folder.path().join("mark");
     let code = format!("with open({mark:?}, 'a') as mark: mark.write('x')");
     (Notebook::new().cell(&code), mark)
 }
 
-/// The worker asks to start the job; nobody acknowledges it. Then it has had time for another cell.
+/// Waits until the worker asks to start the job, and does not acknowledge that. The worker then runs another cell,
+/// so it has had time to start this one.
 async fn asked_to_start(worker: &mut Worker, job: JobId) {
     loop {
         if let FromWorker::Events {
@@ -159,7 +160,7 @@ async fn a_revoked_job_stops_and_is_not_spoken_of() {
     worker.line.send(ToWorker::Revoke { job, fencing }).await;
     eventually(|| !is_running(pid)).await;
 
-    // The next thing that is said about a job is said about another one.
+    // The next events are those of another job.
     let submission = Notebook::new().cell("");
     let other = submission.job;
     let fencing = worker.assign(submission).await;
@@ -211,7 +212,7 @@ async fn a_broker_of_another_version_ends_the_worker() {
     );
 }
 
-/// After a crash of a worker's machine the broker may not know yet that the process is gone that was this worker.
+/// After a crash of a worker's machine, the broker may not know yet that the worker's previous process is gone.
 #[tokio::test]
 async fn a_worker_whose_place_is_not_free_yet_tries_again() {
     let mut worker = Worker::start().await;

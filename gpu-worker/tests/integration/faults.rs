@@ -16,7 +16,7 @@ fn is_output(event: &JobEvent) -> bool {
     matches!(event, JobEvent::Output(_))
 }
 
-/// A cell that prints its process id and then waits; returns when it has.
+/// Starts a cell that prints its process id and then waits. Returns once it has printed.
 async fn waiting_cell(
     worker: &mut Worker,
     notebook: &mut Notebook,
@@ -132,7 +132,7 @@ async fn a_killed_session_is_told_and_the_next_cell_asks_for_the_state() {
             .contains("Your variables are as they were before the cell")
     );
 
-    // A notebook that does not know yet.
+    // The notebook does not know yet that its session died.
     let submission = notebook.cell("y = x");
     let job = submission.job;
     worker.assign(submission).await;
@@ -178,7 +178,7 @@ async fn too_much_memory_ends_the_session() {
     worker.run(notebook.cell("")).await.ok();
 }
 
-/// Less than a hundred kilobytes of manifest, and one chunk of it a thousand times.
+/// The manifest has less than a hundred kilobytes, and names one chunk a thousand times.
 #[tokio::test]
 async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {
     let mut worker =
@@ -201,7 +201,7 @@ async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {
     worker.run(notebook.cell("")).await.ok();
 }
 
-/// A cell that finds the session's private socket and speaks there itself.
+/// The cell finds the session's private socket and writes to it itself.
 #[tokio::test]
 async fn a_session_that_announces_more_than_it_may_have_ends_alone() {
     let mut worker =
@@ -231,7 +231,7 @@ async fn worker_with_environment(environment: &str) -> Worker {
     .await
 }
 
-/// The job may go to another worker, with an error for the student where there is none.
+/// The job may go to another worker. The error is for the student, if there is none.
 async fn check_not_started(mut worker: Worker, expected: &[&str]) {
     let submission = Notebook::new().cell("");
     let job = submission.job;
@@ -246,13 +246,13 @@ async fn check_not_started(mut worker: Worker, expected: &[&str]) {
     assert!(error.hint.is_some());
 }
 
-/// The same for all sessions but the first, with which the worker tries whether any start.
+/// A worker with these variables for all sessions but the first, which is the worker's own trial.
 async fn worker_that_changes(folder: &Path, variables: &str) -> Worker {
     let lines = format!("[ $(wc -l < $TRIES) -gt 1 ] && export {variables}");
     worker_with_starts(folder, &lines).await
 }
 
-/// A worker whose sessions start with these lines of a shell, in which `$TRIES` has a line for each start.
+/// A worker whose sessions run these shell lines first. The file `$TRIES` has a line for each start.
 async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
     let tries = folder.join("tries");
     let environment = format!("TRIES={}\necho >> $TRIES\n{lines}", tries.display());
@@ -262,7 +262,7 @@ async fn worker_with_starts(folder: &Path, lines: &str) -> Worker {
 #[tokio::test]
 async fn a_session_that_could_not_start_is_tried_once_more() {
     let folder = short_folder();
-    // After the trial with which the worker begins.
+    // The first start is the worker's own trial.
     let second_fails = "[ $(wc -l < $TRIES) -ne 2 ] || exit 3";
     let mut worker = worker_with_starts(folder.path(), second_fails).await;
     worker.run(Notebook::new().cell("")).await.ok();
@@ -271,7 +271,7 @@ async fn a_session_that_could_not_start_is_tried_once_more() {
 #[tokio::test]
 async fn a_worker_on_which_sessions_start_again_says_so() {
     let folder = short_folder();
-    // Twice for the job, then as a trial.
+    // Two starts fail for the job, and one as a trial.
     let three_fail = "[ $(wc -l < $TRIES) -gt 4 ] || [ $(wc -l < $TRIES) -eq 1 ] || exit 3";
     let mut worker = worker_with_starts(folder.path(), three_fail).await;
     worker.assign(Notebook::new().cell("")).await;
@@ -323,7 +323,7 @@ async fn a_python_without_the_shim_says_so() {
     let folder = short_folder();
     let package = folder.path().join("baton_shim");
     std::fs::create_dir(&package).unwrap();
-    // A regular package: it hides one that is installed.
+    // A regular package, which hides an installed one.
     std::fs::write(package.join("__init__.py"), "").unwrap();
     let hidden = format!("PYTHONPATH={}", folder.path().display());
     let worker = worker_that_changes(folder.path(), &hidden).await;

@@ -1,4 +1,4 @@
-//! A session whose notebook's folder cannot be seen: what it opens is asked for, and waits.
+//! A session that cannot access its notebook's folder: it waits while the files that it opens are asked for.
 
 use std::path::{Path, PathBuf};
 
@@ -15,7 +15,7 @@ use serde::de::DeserializeOwned;
 use crate::harness::{eventually, stream_text};
 use crate::real::Real;
 
-/// Notebook and proxy, as the worker hears them.
+/// Notebook and proxy, as the worker sees them.
 struct Home {
     real: Real,
     folder: NotebookFolder,
@@ -63,7 +63,7 @@ impl Home {
         submission
     }
 
-    /// The next question of a job, with everything before it.
+    /// The next question of a job, and all events before it.
     async fn question(&mut self, job: JobId) -> (u64, FilesWanted, Vec<JobEvent>) {
         let is_question = |event: &JobEvent| matches!(event, JobEvent::FilesWanted { .. });
         let mut events = self.real.worker.events_until(job, is_question).await;
@@ -83,7 +83,7 @@ impl Home {
         self.real.worker.line.send(message).await;
     }
 
-    /// Assigns a cell and says that these files exist, each with 5 bytes.
+    /// Assigns a cell and answers that these files exist, each with 5 bytes.
     async fn begin(&mut self, code: &str, files: &[&str]) -> JobId {
         let submission = self.cell(code);
         let job = submission.job;
@@ -249,7 +249,7 @@ async fn what_is_opened_between_two_cells_fails_and_does_not_hang() {
     eventually(|| std::fs::read_to_string(&seen).is_ok_and(|text| text == "5")).await;
 }
 
-/// Packages that cells install are there, too.
+/// The folder also contains packages that cells install.
 fn has_mirror(folder: &Path) -> bool {
     let mut entries = std::fs::read_dir(folder).unwrap();
     entries.any(|entry| {
@@ -281,7 +281,7 @@ async fn a_folder_that_this_machine_sees_has_to_be_proven() {
             panic!("{asked:?}");
         };
         let file = place.join(&name);
-        // The worker writes nothing in a folder that a proxy names.
+        // The worker must not write into a folder that a proxy names.
         assert!(is_empty(&place));
         match proxy {
             Proxy::Makes => std::fs::write(&file, "").unwrap(),
@@ -306,7 +306,7 @@ async fn a_folder_that_this_machine_sees_has_to_be_proven() {
                 .await;
         }
         let ran = home.real.worker.until_finished(job).await.ok();
-        // A mirror is called as the notebook's folder is.
+        // A mirror has the path of the notebook's folder.
         assert_eq!(ran.text("stdout"), format!("{}\n", place.display()));
         let mirrors = home.real.worker.folder.path().join("mirrors");
         assert_eq!(has_mirror(&mirrors), !is_proven);
@@ -334,7 +334,7 @@ async fn a_session_starts_below_its_mirror_whatever_a_proxy_says() {
 }
 
 impl Home {
-    /// The folder is there, with the right number, and the machine is called otherwise.
+    /// The folder exists and has the right inode, but the machine has another name.
     async fn start_seeing() -> Self {
         use std::os::unix::fs::MetadataExt as _;
         let mut home = Self::start().await;

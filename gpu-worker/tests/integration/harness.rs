@@ -55,7 +55,7 @@ pub(crate) fn test_python() -> PathBuf {
     }
 }
 
-/// A Python that finds the fake session; `environment` goes in front of the command.
+/// A Python that finds the fake session; `environment` is exported before the command.
 pub(crate) fn fake_python(folder: &Path, environment: &str) -> PathBuf {
     let fake = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/fake_session");
     let version = env!("CARGO_PKG_VERSION");
@@ -141,11 +141,11 @@ pub(crate) struct Worker {
     pub(crate) line: Line,
     pub(crate) hello: FromWorker,
     pub(crate) folder: tempfile::TempDir,
-    /// `None`: it runs in another process.
+    /// `None` if it runs in another process.
     task: Option<JoinHandle<anyhow::Result<()>>>,
     stop: watch::Sender<Stop>,
     fencing: FencingNumber,
-    /// What it said about warm sessions and no test has looked at.
+    /// Reports about warm sessions that no test has looked at yet.
     sessions: VecDeque<Vec<NotebookId>>,
 }
 
@@ -154,7 +154,7 @@ impl Worker {
         Self::start_with(|_| {}).await
     }
 
-    /// A worker that was welcomed.
+    /// Starts a worker, and welcomes it.
     pub(crate) async fn start_with(change: impl FnOnce(&mut Config)) -> Self {
         let _ = tracing_subscriber::fmt()
             .with_test_writer()
@@ -179,7 +179,7 @@ impl Worker {
         }
     }
 
-    /// A worker in another process that dials this broker.
+    /// Welcomes a worker in another process that connects to this broker.
     pub(crate) async fn attach(broker: Broker, folder: tempfile::TempDir) -> Self {
         let (line, hello) = broker.welcome().await;
         Self {
@@ -217,7 +217,7 @@ impl Worker {
         message
     }
 
-    /// The next events of a job; they are acknowledged at once.
+    /// The next events of a job, which are acknowledged at once.
     pub(crate) async fn events(&mut self, job: JobId) -> Vec<JobEvent> {
         loop {
             if let FromWorker::Events {
@@ -241,7 +241,7 @@ impl Worker {
         }
     }
 
-    /// Waits for one event; those before it come too.
+    /// Waits for an event. Returns it and the events before it.
     pub(crate) async fn events_until(
         &mut self,
         job: JobId,
@@ -269,7 +269,7 @@ impl Worker {
         self.until_finished(job).await
     }
 
-    /// Waits until the worker has said that these notebooks have warm sessions.
+    /// Waits until the worker has reported that exactly these notebooks have warm sessions.
     pub(crate) async fn until_warm(&mut self, expected: &[NotebookId]) {
         within(async {
             loop {
@@ -287,7 +287,7 @@ impl Worker {
         stop.ask(&self.stop);
     }
 
-    /// Returns when `run` has.
+    /// Returns when the worker has ended, with the result of `run`.
     pub(crate) async fn gone(self) -> anyhow::Result<()> {
         within(self.task.unwrap()).await.unwrap()
     }
@@ -300,7 +300,7 @@ pub(crate) fn welcome() -> ToWorker {
     }
 }
 
-/// The manifest of a state that went through the broker.
+/// The manifest of a state that was sent through the broker.
 pub(crate) fn in_chunks(state: State) -> Manifest {
     match state {
         State::Chunks(manifest) => manifest,
@@ -308,7 +308,7 @@ pub(crate) fn in_chunks(state: State) -> Manifest {
     }
 }
 
-/// The same, to change it.
+/// The manifest of a submission, to change it.
 pub(crate) fn manifest(submission: &mut Submission) -> &mut Manifest {
     match &mut submission.state {
         State::Chunks(manifest) => manifest,
@@ -316,7 +316,7 @@ pub(crate) fn manifest(submission: &mut Submission) -> &mut Manifest {
     }
 }
 
-/// What a job's events tell.
+/// What a job's events show.
 #[derive(Debug)]
 pub(crate) struct Ran {
     pub(crate) events: Vec<JobEvent>,
@@ -368,7 +368,7 @@ impl Ran {
         outputs(&self.events)
     }
 
-    /// The value of a name that came back.
+    /// The value of a name that was returned.
     pub(crate) fn value(&self, name: &str) -> serde_json::Value {
         let manifest = self.state.as_ref().expect("a state");
         let stream: Vec<u8> = manifest
@@ -399,7 +399,7 @@ impl Notebook {
         }
     }
 
-    /// A cell that continues the state both ends hold, and brings `values`.
+    /// A cell that continues the state that both ends hold, and sends `values`.
     pub(crate) fn cell_with(&mut self, code: &str, values: &serde_json::Value) -> Submission {
         self.cells += 1;
         let submission = Submission {

@@ -1,4 +1,4 @@
-//! State that goes past the broker, and what happens where it cannot.
+//! State that does not pass through the broker, and what happens when that is impossible.
 
 use std::os::unix::fs::FileExt;
 use std::path::Path;
@@ -33,7 +33,7 @@ impl Proxy {
         }
     }
 
-    /// A cell that brings values and one segment, number 7.
+    /// A cell that sends values and one segment, number 7.
     fn cell(&mut self, code: &str, values: &Value, segment: &[u8]) -> (Submission, Held) {
         let mut submission = self.notebook.cell(code);
         let base = submission.state.base();
@@ -114,7 +114,7 @@ async fn state_goes_past_the_broker_both_ways() {
     assert_eq!(changed.patches[0].source.bytes, 4096);
     assert_eq!(stream(result)["total"], (3 << 20) + 4);
 
-    // The same session goes on from there, with what has changed meanwhile.
+    // The same session continues from there, with what has changed meanwhile.
     segment[5] = 9;
     segment[1 << 20] = 2;
     let (submission, held) = proxy.cell("total = sum(segment_7)", &json!({}), &segment);

@@ -1,4 +1,4 @@
-//! The same with the package's own session and object table.
+//! Cells in the package's own session, with its object table.
 
 use std::process::Command;
 
@@ -105,7 +105,7 @@ async fn a_state_that_the_package_cannot_read_is_refused() {
     assert_eq!(ran.usage.run_ms, 0);
 }
 
-/// Where this test runs as the worker, in a process of its own.
+/// Set if this test runs as the worker, in a process of its own.
 const BROKER: &str = "BATON_TEST_BROKER";
 
 #[tokio::test]

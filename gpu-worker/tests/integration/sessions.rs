@@ -1,4 +1,4 @@
-//! How sessions come and go.
+//! How sessions start and end.
 
 use std::time::{Duration, SystemTime};
 
@@ -152,7 +152,7 @@ async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
     drop(folder);
 }
 
-/// A cell that runs until it is ended, and has begun.
+/// Starts a cell that never ends by itself. Returns once it runs.
 async fn begin_endless(worker: &mut Worker) -> JobId {
     let submission =
         Notebook::new().cell("import time\nprint('ready', flush=True)\ntime.sleep(600)");
@@ -194,7 +194,7 @@ async fn cells_end_with_the_grace_of_their_worker() {
     check_stopped(worker, job).await;
 }
 
-/// Its session has two thirds of that time for its start.
+/// The session has two thirds of this time to start.
 const LIFE: Duration = Duration::from_secs(16);
 
 #[tokio::test]

@@ -1,10 +1,11 @@
-//! What each person used of the GPU lately.
+//! How much GPU time each person has used recently.
 
 use std::{collections::BTreeMap, time::Duration};
 
 use crate::arbiter::UserId;
 
-/// Seconds, halved every half-life. All of them fade alike, so what is stored grows instead, by a common unit.
+/// Seconds of GPU time, halved with every half-life. Instead of reducing all stored values, `unit` grows: seconds
+/// are multiplied by it when they are stored, and divided by it when they are read.
 #[derive(Debug)]
 pub(crate) struct Accounts {
     of: BTreeMap<UserId, Account>,
@@ -12,13 +13,13 @@ pub(crate) struct Accounts {
     unit: f64,
 }
 
-/// One person's, by its number: what is looked at with every decision is not searched for.
+/// The index of one person's account, because every decision reads accounts and should not search for them.
 pub(crate) type Account = usize;
 
-/// Below this many seconds an account is as good as empty.
+/// Below this many seconds, an account counts as empty.
 const EMPTY: f64 = 1e-6;
 
-/// A larger unit makes numbers too large.
+/// Above this unit the stored values would become too large, so they are converted.
 const LARGEST_UNIT: f64 = 1e30;
 
 impl Default for Accounts {
@@ -32,7 +33,7 @@ impl Default for Accounts {
 }
 
 impl Accounts {
-    /// The same one for all sessions of a person.
+    /// Returns the account of `user`, which all sessions of that person share.
     pub(crate) fn open(&mut self, user: UserId) -> Account {
         let number = *self.of.entry(user).or_insert(self.stored.len());
         if number == self.stored.len() {

@@ -7,9 +7,9 @@ use crate::arbiter::{Settings, session::Lease, session::Session};
 /// Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Rank {
-    /// The lowest level, whose share is overdue.
+    /// At the lowest level, whose guaranteed share is overdue.
     Overdue,
-    /// By the GPU time that the cell has had; 0 is the highest level.
+    /// By the GPU time that the cell has used; 0 is the highest level.
     Level(usize),
 }
 
@@ -21,7 +21,7 @@ pub(crate) struct Priority {
     pub(crate) since: Duration,
 }
 
-/// By the GPU time that its cell has had; 0 is the highest.
+/// The level of the session's cell, by the GPU time that it has used; 0 is the highest.
 pub(crate) fn level(levels: &[Duration], session: &Session) -> usize {
     let is_past = |limit: &&Duration| session.attained >= **limit;
     levels.iter().filter(is_past).count()
@@ -42,7 +42,7 @@ impl Settings {
         Some(*limit - session.attained)
     }
 
-    /// When the session is ended unless it has drained and its memory has moved.
+    /// The session is ended at this time unless it has drained and its memory has moved.
     pub(crate) fn deadline(&self, session: &Session) -> Option<Duration> {
         match session.lease {
             Lease::Ending => None,

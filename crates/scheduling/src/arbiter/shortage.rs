@@ -1,8 +1,8 @@
-//! Memory of the GPU that no session has in the ledger, and that is not there: contexts, and programs of others.
+//! GPU memory that is missing although the ledger has it for no session: contexts, and programs outside Baton.
 //!
-//! In: what the driver had left when there was not room enough. Out: how much there is to share, and who should leave
-//! the GPU when moving memory is not enough. What was found is doubted after a while, because nobody says when it has
-//! changed.
+//! In: how much the driver had left when there was not enough room. Out: how much memory there is to share, and
+//! which sessions should leave the GPU when moving memory is not enough. A shortage is assumed to be over after a
+//! while, because the driver does not report when it ends.
 
 use std::time::Duration;
 
@@ -11,36 +11,36 @@ use crate::arbiter::{
     session::{Lease, Release, Session},
 };
 
-/// What was found is not believed for longer.
+/// How long a shortage is believed without being found again.
 const OLD: Duration = Duration::from_secs(60);
 
-/// It has ended when it was not found again after so many tries.
+/// A shortage is over if it was not found again for this many tries.
 const TRIES: u32 = 3;
 
 #[derive(Debug, Default)]
 pub(crate) struct Shortage {
     bytes: u64,
-    /// `None`: never.
+    /// `None` if none was ever found.
     found_at: Option<Duration>,
-    /// Since when it has been found again and again.
+    /// Since when it has been found repeatedly.
     since: Duration,
-    /// When sessions were last told to leave the GPU.
+    /// When sessions were last chosen to leave the GPU.
     released_at: Option<Duration>,
 }
 
 impl Shortage {
-    /// There may be room now.
+    /// Assumes that there is room again.
     fn forget(&mut self) {
         self.bytes = 0;
     }
 
-    /// When it was last found.
+    /// How long it had lasted when it was last found.
     fn lasted(&self) -> Duration {
         let found_at = self.found_at.unwrap_or_default();
         found_at.saturating_sub(self.since)
     }
 
-    /// Memory comes back to the driver, some time from now on.
+    /// Memory returns to the driver from now on, with some delay.
     pub(crate) fn begin_anew(&mut self, now: Duration) {
         self.forget();
         self.since = now;
@@ -48,13 +48,13 @@ impl Shortage {
 }
 
 impl Arbiter {
-    /// Of the GPU, what sessions may have together.
+    /// How much of the GPU's memory all sessions may have together.
     pub(crate) fn usable_bytes(&self) -> u64 {
         let usable = self.settings.memory.usable_bytes;
         usable.saturating_sub(self.shortage.bytes)
     }
 
-    /// If all others moved out.
+    /// Whether the session would fit if all others moved their memory out.
     pub(crate) fn could_fit(&self, session: &Session) -> bool {
         if self.shortage.bytes == 0 {
             return true;
@@ -62,7 +62,7 @@ impl Arbiter {
         self.fixed_bytes() + session.bytes + session.growing_bytes <= self.usable_bytes()
     }
 
-    /// The driver had no room for what the ledger had.
+    /// The driver had no room for memory that fits according to the ledger.
     pub(crate) fn find_full(
         &mut self,
         id: SessionId,
@@ -80,7 +80,7 @@ impl Arbiter {
             session.bytes
         });
         let Some(own) = own else { return };
-        // Less than it needed, whatever it says.
+        // Whatever the driver reports, less than needed was free.
         let free = free_bytes.min(needed_bytes.saturating_sub(1));
         let there = self.bytes_on_gpu() + free;
         let missing = (self.fixed_bytes() + own + needed_bytes).saturating_sub(there);
@@ -89,7 +89,7 @@ impl Arbiter {
         if missing > 0 && lasted >= self.settings.late {
             self.release(id, missing, actions);
         } else if lasted >= self.settings.drain_limit {
-            // Whatever it is that the driver lacks.
+            // The ledger does not explain what the driver lacks.
             self.despair(id, actions);
         }
     }
@@ -106,8 +106,8 @@ impl Arbiter {
         shortage.found_at = Some(now);
     }
 
-    /// Has sessions without a cell leave the GPU, those that were not used for longest first. Where there are none, and
-    /// nobody could become one soon, what `id` asks for next is refused.
+    /// Chooses sessions without a cell that leave the GPU, least recently used first. If there is none, and none is
+    /// about to leave, further requests of `id` are refused.
     fn release(&mut self, id: SessionId, missing: u64, actions: &mut Vec<Action>) {
         let now = self.now;
         let released_at = self.shortage.released_at;
@@ -133,7 +133,7 @@ impl Arbiter {
         }
     }
 
-    /// Tells those who are to leave and have nothing there but their contexts.
+    /// Releases the chosen sessions that have nothing left on the GPU but their contexts.
     pub(crate) fn release_gpu(&mut self, actions: &mut Vec<Action>) {
         if self.sessions.sums().chosen == 0 {
             return;
@@ -150,8 +150,8 @@ impl Arbiter {
         }
     }
 
-    /// Nobody can leave now. What it asks for next is refused, unless somebody will soon; and when it has waited for long
-    /// for its memory to come back and nobody has computed since, it waits no more.
+    /// No session can leave now. Further requests of `id` are refused, unless another session is about to leave. A
+    /// session that has waited long for its memory to return, while no other session has computed, is ended.
     fn despair(&mut self, id: SessionId, actions: &mut Vec<Action>) {
         let limit = self.settings.drain_limit;
         let is_long = self.shortage.lasted() >= limit;
@@ -181,14 +181,15 @@ impl Arbiter {
         here.map(|(other, one)| (*other, one))
     }
 
-    /// Somebody who waits for room may try again as if there were enough.
+    /// Forgets an old shortage, so that a session that waits for room can try again.
     pub(crate) fn doubt_shortage(&mut self) {
         if self.doubted_at().is_some_and(|time| time <= self.now) {
             self.shortage.forget();
         }
     }
 
-    /// Soon, while what has just left may still be on its way to the driver.
+    /// When the shortage is next doubted: soon, while memory that has just left may not have reached the driver
+    /// yet.
     pub(crate) fn doubted_at(&self) -> Option<Duration> {
         if self.shortage.bytes == 0 {
             return None;

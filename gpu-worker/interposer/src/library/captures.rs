@@ -1,4 +1,4 @@
-//! Which streams are being captured now: what is submitted to them is written down and not computed.
+//! Which streams are being captured now: work submitted to them is recorded and not computed.
 
 use std::{
     collections::BTreeSet,
@@ -30,17 +30,17 @@ impl Captures {
         self.count.load(SeqCst) > 0
     }
 
-    /// Now or before.
+    /// Whether there is or has been a capture.
     pub(super) fn have_been(&self) -> bool {
         self.have_been.load(SeqCst)
     }
 
-    /// A graph may have memory that was not captured.
+    /// A graph may have memory although nothing was captured.
     pub(super) fn note_graph(&self) {
         self.have_been.store(true, SeqCst);
     }
 
-    /// Whether what is submitted to a stream is written down. A capture spreads to streams that wait for its events, so
+    /// Whether work submitted to a stream is recorded. A capture spreads to streams that wait for its events, so
     /// the driver is asked.
     pub(super) fn has(&self, stream: Stream) -> bool {
         self.any() && (self.streams().contains(&stream) || driver::is_capturing(stream))

@@ -1,7 +1,8 @@
-//! Memory that was freed, and may be in use until what was submitted before has ended.
+//! Memory that was freed, but may be in use until earlier work has ended.
 //!
-//! An allocation in the order of the same stream takes it again at once and asks nobody, as with the driver's own pools.
-//! The rest goes back when a mark that was left in the stream later is reached, or at the end of the lease.
+//! An allocation in the order of the same stream reuses it at once without asking the worker, as the driver's own
+//! pools do. The rest is released when a mark that was recorded in the stream later is reached, or at the end of
+//! the lease.
 
 use std::{
     cell::Cell,
@@ -13,11 +14,11 @@ use std::{
 
 use super::sys::driver::{self, Context, Event, PER_THREAD, Stream};
 
-/// Work with the same order is done one after the other.
+/// Work with the same order runs one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Order {
     stream: Stream,
-    /// Only default streams have the same handle in several contexts and threads.
+    /// Set only for default streams, whose handles are the same in several contexts and threads.
     context: Context,
     thread: u64,
 }
@@ -29,13 +30,13 @@ pub(super) struct InOrder(Vec<One>);
 struct One {
     address: u64,
     room: u64,
-    /// `None` where it can be reused only after all that was submitted.
+    /// `None` if it can be reused only after all work that was submitted.
     order: Option<Order>,
     mark: Option<Arc<Event>>,
 }
 
 impl Order {
-    /// `None` where the calling thread has no context.
+    /// `None` if the calling thread has no context.
     pub(super) fn of(stream: Stream) -> Option<Self> {
         let of_context = |thread| {
             Some(Self {
@@ -55,7 +56,7 @@ impl Order {
         }
     }
 
-    /// Another thread cannot name it.
+    /// Whether it is a thread's own default stream, which other threads cannot name.
     fn is_of_thread(self) -> bool {
         self.thread != 0
     }
@@ -80,7 +81,7 @@ impl InOrder {
         self.0.is_empty()
     }
 
-    /// To be used no more before the next drain.
+    /// Not to be used again before the next drain.
     pub(super) fn push(&mut self, address: u64, room: u64) {
         self.0.push(One {
             address,
@@ -104,14 +105,14 @@ impl InOrder {
         });
     }
 
-    /// What was freed last, because that is most likely in the caches.
+    /// Reuses the memory that was freed last, because that is most likely in the caches.
     pub(super) fn reuse(&mut self, room: u64, order: Order) -> Option<u64> {
         let fits = |one: &One| one.room == room && one.order == Some(order);
         let place = self.0.iter().rposition(fits)?;
         Some(self.0.remove(place).address)
     }
 
-    /// What is in use no more.
+    /// Removes what is no longer in use.
     pub(super) fn take(&mut self, is_drained: bool) -> Vec<u64> {
         let is_free =
             |one: &One| is_drained || one.mark.as_ref().is_some_and(|mark| mark.is_reached());
@@ -121,7 +122,7 @@ impl InOrder {
         free.into_iter().map(|one| one.address).collect()
     }
 
-    /// Leaves marks behind the work that may use it. `context_of` says where an address belongs.
+    /// Records marks behind the work that may use the memory. `context_of` returns the context of an address.
     pub(super) fn mark(&mut self, context_of: impl Fn(u64) -> Option<Context>) {
         let mut marks: Vec<(Order, Arc<Event>)> = Vec::new();
         for one in self.0.iter_mut().filter(|one| one.mark.is_none()) {
@@ -138,7 +139,7 @@ impl InOrder {
         }
     }
 
-    /// This stream ends: its handle may soon be another's.
+    /// The stream ends, and its handle may soon be another stream's.
     pub(super) fn forget_stream(
         &mut self,
         stream: Stream,
@@ -153,7 +154,7 @@ impl InOrder {
         }
     }
 
-    /// A context ends, with its streams and marks: what is in it waits for the next drain.
+    /// A context ends, with its streams and marks: memory in it waits for the next drain.
     pub(super) fn forget_context(&mut self, is_in_it: impl Fn(u64) -> bool) {
         for one in self.0.iter_mut().filter(|one| is_in_it(one.address)) {
             (one.order, one.mark) = (None, None);

@@ -1,7 +1,7 @@
-//! The gate: whether calls may go to the driver, and how many are there now.
+//! The gate: whether calls may reach the driver, and how many are there now.
 //!
-//! A call that enters is in flight until it leaves. Closing waits for those in flight, so that after it nothing more
-//! reaches the driver. Where the gate is not in use, calls pass and are not counted.
+//! A call that enters is in flight until it leaves. Once the gate is closed and nothing is in flight, nothing more
+//! reaches the driver. While the gate is not in use, calls pass and are not counted.
 //!
 //! **Invariant:** a call that passes an open gate takes no lock.
 
@@ -15,7 +15,7 @@ use std::{
 
 pub(super) struct Gate {
     state: AtomicU32,
-    /// How many are in flight in the lower half, and how many ever entered in the upper.
+    /// The lower half counts the calls in flight, the upper half all calls that ever entered.
     calls: AtomicU64,
     waiting: AtomicU32,
     lock: Mutex<()>,
@@ -25,18 +25,18 @@ pub(super) struct Gate {
 const NOT_IN_USE: u32 = 0;
 const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
-/// Nobody will open it again.
+/// It is never opened again.
 const BROKEN: u32 = 3;
 
 const ONE_CALL: u64 = 1 << 32 | 1;
 const IN_FLIGHT: u64 = u32::MAX as u64;
 
-/// How often those who wait say so again.
+/// How often a waiting thread repeats its request.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Entry {
-    /// [`Gate::leave`] is due.
+    /// [`Gate::leave`] must follow.
     Counted,
     NotInUse,
     Refused,
@@ -53,7 +53,7 @@ impl Gate {
         }
     }
 
-    /// Waits until the gate is open, and lets the call in. `want` asks for that.
+    /// Waits until the gate is open, and lets the call in. `want` asks for it to be opened.
     #[inline]
     pub(super) fn enter(&self, want: impl Fn()) -> Entry {
         loop {
@@ -76,7 +76,7 @@ impl Gate {
         self.one_less(1);
     }
 
-    /// As if it had never entered: it submitted nothing.
+    /// Undoes an entry: the call submitted nothing.
     #[cold]
     pub(super) fn turn_back(&self) {
         self.one_less(ONE_CALL);
@@ -111,7 +111,7 @@ impl Gate {
         self.set(OPEN);
     }
 
-    /// Calls wait from now on; those in flight go on.
+    /// Calls wait from now on; those in flight continue.
     pub(super) fn close(&self) {
         self.set(CLOSED);
     }
@@ -123,7 +123,7 @@ impl Gate {
         }
     }
 
-    /// All calls fail from now on, whatever else is said.
+    /// All calls fail from now on, even if the gate is opened or closed later.
     pub(super) fn break_down(&self) {
         self.set(BROKEN);
     }

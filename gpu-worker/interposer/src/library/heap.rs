@@ -1,19 +1,19 @@
-//! Where a session's allocations lie: large ones have a region of addresses of their own, small ones share one.
+//! Where a session's allocations lie: each large one has its own region of addresses, small ones share regions.
 //!
-//! In: sizes. Out: addresses, and which regions are to be made and given back. What lies behind the addresses, and
-//! whether it is on the GPU now, is none of its business.
+//! In: sizes. Out: addresses, and which regions to create and release. It does not know what is behind the
+//! addresses, nor whether that is on the GPU now.
 //!
 //! **Invariant:** pure; addresses that are handed out do not overlap.
 
 use std::collections::BTreeMap;
 
-/// What the driver maps at a time.
+/// The unit in which the driver maps memory.
 pub(super) const GRANULE_BYTES: u64 = 2 << 20;
 
-/// As the driver promises.
+/// The alignment that the driver promises.
 const ALIGNMENT: u64 = 512;
 
-/// From this size on an allocation has a region of its own.
+/// From this size on, an allocation has its own region.
 const LARGE_BYTES: u64 = 1 << 20;
 
 const LARGEST_SHARED_BYTES: u64 = 32 << 20;
@@ -27,7 +27,7 @@ pub(super) struct Heap {
 struct Region {
     bytes: u64,
     is_shared: bool,
-    /// By address: how many bytes.
+    /// The size of each allocation, by its address.
     used: BTreeMap<u64, u64>,
     holes: BTreeMap<u64, u64>,
 }
@@ -45,7 +45,7 @@ impl Heap {
         }
     }
 
-    /// In a region that is there, if one has room.
+    /// Places an allocation in an existing region, if one has room.
     pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
         if bytes >= LARGE_BYTES {
             return None;
@@ -54,7 +54,7 @@ impl Heap {
         shared.into_iter().find_map(|region| region.place(bytes))
     }
 
-    /// How many bytes the region must have that an allocation needs for which there is no room.
+    /// The size of the region to create for an allocation for which no region has room.
     pub(super) fn region_for(&self, bytes: u64) -> u64 {
         if bytes >= LARGE_BYTES {
             return bytes.next_multiple_of(GRANULE_BYTES);
@@ -64,7 +64,7 @@ impl Heap {
         so_far.clamp(GRANULE_BYTES, LARGEST_SHARED_BYTES)
     }
 
-    /// How much room an allocation has: those with the same can take each other's place.
+    /// How much room an allocation takes. Allocations with the same room can replace each other.
     pub(super) fn room_for(&self, bytes: u64) -> u64 {
         match bytes >= LARGE_BYTES {
             true => bytes.next_multiple_of(GRANULE_BYTES),
@@ -72,13 +72,13 @@ impl Heap {
         }
     }
 
-    /// The same of one that is there.
+    /// The room of an existing allocation.
     pub(super) fn room(&self, address: u64) -> u64 {
         self.find(address)
             .map_or(0, |range| self.room_for(range.bytes))
     }
 
-    /// An allocation takes another's place, which has the same room.
+    /// An allocation replaces another one that has the same room.
     pub(super) fn renew(&mut self, address: u64, bytes: u64) {
         let Some((_, region)) = self.regions.range_mut(..=address).next_back() else {
             return;
@@ -89,7 +89,7 @@ impl Heap {
         }
     }
 
-    /// Takes in a region of [`Heap::region_for`] this allocation, which has its place in it.
+    /// Adds a region of the size [`Heap::region_for`], and places the allocation in it for which it was created.
     pub(super) fn add(&mut self, region: Range, bytes: u64) -> u64 {
         let mut added = Region {
             bytes: region.bytes,
@@ -102,7 +102,7 @@ impl Heap {
         address
     }
 
-    /// The region that is to be given back with it, if nothing else is in it. `None` where nothing begins.
+    /// Returns `None` if no allocation begins there, and otherwise the region to release, if it is empty now.
     pub(super) fn release(&mut self, address: u64) -> Option<Option<Range>> {
         let (base, region) = self.regions.range_mut(..=address).next_back()?;
         let base = *base;
@@ -119,7 +119,7 @@ impl Heap {
         }))
     }
 
-    /// Where the allocations of a region begin.
+    /// The addresses of the allocations in a region.
     pub(super) fn allocations(&self, region: u64) -> impl Iterator<Item = u64> {
         let region = self.regions.get(&region).into_iter();
         region.flat_map(|region| region.used.keys().copied())
@@ -137,7 +137,7 @@ impl Heap {
 }
 
 impl Region {
-    /// The first hole that is large enough.
+    /// Places an allocation in the first hole that is large enough.
     fn place(&mut self, bytes: u64) -> Option<u64> {
         let bytes = in_units(bytes);
         let (address, _) = self.holes.iter().find(|(_, room)| **room >= bytes)?;
@@ -146,7 +146,7 @@ impl Region {
         Some(address)
     }
 
-    /// From the hole in which it lies.
+    /// Takes an allocation out of the hole in which it lies.
     fn take(&mut self, address: u64, bytes: u64) {
         let hole = self.holes.range(..=address).next_back();
         let (start, room) = hole.map_or((address, bytes), |(start, room)| (*start, *room));
@@ -202,7 +202,7 @@ mod tests {
             let (mut heap, mut next) = (Heap::empty(), 1 << 40);
             let mut live: Vec<(u64, u64)> = Vec::new();
             for (frees, bytes, which) in steps {
-                // Small ones are what is difficult.
+                // Small allocations are the difficult case.
                 let bytes = if bytes % 3 == 0 { bytes } else { bytes >> 8 };
                 if frees && !live.is_empty() {
                     let (address, before) = live.swap_remove(which.index(live.len()));

@@ -1,6 +1,6 @@
 //! The connection to the worker, for all threads of the session.
 //!
-//! In: what they have to say, and questions for more memory. Out: answers. Reading is the agent's; see `agent.rs`.
+//! In: messages, and requests for more memory. Out: answers. The agent reads from the connection; see `agent.rs`.
 
 use std::{
     io::{self, Read as _, Write as _},
@@ -18,14 +18,14 @@ pub(super) struct Line {
 
 struct State {
     stream: Option<Arc<UnixStream>>,
-    /// How many connections there were.
+    /// How many connections there have been.
     generation: u64,
-    /// To the one question for memory that may be open.
+    /// The answer to the only request for memory that may be open.
     answer: Option<bool>,
     is_lost: bool,
 }
 
-/// What became of a question for memory. A yes holds for one connection.
+/// The answer to a request for memory. A yes is valid for one connection only.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Answer {
     Yes { generation: u64 },
@@ -45,14 +45,14 @@ impl Line {
         }
     }
 
-    /// What is said while nobody listens is in the next hello, or is of no use any more.
+    /// Sends a message if there is a connection. Otherwise the next hello contains it, or it no longer matters.
     pub(super) fn say(&self, message: &FromSession) {
         if let Some(stream) = &self.state().stream {
             let _ = stream.as_ref().write_all(&message.encode());
         }
     }
 
-    /// Asks for more memory, also across connections. Only one thread at a time may ask.
+    /// Asks for more memory, again after each reconnect. Only one thread at a time may ask.
     pub(super) fn ask_to_grow(&self, bytes: u64) -> Answer {
         let mut state = self.state();
         loop {
@@ -106,7 +106,7 @@ impl Line {
         self.changed.notify_all();
     }
 
-    /// Nobody will listen any more.
+    /// No worker will answer any more.
     pub(super) fn give_up(&self) {
         self.state().is_lost = true;
         self.changed.notify_all();
@@ -121,9 +121,9 @@ impl Line {
     }
 }
 
-/// Puts frames together; a read that is cut short loses nothing.
+/// Assembles frames; a read that ends early loses nothing.
 ///
-/// The connection has one descriptor, because forked children close what they inherit of it by its number.
+/// The connection has one descriptor, because forked children close the inherited one by its number.
 pub(super) struct Frames {
     stream: Arc<UnixStream>,
     frame: [u8; FRAME_BYTES],
@@ -147,7 +147,7 @@ impl Frames {
         self.stream.as_raw_fd()
     }
 
-    /// `None` when the stream's time is up.
+    /// Returns `None` when the stream's read timeout has passed.
     pub(super) fn next(&mut self) -> io::Result<Option<ToSession>> {
         while self.filled < FRAME_BYTES {
             match self.stream.as_ref().read(&mut self.frame[self.filled..]) {

@@ -1,6 +1,6 @@
-//! What the driver's monitoring shows in a session: what the session itself has, and may have, of its GPU.
+//! What the driver's monitoring shows inside a session: what the session itself has, and may have, of its GPU.
 //!
-//! The worker is asked, because `nvidia-smi` uses no GPU and knows no process of the session.
+//! The worker is asked, because `nvidia-smi` does not use the GPU and does not know the session's processes.
 
 use std::{io, io::Write as _, os::unix::net::UnixStream, sync::Arc};
 
@@ -11,14 +11,14 @@ use super::{
 };
 
 pub(super) struct Use {
-    /// 0: as much as the GPU has.
+    /// 0 means all of the GPU's memory.
     pub(super) cap_bytes: u64,
     pub(super) bytes: u64,
-    /// Each process with its bytes.
+    /// Each process and its bytes.
     pub(super) processes: Vec<(u32, u64)>,
 }
 
-/// `None` outside of sessions, and where the worker does not answer.
+/// Returns `None` outside of sessions, and if the worker does not answer.
 pub(super) fn own_use() -> Option<Use> {
     let introduction = introduction()?;
     let ask = || -> io::Result<Use> {

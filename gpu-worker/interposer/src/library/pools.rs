@@ -1,19 +1,19 @@
-//! Pools of the driver whose memory the interposer does not make itself.
+//! The driver's pools whose memory the interposer does not allocate itself.
 //!
-//! A plain pool of the device is only a name: memory from it is like any other and can move. Memory of the host,
-//! managed memory, and what can be given to other processes stay the driver's.
+//! A plain pool on the device is only a name: its memory is like any other and can move. Host memory, managed
+//! memory, and memory that other processes can use are left to the driver.
 
 use std::{
     collections::BTreeMap,
     sync::{Mutex, MutexGuard, PoisonError},
 };
 
-/// Where a pool's memory lies.
+/// Where a pool's memory is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
-    /// On the GPU, from where it can move.
+    /// On the GPU; it can move.
     Movable,
-    /// On the GPU, where it stays.
+    /// On the GPU; it cannot move.
     Fixed,
     /// Not on the GPU.
     Host,
@@ -26,7 +26,7 @@ impl Pools {
         Self(Mutex::new(BTreeMap::new()))
     }
 
-    /// The device's own pools are movable, and nobody makes them.
+    /// The device's own pools are movable. They are not listed, because no program creates them.
     pub(super) fn place_of(&self, pool: usize) -> Place {
         self.places().get(&pool).copied().unwrap_or(Place::Movable)
     }

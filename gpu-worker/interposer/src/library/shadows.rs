@@ -1,6 +1,6 @@
-//! Places on the host for what leaves the GPU, made by several threads ahead of the copies.
+//! Places on the host for memory that leaves the GPU, prepared by several threads ahead of the copies.
 //!
-//! To make a place means to clear its pages, which takes one thread several times as long as the copy into it.
+//! To prepare a place means to clear its pages, which takes one thread several times as long as the copy into it.
 
 use std::{
     collections::BTreeMap,
@@ -13,20 +13,20 @@ use std::{
 
 use super::sys::host::{self, HostMemory};
 
-/// More threads find the memory busy.
+/// With more threads, the memory is the bottleneck.
 const MOST_THREADS: usize = 8;
 
-/// Gives places of these sizes in this order.
+/// Returns places of these sizes, in this order.
 pub(super) struct Shadows<'sizes> {
     sizes: &'sizes [u64],
     next: usize,
     made: Receiver<(usize, Option<HostMemory>)>,
-    /// Those that came before their turn.
+    /// Places that were ready before their turn.
     early: BTreeMap<usize, Option<HostMemory>>,
 }
 
 impl<'sizes> Shadows<'sizes> {
-    /// `taken` counts those that threads have begun.
+    /// `taken` counts the places that threads have begun.
     pub(super) fn begin<'scope>(
         scope: &'scope Scope<'scope, '_>,
         sizes: &'sizes [u64],
@@ -40,7 +40,7 @@ impl<'sizes> Shadows<'sizes> {
             let sender = sender.clone();
             let thread = Builder::new().name("baton-gpu-pages".to_owned());
             let make = move || make(sizes, taken, &sender);
-            // Fewer threads take longer, and without any the caller makes them.
+            // With fewer threads it takes longer, and without any `next` prepares the places.
             let _ = host::without_signals(|| thread.spawn_scoped(scope, make));
         }
         Self {
@@ -51,7 +51,7 @@ impl<'sizes> Shadows<'sizes> {
         }
     }
 
-    /// `None` where the machine has no room.
+    /// Returns `None` if the machine has no room.
     pub(super) fn next(&mut self) -> Option<HostMemory> {
         let wanted = self.next;
         self.next += 1;
@@ -61,7 +61,7 @@ impl<'sizes> Shadows<'sizes> {
             }
             match self.made.recv() {
                 Ok((number, place)) => self.early.insert(number, place),
-                // No thread was to be had.
+                // No thread could be started.
                 Err(_) => return HostMemory::new(self.sizes[wanted]),
             };
         }
@@ -70,7 +70,7 @@ impl<'sizes> Shadows<'sizes> {
 
 fn threads_for(places: usize) -> usize {
     let cores = thread::available_parallelism().map_or(1, usize::from);
-    // One place alone is made no sooner by another thread.
+    // A single place is not ready any sooner with another thread.
     let most = MOST_THREADS.min(cores.div_ceil(2)).min(places);
     if places > 1 { most } else { 0 }
 }

@@ -1,11 +1,11 @@
-//! Which exported function a look-up by name, version and kind of default stream means.
+//! Which exported function is meant by a look-up with a name, a version and a kind of default stream.
 //!
-//! The driver answers look-ups itself; this serves where its answer is no address that it exports.
+//! The driver answers look-ups itself. This is used when its answer is not an address that it exports.
 
-/// Flag of a look-up: the default stream is each thread's own.
+/// Flag of a look-up: the default stream is per thread.
 const PER_THREAD_STREAM: u64 = 2;
 
-/// Since which version a name means the function with a suffix; newest first.
+/// The version since which a name means the function with a suffix; newest first.
 const CHANGED: &[(&str, &str, u32)] = &[
     ("cuCtxCreate", "_v4", 12050),
     ("cuCtxCreate", "_v3", 11040),
@@ -47,7 +47,7 @@ const CHANGED: &[(&str, &str, u32)] = &[
     ("cuStreamWriteValue64", "_v2", 11070),
 ];
 
-/// Copies, sets and arrays whose sizes became 64 bits wide, all at once.
+/// Copies, sets and arrays whose sizes became 64 bits wide, all in the same version.
 const WIDENED: &[&str] = &[
     "cuArray3DCreate",
     "cuArrayCreate",
@@ -78,7 +78,7 @@ const WIDENED: &[&str] = &[
 ];
 const WIDENED_SINCE: u32 = 3020;
 
-/// The suffixes that the name of the meant function may have; the first that is exported is meant.
+/// The suffixes that the name of the meant function may have. The first that is exported is meant.
 pub(super) fn suffixes(name: &str, version: u32, flags: u64) -> [[&'static str; 2]; 3] {
     let changed = CHANGED
         .iter()
@@ -101,7 +101,7 @@ pub(super) fn is(export: &str, name: &str, suffixes: [&str; 2]) -> bool {
     rest == Some(suffixes[1])
 }
 
-/// Whether stream 0 means the thread's own for this function.
+/// Whether stream 0 means the thread's own default stream for this function.
 pub(super) const fn is_per_thread(export: &str) -> bool {
     let name = export.as_bytes();
     let n = name.len();

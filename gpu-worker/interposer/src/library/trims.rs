@@ -1,4 +1,5 @@
-//! How the session's own code hears that others lack room, to give back what libraries hold without using it.
+//! How the session's own code learns that others lack room, so that it gives back memory that libraries hold
+//! without using it.
 
 use std::{
     os::fd::RawFd,
@@ -7,7 +8,7 @@ use std::{
 
 use super::sys::host;
 
-/// A counter of the kernel's that can be read while it is asked for.
+/// A counter of the operating system that is readable while a trim is requested.
 pub(super) struct Trims(AtomicI32);
 
 const NONE: RawFd = -1;

@@ -1,7 +1,7 @@
-//! How much work may be outstanding, so that a hand-over is soon through with it.
+//! Limits how much work may be outstanding, so that the GPU can be handed over soon.
 //!
-//! After every so many submissions to a stream a mark is left in it; who is two marks ahead of the GPU waits for it.
-//! How many submissions lie between marks follows from how long the GPU takes for them.
+//! After a certain number of submissions to a stream, a mark is recorded in it. A thread that is two marks ahead of
+//! the GPU waits for it. How many submissions lie between two marks depends on how long the GPU takes for them.
 //!
 //! **Invariant:** between marks a submission costs one addition and no lock.
 
@@ -16,14 +16,14 @@ use std::{
 
 use super::sys::driver::{Context, Event, Stream};
 
-/// The work between two marks aims at half of what may be outstanding.
+/// The work between two marks should take this long, half of what may be outstanding.
 const AIM: Duration = Duration::from_millis(25);
 const FIRST: u32 = 16;
 const MOST: u32 = 64;
 
 const LANES: usize = 64;
 
-/// Streams share lanes by chance; that makes marks more frequent, no more.
+/// Streams may share a lane by chance; that only makes marks more frequent.
 pub(super) struct Windows([Lane; LANES]);
 
 struct Lane {
@@ -34,7 +34,7 @@ struct Lane {
 
 struct Marks {
     outstanding: VecDeque<Event>,
-    /// Reached, and left in a stream again: making one takes longer than a launch.
+    /// Marks that were reached, for reuse: creating one takes longer than a launch.
     spare: Vec<Event>,
     /// When the GPU was last waited for.
     reached_at: Option<Instant>,
@@ -54,7 +54,7 @@ impl Windows {
         }
     }
 
-    /// Takes the marks out of the streams of a context that is about to end.
+    /// Drops the marks of a context that is about to end.
     pub(super) fn forget(&self, context: Context) {
         for lane in &self.0 {
             let mut marks = lane.marks();
@@ -91,7 +91,7 @@ impl Lane {
                 marks.reached_at = None;
                 self.aim(Duration::ZERO);
             } else {
-                // What went wrong says the next call too.
+                // The next call reports the same error.
                 let waited = oldest.wait();
                 let now = Instant::now();
                 if let Some(before) = marks.reached_at.replace(now) {
@@ -115,10 +115,10 @@ impl Lane {
     }
 }
 
-/// How many submissions the next mark comes after, if the GPU took so long for those since the last.
+/// After how many submissions the next mark follows, if the GPU took this long for those since the last one.
 fn next(between: u32, took: Duration) -> u32 {
     let fitting = f64::from(between) * AIM.as_secs_f64() / took.as_secs_f64().max(1e-9);
-    // At most twice as many, because it can be the first of many long ones.
+    // At most twice as many, because the next one may be the first of many long ones.
     (fitting as u32).clamp(1, MOST.min(between * 2))
 }
 

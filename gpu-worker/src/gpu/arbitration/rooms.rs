@@ -1,4 +1,5 @@
-//! Room that others make for what is in no ledger: the contexts of a session that comes back to the GPU.
+//! Room that other sessions make for memory that is in no ledger: the contexts of a session that returns to the
+//! GPU.
 
 use std::collections::HashMap;
 
@@ -8,16 +9,16 @@ use tokio::sync::oneshot;
 use super::Arbitration;
 use crate::gpu::Token;
 
-/// Sessions of the arbiter that stand for rooms.
+/// Marks the ids of the arbiter's sessions that stand for rooms.
 const ROOM: SessionId = 1 << 62;
 
-/// Of the GPU, that a room has more with each question.
+/// A room grows by one part in this many of the GPU with each request.
 const PART: u64 = 20;
 
 #[derive(Debug, Default)]
 pub(super) struct Rooms {
     count: u64,
-    /// By the arbiter's session.
+    /// By the arbiter's session that stands for the room.
     open: HashMap<SessionId, Room>,
 }
 
@@ -25,12 +26,12 @@ pub(super) struct Rooms {
 struct Room {
     token: Token,
     bytes: u64,
-    /// For more of it.
+    /// Where the answer to the last request is sent.
     waits: Option<oneshot::Sender<bool>>,
 }
 
 impl Rooms {
-    /// `false` where the session is none of these.
+    /// Returns `false` if the session does not stand for a room.
     pub(super) fn answer(&mut self, session: SessionId, granted: bool) -> bool {
         let Some(room) = self.open.get_mut(&session) else {
             return false;
@@ -53,7 +54,7 @@ impl Rooms {
 }
 
 impl Arbitration {
-    /// More than there was, which was not enough.
+    /// Asks for a larger room than before, which was not enough.
     pub(super) fn make_room(&mut self, token: Token, answer: oneshot::Sender<bool>) {
         let session = self.rooms.of(token).unwrap_or_else(|| {
             self.rooms.count += 1;
@@ -75,7 +76,7 @@ impl Arbitration {
         self.handle(Event::Grew { session, bytes });
     }
 
-    /// Nobody can move what is in it, so it stays.
+    /// What is in a room cannot move, so a granted room becomes fixed memory.
     pub(super) fn answer_room(&mut self, session: SessionId, granted: bool) -> bool {
         let token = self.rooms.open.get(&session).map(|room| room.token);
         let is_room = self.rooms.answer(session, granted);

@@ -1,4 +1,4 @@
-//! The program that asks the driver: a line says what is to be done with which processes, a line answers.
+//! The program that asks the driver: each line names an action and a process, and is answered with a line.
 
 use std::{io, time::Duration};
 
@@ -9,18 +9,18 @@ use super::super::{
 
 pub(super) const SLEEP: &str = "sleep";
 pub(super) const WAKE: &str = "wake";
-/// What it answers when all of it was done.
+/// The answer when everything was done.
 pub(super) const DONE: &str = "done";
-/// What it answers when there is no room on the GPU.
+/// The answer when there is no room on the GPU.
 pub(super) const FULL: &str = "full";
 
-/// Until what a process has submitted is done. Sessions sleep when they have nothing to do.
+/// How long the work that a process has submitted may take. Sessions sleep when they have nothing to do.
 const DRAIN: Duration = Duration::from_secs(5);
 
-/// Until its input ends.
+/// Runs until its input ends.
 ///
 /// # Errors
-/// Where its input or output breaks. What the driver does not do is said.
+/// If its input or output breaks. What the driver fails to do is reported as an answer.
 pub fn run() -> io::Result<()> {
     let mut place = None;
     answer_lines(|line| match answer(&mut place, line) {
@@ -44,7 +44,7 @@ fn answer(place: &mut Option<Driver>, line: &str) -> Result<(), DriverError> {
         driver.lock(process, DRAIN)?;
         return driver.checkpoint(process);
     }
-    // Another try may have come so far.
+    // An earlier attempt may already have restored it.
     if driver.state_of(process)? == State::Checkpointed {
         driver.restore(process)?;
     }

@@ -1,4 +1,4 @@
-//! The program of which a trial starts two: for each line that it reads it computes, and says what it found.
+//! The program that a trial starts twice: for each line that it reads, it computes and reports what it found.
 
 use std::io;
 
@@ -10,12 +10,12 @@ use super::{
     MEMORY_BYTES,
 };
 
-/// What it says when its numbers are what they should be.
+/// The answer when its numbers are correct.
 pub(super) const RIGHT: &str = "right";
 
 const WRONG: &str = "the GPU returned wrong data";
 
-/// Adds `value` to each of `count` numbers. A driver translates it for any GPU from Maxwell on.
+/// Adds `value` to each of `count` numbers. Drivers can translate it for any GPU from Maxwell on.
 const ADD: &std::ffi::CStr = c"
 .version 6.0
 .target sm_50
@@ -48,10 +48,10 @@ DONE:
 }
 ";
 
-/// Until its input ends.
+/// Runs until its input ends.
 ///
 /// # Errors
-/// Where its input or output breaks. What the GPU does wrong is said.
+/// If its input or output breaks. What the GPU does wrong is reported as an answer.
 pub fn run() -> io::Result<()> {
     let mut numbers = None;
     answer_lines(|_| match compute(&mut numbers) {
@@ -61,7 +61,7 @@ pub fn run() -> io::Result<()> {
     })
 }
 
-/// On the GPU since the first line.
+/// Numbers that are on the GPU since the first line.
 struct Numbers {
     driver: Driver,
     add: Kernel,
@@ -69,7 +69,7 @@ struct Numbers {
     expected: Vec<u64>,
 }
 
-/// Whether all of it was right.
+/// Returns whether all numbers were correct.
 fn compute(numbers: &mut Option<Numbers>) -> Result<bool, DriverError> {
     let numbers = match numbers {
         Some(numbers) => numbers,
@@ -86,7 +86,7 @@ fn compute(numbers: &mut Option<Numbers>) -> Result<bool, DriverError> {
 
 impl Numbers {
     fn new() -> Result<Self, DriverError> {
-        // No two alike, and other ones in each program.
+        // All numbers differ, also between the two programs.
         let first = u64::from(std::process::id()) << 32;
         let expected: Vec<u64> = (first..).take(MEMORY_BYTES / size_of::<u64>()).collect();
         let driver = Driver::open()?;

@@ -1,4 +1,4 @@
-//! The state that a cell leaves: read out of the session, brought where the proxy can have it.
+//! Collects the state that a cell leaves: reads it from the session and moves it to where the proxy can fetch it.
 
 use baton_chunks::Ledger;
 use baton_protocol::shim::Snapshot;
@@ -15,20 +15,20 @@ use crate::session::Held;
 use crate::transfer::TransferError;
 use crate::transfer::{Changes, send_patiently};
 
-/// What is larger does not fit into one message.
+/// A larger state does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
 
-/// What came out of the session, and what it did to files.
+/// The state that was read from the session, and the changes to files.
 pub(super) type Collected = (
     Result<(State, Ledger), TransferError>,
     Result<mirror::Collected, TransferError>,
 );
 
-/// How the cell ended, as its session says.
+/// How the cell ended, as its session reports it.
 pub(super) struct SessionEnd {
     pub(super) outcome: Outcome,
     pub(super) error: Option<RemoteError>,
-    /// What its state leaves out.
+    /// Bytes that its state leaves out.
     pub(super) deferred_bytes: u64,
 }
 
@@ -73,7 +73,7 @@ impl Run<'_> {
             outcome,
             error,
             deferred_bytes,
-            // The session waits meanwhile: what it holds is what the cell left.
+            // The session waits meanwhile, so it holds exactly what the cell left.
             collected: Box::pin(async move { tokio::join!(collecting, files) }),
         };
         None

@@ -1,4 +1,4 @@
-//! What may cut a cell short: interrupt, time limit, memory, a session that does nothing.
+//! What can end a cell early: an interrupt, its time limit, too much memory, a session that does not react.
 
 use baton_protocol::Outcome;
 use tokio::time::Instant;
@@ -8,16 +8,16 @@ use crate::job::Ending;
 use crate::messages;
 use crate::processes;
 
-/// What the student wants who pressed interrupt.
+/// Whether the cell has been asked to stop.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cancel {
     NotAsked,
-    /// Who has not obeyed at this time loses the session.
+    /// If the cell has not stopped at this time, its session is ended.
     Asked(Instant),
 }
 
 impl Run<'_> {
-    /// When the session has had its time to obey.
+    /// When the session's time to react to the interrupt is over.
     pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
         match self.cancel {
             Cancel::Asked(instant) => Some(instant),
@@ -27,7 +27,7 @@ impl Run<'_> {
 
     pub(super) fn time_is_up_at(&self) -> Option<Instant> {
         match (&self.phase, self.cancel, self.limit) {
-            // A limit that no clock can hold is none.
+            // A limit beyond the clock's range is no limit.
             (
                 Phase::Running { since, .. } | Phase::Fetching { since, .. },
                 Cancel::NotAsked,
@@ -58,7 +58,7 @@ impl Run<'_> {
         }
     }
 
-    /// How much memory all of the session's processes hold.
+    /// How much memory all processes of the session use together.
     pub(super) fn memory(&self) -> impl Future<Output = Option<u64>> + Send + 'static {
         let limit = self.context.config.session_memory_bytes;
         let kernel = self.session.kernel();
@@ -72,7 +72,7 @@ impl Run<'_> {
         self.memory_bytes = bytes?;
         self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(self.memory_bytes);
         if self.session.memory_is_limited() {
-            return None; // The system ends what exceeds the limit, at once.
+            return None; // The system itself ends what exceeds the limit.
         }
         let limit = self.context.config.session_memory_bytes?;
         (self.memory_bytes > limit).then(|| {

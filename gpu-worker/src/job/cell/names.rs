@@ -1,6 +1,7 @@
-//! Names of the notebook that the cell looks up and was not given: asked for, brought, handed to the session.
+//! Names of the notebook that the cell looks up and was not given: asked for, received, and sent to the session.
 //!
-//! The cell waits meanwhile, or one of its threads does. Whatever else may happen to a running cell happens as ever.
+//! Meanwhile the cell waits, or one of its threads. Everything else that can happen to a running cell can still
+//! happen.
 
 use std::os::fd::AsFd;
 
@@ -23,7 +24,7 @@ impl Run<'_> {
         order.events.send(JobEvent::NamesWanted { number, names });
     }
 
-    /// An answer comes again after a cut; only that to the last question counts, and only once.
+    /// A reconnect can repeat an answer. Only the answer to the last question counts, and only once.
     pub(super) fn on_names(&mut self, names: Option<Names>) {
         let Some(Names { number, state }) = names else {
             return;
@@ -41,7 +42,7 @@ impl Run<'_> {
         }
     }
 
-    /// Nobody is left who could answer.
+    /// The notebook kernel has ended, so no answer can arrive.
     pub(super) async fn no_names(&mut self, cell: &Cell) {
         self.asks = false;
         let message_id = cell.message_id.clone();
@@ -74,7 +75,7 @@ impl Run<'_> {
             message_id: cell.message_id.clone(),
             delta,
         };
-        // A connection that broke is seen when the session is listened to.
+        // A broken connection is noticed at the next wait for the session.
         if let Err(error) = self.session.shim.send_with_file(&names, file.as_fd()).await {
             tracing::warn!(%error, "Failed to send a session the names that it looked up");
         }

@@ -1,4 +1,4 @@
-//! What the session is told, and what it says.
+//! What the worker sends to the session, and how it handles the session's messages.
 
 use std::os::fd::BorrowedFd;
 
@@ -47,7 +47,7 @@ impl Run<'_> {
                     since: Instant::now(),
                 };
                 if self.cancel != Cancel::NotAsked {
-                    // The first one may have come before the session listened to it.
+                    // The first interrupt may have arrived before the session could handle it.
                     self.session.interrupt();
                 }
             }
@@ -105,7 +105,7 @@ impl Run<'_> {
                 phase,
             ) => {
                 self.phase = phase;
-                // The question comes after what was printed before it.
+                // The question must appear after what was printed before it.
                 self.flush(order);
                 order.events.send(JobEvent::InputWanted {
                     question,

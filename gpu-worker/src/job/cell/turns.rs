@@ -1,6 +1,6 @@
-//! The cell's turns on a GPU that sessions share.
+//! The cell's use of a GPU that sessions share.
 //!
-//! In: when the cell starts and is over. Out: what it used, and whether the session can go on.
+//! In: when the cell starts and ends. Out: what it used, and whether the session can continue.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::job::Ending;
 use crate::messages;
 
 impl Run<'_> {
-    /// Says so where nobody keeps the session to the memory that the cell was given.
+    /// Warns the student if nothing enforces the GPU memory limit that the cell was given.
     pub(super) fn announce_limit(&mut self, limit_bytes: Option<u64>) {
         if let Some(bytes) = limit_bytes.filter(|_| self.session.gpu().is_none()) {
             self.warn(vec![messages::no_gpu_limit(bytes)]);
@@ -25,14 +25,15 @@ impl Run<'_> {
         }
     }
 
-    /// Puts down what the cell used. `false`: the session can use the GPU no more, and the student is told.
+    /// Records what the cell used. Returns `false` if the session can no longer use the GPU, and tells the student
+    /// why.
     pub(super) async fn end_turns(&mut self, ending: &mut Ending, kind: JobKind) -> bool {
         let Some(gpu) = self.session.gpu() else {
             return true;
         };
         gpu.cell(Cell::Ended);
         let used = gpu.usage().await;
-        // A program that leaves the GPU alone is not charged for it.
+        // For a program, zero is reported, too: without usage, the broker would charge its whole run time.
         if used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program() {
             self.usage.gpu = Some(reported(used));
         }

@@ -1,9 +1,10 @@
 //! The control group of one session.
 //!
-//! In: limits. Out: a file into which the session's first process writes to be in it, and the end of all that are in the group.
+//! In: limits. Out: files into which the session's first process writes to join the group, and a way to end every
+//! process in it.
 //!
 //! In version 2, two groups below it separate the session's own processes, which end together when they exceed its
-//! memory, from those that have to outlive them: what holds the sandbox, and keepers of memory.
+//! memory, from those that must outlive them: the processes that hold the sandbox, and keepers.
 //!
 //! **Invariant:** when a [`Group`] is dropped, every process in it ends, and the group is removed.
 
@@ -20,17 +21,18 @@ use nix::unistd::Pid;
 use super::{Base, Controller, Version};
 use crate::sandbox::Limits;
 
-/// Of processor time, in microseconds.
+/// The period of processor quotas, in microseconds.
 const PERIOD_US: u64 = 100_000;
 
-/// Of processor time, where sessions compete with each other and with their worker, which has [`super::OWN_WEIGHT`].
+/// The processor weight of a session. Sessions compete with each other and with their worker, which has
+/// [`super::OWN_WEIGHT`].
 const WEIGHT: &str = "100";
 
-/// Below a group of version 2: the session's own processes, and those that outlive them.
+/// Groups below a group of version 2: the session's own processes, and those that outlive them.
 const CELLS: &str = "cells";
 const KEPT: &str = "kept";
 
-/// How long processes may take to end that were killed, for example while the driver frees their memory.
+/// How long killed processes may take to end, for example while the driver frees their memory.
 const PATIENCE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(5);
 
@@ -49,7 +51,7 @@ struct Folder {
 }
 
 impl Folder {
-    /// Where processes enter.
+    /// The group that processes join.
     fn entrance(&self) -> PathBuf {
         match self.is_divided() {
             true => self.path.join(CELLS),
@@ -66,11 +68,11 @@ impl Folder {
         for name in [CELLS, KEPT] {
             fs::create_dir(self.path.join(name))?;
         }
-        // Older systems than Linux 4.19 end a single process.
+        // Systems older than Linux 4.19 end only a single process.
         set(&self.entrance().join("memory.oom.group"), "1")
     }
 
-    /// The groups in which processes are.
+    /// The groups that contain processes.
     fn leaves(&self) -> Vec<PathBuf> {
         match self.is_divided() {
             true => [CELLS, KEPT].map(|name| self.path.join(name)).into(),
@@ -99,7 +101,7 @@ impl Group {
                 has_memory: base.controllers.contains(&Controller::Memory),
                 has_processes: base.controllers.contains(&Controller::Processes),
             };
-            // What follows may fail, and then the group is removed.
+            // Pushed now, because what follows may fail, and then the group is removed.
             group.folders.push(folder.clone());
             if folder.is_divided() {
                 folder.divide()?;
@@ -108,7 +110,7 @@ impl Group {
         Ok(group)
     }
 
-    /// A process that writes `0` into each of them is in the group.
+    /// A process that writes `0` into each of these files joins the group.
     pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let open = |folder: &Folder| {
             let join_file = File::options()
@@ -119,7 +121,7 @@ impl Group {
         self.folders.iter().map(open).collect()
     }
 
-    /// Who would end together, where the group is divided.
+    /// The processes that would end together, if the group is divided.
     pub(crate) fn entered(&self) -> Vec<Pid> {
         let divided = self.folders.iter().filter(|folder| folder.is_divided());
         divided
@@ -127,7 +129,7 @@ impl Group {
             .collect()
     }
 
-    /// These processes outlive a session that exceeds its memory.
+    /// Lets these processes outlive a session that exceeds its memory.
     pub(crate) fn keep(&self, processes: &[Pid]) -> io::Result<()> {
         for folder in self.folders.iter().filter(|folder| folder.is_divided()) {
             for process in processes {
@@ -142,7 +144,7 @@ impl Group {
         self.limits.memory_bytes.is_some() && folders.any(|folder| folder.has_memory)
     }
 
-    /// The limit because of which the system ended a process of the group.
+    /// The memory limit, if the system has ended a process of the group because of it.
     pub(crate) fn exceeded_memory_bytes(&self) -> Option<u64> {
         let folder = self.folders.iter().find(|folder| folder.has_memory)?;
         let file = match folder.version {
@@ -164,7 +166,7 @@ impl Group {
 fn keep(folder: &Folder, process: Pid) -> io::Result<()> {
     let kept = folder.path.join(KEPT).join("cgroup.procs");
     match fs::write(kept, process.to_string()) {
-        // It has ended.
+        // The process has ended.
         Err(error) if error.raw_os_error() == Some(Errno::ESRCH as i32) => Ok(()),
         written => written,
     }
@@ -180,7 +182,7 @@ impl Drop for Group {
     }
 }
 
-/// The files that set a limit, in this order.
+/// The files that set a limit, in the order in which they are written.
 fn settings(
     controller: Controller,
     version: Version,
@@ -193,7 +195,7 @@ fn settings(
             .into_iter()
             .flat_map(|bytes| [("memory.max", bytes), ("memory.swap.max", "0".to_owned())])
             .collect(),
-        // Memory and swap together may be no more than memory alone.
+        // Memory and swap together are limited to as much as memory alone.
         (Controller::Memory, Version::One) => memory
             .into_iter()
             .flat_map(|bytes| {
@@ -217,7 +219,7 @@ fn settings(
     }
 }
 
-/// A system without swap, or that does not count it, has no file for it.
+/// Writes a value. A file that some systems do not have, for example those without swap, is skipped.
 fn set(file: &Path, value: &str) -> io::Result<()> {
     const OPTIONAL: [&str; 3] = [
         "memory.memsw.limit_in_bytes",
@@ -239,7 +241,7 @@ fn kill_all(folders: &[Folder]) {
     if at_once {
         return;
     }
-    // None can start another meanwhile.
+    // So that no process can start another meanwhile.
     for folder in folders.iter().filter(|folder| folder.has_processes) {
         let _ = fs::write(folder.path.join("pids.max"), "0");
     }
@@ -250,7 +252,7 @@ fn kill_all(folders: &[Folder]) {
     }
 }
 
-/// Waits until the system has ended them.
+/// Removes the groups, once the system has ended their processes.
 fn remove(folders: &[Folder]) {
     let deadline = Instant::now() + PATIENCE;
     let is_gone = |folder: &Folder| is_removed(&folder.path);
@@ -279,7 +281,7 @@ pub(super) fn is_removed(group: &Path) -> bool {
 pub(super) fn members(folder: &Path) -> io::Result<Vec<Pid>> {
     let text = fs::read_to_string(folder.join("cgroup.procs"))?;
     let numbers = text.lines().filter_map(|line| line.parse().ok());
-    // A process of another namespace has the number 0.
+    // A process of another namespace has the number 0 here.
     Ok(numbers
         .filter(|number| *number > 0)
         .map(Pid::from_raw)

@@ -1,4 +1,4 @@
-//! Where the control groups of this process are: `/proc/self/cgroup` says which, `/proc/self/mountinfo` says where.
+//! The control groups of this process: `/proc/self/cgroup` names them, `/proc/self/mountinfo` says where they are.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +31,7 @@ pub(super) fn hierarchies_of_this_process() -> Vec<Hierarchy> {
     found
 }
 
-/// Without the controllers of version 2, which are in a file of the group.
+/// Without the controllers of version 2, which are listed in a file of the group.
 fn hierarchies(mounts: &str, groups: &str) -> Vec<Hierarchy> {
     let mut found: Vec<_> = groups
         .lines()
@@ -60,7 +60,7 @@ fn hierarchies(mounts: &str, groups: &str) -> Vec<Hierarchy> {
     found
 }
 
-/// `36 35 0:30 ROOT PLACE rw shared:1 - cgroup cgroup rw,cpu,cpuacct`
+/// A line such as `36 35 0:30 ROOT PLACE rw shared:1 - cgroup cgroup rw,cpu,cpuacct`.
 struct Mount<'a> {
     root: &'a str,
     place: &'a str,
@@ -93,7 +93,7 @@ impl<'a> Mount<'a> {
         }
     }
 
-    /// `None` for a group outside of what is mounted.
+    /// `None` for a group outside of the mounted part.
     fn folder_of(&self, group: &str) -> Option<PathBuf> {
         let below = Path::new(group).strip_prefix(self.root).ok()?;
         Some(Path::new(self.place).join(below))

@@ -1,8 +1,8 @@
-//! Control groups: what each session may use of the machine, and a certain end for all of its processes.
+//! Control groups: what each session may use of the machine, and a reliable end for all of its processes.
 //!
-//! In: the groups that this worker may make. Out: one [`Group`] for each session.
+//! In: the groups that this worker may create. Out: one [`Group`] for each session.
 //!
-//! **Invariant:** a worker changes no group but its own and those that it makes.
+//! **Invariant:** a worker changes no groups except its own and those that it creates.
 
 mod group;
 mod hierarchies;
@@ -20,16 +20,16 @@ use self::hierarchies::{Hierarchy, Version, hierarchies_of_this_process};
 use super::Limits;
 use crate::processes;
 
-/// The group into which a worker moves, because only groups without processes can limit those below (version 2).
-/// systemd's `DelegateSubgroup=` may name it, too.
+/// The group into which a worker moves itself, because in version 2 only groups without processes can limit those
+/// below. systemd's `DelegateSubgroup=` may name it, too.
 const OWN: &str = "worker";
-/// How much of the processor it gets where sessions have [`group::WEIGHT`] each, so that their work does not slow down
+/// The worker's processor weight; each session has [`group::WEIGHT`]. So the work of sessions does not slow down
 /// what the worker does for all of them.
 const OWN_WEIGHT: &str = "1000";
-/// How the groups of sessions begin; the number of their worker follows.
+/// Names of sessions' groups begin with this, followed by their worker's process id.
 const PREFIX: &str = "baton-";
 
-/// How long a worker that ends waits for the processes of its sessions.
+/// How long an ending worker waits for the processes of its sessions.
 const LAST_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a group limits.
@@ -62,7 +62,7 @@ impl Display for Controller {
     }
 }
 
-/// A folder in which the groups of sessions are made.
+/// A folder in which the groups of sessions are created.
 #[derive(Debug)]
 struct Base {
     folder: PathBuf,
@@ -77,7 +77,7 @@ pub(super) struct Groups {
 }
 
 impl Groups {
-    /// Finds what this worker may make. What it may not limit is in [`Groups::unlimited`].
+    /// Finds the groups that this worker may create. [`Groups::unlimited`] lists what they do not limit.
     pub(super) fn open(limits: Limits) -> Self {
         Self::below(&hierarchies_of_this_process(), limits)
     }
@@ -99,7 +99,7 @@ impl Groups {
         Self { bases, limits }
     }
 
-    /// What sessions can take without a limit, though there should be one.
+    /// What sessions can use without a limit, although there should be one.
     pub(super) fn unlimited(&self) -> Vec<Controller> {
         let wanted = |controller: &Controller| match controller {
             Controller::Memory => self.limits.memory_bytes.is_some(),
@@ -116,7 +116,7 @@ impl Groups {
         bases.any(|base| base.controllers.contains(&controller))
     }
 
-    /// `None`: this worker may make no groups.
+    /// Returns `None` if this worker may not create groups.
     pub(super) fn create(&self) -> io::Result<Option<Group>> {
         if self.bases.is_empty() {
             return Ok(None);
@@ -127,7 +127,8 @@ impl Groups {
 }
 
 impl Drop for Groups {
-    /// The groups of ended sessions are gone before their worker is, if their processes end in time.
+    /// Waits, so that the groups of ended sessions are removed before the worker ends, if their processes end in
+    /// time.
     fn drop(&mut self) {
         let prefix = format!("{PREFIX}{}-", Pid::this());
         let has_own = |base: &Base| {
@@ -141,7 +142,8 @@ impl Drop for Groups {
     }
 }
 
-/// Version 2 where it has the controller, else version 1. Version 2 also ends a group's processes at once.
+/// Uses version 2 if it has the controller, otherwise version 1. Version 2 is used even without controllers,
+/// because it ends a group's processes at once.
 fn bases_wanted(hierarchies: &[Hierarchy]) -> Vec<Base> {
     let mut bases: Vec<Base> = Vec::new();
     let newest_first = || hierarchies.iter().rev();
@@ -178,7 +180,7 @@ fn bases_wanted(hierarchies: &[Hierarchy]) -> Vec<Base> {
     bases
 }
 
-/// Returns the folder in which groups can be made with this base's controllers.
+/// Returns the folder in which groups with this base's controllers can be created.
 fn prepare(base: &Base) -> io::Result<PathBuf> {
     let folder = match (base.folder.file_name(), base.folder.parent()) {
         (Some(name), Some(parent)) if name == OWN && base.version == Version::Two => parent,
@@ -206,7 +208,7 @@ fn prepare(base: &Base) -> io::Result<PathBuf> {
     Ok(folder.to_owned())
 }
 
-/// Moves this worker and its children one group down, if the group is its alone.
+/// Moves this worker and its children one group down, if no other process is in its group.
 fn move_into(folder: &Path, own: &Path) -> io::Result<()> {
     let members = group::members(folder)?;
     let mut family = processes::below(Pid::this());
@@ -226,7 +228,7 @@ fn move_into(folder: &Path, own: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Groups of workers that were killed. Those that are not empty belong to a worker that lives, and stay.
+/// Removes groups of workers that were killed. Groups that are not empty belong to a living worker, and stay.
 fn remove_leftovers(folder: &Path) {
     for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
         let name = entry.file_name();

@@ -1,9 +1,10 @@
-//! Which libraries zygotes load: those that the settings name, those that sessions of their Python were seen to use, and,
-//! as long as none was seen, those that are installed there and expected to be used.
+//! Which libraries zygotes load: those that the settings name, those that sessions of their Python were seen to
+//! use, and, until any was seen, the installed ones that are expected to be used.
 //!
-//! In: the memory maps of sessions, and what a Python has. Out: names, also for the next worker on this machine.
+//! In: the memory maps of sessions, and what a Python has installed. Out: names, which are stored for the next
+//! worker on this machine, too.
 //!
-//! **Invariant:** nothing that a cell does adds a name which is not in [`KNOWN`].
+//! **Invariant:** nothing that a cell does adds a name that is not in [`KNOWN`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -15,13 +16,14 @@ use tokio::process::Command;
 
 use crate::Config;
 
-/// Libraries that take long to load and behave after a fork as after an import. By each, what to load, in this order.
+/// Libraries that take long to load and behave after a fork as after an import. For each: what to load, in this
+/// order.
 ///
-/// Matplotlib is not here, because it reads its settings from the working directory when it is imported; JAX and
-/// TensorFlow are not, because they start threads or choose devices.
+/// Matplotlib is left out because it reads its settings from the working directory when it is imported, JAX and
+/// TensorFlow because they start threads or choose devices.
 const KNOWN: &[(&str, &[&str])] = &[
     ("numpy", &["numpy"]),
-    // The first optimizer imports its second part.
+    // The first optimizer imports `torch._dynamo`.
     ("torch", &["torch", "torch._dynamo"]),
     ("scipy", &["scipy.stats", "scipy.optimize"]),
     ("pandas", &["pandas"]),
@@ -31,7 +33,7 @@ const KNOWN: &[(&str, &[&str])] = &[
     ),
 ];
 
-/// Prints which of its arguments can be imported, and imports none.
+/// Prints which of its arguments can be imported, without importing any.
 const QUESTION: &str = "
 import sys
 from importlib.machinery import PathFinder
@@ -42,15 +44,15 @@ const FILE: &str = "libraries.json";
 
 pub(super) struct Libraries {
     named: Vec<String>,
-    /// Of each Python, as the worker calls it: environments have libraries of their own.
+    /// By the path of the Python, because environments have different libraries.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// Of Pythons without a past.
+    /// For Pythons of which no session was seen.
     expected: BTreeMap<String, BTreeSet<String>>,
     left_out: BTreeMap<String, BTreeSet<String>>,
     file: PathBuf,
 }
 
-/// The known libraries that this Python has.
+/// The known libraries that are installed in this Python.
 pub(super) async fn installed(python: &Path) -> std::io::Result<BTreeSet<String>> {
     let asked = Command::new(python)
         .args(["-c", QUESTION])
@@ -67,7 +69,7 @@ pub(super) async fn installed(python: &Path) -> std::io::Result<BTreeSet<String>
 impl Libraries {
     pub(super) fn open(config: &Config) -> Self {
         let file = config.mirrors.join(FILE);
-        // A file that was damaged costs a few slow starts.
+        // A damaged file costs only a few slow starts.
         let mut seen: BTreeMap<String, BTreeSet<String>> = fs::read(&file)
             .ok()
             .and_then(|text| serde_json::from_slice(&text).ok())
@@ -85,7 +87,7 @@ impl Libraries {
         }
     }
 
-    /// What a zygote of this Python is to load.
+    /// What a zygote of this Python should load.
     pub(super) fn wanted(&self, python: &Path) -> Vec<String> {
         let has = |of: &BTreeMap<String, BTreeSet<String>>, name: &str| {
             let names = of.get(&key(python));
@@ -103,20 +105,20 @@ impl Libraries {
         wanted
     }
 
-    /// Whether sessions of this Python were seen, so that nobody has to guess.
+    /// Whether sessions of this Python were seen, so that nothing needs to be guessed.
     pub(super) fn has_past(&self, python: &Path) -> bool {
         let seen = self.seen.get(&key(python));
         seen.is_some_and(|seen| !seen.is_empty())
     }
 
-    /// Sessions will probably use these. Whether that is more than what is wanted anyway.
+    /// Sessions will probably use these. Returns whether that changes what is wanted.
     pub(super) fn expect(&mut self, python: &Path, libraries: BTreeSet<String>) -> bool {
         let before = self.wanted(python);
         self.expected.insert(key(python), libraries);
         self.wanted(python) != before
     }
 
-    /// Whether the process has a known library that is not wanted yet.
+    /// Notes which known libraries the process has. Returns whether that changes what is wanted.
     pub(super) fn learn(&mut self, python: &Path, process: Pid) -> bool {
         let Ok(maps) = fs::read(format!("/proc/{process}/maps")) else {
             return false;

@@ -1,7 +1,7 @@
 """A session for the worker's tests: a real IPython kernel with a very small object table.
 
 A state's stream is JSON, names to values; a segment is a `bytearray` under the name `segment_N`.
-After a cell all names that JSON can write come back, and the segments with them.
+After a cell, all integers and strings are returned, and the segments with them.
 """
 
 import array
@@ -55,7 +55,7 @@ class Link:
 
 
 class Outputs:
-    """What takes the place of iopub."""
+    """Replaces the iopub socket."""
 
     def send_multipart(self, parts, *_, **__):
         _, header, _, metadata, content, *buffers = parts[parts.index(DELIM) + 1 :]
@@ -85,7 +85,7 @@ class Kernel(IPythonKernel):
 
     async def run_cells(self):
         await self.run()
-        while self.link.buffer:  # the next one came with what ended this one
+        while self.link.buffer:  # the next cell arrived with the message that ended this one
             await self.run()
 
     async def run(self):

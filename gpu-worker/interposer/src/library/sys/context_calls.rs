@@ -1,6 +1,6 @@
-//! Wrappers of the calls that make and end contexts, and of those that load code.
+//! Wrappers of the calls that create and destroy contexts, and of those that load code.
 //!
-//! What these take of the GPU stands in no ledger.
+//! What these take on the GPU is in no ledger.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -139,7 +139,7 @@ wrap! {
     }
 }
 
-/// A context that may compute from now on, so the end of a lease waits for its work.
+/// A context that may compute from now on, so the end of a lease must wait for its work.
 fn meeting(context: *const usize, code: Code) -> Code {
     // SAFETY: the driver has just written or read there.
     if code == SUCCESS
@@ -151,7 +151,7 @@ fn meeting(context: *const usize, code: Code) -> Code {
     code
 }
 
-/// Others make room for what finds none, and stands in no ledger.
+/// Others make room if the driver has none for memory that is in no ledger.
 pub(super) fn making(driver: impl Fn() -> Code) -> Code {
     match driver() {
         OUT_OF_MEMORY if is_in_use() => PROCESS.with_room(driver),
@@ -177,7 +177,7 @@ fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     }
 }
 
-/// Giving back the last hold of a device's own context ends it.
+/// Releasing the last reference to a device's primary context destroys it.
 fn releasing(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
         Some(context) => PROCESS.end_context(context, driver, || !has_primary_context(device)),

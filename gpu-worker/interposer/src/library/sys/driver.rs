@@ -1,4 +1,4 @@
-//! The driver's functions that the interposer calls itself, under their real names and past its own wrappers.
+//! The driver's functions that the interposer itself calls, under their real names and past its own wrappers.
 //!
 //! A code is a plain number, because newer drivers return new ones.
 
@@ -18,8 +18,8 @@ pub(in super::super) const NOT_FOUND: Code = 500;
 pub(in super::super) const NOT_SUPPORTED: Code = 801;
 pub(in super::super) const SYSTEM_NOT_READY: Code = 802;
 
-/// After one of these (but not after 709: a context that the program itself ended) the driver answers nothing else until the process ends, or what is on the GPU is not to be
-/// believed.
+/// After one of these codes the driver answers nothing else until the process ends, or what is on the GPU cannot be
+/// trusted. 709 is not among them: it is about a context that the program itself destroyed.
 pub(in super::super) const fn is_sticky(code: Code) -> bool {
     matches!(code, 214 | 220 | 700 | 702 | 710 | 714..=719 | 999)
 }
@@ -41,7 +41,7 @@ impl Library {
         }
     }
 
-    /// The one that exports a function of this name.
+    /// The library that exports a function of this name.
     pub(super) const fn of(name: &str) -> &'static Self {
         match name.as_bytes() {
             [b'n', b'v', b'm', b'l', ..] => &NVML,
@@ -49,7 +49,7 @@ impl Library {
         }
     }
 
-    /// Loaded if need be and `flags` do not say otherwise.
+    /// Loads the library if necessary and if `flags` allow it.
     pub(super) fn open(&self, flags: c_int) -> Option<*mut c_void> {
         let known = self.handle.load(Relaxed);
         if known != 0 {
@@ -87,7 +87,7 @@ impl Export {
         }
     }
 
-    /// `None` where the library is older or newer than the function.
+    /// `None` if the library does not have the function, because it is older or newer.
     #[inline]
     pub(super) fn address(&self) -> Option<usize> {
         match self.address.load(Relaxed) {
@@ -104,20 +104,20 @@ impl Export {
     }
 }
 
-/// Of the function that the driver exports under this name.
+/// The address of the function that the driver exports under this name.
 pub(super) fn export_address(name: &str) -> Option<usize> {
     let mut with_nul = [0; 64];
     with_nul.get_mut(..name.len() + 1)?[..name.len()].copy_from_slice(name.as_bytes());
     CUDA.address_of(CStr::from_bytes_until_nul(&with_nul).ok()?)
 }
 
-/// Makes functions that call the driver's of a name, and are its `NOT_FOUND` where it has none.
+/// Defines functions that call the driver's function of a name, and return `NOT_FOUND` if it has none.
 macro_rules! driver {
     ($($visible:vis fn $function:ident($($argument:ident: $kind:ty),*) = $name:ident;)*) => {$(
         $visible fn $function($($argument: $kind),*) -> Code {
             static EXPORT: Export = Export::new(concat!(stringify!($name), "\0"));
             let Some(address) = EXPORT.address() else { return NOT_FOUND };
-            // SAFETY: the driver's function of this name has this signature; whoever calls it passes what is valid.
+            // SAFETY: the driver's function of this name has this signature; callers pass valid arguments.
             unsafe {
                 let function: unsafe extern "C" fn($($kind),*) -> Code = transmute(address);
                 function($($argument),*)
@@ -172,7 +172,7 @@ pub(super) struct Location {
     pub(super) id: c_int,
 }
 
-/// Of an allocation; what is not named is zero.
+/// Properties of an allocation. Fields that are not named are zero.
 #[repr(C)]
 pub(super) struct Properties {
     pub(super) kind: c_int,
@@ -201,7 +201,7 @@ pub(in super::super) struct Stream(pub(in super::super) usize);
 pub(in super::super) const PER_THREAD: Stream = Stream(2);
 
 impl Stream {
-    /// Each context has it.
+    /// Whether every context has this stream.
     pub(in super::super) fn is_default(self) -> bool {
         self.0 <= PER_THREAD.0
     }
@@ -236,14 +236,14 @@ pub(in super::super) fn total_bytes(device: c_int) -> u64 {
     bytes as u64
 }
 
-/// Of the whole GPU, also where the program has a slice of it; 0 where the driver does not say.
+/// The UUID of the whole GPU, even if the program has a slice of it; 0 if the driver does not report it.
 pub(in super::super) fn uuid(device: c_int) -> u128 {
     let mut uuid = [0; 16];
     device_uuid(&raw mut uuid, device);
     u128::from_be_bytes(uuid)
 }
 
-/// Of the GPU of this context, whoever has the rest.
+/// Free memory of this context's GPU, whichever processes use the rest.
 pub(in super::super) fn free_bytes(context: Context) -> u64 {
     let free = context.with(|| {
         let (mut free, mut total) = (0, 0);
@@ -258,7 +258,7 @@ pub(in super::super) fn has_primary_context(device: c_int) -> bool {
     primary_state(device, &raw mut flags, &raw mut is_active) == SUCCESS && is_active != 0
 }
 
-/// A device's own context, where it lives.
+/// A device's primary context, if it exists.
 pub(in super::super) fn primary_context(device: c_int) -> Option<Context> {
     if !has_primary_context(device) {
         return None;
@@ -271,13 +271,13 @@ pub(in super::super) fn primary_context(device: c_int) -> Option<Context> {
     })
 }
 
-/// As which a green context is known to calls that take contexts.
+/// The context as which calls that take contexts know a green context.
 pub(in super::super) fn context_of_green(green: usize) -> Option<Context> {
     let mut context = 0;
     (green_context(&raw mut context, green) == SUCCESS).then_some(Context(context))
 }
 
-/// Whether addresses can be reserved and memory put behind them.
+/// Whether addresses can be reserved and memory can be put behind them.
 pub(in super::super) fn can_map_memory(device: c_int) -> bool {
     const VIRTUAL_MEMORY_MANAGEMENT: c_int = 102;
     let mut value = 0;
@@ -285,7 +285,7 @@ pub(in super::super) fn can_map_memory(device: c_int) -> bool {
     value != 0
 }
 
-/// What this process' graphs have of the device for what was allocated while they were captured.
+/// How much memory of the device this process's graphs have for allocations that were captured.
 pub(in super::super) fn graph_bytes(device: c_int) -> u64 {
     const RESERVED_NOW: c_int = 2;
     let mut bytes = 0;
@@ -300,13 +300,13 @@ pub(in super::super) fn as_result(code: Code) -> Result<(), Code> {
     }
 }
 
-/// Also one that joined the capture of another stream.
+/// Also true for a stream that joined the capture of another stream.
 pub(in super::super) fn is_capturing(stream: Stream) -> bool {
     let mut status = 0;
     stream_is_capturing(stream.0, &raw mut status) == SUCCESS && status != 0
 }
 
-/// The calling thread never disturbs a capture of another.
+/// From now on, the calling thread never disturbs a capture of another thread.
 pub(in super::super) fn relax_captures() {
     let mut relaxed = 2;
     thread_exchange_capture_mode(&raw mut relaxed);
@@ -324,7 +324,7 @@ impl Context {
         self.0 == 0
     }
 
-    /// Runs `action` with this context as the calling thread's.
+    /// Runs `action` with this as the calling thread's context.
     pub(in super::super) fn with<T>(
         self,
         action: impl FnOnce() -> Result<T, Code>,
@@ -336,7 +336,7 @@ impl Context {
         result
     }
 
-    /// The same for what must be done also where the context has ended.
+    /// The same, for an action that must run even if the context has ended.
     pub(in super::super) fn with_if_it_lives<T>(self, action: impl FnOnce() -> T) -> T {
         let lives = !self.is_none() && ctx_push_current(self.0) == SUCCESS;
         let result = action();
@@ -348,7 +348,7 @@ impl Context {
     }
 }
 
-/// A mark in a stream. It ends before its context does.
+/// A mark in a stream. It must be dropped before its context ends.
 #[derive(Debug)]
 pub(in super::super) struct Event {
     handle: usize,
@@ -360,7 +360,7 @@ impl Event {
         Self::record_again(None, stream)
     }
 
-    /// With an event that was reached, where it is of the current context.
+    /// Reuses an event that was reached, if it belongs to the current context.
     pub(in super::super) fn record_again(reached: Option<Self>, stream: Stream) -> Option<Self> {
         let event = match reached.filter(|event| Some(event.context) == current_context()) {
             Some(event) => event,
@@ -369,7 +369,7 @@ impl Event {
         (event_record(event.handle, stream.0) == SUCCESS).then_some(event)
     }
 
-    /// Behind all that a context has to do. Drivers can do that since 12.5.
+    /// Records a mark behind all work of a context. Drivers can do that since 12.5.
     pub(in super::super) fn record_in(context: Context) -> Option<Self> {
         context
             .with(|| {
@@ -386,7 +386,7 @@ impl Event {
         (code == SUCCESS).then_some(Self { handle, context })
     }
 
-    /// `None` while it is not reached.
+    /// `None` until the mark is reached.
     pub(in super::super) fn outcome(&self) -> Option<Code> {
         const NOT_READY: Code = 600;
         Some(event_query(self.handle)).filter(|code| *code != NOT_READY)
@@ -397,7 +397,7 @@ impl Event {
     }
 
     pub(in super::super) fn is_reached(&self) -> bool {
-        // An error says nothing of the work before the mark; the next drain does.
+        // An error says nothing about the work before the mark; the next drain reports it.
         event_query(self.handle) == SUCCESS
     }
 
@@ -412,7 +412,7 @@ impl Drop for Event {
     }
 }
 
-/// Addresses without memory behind them.
+/// Reserves addresses without memory behind them.
 pub(in super::super) fn reserve(bytes: u64) -> Result<u64, Code> {
     let mut address = 0;
     match mem_address_reserve(&raw mut address, bytes as usize, 0, 0, 0) {
@@ -425,7 +425,7 @@ pub(in super::super) fn unreserve(address: u64, bytes: u64) {
     mem_address_free(address, bytes as usize);
 }
 
-/// Memory of the GPU behind reserved addresses; giving it back takes both.
+/// Puts GPU memory behind reserved addresses. Releasing it takes the address and the returned handle.
 pub(in super::super) fn back(address: u64, bytes: u64, device: c_int) -> Result<u64, Code> {
     const READ_WRITE: c_int = 3;
     let location = Location {
@@ -465,7 +465,7 @@ pub(in super::super) fn unback(address: u64, bytes: u64, handle: u64) -> Result<
     unmapped.and(as_result(mem_release(handle)))
 }
 
-/// A stream that waits for no other.
+/// A stream that does not wait for any other.
 pub(in super::super) fn own_stream() -> Result<Stream, Code> {
     const NON_BLOCKING: u32 = 1;
     let mut stream = 0;
@@ -501,11 +501,11 @@ pub(in super::super) fn wait_for(stream: Stream) -> Result<(), Code> {
     as_result(stream_synchronize(stream.0))
 }
 
-/// What a look-up asks for: a name, as C has it.
+/// The name that a look-up asks for, given as a C string.
 pub(super) unsafe fn name<'a>(name: *const c_char) -> Option<&'a str> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments.
     unsafe { CStr::from_ptr(name) }.to_str().ok()
 }

@@ -1,8 +1,8 @@
-//! How programs find the driver's functions, and how they find the wrappers instead.
+//! How programs find the driver's functions, and how they get the wrappers instead.
 //!
-//! A program asks the dynamic loader (`dlsym`) or the driver (`cuGetProcAddress`). Both answer themselves; only an
-//! answer that is the address of a wrapped function, of the driver or of its monitoring, is replaced. So names, versions and kinds of default stream mean
-//! what they mean to the driver.
+//! A program asks the dynamic loader (`dlsym`) or the driver (`cuGetProcAddress`). Both answer as usual. An answer
+//! is replaced only if it is the address of a wrapped function, of the driver or of its monitoring. So names,
+//! versions and kinds of default stream mean what they mean to the driver.
 
 use std::ffi::{c_char, c_int, c_void};
 use std::mem::transmute;
@@ -17,21 +17,21 @@ use super::{table, wrapper, wrappers};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 
-/// How the names of all wrapped functions begin.
+/// The first two letters of all wrapped functions' names.
 const BEGINNINGS: [u16; 2] = [u16::from_le_bytes(*b"cu"), u16::from_le_bytes(*b"nv")];
 
-/// The dynamic loader's `dlsym`, once it was found; until then, what finds it.
+/// The dynamic loader's `dlsym` once it was found; until then, the function that finds it.
 static REAL: AtomicPtr<()> = AtomicPtr::new(find_and_jump as *mut ());
 
 /// # Safety
-/// As for `dlsym`, but for the caller's place, which is this library.
+/// As for `dlsym`, except that the calling library is this one.
 pub(super) unsafe fn real_dlsym(handle: *mut c_void, name: *const c_char) -> *mut c_void {
-    // SAFETY: it holds nothing but functions of this type.
+    // SAFETY: `REAL` holds only functions of this type.
     unsafe { transmute::<*mut (), Dlsym>(REAL.load(Relaxed))(handle, name) }
 }
 
-/// The loader looks at who calls it, so a name that is none of the wrapped is asked for by the caller itself: the
-/// registers and the stack are left as they were. Nothing here allocates, locks or looks at the environment.
+/// The loader looks at who calls it. So if a name is not wrapped, this jumps to the loader with registers and stack
+/// unchanged, as if the caller had called it. Nothing here allocates, locks or reads the environment.
 ///
 /// # Safety
 /// As for the C library's function.
@@ -134,7 +134,7 @@ unsafe extern "C" fn find_and_jump() {
     )
 }
 
-/// The loader has had its `dlsym` under one of these versions.
+/// The loader has exported its `dlsym` under one of these versions.
 extern "C" fn find() -> *mut () {
     for version in [c"GLIBC_2.34", c"GLIBC_2.2.5", c"GLIBC_2.17"] {
         // SAFETY: strings that end with nul.
@@ -151,19 +151,20 @@ extern "C" fn absent(_handle: *mut c_void, _name: *const c_char) -> *mut c_void 
     std::ptr::null_mut()
 }
 
-/// The wrapper, where the loader's answer would be the function that it wraps; null where the caller is to ask itself.
+/// The wrapper, if the loader's answer would be the function that it wraps; null if the caller must ask the loader
+/// itself.
 ///
 /// # Safety
 /// As for `dlsym`.
 unsafe extern "C" fn wrapped(handle: *mut c_void, asked: *const c_char) -> *mut c_void {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments.
     let Some(wrapper) = unsafe { driver::name(asked) }.and_then(wrapper) else {
         return std::ptr::null_mut();
     };
     let Some(library) = Library::of(wrapper.name).open(RTLD_NOLOAD) else {
         return std::ptr::null_mut();
     };
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments.
     let (found, export) = unsafe { (real_dlsym(handle, asked), real_dlsym(library, asked)) };
     match found == export && !found.is_null() {
         true => wrapper.address as *mut c_void,
@@ -187,8 +188,8 @@ unsafe extern "C" fn cuInit(flags: u32) -> Code {
     code
 }
 
-/// The driver is about to read which GPUs the process may see. Programs like to say the first, which may be another
-/// session's; those that want none get none.
+/// The driver is about to read which GPUs the process may see. Programs often set this to the first GPU, which may
+/// be another session's. Programs that want no GPU get none.
 fn keep_to_own_device() {
     const VISIBLE: &str = "CUDA_VISIBLE_DEVICES";
     let Ok(own) = std::env::var(DEVICE) else {
@@ -249,10 +250,10 @@ unsafe extern "C" fn cuGetProcAddress_v2(
     }
 }
 
-/// Puts the wrapper where the driver put the function that it wraps.
+/// Replaces the function that the driver returned with its wrapper.
 ///
 /// # Safety
-/// `name` and `function` are what the driver took.
+/// `asked` and `function` are arguments that the driver has accepted.
 unsafe fn replace(
     code: Code,
     asked: *const c_char,
@@ -263,14 +264,14 @@ unsafe fn replace(
     if code != SUCCESS || function.is_null() {
         return;
     }
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments.
     let (asked, found) = unsafe { (driver::name(asked), *function) };
     let Some(asked) = asked.filter(|_| found != 0) else {
         return;
     };
     let of_that_name = || wrappers().filter(|one| one.name.starts_with(asked));
     let same = of_that_name().find(|one| driver::export_address(one.name) == Some(found));
-    // A driver that answers with an address of its own inside: then the version says which function it is.
+    // If the driver returned an internal address, the version determines which function it is.
     let version = version.cast_unsigned();
     let meant = || {
         let suffixes = symbols::suffixes(asked, version, flags).into_iter();
@@ -281,7 +282,7 @@ unsafe fn replace(
             .find(|one| driver::export_address(one.name).is_some())
     };
     if let Some(wrapper) = same.or_else(meant) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes valid arguments.
         unsafe { *function = wrapper.address as usize };
     }
 }

@@ -1,7 +1,7 @@
 //! Wrappers of the calls that allocate and free, and of those that ask about memory.
 //!
-//! What can leave the GPU is allocated by the interposer; the rest is the driver's, and counted. Where the gate is not
-//! in use, every call is the driver's.
+//! Memory that can leave the GPU is allocated by the interposer. All other memory is allocated by the driver and
+//! counted. While the gate is not in use, every call goes to the driver.
 #![allow(non_snake_case)]
 
 use std::collections::BTreeSet;
@@ -29,7 +29,7 @@ wrap! {
         let row = width.next_multiple_of(PITCH);
         let code = row.checked_mul(height).map_or(INVALID_VALUE, |bytes| allocate(address, bytes as u64));
         if code == SUCCESS {
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes valid arguments.
             unsafe { *pitch = row };
         }
         code
@@ -76,7 +76,7 @@ wrap! {
         driver()
     }
 
-    // ---- what cannot leave the GPU
+    // ---- memory that cannot leave the GPU
 
     fn cuMemAllocManaged(address: *mut u64, bytes: usize, flags: u32) |driver| {
         let _ = flags;
@@ -85,20 +85,20 @@ wrap! {
 
     fn cuMemCreate(handle: *mut u64, bytes: usize, properties: *const c_void, flags: u64) |driver| {
         let _ = (properties, flags);
-        // It is no context's.
+        // It belongs to no context.
         fixed_with(handle, bytes as u64, None, driver)
     }
 
     fn cuMemRelease(handle: u64) |driver| { forgetting(handle, driver()) }
 
     fn cuArrayCreate_v2(array: *mut u64, description: *const ArrayDescription) |driver| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes valid arguments.
         let bytes = unsafe { description.as_ref() }.map_or(0, ArrayDescription::bytes);
         fixed(array, bytes, driver)
     }
 
     fn cuArray3DCreate_v2(array: *mut u64, description: *const Array3dDescription) |driver| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes valid arguments.
         let bytes = unsafe { description.as_ref() }.map_or(0, Array3dDescription::bytes);
         fixed(array, bytes, driver)
     }
@@ -107,7 +107,7 @@ wrap! {
 
     fn cuMipmappedArrayCreate(array: *mut u64, description: *const Array3dDescription, levels: u32) |driver| {
         let _ = levels;
-        // SAFETY: the caller's. All smaller levels together are less than the first.
+        // SAFETY: the caller passes valid arguments. All smaller levels together are smaller than the first.
         let bytes = unsafe { description.as_ref() }.map_or(0, |one| one.bytes() * 2);
         fixed(array, bytes, driver)
     }
@@ -115,14 +115,14 @@ wrap! {
     fn cuMipmappedArrayDestroy(array: u64) |driver| { forgetting(array, driver()) }
 
     fn cuImportExternalMemory(memory: *mut u64, description: *const ExternalDescription) |driver| {
-        // SAFETY: the caller's.
+        // SAFETY: the caller passes valid arguments.
         let bytes = unsafe { description.as_ref() }.map_or(0, |one| one.bytes);
         fixed(memory, bytes, driver)
     }
 
     fn cuDestroyExternalMemory(memory: u64) |driver| { forgetting(memory, driver()) }
 
-    // ---- what would keep memory where it is
+    // ---- what would prevent memory from moving
 
     fn cuIpcGetMemHandle(handle: *mut c_void, address: u64) |driver| {
         let _ = handle;
@@ -164,7 +164,7 @@ wrap! {
         let code = driver();
         if code == SUCCESS && is_in_use() {
             let (free_bytes, total_bytes) = PROCESS.free_and_total();
-            // SAFETY: the caller's; both may be null.
+            // SAFETY: the caller passes valid arguments; both may be null.
             unsafe {
                 if let Some(free) = free.as_mut() {
                     *free = free_bytes as usize;
@@ -189,7 +189,7 @@ wrap! {
 
     fn cuMemGetAddressRange_v2(base: *mut u64, bytes: *mut usize, address: u64) |driver| {
         let Some(range) = find(address) else { return driver() };
-        // SAFETY: the caller's; both may be null.
+        // SAFETY: the caller passes valid arguments; both may be null.
         unsafe {
             if let Some(base) = base.as_mut() {
                 *base = range.address;
@@ -205,7 +205,7 @@ wrap! {
         if find(address).is_none() {
             return driver();
         }
-        // The driver knows of memory that is on the GPU.
+        // The driver knows only memory that is on the GPU.
         let code = PROCESS.ask(driver);
         if code == SUCCESS {
             correct(value, attribute, address);
@@ -220,7 +220,7 @@ wrap! {
         let code = PROCESS.ask(driver);
         if code == SUCCESS {
             for index in 0..count as usize {
-                // SAFETY: the caller's: there are so many of both.
+                // SAFETY: the caller passes `count` of both.
                 let (attribute, value) = unsafe { (*attributes.add(index), *values.add(index)) };
                 correct(value, attribute, address);
             }
@@ -231,12 +231,12 @@ wrap! {
 
 const PITCH: usize = 512;
 
-/// Nonsense is the driver's to answer.
+/// Whether the interposer allocates this; the driver answers calls that make no sense.
 fn is_ours(is_nonsense: bool) -> bool {
     is_in_use() && !is_nonsense && PROCESS.can_move()
 }
 
-/// What is allocated while a stream is captured is memory of the graph.
+/// Memory that is allocated while a stream is captured belongs to the graph.
 pub(super) fn allocate_in_order(
     address: *mut u64,
     bytes: usize,
@@ -246,7 +246,7 @@ pub(super) fn allocate_in_order(
     if !is_ours(address.is_null() || bytes == 0) || PROCESS.captures.has(stream) {
         return driver();
     }
-    // SAFETY: the caller's, and it is not null.
+    // SAFETY: the caller passes valid arguments, and it is not null.
     unsafe { give(address, PROCESS.allocate_in_order(bytes as u64, stream)) }
 }
 
@@ -264,14 +264,14 @@ pub(super) fn own_default(stream: usize) -> Stream {
 }
 
 fn allocate(address: *mut u64, bytes: u64) -> Code {
-    // SAFETY: the caller's, and it is not null.
+    // SAFETY: the caller passes valid arguments, and it is not null.
     unsafe { give(address, PROCESS.allocate(bytes)) }
 }
 
 unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
     match allocated {
         Ok(allocated) => {
-            // SAFETY: the caller's.
+            // SAFETY: the caller passes valid arguments.
             unsafe { *address = allocated };
             SUCCESS
         }
@@ -279,7 +279,7 @@ unsafe fn give(address: *mut u64, allocated: Result<u64, Code>) -> Code {
     }
 }
 
-/// Memory of the calling thread's context. `driver` writes to `key` what it is freed with.
+/// Memory of the calling thread's context. `driver` writes to `key` the handle with which the memory is freed.
 pub(super) fn fixed(key: *const u64, bytes: u64, driver: impl Fn() -> Code) -> Code {
     let context = driver::current().ok().map(|(context, _)| context);
     fixed_with(key, bytes, context, driver)
@@ -327,7 +327,7 @@ fn find(address: u64) -> Option<super::super::heap::Range> {
     is_in_use().then(|| PROCESS.memory().find(address))?
 }
 
-/// What the driver says of a whole region, said of one allocation in it.
+/// Narrows what the driver answers about a whole region to the one allocation.
 fn correct(value: *mut c_void, attribute: c_int, address: u64) {
     const RANGE_START: c_int = 11;
     const RANGE_BYTES: c_int = 12;
@@ -344,7 +344,7 @@ fn correct(value: *mut c_void, attribute: c_int, address: u64) {
     }
 }
 
-/// The beginning of the description of another interface's memory: its kind, and a handle.
+/// The beginning of the description of memory from another interface: its kind, a handle and its size.
 #[repr(C)]
 pub(super) struct ExternalDescription {
     pub(super) _kind: c_int,
@@ -352,7 +352,7 @@ pub(super) struct ExternalDescription {
     pub(super) bytes: u64,
 }
 
-/// Of an array, as the driver defines it.
+/// Describes an array, as the driver defines it.
 #[repr(C)]
 pub(super) struct ArrayDescription {
     pub(super) width: usize,
@@ -384,7 +384,7 @@ impl Array3dDescription {
     }
 }
 
-/// Unknown formats have at most this.
+/// Unknown formats have at most 4 bytes in each channel.
 fn element_bytes(format: c_int, channels: u32) -> u64 {
     let each = match format {
         0x01 | 0x08 => 1,

@@ -1,4 +1,4 @@
-//! All that touches foreign code: the driver, the C library, and those who call this library.
+//! Everything that touches foreign code: the driver, the C library, and the callers of this library.
 #![allow(unsafe_code)]
 
 mod context_calls;
@@ -13,7 +13,8 @@ mod word_calls;
 
 use super::PROCESS;
 
-/// A child that was forked cannot use what its parent initialised; the driver says so to it, past the gate.
+/// A forked child cannot use what its parent initialised. Its calls pass the gate, and the driver reports the
+/// error.
 pub(super) fn forget_in_forked_children() {
     extern "C" fn forget() {
         PROCESS.gate.give_up();
@@ -26,12 +27,12 @@ pub(super) fn forget_in_forked_children() {
     host::in_forked_children(forget);
 }
 
-/// Sessions take turns.
+/// Whether sessions time-share the GPU.
 fn is_in_use() -> bool {
     PROCESS.gate.is_in_use()
 }
 
-/// How many submissions of this process have passed the gate, modulo 2^32: for checks beside a profiler.
+/// How many submissions of this process have passed the gate, modulo 2^32, for comparison with a profiler.
 #[cfg_attr(not(test), unsafe(no_mangle))]
 #[cfg_attr(test, allow(dead_code))]
 extern "C" fn baton_gpu_submissions() -> u32 {
@@ -51,7 +52,7 @@ extern "C" fn baton_gpu_trimmed() {
     super::PROCESS.trimmed();
 }
 
-/// A function of this library that stands for one of the same name: the driver's, or its monitoring's.
+/// A function of this library that replaces the function of the same name in the driver or in its monitoring.
 struct Wrapper {
     name: &'static str,
     address: *const (),
@@ -84,7 +85,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
     tables.into_iter().flatten()
 }
 
-/// Makes a table of functions that are defined elsewhere in the module.
+/// Defines a table of functions that are defined elsewhere in the module.
 macro_rules! table {
     ($($name:ident)*) => {
         pub(super) static WRAPPERS: &[super::Wrapper] = &[$(
@@ -94,8 +95,8 @@ macro_rules! table {
 }
 use table;
 
-/// Makes wrappers and the table of them; within, `$driver` is the function of that name that is wrapped. Where there is
-/// none, they answer with the module's `NOT_FOUND`.
+/// Defines wrappers and their table. In a body, `$driver` calls the wrapped function of the same name. If that does
+/// not exist, the wrapper returns the module's `NOT_FOUND`.
 macro_rules! wrap {
     ($(fn $name:ident($($argument:ident: $kind:ty),*) |$driver:ident| $body:block)*) => {
         $(#[cfg_attr(not(test), unsafe(no_mangle))]

@@ -1,5 +1,5 @@
-//! Wrappers of the driver's monitoring (NVML), which `nvidia-smi` and `pynvml` show: a session sees its own memory and
-//! its own processes.
+//! Wrappers of the driver's monitoring (NVML), which `nvidia-smi` and `pynvml` show: a session sees only its own
+//! memory and its own processes.
 //!
 //! Structures: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceStructs.html
 #![allow(non_snake_case)]
@@ -44,7 +44,7 @@ pub(super) struct ProcessV1 {
     pub(super) bytes: c_ulonglong,
 }
 
-/// `nvmlProcessInfo_v2_t`, which the third version of the calls takes, too.
+/// `nvmlProcessInfo_v2_t`, which the third version of the calls also takes.
 #[repr(C)]
 pub(super) struct ProcessV2 {
     pub(super) process: c_uint,
@@ -70,11 +70,11 @@ impl From<(u32, u64)> for ProcessV2 {
     }
 }
 
-/// What the session has of this GPU, where it is the session's.
+/// What the session has of this GPU, if it is the session's own GPU.
 fn own(device: usize) -> Option<Use> {
     let is_own = match std::env::var(DEVICE) {
         Ok(name) => uuid(device).is_some_and(|uuid| uuid == name),
-        Err(_) => true, // there is one
+        Err(_) => true, // there is only one
     };
     is_own.then(own_use)?
 }
@@ -92,7 +92,7 @@ fn uuid(device: usize) -> Option<String> {
     (code == SUCCESS).then(|| text.to_string_lossy().into_owned())
 }
 
-/// Total, free and used bytes in place of those of the whole GPU.
+/// Replaces the total, free and used bytes of the whole GPU with the session's.
 fn narrow(device: usize, total: &mut c_ulonglong, free: &mut c_ulonglong, used: &mut c_ulonglong) {
     let Some(own) = own(device) else { return };
     if own.cap_bytes > 0 {
@@ -102,7 +102,7 @@ fn narrow(device: usize, total: &mut c_ulonglong, free: &mut c_ulonglong, used: 
     *free = *total - *used;
 }
 
-/// Lists what computes for this session in place of all that computes on the GPU.
+/// Lists the processes of this session instead of all that compute on the GPU.
 fn own_processes<T: From<(u32, u64)>>(
     device: usize,
     count: *mut c_uint,
@@ -112,7 +112,7 @@ fn own_processes<T: From<(u32, u64)>>(
     list(device, count, places, real, |own| own.processes)
 }
 
-/// Of a kind that a session has none of.
+/// Lists processes of a kind that sessions do not have.
 fn no_processes<T: From<(u32, u64)>>(
     device: usize,
     count: *mut c_uint,
@@ -129,7 +129,7 @@ fn list<T: From<(u32, u64)>>(
     real: impl FnOnce() -> Code,
     of: impl FnOnce(Use) -> Vec<(u32, u64)>,
 ) -> Code {
-    // SAFETY: the caller's; it may be null.
+    // SAFETY: the caller passes valid arguments; it may be null.
     let (Some(count), Some(own)) = (unsafe { count.as_mut() }, own(device)) else {
         return real();
     };
@@ -139,7 +139,7 @@ fn list<T: From<(u32, u64)>>(
         return INSUFFICIENT_SIZE;
     }
     for (index, process) in processes.into_iter().enumerate() {
-        // SAFETY: the caller has said for how many there is room.
+        // SAFETY: the caller has passed for how many there is room.
         unsafe { places.add(index).write(process.into()) };
     }
     SUCCESS

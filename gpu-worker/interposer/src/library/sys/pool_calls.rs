@@ -1,4 +1,4 @@
-//! Wrappers of the calls that make and find pools, and of allocations from a pool that a program names.
+//! Wrappers of the calls that create and find pools, and of allocations from a pool that a program names.
 #![allow(non_snake_case)]
 
 use std::ffi::{c_int, c_void};
@@ -14,7 +14,7 @@ wrap! {
     fn cuMemPoolCreate(pool: *mut usize, properties: *const PoolProperties) |driver| {
         let code = driver();
         if code == SUCCESS {
-            // SAFETY: the driver has read the one and written the other.
+            // SAFETY: the driver has just read `properties` and written `pool`.
             unsafe { PROCESS.pools.insert(*pool, (*properties).place()) };
         }
         code
@@ -78,11 +78,11 @@ fn place(kind: c_int, location: c_int) -> Place {
 }
 
 fn place_at(location: *const [c_int; 2], kind: c_int) -> Place {
-    // SAFETY: the caller's.
+    // SAFETY: the caller passes valid arguments.
     unsafe { location.as_ref() }.map_or(Place::Movable, |location| place(kind, location[0]))
 }
 
-/// What a program made with other properties keeps those.
+/// A pool that the program created with other properties keeps its recorded place.
 fn found(pool: *const usize, place: Place, driver: impl FnOnce() -> Code) -> Code {
     let code = driver();
     if code == SUCCESS && place != Place::Movable {
@@ -101,7 +101,7 @@ fn allocate_from(
 ) -> Code {
     match PROCESS.pools.place_of(pool) {
         Place::Movable => allocate_in_order(address, bytes, stream, driver),
-        // What is captured is memory of the graph.
+        // Memory that is allocated in a capture belongs to the graph.
         Place::Fixed if !PROCESS.captures.has(stream) => fixed(address, bytes as u64, driver),
         Place::Fixed | Place::Host => driver(),
     }

@@ -1,8 +1,8 @@
-//! Wrappers of all calls that give the GPU something to do, and of those around captures.
+//! Wrappers of all calls that give the GPU work, and of those that begin and end captures.
 //!
-//! They are alike: through the gate, the driver's function with the same arguments, out. All arguments are integers and
-//! pointers, so a wrapper takes as many words as any function of its table and passes them on; words that the caller
-//! did not pass are passed on unread.
+//! They are all alike: enter the gate, call the driver's function with the same arguments, leave. All arguments are
+//! integers and pointers, so a wrapper takes as many words as any function of its table and passes them on. Words
+//! that the caller did not pass are passed on unread.
 #![allow(non_snake_case)]
 
 use std::mem::transmute;
@@ -17,7 +17,7 @@ type Long = unsafe extern "C" fn(
     usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize,
 ) -> Code;
 
-/// Of functions with at most six words.
+/// For functions with at most six words.
 macro_rules! short {
     ($name:ident, |$words:ident| $stream:expr) => {
         #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -42,7 +42,7 @@ macro_rules! short {
     };
 }
 
-/// Of functions with at most twelve.
+/// For functions with at most twelve words.
 macro_rules! long {
     ($name:ident, |$words:ident| $stream:expr) => {
 #[cfg_attr(not(test), unsafe(no_mangle))]
@@ -64,7 +64,7 @@ macro_rules! long {
     };
 }
 
-/// Makes wrappers and their table, by where among the words the stream is.
+/// Defines wrappers and their table, grouped by the position of the stream among the words.
 macro_rules! submissions {
     ($table:ident of $kind:ident: $($position:expr => { $($name:ident)* })*) => {
         $($($kind! {
@@ -173,14 +173,14 @@ fn configured_stream(is_per_thread: bool, configuration: usize) -> Option<Stream
     if configuration == 0 {
         return None;
     }
-    // SAFETY: the caller's: it is a `CUlaunchConfig`.
+    // SAFETY: the caller passes a `CUlaunchConfig`.
     let found = unsafe { *((configuration + 32) as *const usize) };
     stream(is_per_thread, &[found], Some(0))
 }
 
 configured! { cuLaunchKernelEx cuLaunchKernelEx_ptsz }
 
-/// A capture begins when the session has a lease, and from then on it keeps the lease.
+/// A capture begins only when the session has a lease, and the session keeps the lease during the capture.
 macro_rules! capture_begins {
     ($($name:ident)*) => {
         $(#[cfg_attr(not(test), unsafe(no_mangle))]

@@ -1,14 +1,14 @@
-//! What libraries ask the driver for against what the interposer decides of each call.
+//! Compares the calls that libraries look up with what the interposer decides about each of them.
 //!
-//! `asked.txt` holds the names in libraries (`scripts/cuda_names.py` takes them out of wheels), `passed.txt` the calls
-//! that are let through, each under its reason. A new name in a newer library is undecided, and fails here.
+//! `asked.txt` holds the names in libraries (`scripts/cuda_names.py` extracts them from wheels), `passed.txt` the
+//! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
 use super::{
     Wrapper, context_calls, driver, look_up, memory_calls, monitoring_calls, pool_calls,
     submissions, word_calls, wrappers,
 };
 
-/// What becomes of a call: how its wrapper treats it, or why there is none.
+/// What happens to a call: how its wrapper treats it, or why it has none.
 fn decision(name: &str) -> Option<&'static str> {
     let kinds: [(&str, &[&[Wrapper]]); 5] = [
         (
@@ -38,7 +38,7 @@ fn decision(name: &str) -> Option<&'static str> {
     ];
     let wrapped = kinds.into_iter().find(|(_, tables)| {
         let mut wrappers = tables.iter().copied().flatten();
-        // A library that asks by version gets the one that it means.
+        // A library that asks by version gets the function that the version means.
         wrappers.any(|one| one.name == name || (base(name) == name && base(one.name) == name))
     });
     let passed = || {
@@ -110,7 +110,8 @@ fn no_name_is_wrapped_twice_or_also_passed() {
     assert_eq!(names.len(), count);
 }
 
-/// Compares what is declared here with NVIDIA's headers, as bindings have them: size, alignment and fields' offsets.
+/// Compares the structures declared here with NVIDIA's headers, by way of their bindings: size, alignment and
+/// offsets of the fields.
 macro_rules! same_layout {
     ($own:ty, $theirs:ty, $($fields:tt)*) => {
         assert_eq!(size_of::<$own>(), size_of::<$theirs>(), stringify!($own));

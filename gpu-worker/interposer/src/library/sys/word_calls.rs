@@ -1,7 +1,7 @@
-//! Wrappers of calls that look at memory, or make what takes some, without giving the GPU work.
+//! Wrappers of calls that refer to memory, or create what takes some, without giving the GPU work.
 //!
-//! All arguments are integers and pointers, so a wrapper takes as many words as any of these functions and passes them
-//! on; words that the caller did not pass are passed on unread.
+//! All arguments are integers and pointers, so a wrapper takes as many words as any of these functions and passes
+//! them on. Words that the caller did not pass are passed on unread.
 #![allow(non_snake_case)]
 
 use std::mem::transmute;
@@ -17,7 +17,7 @@ type Words = unsafe extern "C" fn(
     usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize, usize,
 ) -> Code;
 
-/// Makes wrappers and their table; `$how` is given the driver's function.
+/// Defines wrappers and their table; `$how` receives the driver's function.
 macro_rules! words {
     ($table:ident: $how:expr => $($name:ident)*) => {
         $(#[cfg_attr(not(test), unsafe(no_mangle))]
@@ -39,7 +39,7 @@ macro_rules! words {
     };
 }
 
-// The driver checks their pointers, so they wait until the memory is on the GPU.
+// The driver checks the pointers of these calls, so they wait until the memory is on the GPU.
 words! { ASKED: |driver| PROCESS.ask(driver) =>
     cuGraphAddMemcpyNode cuGraphAddMemsetNode cuGraphExecMemcpyNodeSetParams cuGraphExecMemsetNodeSetParams
     cuGraphExecNodeSetParams cuGraphExecUpdate cuGraphExecUpdate_v2 cuGraphMemcpyNodeSetParams
@@ -48,7 +48,7 @@ words! { ASKED: |driver| PROCESS.ask(driver) =>
     cuTexRefSetAddress2D_v2 cuTexRefSetAddress2D_v3
 }
 
-// The same, and what they add may be memory, which is counted with that of other graphs.
+// The same, but these may also add memory, which is counted with that of other graphs.
 words! { GRAPH_MEMORY: |driver| {
         let code = PROCESS.ask(driver);
         if code == SUCCESS && is_in_use() {
@@ -59,7 +59,7 @@ words! { GRAPH_MEMORY: |driver| {
     cuGraphAddMemAllocNode cuGraphAddNode cuGraphAddNode_v2 cuGraphAddNode_v3
 }
 
-// They take memory that stands in no ledger: others make room where there is none.
+// These take memory that is in no ledger: others make room if the driver has none.
 words! { MADE: making =>
     cuCtxSetLimit cuGraphInstantiate cuGraphInstantiateWithFlags cuGraphInstantiate_v2 cuGreenCtxCreate
     cuGreenCtxStreamCreate cuStreamCreate cuStreamCreateWithPriority
