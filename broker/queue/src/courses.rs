@@ -35,7 +35,7 @@ pub struct Courses {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Course {
     pub weight: f64,
-    /// For cells that do not ask for a time limit.
+    /// For cells that do not ask for a time limit. `None` means the longest that they may ask for.
     pub time_limit_ms: Option<u64>,
     /// The longest time limit that a cell may ask for.
     pub longest_ms: Option<u64>,

@@ -130,10 +130,17 @@ impl PoolSettings {
         })?;
         let token = token.trim();
         anyhow::ensure!(
-            token.len() >= SHORTEST_TOKEN && !token.starts_with(tokens::PREFIX),
+            token.len() >= SHORTEST_TOKEN,
             "The token of pool {} in {path} must have at least {SHORTEST_TOKEN} characters\n\
              hint: openssl rand -hex 32",
             self.name
+        );
+        anyhow::ensure!(
+            !token.starts_with(tokens::PREFIX),
+            "The token of pool {} in {path} must not start with {}, as the tokens of single workers do\n\
+             hint: openssl rand -hex 32",
+            self.name,
+            tokens::PREFIX
         );
         Ok(Some(token.to_owned()))
     }
@@ -305,6 +312,20 @@ mod tests {
         assert_eq!((pool.idle_ms, pool.walltime), (None, None));
         let error = format!("{:#}", pool.joining_token().unwrap_err());
         assert!(error.contains("token of pool kube"), "{error}");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        for (token, why) in [
+            ("short".to_owned(), "at least"),
+            (
+                format!("{}{}", tokens::PREFIX, "x".repeat(40)),
+                "must not start with",
+            ),
+        ] {
+            fs::write(file.path(), token).unwrap();
+            let list = list.replace("/t", &file.path().display().to_string());
+            let error = PoolSettings::read(&list).unwrap().remove(0).joining_token();
+            let error = error.unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
         for (more, why) in [
             ("", "token_file is missing"),
             (", token_file = \"/t\", submit = \"x\"", "submit is for"),

@@ -156,6 +156,16 @@ async fn a_cell_runs_as_long_as_its_course_allows() {
     assert!(error.hint.unwrap().contains("%%gpu --timeout 30m"));
 }
 
+#[tokio::test]
+async fn the_longest_time_limit_alone_is_that_of_every_cell() {
+    let broker = broker("[course.ml]\nlongest_time_limit = \"30m\"").await;
+    let mut worker = FakeWorker::new(&broker.dial).await;
+    let mut proxy = notebook(&broker).await;
+    submit(&mut proxy, None).await;
+    let (_, given) = worker.assignment().await;
+    assert_eq!(given.cell.timeout_ms, Some(1_800_000));
+}
+
 const BUDGET: &str = "[course.ml]\nbudget = { gpu_time = \"10m\", reset = \"Mon 04:00\" }";
 
 fn left(left_ms: u64) -> JobEvent {

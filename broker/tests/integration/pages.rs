@@ -328,6 +328,7 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
         ("until", "2030-01-02T03:04"),
         ("hours", "6"),
         ("boost", "4"),
+        ("timetable", ""),
     ];
     for (field, typed, says) in [
         (2, "much", "The weight must be a number."),
@@ -340,13 +341,22 @@ async fn a_form_that_lacks_something_comes_back_and_says_what() {
         (6, "later", "The deadline must be a date and a time."),
         (7, "0", "The number of hours must be above 0."),
         (8, "0.5", "The weight of the deadline must be at least 1."),
+        (
+            9,
+            "Mon 17:00-18:30 many",
+            "The timetable must be times with a number of people, such as Mon 17:00-18:30 350.",
+        ),
     ] {
         let right = std::mem::replace(&mut settings[field].1, typed);
         let (status, text) = again(&tia, "/course?name=ml", &settings).await;
         assert_eq!(status, 400, "{says}");
         assert!(text.contains(&complaint(says)), "{says}: {text}");
         for kept in [typed, "Ask in room 5"] {
-            assert!(text.contains(&format!("value=\"{kept}\"")), "{kept}");
+            let (in_line, in_lines) = (format!("value=\"{kept}\""), format!(">{kept}</textarea>"));
+            assert!(
+                text.contains(&in_line) || text.contains(&in_lines),
+                "{kept}"
+            );
         }
         settings[field].1 = right;
     }

@@ -108,7 +108,7 @@ impl Accounts {
     pub(super) fn grant(&self, account: &Account, cell: &mut Cell) -> Result<(), RemoteError> {
         let course = self.courses.of(&account.course);
         let asked_ms = cell.timeout_ms;
-        cell.timeout_ms = asked_ms.or(course.time_limit_ms);
+        cell.timeout_ms = asked_ms.or(course.time_limit_ms).or(course.longest_ms);
         cell.longest_timeout_ms = course.longest_ms;
         match (asked_ms, course.longest_ms) {
             (Some(asked), Some(longest)) if asked > longest => {

@@ -70,6 +70,7 @@ fn in_form(field: &str) -> Option<(&'static str, &'static str)> {
         "deadlines" => ("until", "deadlines"),
         "hours" => ("hours", "the number of hours"),
         "boost" => ("boost", "the weight of the deadline"),
+        "timetable" => ("timetable", "the timetable"),
         _ => return None,
     })
 }

@@ -102,7 +102,7 @@ impl Run<'_> {
         let ((state, ledger), files) = match collected {
             Ok(collected) => collected,
             Err((message, error)) => {
-                tracing::warn!(%error, "Deferred state could not be collected");
+                tracing::warn!(%error, "The cell's results could not be collected");
                 return Some(Ending::without_state(Outcome::WorkerLost, message));
             }
         };
