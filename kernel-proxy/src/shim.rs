@@ -1,4 +1,4 @@
-//! Serves the notebook kernel's shim: one connection, and on it one `%%gpu` cell after another.
+//! Serves the notebook kernel's shim: one connection that carries one `%%gpu` cell after another.
 //!
 //! In: the shim's messages. Out: [`RemoteCells`] runs each cell and answers.
 //!

@@ -1,4 +1,4 @@
-//! Bytes that are wrong, and bytes that nobody understands.
+//! Bytes that are wrong, and bytes that cannot be parsed.
 
 use std::io::{Read as _, Write as _};
 
