@@ -394,7 +394,7 @@ impl RemoteCells {
                 cell.writer.send(&wanted).await?;
             }
             JobEvent::Charged(left) => cell.status_line.charged(left),
-            // The link drops `NotStarted`; `DeferredState` arrives after the cell.
+            // `NotStarted` never leaves the broker; `DeferredState` arrives after the cell.
             JobEvent::NotStarted { .. }
             | JobEvent::Finished { .. }
             | JobEvent::DeferredState { .. }
