@@ -489,7 +489,7 @@ impl RemoteCells {
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
         self.session = None;
-        // The broker decides whether it goes on, when it hears that the notebook kernel has ended.
+        // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
         if !is_left {

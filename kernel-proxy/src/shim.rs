@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RemoteConfig;
 use crate::remote_cell::{Asked, BetweenCells, CellEnd, RemoteCells};
 
-/// Serves the shim until `shutdown`, and then says goodbye to the broker.
+/// Serves the shim until `shutdown`, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve(
     listener: ShimListener,
     config: RemoteConfig,
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     drive_link.await;
 }
 
-/// Serves one connection until it or `shutdown` ends it, and then says goodbye to the broker.
+/// Serves one connection until it or `shutdown` ends, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve_one(
     reader: ShimReader,
     mut writer: ShimWriter,

@@ -118,7 +118,7 @@ impl Fit {
         self.runs.distance(|seconds| (-rate * seconds).exp())
     }
 
-    /// The mean number of people who are not away, if nobody waits.
+    /// The mean number of people who are not away, if none of them waits.
     #[must_use]
     pub fn people_at_once(&self) -> f64 {
         let rates = &self.rates;

@@ -95,7 +95,7 @@ pub fn p99_wait(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> f6
 #[must_use]
 pub fn fewest_gpus(rates: &Rates, people: usize, within: f64, effort: Effort) -> usize {
     let is_enough = |gpus: usize| p99_wait(rates, people, gpus, effort) <= within;
-    // With a GPU for each person, nobody waits. Fewer GPUs never shorten waits.
+    // With a GPU for each person, no one waits. Fewer GPUs never shorten waits.
     let (mut too_few, mut enough) = (0, people.max(1));
     let mut step = 1;
     while too_few + step < enough && !is_enough(too_few + step) {

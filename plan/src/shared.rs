@@ -2,7 +2,7 @@
 //!
 //! A state consists of [`Holders`] (how many people with a GPU edit, sleep, run) and of how many
 //! other people edit, sleep and wait. Waits do not depend on which person is which, so the lumping
-//! is exact. With at least as many GPUs as people, nobody waits.
+//! is exact. With at least as many GPUs as people, no one waits.
 
 use crate::{
     answer::Answer,

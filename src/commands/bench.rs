@@ -1,4 +1,4 @@
-//! `baton bench latency`: what a `%%gpu` cell adds on this installation, measured by the shim in real notebooks.
+//! `baton bench latency`: the time that a `%%gpu` cell adds on this installation, measured in real notebooks.
 
 use std::{
     os::unix::process::CommandExt,

@@ -170,7 +170,7 @@ pub enum ToWorker {
     },
 }
 
-/// Up to which number the events of an assignment are stored, as the worker was told.
+/// The last acknowledgement of an assignment that the worker received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
     pub job: JobId,

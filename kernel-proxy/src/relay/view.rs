@@ -72,7 +72,7 @@ pub(super) enum ViewError {
     Stalled { seconds: u64, queued_bytes: usize },
 }
 
-/// What the client-to-kernel direction tells the other direction.
+/// What the client-to-kernel direction shares with the other direction.
 #[derive(Clone, Default)]
 pub(super) struct Audience {
     shared: Arc<Mutex<Wishes>>,

@@ -9,7 +9,7 @@
 //! State that cannot be fetched or used is requested again as long as the worker has it. A later
 //! cell that fails changes nothing here.
 //!
-//! **Invariant:** the shim gets messages only between cells, and always gets one about a loss.
+//! **Invariant:** the shim gets deferred state only between cells, and always learns of a loss.
 
 use std::os::fd::AsFd;
 

@@ -72,7 +72,7 @@ pub(super) async fn warn_if_not_undone(
     cell: &mut RemoteCell<'_>,
 ) {
     if cell.started && !files.is_mirrored() {
-        // If the shim is gone, the warning has no reader.
+        // If the shim is gone, no one can see the warning.
         let _ = display.warn(cell, NOT_UNDONE).await;
     }
 }

@@ -18,7 +18,7 @@ use crate::peer::PATIENCE;
 
 const SETTINGS: &str = "BATON_TEST_PROXY";
 
-/// Not a test: what [`Settings::spawn`] starts.
+/// Not a test: [`Settings::spawn`] starts this as a process.
 #[test]
 #[expect(
     clippy::disallowed_methods,

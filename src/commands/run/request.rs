@@ -222,7 +222,8 @@ fn given(matches: &ArgMatches) -> Vec<Given> {
 
 /// Checks that each job of an array writes its own notebook.
 ///
-/// # Errors If two would write the same one.
+/// # Errors
+/// If two would write the same one.
 pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
     let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
     for job in jobs {

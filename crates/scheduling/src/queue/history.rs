@@ -99,7 +99,7 @@ struct Person {
 #[derive(Debug, Clone, Default)]
 struct Comings {
     pauses: VecDeque<Seen>,
-    /// When a person came who was new.
+    /// When new people came.
     newcomers: VecDeque<i64>,
     /// How much more the present differs from the past than usual, as a logarithm. Estimated from
     /// ranges that missed.

@@ -1,4 +1,4 @@
-//! What is likely to happen next, from the past.
+//! What is likely to happen next, judged by the past.
 
 use crate::queue::{Precedence, survival::Survival, times::Times};
 use std::sync::Arc;

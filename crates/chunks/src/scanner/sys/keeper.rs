@@ -123,7 +123,8 @@ unsafe fn keep(worker: isize, dropped: *const [usize; 2], count: usize) -> ! {
     }
 }
 
-/// # Safety That of the system call with this number and these arguments.
+/// # Safety
+/// That of the system call with this number and these arguments.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
@@ -146,7 +147,8 @@ unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
     result
 }
 
-/// # Safety That of the system call with this number and these arguments.
+/// # Safety
+/// That of the system call with this number and these arguments.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
