@@ -39,7 +39,7 @@ pub struct Config {
     pub patience: Duration,
     /// Whether libraries in the notebook kernel find a virtual GPU.
     pub virtual_cuda: bool,
-    /// Files that cells deleted or replaced in the notebook's folder.
+    /// How to keep files that cells deleted or replaced in the notebook's folder.
     pub trash: TrashConfig,
 }
 
@@ -54,7 +54,7 @@ pub struct TrashConfig {
 /// Which broker runs the `%%gpu` cells.
 #[derive(Debug, Clone)]
 pub enum BrokerChoice {
-    /// A broker that is run for several users.
+    /// The broker at a configured address.
     Configured(Dial),
     /// This user's own broker on this machine; its socket and token are in `runtime_folder`.
     OfThisUser {

@@ -492,7 +492,7 @@ pub struct EnvironmentLock {
 pub struct History {
     /// The cells that were submitted last, newest first.
     pub cells: Vec<PastCell>,
-    /// When the request was answered.
+    /// The time of the request.
     pub now_ms: i64,
     /// The number of GPUs of the connected workers.
     pub gpus: u32,

@@ -1,5 +1,6 @@
-//! A notebook kernel that Python forked before it executed this program in its place. The kernel loads its
-//! libraries while this program starts, then waits for its arguments. That saves the start of a second Python.
+//! A notebook kernel that a Python process forked before it replaced itself with this program (`exec`). The
+//! kernel loads its libraries while this program starts, then waits for its arguments. That saves the start of
+//! a second Python.
 //!
 //! **Invariant:** the kernel acts only on a complete message. If the pipe closes early, the kernel ends.
 

@@ -284,7 +284,7 @@ impl<'a> View<'a> {
     }
 
     /// Whether an inserted message may be written. A client that does not see everything may never
-    /// see a cell begin, so its messages never wait. A client that subscribed in the middle of a
+    /// see a cell begin, so messages for it never wait. A client that subscribed in the middle of a
     /// cell has missed its beginning.
     fn has_begun(&self, injection: &Injection) -> bool {
         let (message_id, silent) = (&injection.message_id, injection.silent);

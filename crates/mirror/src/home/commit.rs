@@ -313,7 +313,7 @@ impl Commit {
     fn make_folder(&mut self, path: &RelativePath, mode: u32) -> Result<(), Not> {
         let place = self.place_of(path)?;
         match place.present()? {
-            // The folder exists. If it is never copied itself, from now on only what the cell put there is.
+            // The folder exists. If a rule excludes it, only what the cell puts there is copied from now on.
             Some(status) if status.is_folder() => {
                 self.made.push(path.clone());
                 return Ok(());

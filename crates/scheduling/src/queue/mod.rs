@@ -71,7 +71,7 @@ pub struct Job {
     pub held: bool,
     /// Whether its course is paused.
     pub paused: bool,
-    /// Present if staff moved it to the front; the job that was moved last has the largest number.
+    /// Present if staff moved it to the front. The job that was moved last has the largest number and comes first.
     pub front: Option<i64>,
     /// The requirements for its worker.
     pub needs: Arc<[Requirement]>,

@@ -398,7 +398,7 @@ impl World {
         }
         session.not_found = bytes;
         let free_bytes = free - session.bytes.min(free);
-        // Report what else the arbiter decided first.
+        // Scheduled, so that the arbiter's other actions are carried out first.
         self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
         self.enter(
             self.now + Duration::from_millis(20),
