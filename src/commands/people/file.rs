@@ -74,7 +74,7 @@ impl PeopleFile {
         Ok(())
     }
 
-    /// Returns whether the token is a worker's.
+    /// Returns whether this entry of the file is a worker's.
     pub(super) fn set_token(
         &mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl PeopleFile {
         Ok(person.get("worker").and_then(Item::as_bool) == Some(true))
     }
 
-    /// Returns whether any of them is new.
+    /// Returns whether a course or role has changed.
     pub(super) fn add_courses(&mut self, name: &str, courses: &BTreeMap<String, Role>) -> bool {
         let Ok(person) = self.person(name) else {
             return false;
