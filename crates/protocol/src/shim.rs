@@ -200,7 +200,7 @@ pub enum ToNotebook {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of the package `baton_shim`. If it differs from the binary's, the proxy logs a warning.
+    /// The version of the package `baton_shim`. A worker refuses one other than its own; the proxy logs a warning.
     pub version: String,
     pub pid: u32,
     /// `sys.executable`.

@@ -57,7 +57,7 @@ fn installed(python: &Python, package: &str) -> Finding {
     }
 }
 
-/// Package and program must have the same version. At run time a difference only causes a warning in the log.
+/// Package and program must have the same version. At run time the proxy only logs a difference.
 fn shim(python: &Python) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     match &python.packages[SHIM] {
