@@ -1,4 +1,4 @@
-//! What arguments of the command line mean.
+//! The meaning of command-line arguments.
 
 use std::{
     path::{Path, PathBuf},
@@ -9,7 +9,7 @@ use baton_plan::simulation::Times;
 
 use crate::settings::Value;
 
-/// For whom, and in which Python the kernel runs; without one, the Python beside this program.
+/// Which users get the kernel, and the Python in which it runs; without one, the Python beside this program.
 pub(crate) enum Place {
     User {
         python: Option<PathBuf>,
@@ -26,14 +26,14 @@ pub(crate) enum Place {
     },
 }
 
-/// Everything else is taken for a script.
+/// Everything except a notebook counts as a script.
 pub(crate) fn is_notebook(program: &Path) -> bool {
     program
         .extension()
         .is_some_and(|extension| extension == "ipynb")
 }
 
-/// How few and how many machines a pool has.
+/// The smallest and largest number of machines in a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct PoolSize {
     pub(crate) min: u32,
@@ -50,7 +50,7 @@ impl Value for PoolSize {
     }
 }
 
-/// GPU times of cells: parts with a weight and a median.
+/// The GPU times of cells, in parts, each with a weight and a median.
 #[derive(Debug, Clone)]
 pub(crate) struct Cells(pub(crate) Times);
 
@@ -77,10 +77,10 @@ impl Value for Cells {
     }
 }
 
-/// Parts may be rounded to this many per cent together.
+/// The weights of all parts may differ from 100 per cent by this much, because they were rounded.
 const ROUNDING: f64 = 0.5;
 
-/// Two thirds of the cells of a part take between half and twice its median.
+/// Two thirds of a part's cells take between half and twice its median.
 const SPREAD: f64 = 0.7;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! The command line. Flags that are settings come from the table of settings, with their help.
+//! The command line. Flags for settings come from the table of settings, with their help.
 
 mod actions;
 mod env;
@@ -17,10 +17,10 @@ use crate::{
     settings::{Setting, flags_of},
 };
 
-/// Started by the package `baton`, never by a person.
+/// Commands that the package `baton` starts, never a person.
 pub(crate) const PROGRAM: &str = "program";
 pub(crate) const DETACHED: &str = "detached";
-/// What a detached service is to its own process, and to the notebooks that start one.
+/// A flag that marks a detached service for its own process, and for notebooks that start one.
 pub(crate) const IN_BACKGROUND: &str = "in-background";
 
 pub(crate) fn command() -> Command {
@@ -145,7 +145,7 @@ pub(crate) fn matches(arguments: &[OsString]) -> ArgMatches {
     again
 }
 
-/// What stands behind a script is the script's, but behind a notebook it is ours.
+/// Arguments after a script belong to the script, but those after a notebook are options of `baton run`.
 fn options_first(arguments: &[OsString], matches: &ArgMatches) -> Option<Vec<OsString>> {
     let run = matches.subcommand_matches("run")?;
     let program = run
@@ -161,7 +161,7 @@ fn options_first(arguments: &[OsString], matches: &ArgMatches) -> Option<Vec<OsS
     Some(words.chain([program.into()]).collect())
 }
 
-/// What is asked of the broker's API.
+/// The commands that query the broker's API.
 fn questions() -> [Command; 5] {
     let filter = |name: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name("NAME").help(help)
@@ -249,7 +249,7 @@ fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg 
         .help(help)
 }
 
-/// Only for the help: what follows `kernel` is read in `commands::kernel`.
+/// Only for the help: the arguments after `kernel` are parsed in `commands::kernel`.
 fn kernel() -> Command {
     Command::new("kernel")
         .about("Run as a Jupyter kernel; started by Jupyter")
@@ -268,7 +268,7 @@ fn kernel() -> Command {
         )
 }
 
-/// `baton kernel --help` is a question to us when nothing else is there.
+/// `baton kernel --help` asks for this program's help only if there is no other argument.
 pub(crate) fn asks_for_help(arguments: &[OsString]) -> bool {
     matches!(arguments, [only] if only == "--help" || only == "-h")
 }

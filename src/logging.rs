@@ -1,4 +1,4 @@
-//! What the programs say about themselves, on stderr.
+//! Logging to stderr.
 
 use std::io::IsTerminal;
 
@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 
 use crate::settings::Surroundings;
 
-/// `BATON_LOG` says what is logged; otherwise `default`.
+/// `BATON_LOG` selects what is logged; `default` applies without it.
 pub(crate) fn to_stderr(surroundings: &Surroundings, default: &str) {
     let said = surroundings.variable("BATON_LOG");
     let filter = said.map(EnvFilter::try_new);

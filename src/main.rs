@@ -21,7 +21,7 @@ use settings::{Settings, Surroundings};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();
     let surroundings = Surroundings::here();
-    // A kernel's arguments are the kernel's: nothing of them is ours to refuse.
+    // All arguments after `kernel` are for the notebook kernel, so none of them may be refused.
     let result = match arguments.split_first() {
         Some((command, rest)) if command == "kernel" && !cli::asks_for_help(rest) => {
             commands::kernel::main(&surroundings, rest)
@@ -41,7 +41,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     if command != "up" {
         let default = match command {
             "broker" | "chunks" | "worker" => "info",
-            // Its errors are the program's, which shows them.
+            // The Python program shows errors itself.
             cli::PROGRAM => "error",
             _ => "warn",
         };
@@ -119,7 +119,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
     }
 }
 
-/// What was said on the command line, by the key of the setting.
+/// The values from the command line, by the key of the setting.
 fn flags(command: &str, matches: &ArgMatches) -> BTreeMap<&'static str, String> {
     settings::flags_of(command)
         .filter_map(|setting| {

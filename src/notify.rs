@@ -1,18 +1,18 @@
-//! What systemd hears of a service whose unit is `Type=notify`. Without systemd it is told to nobody.
+//! Messages to systemd for a service with `Type=notify`. Without systemd they have no effect.
 
 use sd_notify::NotifyState;
 
-/// From now on the service can be used.
+/// The service is ready.
 pub(crate) fn serves(status: &str) {
     tell(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
-/// For `systemctl status`.
+/// The status that `systemctl status` shows.
 pub(crate) fn does(status: &str) {
     tell(&[NotifyState::Status(status)]);
 }
 
-/// It was asked to end.
+/// The service was asked to end.
 pub(crate) fn ends() {
     tell(&[NotifyState::Stopping]);
 }

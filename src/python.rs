@@ -1,4 +1,4 @@
-//! Asking a Python what it is and what it has.
+//! Finds out a Python's version and packages.
 
 use std::{
     collections::BTreeMap,
@@ -33,19 +33,20 @@ pub(crate) struct Python {
     pub(crate) executable: PathBuf,
     pub(crate) prefix: PathBuf,
     pub(crate) version: String,
-    /// Each with its version, or without one when it is not there. None is imported: some take ten seconds.
+    /// Packages with their versions; without a version if they are missing. None is imported,
+    /// because some take ten seconds.
     pub(crate) packages: BTreeMap<String, Option<String>>,
 }
 
 impl Python {
-    /// `(3, 11)` of 3.11.7.
+    /// For example `(3, 11)` for 3.11.7.
     pub(crate) fn minor_version(&self) -> (u32, u32) {
         let mut numbers = self.version.split('.').map_while(|part| part.parse().ok());
         (numbers.next().unwrap_or(0), numbers.next().unwrap_or(0))
     }
 }
 
-/// Starts the Python. `-P` keeps files in the current folder from being taken for packages.
+/// Starts the Python. `-P` keeps it from importing files in the current folder.
 pub(crate) fn probe(python: &Path, packages: &[&str]) -> anyhow::Result<Python> {
     let output = Command::new(python)
         .args(["-P", "-c", PROBE])
@@ -64,7 +65,7 @@ pub(crate) fn probe(python: &Path, packages: &[&str]) -> anyhow::Result<Python> 
         .with_context(|| format!("{} does not work as a Python", python.display()))
 }
 
-/// The Python beside this program, where a wheel puts both; else the one on PATH.
+/// The Python beside this program, where a wheel installs both, or else the one on PATH.
 pub(crate) fn default_python() -> PathBuf {
     let beside = std::env::current_exe()
         .ok()

@@ -1,12 +1,12 @@
-//! Where the commands that serve run.
+//! The Tokio runtime of commands that serve.
 
 use std::time::Duration;
 
 use anyhow::Context;
 use tokio::runtime::{Builder, Runtime};
 
-/// Work that blocks finds at least one thread, which stays: where the system has no memory for a new one, the work
-/// waits for it. Without any, Tokio ends the task that asks.
+/// Keeps at least one thread for blocking work: if the system has no memory for a new thread, the
+/// work waits for this one. Without any thread, Tokio panics in the task that asks.
 pub(crate) fn start(mut builder: Builder) -> anyhow::Result<Runtime> {
     const FOR_EVER: Duration = Duration::from_secs(u32::MAX as u64);
     let runtime = builder
@@ -18,8 +18,8 @@ pub(crate) fn start(mut builder: Builder) -> anyhow::Result<Runtime> {
     Ok(runtime)
 }
 
-/// On the threads of the runtime. What `block_on` is given runs on the main thread alone, to which every message would
-/// be handed over, and a cell would wait for that some ten times.
+/// Runs the work on the runtime's threads. `block_on` alone would run it on the main thread, and
+/// every message would be handed over to that. A cell would wait for that about ten times.
 pub(crate) async fn on_its_threads<T: Send + 'static>(
     work: impl Future<Output = anyhow::Result<T>> + Send + 'static,
 ) -> anyhow::Result<T> {

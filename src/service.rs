@@ -1,4 +1,4 @@
-//! The broker of this user: its folder, and how it is reached.
+//! This user's broker: its folder, and how to reach it.
 
 use std::{
     fs::{self, DirBuilder, File, OpenOptions, TryLockError},
@@ -28,7 +28,7 @@ use crate::settings::Settings;
 const OTHER_TIMEOUT: Duration = Duration::from_secs(20);
 const POLL: Duration = Duration::from_millis(10);
 
-/// The configured broker, else the one of this user on this machine.
+/// Where to connect: the configured broker, or else this user's own on this machine.
 pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
     let folder = RuntimeFolder::at(&settings.runtime_folder);
     let configured = settings.token()?;
@@ -46,19 +46,19 @@ pub(crate) fn dial(settings: &Settings) -> anyhow::Result<Dial> {
     })
 }
 
-/// Whether there is nobody to ask: no broker is configured, and this user's own does not run.
+/// Whether there is no broker to ask: none is configured, and this user's own does not run.
 pub(crate) fn is_yet_to_start(settings: &Settings) -> bool {
     let own = RuntimeFolder::at(&settings.runtime_folder).socket();
     settings.broker_address.is_none() && UnixStream::connect(own).is_err()
 }
 
-/// Keeps other processes of this user, such as the sessions of a worker, from this one's memory and first environment,
-/// in which tokens are. There is no core dump of it either.
+/// Keeps other processes of this user, such as a worker's sessions, from reading this process's
+/// memory and initial environment, which contain tokens. Also disables its core dumps.
 pub(crate) fn hide_memory() -> anyhow::Result<()> {
     prctl::set_dumpable(false).context("Failed to keep this program's memory from others")
 }
 
-/// Where a person finds the dashboard, with the token where one is needed.
+/// The address of the dashboard, with the token if one is needed.
 pub(crate) fn dashboard(settings: &Settings) -> Option<String> {
     match &settings.broker_address {
         Some(BrokerAddress::Http(url)) => Some(format!("{url}/")),
@@ -82,7 +82,7 @@ impl RuntimeFolder {
         Self { path }
     }
 
-    /// Makes the folder, or makes sure that the one that is there is safe.
+    /// Makes the folder, or checks that an existing one is safe.
     pub(crate) fn create(path: &Path) -> anyhow::Result<Self> {
         DirBuilder::new()
             .recursive(true)
@@ -105,7 +105,8 @@ impl RuntimeFolder {
         self.path.join("up.log")
     }
 
-    /// The secret of this user's broker. It is made once and stays, so that a restart does not lock anybody out.
+    /// The secret of this user's broker. It is made once and kept, so that clients still have the
+    /// right one after a restart.
     pub(crate) fn token(&self) -> anyhow::Result<String> {
         token_in(&self.path.join("token"))
     }
@@ -115,7 +116,7 @@ impl RuntimeFolder {
         Some(Token::new(&text))
     }
 
-    /// Keeps the address of the dashboard, with its token, for `baton status`.
+    /// Stores the address of the dashboard, with its token, for `baton status`.
     pub(crate) fn write_dashboard(&self, url: Option<&str>) -> anyhow::Result<()> {
         let path = self.dashboard_file();
         let failed = || format!("Failed to write {}", path.display());
@@ -130,8 +131,9 @@ impl RuntimeFolder {
         }
     }
 
-    /// Who a worker of this name is here. One that was killed comes back as the same worker, so that the broker knows
-    /// at once what is lost with its former process. A second one of the name, while the first runs, is a new worker.
+    /// The identity of a worker of this name here. A worker that was killed returns as the same
+    /// one, so that the broker knows at once what was lost with its former process. A second one of
+    /// the same name, while the first runs, is a new worker.
     pub(crate) fn worker(&self, name: Option<&str>) -> anyhow::Result<WorkerPlace> {
         let own = name.map(|name| format!("-{}", name.replace('/', "-")));
         let path = self.path.join(format!("worker{}", own.unwrap_or_default()));
@@ -167,7 +169,7 @@ impl RuntimeFolder {
         self.path.join("lock")
     }
 
-    /// The process of the broker that answers; `None` while none does.
+    /// The process of the broker that answers; `None` if there is none.
     pub(crate) fn holder(&self) -> Option<u32> {
         UnixStream::connect(self.socket()).ok()?;
         fs::read_to_string(self.lock_file())
@@ -177,7 +179,8 @@ impl RuntimeFolder {
             .ok()
     }
 
-    /// The right to be this user's broker, until the file is dropped. `None`: another one has it and answers.
+    /// The right to be this user's broker, until the file is dropped. `None`: another process has
+    /// it and answers.
     pub(crate) fn lock(&self) -> anyhow::Result<Option<File>> {
         let path = self.lock_file();
         let mut file = private_file(&path, OpenOptions::new().write(true).create(true))
@@ -216,7 +219,7 @@ pub(crate) struct WorkerPlace {
     _alone: Option<File>,
 }
 
-/// Others must not be able to put a socket of theirs there.
+/// Other users must not be able to put a socket of theirs there.
 pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     let metadata = fs::symlink_metadata(path)
         .with_context(|| format!("Failed to look at {}", path.display()))?;
@@ -233,7 +236,7 @@ pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// The secret in a file; a new one when there is none.
+/// The secret in a file; creates a new one if the file does not exist.
 pub(crate) fn token_in(path: &Path) -> anyhow::Result<String> {
     let read = || fs::read_to_string(path).map(|text| text.trim().to_owned());
     let failed = || format!("Failed to use the token file {}", path.display());
@@ -254,8 +257,8 @@ pub(crate) fn new_token() -> String {
     format!("{}{}", half(), half())
 }
 
-/// `false` while another process has it. The lock ends with this process, also while a child that it is starting lives
-/// on: children do not inherit it.
+/// Returns `false` if another process has the lock. The lock ends with this process, even if a
+/// child that it is starting lives on, because children do not inherit it.
 fn lock_for_this_process(file: &File) -> io::Result<bool> {
     let whole_file = libc::flock {
         l_type: libc::F_WRLCK as libc::c_short,

@@ -1,10 +1,10 @@
-//! Being asked to end.
+//! Signals that ask the program to end.
 
 use std::io;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// Ctrl-C, SIGTERM and the end of the terminal mean the same. Listens from the moment when it is made.
+/// Ctrl-C, SIGTERM and the end of the terminal mean the same. Listens from its creation on.
 pub(crate) struct EndSignals {
     interrupt: Signal,
     terminate: Signal,
@@ -29,7 +29,7 @@ impl EndSignals {
         tracing::info!("Stopping because of {name}");
     }
 
-    /// The terminal from which this program was started may go.
+    /// Ignores the end of the terminal from which the program was started.
     pub(crate) async fn received_without_terminal(&mut self) {
         let name = loop {
             tokio::select! {

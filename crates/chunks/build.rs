@@ -1,6 +1,6 @@
 //! Compiles the library that kernels load to digest their own memory, once for each kind of processor.
 //!
-//! It becomes a part of this crate, because one program is all that is installed.
+//! It is embedded in this crate, because Baton is installed as a single program.
 
 use std::{env, path::PathBuf, process::Command};
 

@@ -24,57 +24,57 @@ pub struct Config {
     pub python: PathBuf,
     /// [`LAUNCHER_MODULE`], or another module that starts a kernel when it is run with `-f FILE`.
     pub launcher_module: String,
-    /// A notebook kernel that has been forked already; without it, `python` starts one.
+    /// A notebook kernel that has already been forked. Without one, `python` starts the kernel.
     pub forked: Option<ForkedKernel>,
-    /// Everything else that the client said on the command line; it belongs to the kernel.
+    /// All other arguments of the client's command line, which are meant for the kernel.
     pub kernel_arguments: Vec<OsString>,
     pub broker: BrokerChoice,
     /// The course that the notebook is for.
     pub course: Option<String>,
-    /// Low for all cells, or for those that ask for it.
+    /// Low for all cells, or as each cell asks.
     pub priority: Priority,
-    /// Which ways state may take to a worker.
+    /// The transports that state may use to reach a worker.
     pub transport: TransportChoice,
-    /// How long a cell, and what it made, wait for a broker that is away.
+    /// How long a cell and its result wait for a broker that is unreachable.
     pub patience: Duration,
     /// Whether libraries in the notebook kernel find a virtual GPU.
     pub virtual_cuda: bool,
-    /// What cells deleted or replaced beside the notebook.
+    /// How to keep files that cells deleted or replaced in the notebook's folder.
     pub trash: TrashConfig,
 }
 
-/// Where and how long files are kept that cells deleted or replaced.
+/// Where, and for how long, to keep files that cells deleted or replaced.
 #[derive(Debug, Clone, Default)]
 pub struct TrashConfig {
-    /// For notebooks beside which nothing can be written.
+    /// Used for notebooks in folders that are not writable.
     pub state_folder: PathBuf,
     pub limits: TrashLimits,
 }
 
-/// Which broker `%%gpu` cells go to.
+/// Which broker runs the `%%gpu` cells.
 #[derive(Debug, Clone)]
 pub enum BrokerChoice {
-    /// One that somebody runs.
+    /// The broker at a configured address.
     Configured(Dial),
-    /// That of this user on this machine, with its socket and its token in `runtime_folder`.
+    /// This user's own broker on this machine; its socket and token are in `runtime_folder`.
     OfThisUser {
         runtime_folder: PathBuf,
-        /// Starts it, unless nothing may be started.
+        /// The command that starts it, unless nothing may be started.
         start_command: Option<Vec<OsString>>,
     },
-    /// None, because the configuration is wrong; this says what is. Ordinary cells run all the same.
+    /// No broker, because the configuration is wrong, as this text explains. Ordinary cells run all the same.
     Misconfigured(String),
 }
 
-/// Who sees what remote cells show.
+/// Who sees the output of remote cells.
 pub(crate) enum Audience {
     /// The notebook's clients.
     Clients(Relay),
-    /// The program that runs them, which shows everything itself.
+    /// The program that runs the cells, which shows all output itself.
     Program {
-        /// For people to read.
+        /// Shown to people.
         name: String,
-        /// What its jobs run.
+        /// The kind of its jobs.
         kind: Option<JobKind>,
     },
 }

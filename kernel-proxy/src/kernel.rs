@@ -1,6 +1,7 @@
 //! The notebook kernel as a process: what ends it, and what its end means for this process.
 //!
-//! **Invariant:** the kernel is never started again in place; Jupyter sees its end and does what its user wants.
+//! **Invariant:** the kernel is never restarted in place. Jupyter sees that it ended and does what
+//! the user wants.
 
 mod forked;
 
@@ -15,14 +16,14 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 pub use forked::ForkedKernel;
 
-/// How long the kernel may take to end when it is asked to.
+/// How long the kernel may take to end after it was asked to.
 const GRACE: Duration = Duration::from_secs(2);
 
 pub(crate) struct Signals {
     parent: Pid,
     terminations: Signal,
-    /// The kernel is in the same process group and gets every interrupt itself; this process only survives it.
-    /// A handler, because an ignored signal would stay ignored in the kernel.
+    /// The kernel is in the same process group and receives every interrupt itself; this process only has to
+    /// survive it. This is a handler because the kernel would inherit an ignored signal.
     _interrupts: Signal,
 }
 
@@ -43,7 +44,7 @@ pub(crate) enum Kernel {
 }
 
 impl Kernel {
-    /// `None` when it has ended.
+    /// `None` once the kernel has ended.
     pub(crate) fn id(&self) -> Option<u32> {
         match self {
             Self::Started(child) => child.id(),
@@ -59,7 +60,7 @@ impl Kernel {
     }
 }
 
-/// Waits for the end of the kernel, and brings it about when this process is told to end or its parent is gone.
+/// Waits for the end of the kernel. Ends it when this process is asked to end or its parent is gone.
 pub(crate) async fn supervise(
     kernel: &mut Kernel,
     kernel_pid: u32,
@@ -78,7 +79,7 @@ pub(crate) async fn supervise(
     kernel.wait().await
 }
 
-/// As a shell says it: 128 and the signal's number for one that was killed.
+/// The exit code as a shell reports it: 128 plus the signal's number if the process was killed.
 pub(crate) fn exit_code(status: ExitStatus) -> i32 {
     let by_signal = || 128 + status.signal().unwrap_or_default();
     status.code().unwrap_or_else(by_signal)

@@ -1,11 +1,12 @@
-//! The process that Jupyter starts as the kernel: a relay between its clients and the notebook kernel, its child.
+//! The process that Jupyter starts as the kernel: a relay between its clients and the notebook
+//! kernel, its child.
 //!
-//! In: connections of clients. Out: the same bytes to and from the notebook kernel, and on iopub, between whole
-//! messages, what `%%gpu` cells publish elsewhere. `remote_cell` tells what happens to a `%%gpu` cell.
-//! A plain Python program has the same without clients and relay (`program`).
+//! In: connections of clients. Out: the same bytes to and from the notebook kernel. The output that `%%gpu`
+//! cells produce elsewhere is inserted on iopub, between whole messages. `remote_cell` describes what happens
+//! to a `%%gpu` cell. A plain Python program uses the same code without clients and relay (`program`).
 //!
-//! **Invariant:** a message that is not ours leaves with the bytes it arrived with, and nothing that happens to
-//! broker, worker or network touches an ordinary cell.
+//! **Invariant:** a message of the kernel or a client leaves with the bytes it arrived with, and no
+//! failure of broker, worker or network affects an ordinary cell.
 
 mod config;
 mod kernel;
@@ -34,13 +35,14 @@ use kernel::{Kernel, Signals};
 pub use program::{ProgramConfig, run_program};
 use relay::{KernelSide, Listeners, Relay};
 
-/// How long a `%%gpu` cell may take to say goodbye to its broker once the notebook kernel is gone.
+/// Time for `%%gpu` cells to close their connection to the broker once the notebook kernel has ended.
 const REMOTE_CELLS_END: Duration = Duration::from_secs(1);
 
-/// Serves one notebook kernel until it ends. Returns the exit code that stands for how it ended.
+/// Serves one notebook kernel until it ends. Returns the kernel's exit code, or 128 plus the number
+/// of the signal that killed it.
 ///
-/// To be awaited on the main thread, not in a spawned task: the system ends the kernel with the thread that started
-/// it.
+/// Await this on the main thread, not in a spawned task: the operating system ends the kernel
+/// together with the thread that started it.
 pub async fn run(config: Config) -> anyhow::Result<i32> {
     let signals = Signals::listen().context("Failed to listen for signals")?;
     let outer = ConnectionFile::read(&config.connection_file)?;
@@ -53,8 +55,8 @@ pub async fn run(config: Config) -> anyhow::Result<i32> {
         .context("Failed to write into the kernel's private folder")?;
     let (memory, serve_memory) = MemoryHolder::open(folder.path())
         .context("Failed to listen for workers on this machine")?;
-    // All sockets exist before the kernel does: clients connect at once and wait in the backlog,
-    // and a port that is taken leaves no kernel behind.
+    // Open all sockets before the kernel starts: clients can connect at once and wait in the
+    // backlog, and a port that is in use leaves no kernel behind.
     let listeners = Listeners::open(&outer).await?;
 
     let mut environment = vec![

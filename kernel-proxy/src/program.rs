@@ -1,9 +1,11 @@
-//! The process that a plain Python program starts in the place of a proxy.
+//! The process that a plain Python program starts in place of a proxy.
 //!
-//! Its standard input is one end of a socket, whose other end the program holds. In: what the shim of a notebook kernel
-//! sends. Out: what it receives, and, because there are no clients, each status line.
+//! Its standard input is one end of a socket, and the program holds the other end. In: the messages
+//! that the shim of a notebook kernel sends. Out: the messages that such a shim receives and,
+//! because there are no clients, each status line.
 //!
-//! **Invariant:** it ends with the program, however that ends, and starts no process of its own but this user's broker.
+//! **Invariant:** it ends with the program, no matter how that ends, and starts no process except
+//! this user's broker.
 
 use std::os::fd::AsFd as _;
 use std::os::unix::net::UnixStream as Connected;
@@ -29,9 +31,9 @@ const NO_CONNECTION: &str = "Standard input is no connection to the program that
 
 #[derive(Debug, Clone)]
 pub struct ProgramConfig {
-    /// For people to read.
+    /// Shown to people.
     pub name: String,
-    /// What all of its jobs run, where that is the same.
+    /// The kind of all its jobs, if it is the same for all.
     pub kind: Option<JobKind>,
     pub broker: BrokerChoice,
     pub course: Option<String>,
@@ -44,12 +46,12 @@ pub struct ProgramConfig {
 /// Serves the program that started this process until it ends or closes the connection.
 ///
 /// # Errors
-/// When standard input is no connection to that program, or no folder can be made for sockets.
+/// If standard input is not a connection to that program, or the folder for sockets cannot be made.
 pub async fn run_program(config: ProgramConfig) -> anyhow::Result<()> {
     let program = parent();
     let mut terminations =
         signal(SignalKind::terminate()).context("Failed to listen for signals")?;
-    // An interrupt is the program's, which cancels what runs.
+    // An interrupt is for the program, which cancels the running cells.
     let _interrupts = signal(SignalKind::interrupt()).context("Failed to listen for signals")?;
     let stream = connection().context(NO_CONNECTION)?;
     let program_pid = u32::try_from(program.as_raw()).context("The program has no process id")?;
@@ -95,7 +97,7 @@ pub async fn run_program(config: ProgramConfig) -> anyhow::Result<()> {
     tokio::select! {
         _ = served => {}
         _ = terminations.recv() => {}
-        // Children of the program may hold its end of the connection open.
+        // Watch the parent as well: children of the program may keep its end of the connection open.
         () = parent_gone(program) => {}
     }
     shutdown.cancel();

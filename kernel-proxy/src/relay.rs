@@ -1,12 +1,12 @@
-//! The relay: every connection of a client is spliced to one of its own to the notebook kernel.
+//! The relay: each client connection is spliced to its own connection to the notebook kernel.
 //!
-//! Greeting, identities, subscriptions and signatures pass untouched, because both sides use the same key; so they
-//! are the kernel's and the client's own affair. Only on iopub is something put in, between whole messages.
+//! Greetings, identities, subscriptions and signatures pass untouched, because both sides use the
+//! same key. The relay inserts messages only on iopub, and only between whole messages.
 //!
-//! `listeners` accepts clients, `splice` moves bytes, and `view` carries the kernel's iopub messages to one client, with
-//! a `queue` for a client that reads slowly and `compaction` for one that reads too slowly.
+//! `listeners` accepts clients, `splice` moves bytes, and `view` carries the kernel's iopub messages to one
+//! client. It uses a `queue` for a client that reads slowly and `compaction` for one that reads too slowly.
 //!
-//! **Invariant:** no task waits for more than one client, so a stalled client stops no other.
+//! **Invariant:** no task waits for more than one client, so a stalled client delays no other.
 
 mod cells;
 mod compaction;
@@ -31,22 +31,22 @@ pub(crate) use listeners::Listeners;
 pub(crate) use numbers::MessageNumber;
 pub(crate) use splice::KernelSide;
 
-/// The cell, or callback of a widget, that a message of our own belongs to.
+/// The cell, or callback of a widget, that an inserted message belongs to.
 #[derive(Debug, Clone)]
 pub(crate) struct ParentCell {
     /// The header of its `execute_request`, as JSON text.
     pub(crate) header: Bytes,
     pub(crate) message_id: String,
     pub(crate) kernel_session: String,
-    /// The message of the kernel that its output stands below.
+    /// The kernel's message that the cell's output must follow.
     pub(crate) after: Option<MessageNumber>,
     /// The kernel publishes no `execute_input` for it.
     pub(crate) silent: bool,
-    /// It goes on after its `idle`.
+    /// The cell goes on after its `idle`.
     pub(crate) background: bool,
 }
 
-/// A way to put messages on iopub, for every client that listens.
+/// A handle that inserts messages on iopub, for every client that listens.
 #[derive(Clone)]
 pub(crate) struct Relay {
     shared: Arc<Shared>,
@@ -61,7 +61,7 @@ struct Shared {
 #[derive(Default)]
 struct Stage {
     viewers: Vec<UnboundedSender<Arc<Injection>>>,
-    /// As any viewer saw it.
+    /// What the viewers together have seen of the cells.
     cells: CellLog,
 }
 
@@ -76,15 +76,15 @@ struct Injection {
     wire: Bytes,
 }
 
-/// Writes messages that bear the kernel's signature.
+/// Writes messages with the kernel's signature.
 #[derive(Clone)]
 struct Scribe {
     signer: Signer,
 }
 
 impl Scribe {
-    /// `kernel_session` is what the kernel's own headers bear: JupyterLab takes a message with another one for that of a
-    /// kernel before a restart, and drops it when more messages wait behind it.
+    /// `kernel_session` is the session id in the kernel's own headers. JupyterLab attributes a message with
+    /// another id to a kernel before a restart, and drops it when more messages are queued behind it.
     fn write(&self, topic: Bytes, draft: Draft, kernel_session: &str) -> Bytes {
         let mut frames = vec![topic];
         frames.extend(draft.sign(&self.signer, kernel_session));
@@ -114,8 +114,9 @@ impl Relay {
         }
     }
 
-    /// Shows a message between the cell's `execute_input` and its `idle`, if this returns before the kernel can say
-    /// `idle`; that of a background cell also after it. `content` and `metadata` are JSON text.
+    /// Shows a message between the cell's `execute_input` and its `idle`, provided that this
+    /// returns before the kernel can publish `idle`. A message of a background cell may also appear
+    /// after `idle`. `content` and `metadata` are JSON text.
     pub(crate) fn inject(
         &self,
         cell: &ParentCell,
@@ -147,7 +148,7 @@ impl Relay {
             .retain(|viewer| viewer.send(Arc::clone(&injection)).is_ok());
     }
 
-    /// From now on, until `end_background`, it is known of this cell that it has begun, however many follow.
+    /// Remembers until `end_background` that this cell has begun, no matter how many cells follow.
     pub(crate) fn begin_background(&self, cell: &ParentCell) {
         self.stage().cells.keep(&cell.message_id);
     }
@@ -161,8 +162,8 @@ impl Relay {
         self.stage().cells.has_output(&cell.message_id)
     }
 
-    /// From now on what is injected comes here as well. The queue has no bound of its own: its viewer never waits
-    /// while something is in it, and bounds what it keeps.
+    /// Returns a queue that receives all injections from now on. The queue itself is unbounded: its
+    /// viewer always empties it without waiting, and limits what it keeps.
     fn join(&self) -> UnboundedReceiver<Arc<Injection>> {
         let (sender, injections) = unbounded_channel();
         self.stage().viewers.push(sender);
@@ -173,7 +174,7 @@ impl Relay {
         self.shared.scribe.as_ref()
     }
 
-    /// Nothing that can fail happens while the lock is held.
+    /// A panic cannot poison the lock, because no operation that can fail runs while it is held.
     fn stage(&self) -> MutexGuard<'_, Stage> {
         let stage = self.shared.stage.lock();
         stage.unwrap_or_else(PoisonError::into_inner)

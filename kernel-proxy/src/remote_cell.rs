@@ -1,11 +1,12 @@
 //! A `%%gpu` cell from top to bottom: snapshot in, connect, send state, submit, follow, receive state, apply.
 //!
-//! In: the shim's snapshot, and job events from the broker. Out: the submission and its state to the broker, output
-//! to the clients, and the changed state to the shim. [`RemoteCells`] is what outlives one cell;
-//! [`cell::RemoteCell`] is the running one. Every wait also listens to the shim, so an interrupt works in every step.
+//! In: the shim's snapshot, and job events from the broker. Out: the submission and its state to
+//! the broker, output to the clients, and the changed state to the shim. [`RemoteCells`] outlives
+//! the cells; [`cell::RemoteCell`] is the running one. Every wait also listens to the shim, so an
+//! interrupt works in every step.
 //!
-//! **Invariant:** the notebook gets a cell's changes completely or not at all. Any other end of a cell voids the
-//! object table on both sides, and the next cell starts a new one.
+//! **Invariant:** the notebook gets a cell's changes completely or not at all. If a cell ends in
+//! any other way, the object table is void on both sides, and the next cell starts a new one.
 
 mod attach;
 mod autostart;
@@ -63,7 +64,7 @@ const CANCEL_SILENCE: Duration = Duration::from_millis(500);
 pub(crate) struct RemoteCells {
     notebook: NotebookId,
     naming: Naming,
-    /// Of all cells, unless it is the usual one.
+    /// The priority of all cells, unless it is the default.
     priority: Priority,
     python: String,
     python_version: String,
@@ -79,9 +80,9 @@ pub(crate) struct RemoteCells {
     /// The worker that has the session.
     session_on: Option<String>,
     deferred: DeferredState,
-    /// What earlier kernels left was mentioned.
+    /// Whether the student was told what earlier kernels left.
     mentioned_earlier_kernels: bool,
-    /// What all jobs run, where it is the same.
+    /// The kind of all jobs, if it is the same for all.
     kind: Option<JobKind>,
 }
 
@@ -95,13 +96,14 @@ pub(crate) enum BetweenCells {
 
 pub(crate) enum CellEnd {
     Done,
-    /// The shim gave this cell up and began another.
+    /// The shim gave up this cell and began another.
     Replaced(Box<Run>),
     KernelGone,
 }
 
 impl RemoteCells {
-    /// Also returns the future that drives the connection to the broker. It ends after the `RemoteCells` is dropped.
+    /// Also returns the future that drives the connection to the broker. It ends after
+    /// `RemoteCells` is dropped.
     pub(crate) fn open(config: RemoteConfig) -> (Self, impl Future<Output = ()>) {
         let notebook = NotebookId::random();
         let (link, ended, drive_link) =
@@ -207,8 +209,8 @@ impl RemoteCells {
         }
     }
 
-    /// Moves what the session lacks to where a worker can get it. Afterwards the shim's memory is no longer read,
-    /// which [`RemoteCell::release`] tells the shim.
+    /// Sends what the session lacks to where a worker can get it. Once this returns, the shim's
+    /// memory is no longer read, and [`RemoteCell::release`] tells the shim so.
     async fn send_state(
         &mut self,
         cell: &mut RemoteCell<'_>,
@@ -392,7 +394,7 @@ impl RemoteCells {
                 cell.writer.send(&wanted).await?;
             }
             JobEvent::Charged(left) => cell.status_line.charged(left),
-            // `NotStarted` stops at the broker; `Rest` comes after the cell.
+            // `NotStarted` never leaves the broker; `DeferredState` arrives after the cell.
             JobEvent::NotStarted { .. }
             | JobEvent::Finished { .. }
             | JobEvent::DeferredState { .. }
@@ -487,7 +489,7 @@ impl RemoteCells {
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
         self.session = None;
-        // The broker decides whether it goes on, when it hears that the notebook kernel has ended.
+        // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
         if !is_left {

@@ -1,4 +1,4 @@
-//! Serves the notebook kernel's shim: one connection, and on it one `%%gpu` cell after another.
+//! Serves the notebook kernel's shim: one connection that carries one `%%gpu` cell after another.
 //!
 //! In: the shim's messages. Out: [`RemoteCells`] runs each cell and answers.
 //!
@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::config::RemoteConfig;
 use crate::remote_cell::{Asked, BetweenCells, CellEnd, RemoteCells};
 
-/// Serves the shim until `shutdown`, and then says goodbye to the broker.
+/// Serves the shim until `shutdown`, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve(
     listener: ShimListener,
     config: RemoteConfig,
@@ -29,7 +29,7 @@ pub(crate) async fn serve(
     drive_link.await;
 }
 
-/// Serves one connection until it or `shutdown` ends it, and then says goodbye to the broker.
+/// Serves one connection until it or `shutdown` ends, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve_one(
     reader: ShimReader,
     mut writer: ShimWriter,

@@ -1,4 +1,4 @@
-//! How fast answers come: prints one JSON object, which `benches/plan.py` holds against the targets.
+//! How fast answers are computed. Prints one JSON object, which `benches/plan.py` compares with the targets.
 
 use std::time::Instant;
 
@@ -9,7 +9,8 @@ use baton_plan::{
 
 const HOUR: f64 = 3600.0;
 const PEOPLE: usize = 30;
-/// Mean seconds of cells with which 500 people leave a GPU half idle, nearly saturate it, and wait in a long line.
+/// Mean run times in seconds with which 500 people leave a GPU half idle, nearly saturate it, and
+/// wait in a long queue.
 const RUNS: [f64; 3] = [0.2, 0.35, 2.0];
 
 fn main() {

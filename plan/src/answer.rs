@@ -1,4 +1,4 @@
-//! What an administrator asks about one number of people and GPUs.
+//! The model's answer for one number of people and GPUs.
 
 use crate::{rates::Rates, wait::Waits};
 
@@ -6,21 +6,21 @@ use crate::{rates::Rates, wait::Waits};
 pub struct Answer {
     pub people: usize,
     pub gpus: usize,
-    /// The mean part of the time that a GPU runs cells.
+    /// The mean share of the time in which a GPU runs cells.
     pub utilisation: f64,
-    /// Cells a second.
+    /// Cells per second.
     pub throughput: f64,
     /// Mean seconds from submission to start.
     pub wait: f64,
     /// Mean seconds from submission to end.
     pub response: f64,
-    /// How likely so many wait at any moment.
+    /// For each number of people, the probability that this many wait at any moment.
     pub line: Vec<f64>,
     pub waits: Waits,
 }
 
 impl Answer {
-    /// `busy`: how many cells run, on average.
+    /// `busy`: the mean number of running cells.
     pub(crate) fn new(
         people: usize,
         gpus: usize,
@@ -44,7 +44,7 @@ impl Answer {
     }
 }
 
-/// Of a number that is so likely 0, 1, 2 and so on.
+/// The mean of a number, from the probabilities that it is 0, 1, 2 and so on.
 pub(crate) fn mean(parts: &[f64]) -> f64 {
     let of = |(number, part): (usize, &f64)| number as f64 * part;
     parts.iter().enumerate().map(of).sum()

@@ -1,4 +1,4 @@
-//! A course as it was, beside what the model says of it, and of one GPU fewer or more.
+//! A course as it was, compared with the model's predictions for it, and for one GPU fewer or more.
 
 use crate::{
     fit::Fit,
@@ -7,34 +7,34 @@ use crate::{
 };
 use baton_humanize::approximate;
 
-/// Who waits less does not notice it, in seconds.
+/// A shorter wait, in seconds, goes unnoticed.
 const NOTICED: f64 = 1.0;
 
 #[derive(Debug)]
 pub struct Capacity {
     pub fit: Fit,
     pub gpus: usize,
-    /// Cells that run at once on all GPUs.
+    /// The number of cells that run at once on all GPUs.
     pub places: usize,
-    /// With the times of edits and cells as they were, simulated.
+    /// Simulated with the observed times of edits and cells.
     pub as_they_were: Forecast,
     /// With exponential times of the same means.
     pub exponential: Forecast,
-    /// With a GPU fewer; `None` for the last one.
+    /// With one GPU fewer; `None` if there is only one.
     pub fewer: Option<Forecast>,
     pub more: Forecast,
 }
 
-/// One way to look at the course. Times are in seconds.
+/// One observation or prediction of the course. Times are in seconds.
 #[derive(Debug)]
 pub struct Row {
     pub name: String,
-    /// The part of cells that start within a second.
+    /// The share of cells that start within a second.
     pub at_once: f64,
     pub wait: f64,
-    /// Within which 50, 90 and 99 of 100 cells start; `None` where not so many were seen to start.
+    /// The times within which 50, 90 and 99 of 100 cells start; `None` if fewer were observed to start.
     pub waits: [Option<f64>; 3],
-    /// The part of the time that a place for cells is busy.
+    /// The share of the time in which a slot is busy.
     pub busy: f64,
     pub cells_per_hour: f64,
 }
@@ -89,7 +89,7 @@ impl Capacity {
         rows
     }
 
-    /// What the table says, in sentences.
+    /// The table's content in sentences.
     #[must_use]
     pub fn sentences(&self) -> Vec<String> {
         let wait = |forecast: &Forecast| {
@@ -122,7 +122,7 @@ impl Capacity {
         sentences
     }
 
-    /// Who is meant: everybody of the past, few of whom may be there at a time.
+    /// The people of the course: all of the past, of whom perhaps only a few are present at a time.
     fn people(&self) -> String {
         let people = self.fit.people;
         let at_once = self.fit.people_at_once();
@@ -133,7 +133,7 @@ impl Capacity {
         }
     }
 
-    /// How good exponential times are for this course.
+    /// How well exponential times describe this course.
     fn goodness(&self) -> String {
         let distance = self.fit.distance();
         let verdict = match distance {
@@ -147,7 +147,7 @@ impl Capacity {
         )
     }
 
-    /// Times of cells as they were and as the exact model takes them.
+    /// The times of cells, as observed and as the exact model assumes.
     #[must_use]
     pub fn plot_of_runs(&self) -> Plot {
         let rate = self.fit.rates.execution;
@@ -172,7 +172,7 @@ impl Capacity {
         }
     }
 
-    /// Waits as they were and as predicted.
+    /// Waits, as observed and as predicted.
     #[must_use]
     pub fn plot_of_waits(&self) -> Plot {
         let seen = self.fit.waits.percentile(0.99);

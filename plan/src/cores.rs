@@ -1,4 +1,4 @@
-//! Independent questions, answered on all cores.
+//! Answers independent questions on all cores.
 
 use std::{
     iter,
@@ -7,8 +7,8 @@ use std::{
     thread,
 };
 
-/// An answer to each question, in the order of the questions, however many cores there are.
-/// Questions may differ in how long they take: each core takes the next one when it is done with its last.
+/// Returns the answers in the order of the questions, however many cores there are. Questions may
+/// take different times: each core takes the next one when it has finished its last.
 pub fn on_all_cores<Q: Sync, A: Send>(questions: &[Q], answer: impl Fn(&Q) -> A + Sync) -> Vec<A> {
     let next = AtomicUsize::new(0);
     let answer_some = || {

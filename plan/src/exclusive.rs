@@ -1,7 +1,8 @@
-//! GPUs that a person keeps from coming to going: what sharing is compared with.
+//! GPUs that each person keeps from arrival to departure: the alternative to sharing, for comparison.
 //!
-//! Who comes takes a free GPU, or waits for one and can do nothing until then; a GPU that somebody left is handed to the
-//! first in line. Cells never wait, people do: the waits of the [`Answer`] are those from coming to having a GPU.
+//! A person who arrives takes a free GPU, or waits for one and can do nothing until then. A GPU
+//! that becomes free is handed to the first person in the queue. Cells never wait, but people do:
+//! the waits of the [`Answer`] are from arrival to having a GPU.
 
 use crate::{
     answer::{Answer, mean},
@@ -10,7 +11,7 @@ use crate::{
     wait::{Queueing, Waits},
 };
 
-/// GPUs by what happens on them; the rest have nobody.
+/// The number of GPUs in each state; free ones have no holder.
 #[derive(Debug, Clone, Copy)]
 struct Held {
     editing: usize,
@@ -24,8 +25,8 @@ struct Space {
     gpus: usize,
 }
 
-/// `None` when nobody ever leaves and there are more people than GPUs (the others wait for ever), or when the solver did
-/// not get to twelve digits.
+/// `None` if people never leave and there are more of them than GPUs (the others wait for ever), or
+/// if the solver did not reach twelve digits.
 #[must_use]
 pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
     if rates.departure == 0.0 && people > gpus {
@@ -72,7 +73,7 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
     })
 }
 
-/// What happens on the GPUs while somebody waits.
+/// What happens on the GPUs while a person waits.
 fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
     let Held {
         editing,
@@ -113,7 +114,7 @@ fn meanwhile(rates: &Rates, now: Held, go: &mut dyn FnMut(Held, f64, bool)) {
 
 impl Space {
     fn new(people: usize, gpus: usize) -> Self {
-        // Where nobody ever leaves, it ends with no GPU free: that comes first.
+        // If people never leave, the chain ends with no GPU free, so those states come first.
         let held = (0..=gpus)
             .flat_map(|free| {
                 (0..=gpus - free).map(move |editing| Held {
@@ -126,7 +127,7 @@ impl Space {
         Self { held, people, gpus }
     }
 
-    /// Also counts states with more people than there are, which nothing leads to.
+    /// Includes states with more people than exist, which no transition reaches.
     fn len(&self) -> usize {
         (self.people + 1) * self.held.len()
     }

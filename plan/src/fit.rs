@@ -1,10 +1,10 @@
-//! What a course's past says about its rates.
+//! Estimates a course's rates from its past.
 //!
-//! In: the cells of the past ([`PastCell`]), also those that wait, run, or were broken off. Out: the [`Rates`] under which
-//! that past is likeliest, the distributions of what was seen, and how far the one is from the other.
+//! In: the cells of the past ([`PastCell`]), including those that wait, run, or were interrupted. Out: the
+//! [`Rates`] under which that past is likeliest, the observed distributions, and how much the two differ.
 //!
-//! Who submits nothing for [`AWAY`] after a cell has gone away. What nobody saw the end of (a cell that waits, one that was
-//! stopped, somebody who edits) counts as long as it was seen, and not as an end.
+//! A person who submits nothing for [`AWAY`] after a cell has left. Durations without an observed end (a
+//! waiting cell, a stopped one, a person who edits) count for as long as they were observed, and not as an end.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,16 +14,16 @@ use crate::{
     simulation::{Life, Times},
 };
 
-/// Seconds without a cell after which somebody is away.
+/// After this many seconds without a cell, a person is away.
 pub const AWAY: f64 = 1800.0;
 
-/// Fewer cells with an end say nothing.
+/// Fewer cells with an observed end are too few.
 const FEWEST: usize = 20;
 
-/// A hand-over takes at least so long, in seconds.
+/// The shortest hand-over, in seconds.
 const SHORTEST_HAND_OVER: f64 = 1e-3;
 
-/// How many times stand for a distribution in a simulation.
+/// The number of times that represent a distribution in a simulation.
 const SAMPLE: usize = 1000;
 
 #[derive(Debug, Clone)]
@@ -33,9 +33,9 @@ pub struct Fit {
     pub runs: Survival,
     pub edits: Survival,
     pub waits: Survival,
-    /// From the first submission until now, in seconds.
+    /// Seconds from the first submission until now.
     pub span: f64,
-    /// Seconds that cells ran.
+    /// Total run time of cells, in seconds.
     pub busy: f64,
 }
 
@@ -55,10 +55,10 @@ pub enum TooLittle {
     NoEdits,
 }
 
-/// `places` cells run at once; `now` is when the history ends.
+/// `places` is the number of cells that can run at once; `now` is the end of the history.
 ///
 /// # Errors
-/// When the history is too short.
+/// If the history is too short.
 pub fn fit(cells: &[PastCell], places: usize, now: f64) -> Result<Fit, TooLittle> {
     if cells.is_empty() {
         return Err(TooLittle::Nothing);
@@ -78,10 +78,10 @@ pub fn fit(cells: &[PastCell], places: usize, now: f64) -> Result<Fit, TooLittle
     let aways = Survival::of(aways);
     let submission = edits.rate();
     let visits_a_cell = 1.0 + left as f64 / edits.ended() as f64;
-    // As long as nobody came back, those who left are expected any moment.
+    // Until a first person has returned, those who left are expected at any moment.
     let (arrival, departure) = match aways.ended() {
         0 => (1.0 / AWAY, 0.0),
-        // Who comes and leaves without a cell is not seen, so that several times away look like one.
+        // A visit without a cell is not observed, so several times away look like one.
         _ => (
             aways.rate() * visits_a_cell,
             submission * (visits_a_cell - 1.0),
@@ -111,14 +111,14 @@ pub fn fit(cells: &[PastCell], places: usize, now: f64) -> Result<Fit, TooLittle
 }
 
 impl Fit {
-    /// How far exponential times are from the cells', at most, as a part of all cells.
+    /// The largest difference between exponential run times and the observed ones, as a share of all cells.
     #[must_use]
     pub fn distance(&self) -> f64 {
         let rate = self.rates.execution;
         self.runs.distance(|seconds| (-rate * seconds).exp())
     }
 
-    /// How many are not away at a time, on average, if nobody waits.
+    /// The mean number of people who are not away, if none of them waits.
     #[must_use]
     pub fn people_at_once(&self) -> f64 {
         let rates = &self.rates;
@@ -129,7 +129,7 @@ impl Fit {
         self.people as f64 * stay / (stay + 1.0 / rates.arrival)
     }
 
-    /// With the times as they were, for a simulation.
+    /// The observed times, for a simulation.
     #[must_use]
     pub fn life(&self) -> Life {
         Life {
@@ -140,7 +140,7 @@ impl Fit {
     }
 }
 
-/// How many had a cell lately, and are not away.
+/// The number of people who ran a cell recently and are not away.
 #[must_use]
 pub fn people_here(cells: &[PastCell], now: f64) -> usize {
     let last = |cell: &PastCell| cell.finished.unwrap_or(now);
@@ -169,11 +169,11 @@ fn wait(cell: &PastCell, now: f64) -> Seen {
 struct Gaps {
     edits: Vec<Seen>,
     aways: Vec<Seen>,
-    /// How often somebody went away.
+    /// How often people went away.
     left: usize,
 }
 
-/// What each person did from the end of a cell to the next one.
+/// Each person's time between the end of a cell and the next one.
 fn gaps(cells: &[PastCell], now: f64) -> Gaps {
     let mut of_person: BTreeMap<u64, Vec<&PastCell>> = BTreeMap::new();
     for cell in cells {
@@ -188,7 +188,7 @@ fn gaps(cells: &[PastCell], now: f64) -> Gaps {
             };
             let next = cells.get(place + 1);
             let seconds = next.map_or(now, |next| next.submitted) - finished;
-            // Two notebooks at once: nobody edited between these cells.
+            // The cells are from two notebooks at once, so there was no edit between them.
             if seconds < 0.0 {
                 continue;
             }
@@ -207,13 +207,14 @@ fn gaps(cells: &[PastCell], now: f64) -> Gaps {
     gaps
 }
 
-/// The median wait, in seconds, of cells that found a free place, which is what is left when nobody is in the way.
+/// The median wait, in seconds, of cells that found a free slot: the delay that remains when no
+/// other cell is in the way.
 fn hand_over(cells: &[PastCell], places: usize) -> f64 {
-    // Starts come before submissions of the same moment, and ends before both.
+    // At the same moment, ends come before submissions.
     let mut moments: Vec<(f64, u8, usize)> = Vec::new();
     for (number, cell) in cells.iter().enumerate() {
         moments.push((cell.submitted, 2, number));
-        // What waits takes a place as soon as there is one.
+        // A waiting cell takes a slot as soon as there is one.
         moments.extend(cell.finished.map(|time| (time, 0, number)));
     }
     moments.sort_by(|one, other| one.0.total_cmp(&other.0).then(one.1.cmp(&other.1)));

@@ -1,4 +1,4 @@
-//! What an administrator is told about so many people and GPUs: exactly, or where the chain is too large, simulated.
+//! The prediction for a number of people and GPUs: exact, or simulated if the chain is too large.
 
 use crate::{
     answer::Answer,
@@ -8,7 +8,7 @@ use crate::{
     wait::Waits,
 };
 
-/// Waits are told at these parts of cells.
+/// Waits are reported for these shares of cells.
 pub const PARTS: [f64; 3] = [0.5, 0.9, 0.99];
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -17,7 +17,7 @@ pub enum Method {
     Simulated,
 }
 
-/// An answer before its percentiles are looked for, which takes longer than all the rest.
+/// An answer without its percentiles, which take longer to find than everything else.
 #[derive(Debug)]
 pub enum Solution {
     Exact(Answer),
@@ -30,15 +30,15 @@ pub struct Forecast {
     pub people: usize,
     pub gpus: usize,
     pub method: Method,
-    /// The mean part of the time that a GPU runs cells.
+    /// The mean share of the time in which a GPU runs cells.
     pub utilisation: f64,
-    /// Cells a second.
+    /// Cells per second.
     pub throughput: f64,
-    /// The part of cells that start at once.
+    /// The share of cells that start at once.
     pub at_once: f64,
     pub wait: f64,
     pub response: f64,
-    /// Within which the [`PARTS`] of cells start.
+    /// The times within which the [`PARTS`] of cells start.
     pub waits: [f64; 3],
     distribution: Distribution,
 }
@@ -46,31 +46,31 @@ pub struct Forecast {
 #[derive(Debug)]
 enum Distribution {
     Exact(Waits),
-    /// Seconds and the part of cells that wait longer.
+    /// Seconds, and the share of cells that wait longer.
     Simulated(Vec<(f64, f64)>),
 }
 
-/// How much of an answer is worth waiting for.
+/// How much work an answer is worth.
 #[derive(Debug, Clone, Copy)]
 pub struct Effort {
     /// Larger chains are simulated; see [`shared::work`].
     pub most_work: usize,
-    /// Cells of a simulation, about.
+    /// The approximate number of cells in a simulation.
     pub cells: f64,
 }
 
 impl Effort {
-    /// Some seconds at most: 500 people and one GPU are solved exactly.
+    /// A few seconds at most: 500 people and one GPU are solved exactly.
     pub const THOROUGH: Self = Self {
         most_work: 400_000,
         cells: 1e6,
     };
-    /// A part of a second, for one of many questions.
+    /// A fraction of a second, for one of many questions.
     pub const QUICK: Self = Self {
         most_work: 20_000,
         cells: 2e5,
     };
-    /// For a page that somebody else's program draws again and again.
+    /// For a page that is redrawn frequently.
     pub const LIGHT: Self = Self {
         cells: 1e5,
         ..Self::QUICK
@@ -85,17 +85,17 @@ pub fn forecast(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Fo
     solution(rates, people, gpus, effort).into()
 }
 
-/// One in a hundred cells of these people waits longer, in seconds.
+/// The wait in seconds that one in a hundred cells exceeds.
 #[must_use]
 pub fn p99_wait(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> f64 {
     forecast(rates, people, gpus, effort).waits[2]
 }
 
-/// The fewest GPUs with which 99 of 100 cells of so many people start within a time in seconds.
+/// The fewest GPUs with which 99 of 100 cells start within this many seconds.
 #[must_use]
 pub fn fewest_gpus(rates: &Rates, people: usize, within: f64, effort: Effort) -> usize {
     let is_enough = |gpus: usize| p99_wait(rates, people, gpus, effort) <= within;
-    // With a GPU for each of them nobody waits. Fewer GPUs never make waits shorter.
+    // With a GPU for each person, no one waits. Fewer GPUs never shorten waits.
     let (mut too_few, mut enough) = (0, people.max(1));
     let mut step = 1;
     while too_few + step < enough && !is_enough(too_few + step) {
@@ -113,7 +113,7 @@ pub fn fewest_gpus(rates: &Rates, people: usize, within: f64, effort: Effort) ->
     enough
 }
 
-/// Simulated is also a chain that was not solved to twelve digits.
+/// Falls back to simulation also if the chain was not solved to twelve digits.
 #[must_use]
 pub fn solution(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> Solution {
     let is_small = shared::work(people, gpus) <= effort.most_work;
@@ -124,7 +124,7 @@ pub fn solution(rates: &Rates, people: usize, gpus: usize, effort: Effort) -> So
     }
 }
 
-/// By simulation, with any times.
+/// Simulates, with times of any distribution.
 #[must_use]
 pub fn simulated(life: &Life, people: usize, gpus: usize, effort: Effort) -> Forecast {
     let cycle = life.edit.mean() + life.run.mean();
@@ -145,7 +145,7 @@ impl Solution {
         }
     }
 
-    /// Mean seconds.
+    /// The mean wait in seconds.
     #[must_use]
     pub fn wait(&self) -> f64 {
         match self {
@@ -154,7 +154,7 @@ impl Solution {
         }
     }
 
-    /// Whether the last of the [`PARTS`] of cells start within so many seconds.
+    /// Whether the last of the [`PARTS`] of cells start within this many seconds.
     #[must_use]
     pub fn starts_within(&self, seconds: f64) -> bool {
         let [.., part] = PARTS;
@@ -194,7 +194,7 @@ impl From<Answer> for Forecast {
 }
 
 impl Forecast {
-    /// Seconds and the part of cells that wait longer, for a plot.
+    /// Points of a plot: seconds, and the share of cells that wait longer.
     #[must_use]
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let waits = match &self.distribution {
@@ -209,7 +209,7 @@ impl Forecast {
         (0..=CURVE).map(point).collect()
     }
 
-    /// The part of cells that wait longer than so many seconds.
+    /// The share of cells that wait longer than this.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
         match &self.distribution {
@@ -241,7 +241,7 @@ impl Forecast {
     }
 }
 
-/// Straight between the points; zero after the last.
+/// Interpolates linearly between the points; zero after the last.
 fn at(curve: &[(f64, f64)], seconds: f64) -> f64 {
     let after = curve.partition_point(|(time, _)| *time <= seconds);
     let (Some(before), Some(after)) = (curve[..after].last(), curve.get(after)) else {

@@ -1,12 +1,12 @@
-//! What is said of a lesson: whether there are enough GPUs for its people.
+//! Sentences about a lesson: whether there are enough GPUs for its people.
 
 use std::time::Duration;
 
 use baton_humanize::approximate;
 use baton_protocol::api::{LessonOutlook, LessonWait};
 
-/// The predicted wait that one cell in a hundred exceeds, on what the lesson can have: at least what is there now, and
-/// as much of the pools as is enough. `None`: there is nothing that could run a cell.
+/// The predicted wait that one in a hundred cells exceeds, with the slots that the lesson can have: at least
+/// the present ones, and as many of the pools' as are enough. `None` if there is nothing that could run a cell.
 #[must_use]
 pub fn expected_wait(lesson: &LessonOutlook) -> Option<Duration> {
     let has = lesson

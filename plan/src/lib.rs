@@ -1,20 +1,22 @@
-//! How many people share GPUs well, and how long each of them waits.
+//! How many people can share GPUs well, and how long each of them waits.
 //!
-//! In: how often people come, go, submit and how long their cells run ([`Rates`]), how many there are and how many
-//! GPUs. Out: utilisation, throughput and the distribution of waits.
+//! In: how often people arrive, leave and submit, how long their cells run ([`Rates`]), and the
+//! numbers of people and GPUs. Out: utilisation, throughput and the distribution of waits.
 //!
-//! Each person is *asleep*, *editing*, or *ready* (a cell waits or runs), and moves at exponential rates.
-//! A GPU is held by one person, also while that person edits or sleeps: the state stays resident. A ready person takes
-//! a free or the own GPU at once, and otherwise queues in order of arrival; a holder who is not ready hands over, at a
-//! rate of its own, as soon as somebody waits.
+//! Each person is *asleep*, *editing*, or *ready* (a cell waits or runs), and changes state at exponential
+//! rates. A GPU is held by one person, even while that person edits or sleeps, because the state stays
+//! resident. A ready person takes a free GPU or the own one at once, and otherwise queues in order of arrival.
+//! A holder who is not ready hands the GPU over, at a separate rate, as soon as another person waits.
 //!
-//! [`states`] is that model person by person, for few; [`shared`] the same with people who are alike counted
-//! (an exact lump), for hundreds; [`exclusive`] a GPU per person from coming to going, for comparison.
+//! [`states`] is that model with individual people, for a few of them. [`shared`] is the same model
+//! with identical people counted (an exact lumping), for hundreds. [`exclusive`] gives each person
+//! a GPU from arrival to departure, for comparison.
 //!
-//! [`simulation`] is for what no chain can say, and [`fit`] says which rates a course had; [`forecast`] takes the chain
-//! where it can. [`Capacity`] holds a course against what it was to be, and [`Plot`] draws all of it.
+//! [`simulation`] covers what no chain can express, and [`fit`] estimates a course's rates.
+//! [`forecast`] uses the chain where that is possible. [`Capacity`] compares a course with the
+//! predictions, and [`Plot`] draws all of it.
 //!
-//! **Invariant:** pure; no I/O, no clock, no randomness but from a seed that is given.
+//! **Invariant:** pure; no I/O, no clock, and no randomness except from a given seed.
 
 mod answer;
 mod capacity;

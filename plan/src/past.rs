@@ -1,18 +1,18 @@
-//! What happened in a course.
+//! The past of a course.
 
 use baton_protocol::api;
 
-/// One cell; times are in seconds since any one moment.
+/// One cell. Times are in seconds from any fixed moment.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PastCell {
-    /// A number that stands for a person.
+    /// A number that identifies a person.
     pub person: u64,
     pub submitted: f64,
     /// When it took a slot.
     pub assigned: Option<f64>,
     pub started: Option<f64>,
     pub finished: Option<f64>,
-    /// It ended by itself: it was not stopped, and its worker was not lost.
+    /// Whether it ended by itself: it was not stopped, and its worker was not lost.
     pub ended_itself: bool,
 }
 
@@ -29,7 +29,7 @@ impl From<&api::PastCell> for PastCell {
     }
 }
 
-/// A moment of the broker's history, as a [`PastCell`] has it.
+/// Converts a time of the broker's history to that of a [`PastCell`].
 #[must_use]
 pub fn seconds(ms: i64) -> f64 {
     ms as f64 / 1000.0

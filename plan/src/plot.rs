@@ -1,13 +1,14 @@
 //! Lines over two axes as SVG, for reports and pages.
 //!
-//! Colours and sizes of letters are the page's: lines have the classes `line-1` to `line-6`, and different dashes, so that
-//! they can be told apart without colours. Their names stand below, where no line is in the way.
+//! The page sets colours and letter sizes. Lines have the classes `line-1` to `line-6` and
+//! different dashes, so that they can be distinguished without colours. Their names are below the
+//! plot, where they do not cover any line.
 
 use std::fmt::Write;
 
 #[derive(Debug, Clone)]
 pub struct Plot {
-    /// What it shows, for who cannot see it.
+    /// Describes the plot for people who cannot see it.
     pub title: String,
     pub across: Axis,
     pub up: Axis,
@@ -128,7 +129,7 @@ impl Plot {
         );
     }
 
-    /// A line is cut off where it leaves the plot.
+    /// Clips a line where it leaves the plot.
     fn visible(&self, points: &[(f64, f64)]) -> Vec<(f64, f64)> {
         let mut visible = Vec::new();
         for &(x, y) in points {
@@ -164,7 +165,7 @@ impl Plot {
 }
 
 impl Axis {
-    /// From zero to `end`.
+    /// A linear axis from zero to `end`.
     #[must_use]
     pub fn even(label: &str, end: f64) -> Self {
         Self {
@@ -174,7 +175,7 @@ impl Axis {
         }
     }
 
-    /// Of seconds, from a tenth of one to `end`: each step is about ten times as long as the last.
+    /// An axis of seconds, from a tenth of a second to `end`, on a logarithmic scale.
     #[must_use]
     pub fn times(label: &str, end: f64) -> Self {
         Self {
@@ -184,7 +185,7 @@ impl Axis {
         }
     }
 
-    /// Where a value lies on it: 0 at the beginning, 1 at the end.
+    /// The position of a value on the axis: 0 at the beginning, 1 at the end.
     fn part(&self, value: f64) -> f64 {
         let decades = |value: f64| (value.max(SHORTEST) / SHORTEST).log10();
         match self.scale {

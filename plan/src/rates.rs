@@ -1,8 +1,8 @@
-//! How fast things happen, per second.
+//! Rates of events, per second.
 
 use crate::simulation::{Life, Times};
 
-/// Rates of one person's life, per second; each is one divided by a mean time in seconds.
+/// Rates of one person's state changes, per second. Each is the reciprocal of a mean time in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Rates {
     /// Asleep to editing.
@@ -13,7 +13,7 @@ pub struct Rates {
     pub submission: f64,
     /// Ready to editing, while holding a GPU.
     pub execution: f64,
-    /// A GPU from a holder who is not ready to the first in line.
+    /// A GPU's hand-over, from a holder who is not ready to the first person in the queue.
     pub hand_over: f64,
 }
 
@@ -28,7 +28,7 @@ pub enum BadRate {
 }
 
 impl Rates {
-    /// Where nothing is known: two minutes of editing between cells of thirty seconds.
+    /// Defaults: two minutes of editing between cells of thirty seconds.
     pub const USUAL: Self = Self {
         arrival: 1.0 / 3600.0,
         departure: 0.0,
@@ -38,7 +38,7 @@ impl Rates {
     };
 
     /// # Errors
-    /// When a rate is not a rate: negative, infinite, not a number, or zero where the model would stand still.
+    /// If a rate is negative, infinite, not a number, or zero where that would stop the model.
     pub fn checked(self) -> Result<Self, BadRate> {
         let positive = [
             ("arrivals", self.arrival),

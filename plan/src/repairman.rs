@@ -1,26 +1,26 @@
-//! The machine repairman in closed form: nobody sleeps and a hand-over takes no time.
+//! The machine repairman model in closed form: people never sleep, and a hand-over takes no time.
 //!
-//! It checks the chains, and is the first thing that a reader who knows queues will compare them with.
+//! It verifies the chains, and it is what a reader who knows queueing theory will first compare them with.
 
 use crate::rates::Rates;
 
 #[derive(Debug, Clone, PartialEq)]
 pub struct Repairman {
-    /// The mean part of the time that a GPU runs cells.
+    /// The mean share of the time in which a GPU runs cells.
     pub utilisation: f64,
-    /// Cells a second.
+    /// Cells per second.
     pub throughput: f64,
     /// Mean seconds from submission to start.
     pub wait: f64,
-    /// How likely so many cells wait.
+    /// For each number of cells, the probability that this many wait.
     pub line: Vec<f64>,
-    /// How likely who submits finds so many cells that wait or run.
+    /// For each number of cells, the probability that a new submission finds this many waiting or running.
     found: Vec<f64>,
     gpus: usize,
     execution: f64,
 }
 
-/// People who only edit (`submission`) and run (`execution`) on `gpus` GPUs.
+/// Solves the model for people who only edit (`submission`) and run (`execution`) on `gpus` GPUs.
 #[must_use]
 pub fn repairman(rates: &Rates, people: usize, gpus: usize) -> Repairman {
     let ready = ready(rates, people, gpus);
@@ -40,7 +40,7 @@ pub fn repairman(rates: &Rates, people: usize, gpus: usize) -> Repairman {
             .into_iter()
             .chain(ready.iter().skip(gpus + 1).copied())
             .collect(),
-        // Who submits sees what the others would do alone.
+        // A person who submits finds the GPUs as if the others were alone.
         found: self::ready(rates, people - 1, gpus),
         gpus,
         execution: rates.execution,
@@ -48,7 +48,8 @@ pub fn repairman(rates: &Rates, people: usize, gpus: usize) -> Repairman {
 }
 
 impl Repairman {
-    /// The part of cells that wait longer than `seconds`: for the ends of all cells before it and of one that runs.
+    /// The share of cells that wait longer than `seconds`: until all cells before it, and one of
+    /// the running ones, have ended.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
         let expected = self.gpus as f64 * self.execution * seconds;
@@ -63,7 +64,7 @@ impl Repairman {
     }
 }
 
-/// How likely so many cells wait or run.
+/// For each number of cells, the probability that this many wait or run.
 fn ready(rates: &Rates, people: usize, gpus: usize) -> Vec<f64> {
     let mut weights = vec![1.0];
     for ready in 0..people {

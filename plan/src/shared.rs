@@ -1,8 +1,8 @@
-//! GPUs that are passed on: people who are alike, counted.
+//! GPUs that are handed over: identical people, counted.
 //!
-//! A state is a [`Holders`] (how many of those who hold a GPU edit, sleep, run) and, of everybody else, how many edit,
-//! sleep and wait. Who is which does not matter to anybody's wait, so the lump is exact.
-//! With as many people as GPUs, or fewer, nobody waits.
+//! A state consists of [`Holders`] (how many people with a GPU edit, sleep, run) and of how many
+//! other people edit, sleep and wait. Waits do not depend on which person is which, so the lumping
+//! is exact. With at least as many GPUs as people, no one waits.
 
 use crate::{
     answer::Answer,
@@ -11,7 +11,7 @@ use crate::{
     wait::{Queueing, Waits},
 };
 
-/// Those who hold a GPU; the rest of the GPUs run cells.
+/// The people with a GPU, by what they do; the remaining GPUs run cells.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Holders {
     pub(crate) editing: usize,
@@ -27,15 +27,15 @@ struct State {
     waiting: usize,
 }
 
-/// States in order: those with the same number waiting together, and in them those with the same holders.
+/// The states in order: grouped by the number of people who wait, and within that by the holders.
 struct Space {
     holders: Vec<Holders>,
     gpus: usize,
     others: usize,
 }
 
-/// What solving the chain costs, in states: half a million are some seconds.
-/// With many GPUs it is the ways in which they are held, which each step of a wait goes through.
+/// The cost of solving the chain, in states: half a million take a few seconds. With many GPUs the cost comes
+/// from the ways in which they can be held, because each step of a wait goes through all of them.
 #[must_use]
 pub fn work(people: usize, gpus: usize) -> usize {
     let gpus = gpus.min(people);
@@ -45,7 +45,7 @@ pub fn work(people: usize, gpus: usize) -> usize {
     states.max(holders.saturating_pow(4) / 10)
 }
 
-/// `None` when the solver did not get to twelve digits.
+/// `None` if the solver did not reach twelve digits.
 #[must_use]
 pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
     let space = Space::new(people, gpus.min(people));
@@ -73,7 +73,8 @@ pub fn solve(rates: &Rates, people: usize, gpus: usize) -> Option<Answer> {
     Some(Answer::new(people, gpus, rates, busy, line, waits))
 }
 
-/// What the holders do among themselves while somebody waits: `go(next, rate, one of those who wait has a GPU now)`.
+/// Transitions among the holders while another person waits: `go(next, rate, whether a waiting
+/// person gets a GPU)`.
 fn holders_alone(rates: &Rates, now: Holders, go: &mut dyn FnMut(Holders, f64, bool)) {
     let Holders {
         editing,
@@ -141,7 +142,8 @@ impl Space {
         self.begin_of_queue(self.others + 1)
     }
 
-    /// The states with fewer waiting: of the others, `rest + 1` ways to be awake or asleep for each number waiting.
+    /// The number of states with fewer people waiting. For each number waiting, the other `rest`
+    /// people can be awake or asleep in `rest + 1` ways.
     fn begin_of_queue(&self, waiting: usize) -> usize {
         let pairs: usize = waiting * (self.others + 1) - waiting * waiting.saturating_sub(1) / 2;
         pairs * self.holders.len()
@@ -176,7 +178,7 @@ impl Space {
         }
     }
 
-    /// At most the right one: the root of `begin_of_queue(waiting) = index`, rounded down.
+    /// A lower bound: the root of `begin_of_queue(waiting) = index`, rounded down.
     fn guess_queue(&self, index: usize) -> usize {
         let pairs = (index / self.holders.len()) as f64;
         let width = self.others as f64 + 1.5;

@@ -1,6 +1,7 @@
-//! The model person by person, for few: every state has a name.
+//! The model with individual people, for a few of them: every state has a name.
 //!
-//! `erQ2G1`: person 1 edits and person 2 is ready; 2 stands in line; 1 holds the GPU. `s` is asleep, `G0` a free GPU.
+//! `erQ2G1`: person 1 edits and person 2 is ready; 2 waits in the queue; 1 holds the GPU. `s` is
+//! asleep, `G0` a free GPU.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -12,7 +13,7 @@ use crate::{
     solve::{Chain, Groups},
 };
 
-/// More people have too many states to list; [`crate::shared`] counts them.
+/// With more people there are too many states to list; [`crate::shared`] counts them.
 pub const MAX_PEOPLE: usize = 5;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
@@ -25,7 +26,7 @@ pub enum Doing {
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub struct State {
     pub doing: Vec<Doing>,
-    /// Who waits, first in line first; people are numbered from zero.
+    /// The people who wait, in queue order; people are numbered from zero.
     pub line: Vec<usize>,
     pub holder: Option<usize>,
 }
@@ -49,7 +50,7 @@ impl fmt::Display for State {
 
 /// Every state of up to [`MAX_PEOPLE`] people who share one GPU, and its probability in the long run.
 ///
-/// `None` for more people or nobody, or when the solver did not get to twelve digits.
+/// `None` for zero or too many people, or if the solver did not reach twelve digits.
 #[must_use]
 pub fn solve(rates: &Rates, people: usize) -> Option<Vec<(State, f64)>> {
     if !(1..=MAX_PEOPLE).contains(&people) {
@@ -84,7 +85,8 @@ fn groups(states: &[State], number: impl Fn(&State) -> usize) -> Groups {
     }
 }
 
-/// From a free GPU and everybody asleep; what is reached last comes first, so that the first state recurs.
+/// All states that can be reached from a free GPU with everyone asleep. The last state found is the
+/// first in the list, so that the first one recurs.
 fn reachable(rates: &Rates, people: usize) -> Vec<State> {
     let start = State {
         doing: vec![Doing::Asleep; people],

@@ -1,12 +1,12 @@
-//! How long those who submit wait, as a distribution and not only on average.
+//! The distribution of waits, not only their mean.
 //!
-//! In: how often a submission finds the GPUs how and how many before it ([`Queueing`]), and what the holders do meanwhile.
-//! Out: [`Waits`].
+//! In: how often a submission finds the GPUs in which state, with how many people ahead
+//! ([`Queueing`]), and what the holders do meanwhile. Out: [`Waits`].
 //!
-//! Those behind do not change the wait of those before them, so a wait is a walk over (how the GPUs are held, how many
-//! are before me) until one more than those before me have been handed a GPU. Its Laplace transform follows step by step
-//! from a small linear system ([`factored`]); the distribution from that numerically (Abate and Whitt 1995, "Euler"),
-//! to about ten digits.
+//! People further back do not change the waits of those ahead. So a wait is a walk over two numbers, the state
+//! of the GPUs and the number of people ahead. It ends once one more GPU has been handed over than there are
+//! people ahead. Its Laplace transform follows step by step from a small linear system ([`factored`]). The
+//! distribution follows from that numerically (Abate and Whitt 1995, "Euler"), to about ten digits.
 
 mod factored;
 
@@ -14,7 +14,7 @@ use num_complex::Complex64;
 
 use factored::Factored;
 
-/// Weights of submissions by what they find; their sum need not be one.
+/// The weights of submissions by what they find. They need not add up to one.
 pub(crate) struct Queueing {
     at_once: f64,
     /// `queued[before][holder]`.
@@ -40,7 +40,7 @@ impl Queueing {
     }
 }
 
-/// One transition of the holders while somebody waits.
+/// One transition of the holders while a person waits.
 #[derive(Debug, Clone, Copy)]
 struct Step {
     from: usize,
@@ -52,30 +52,30 @@ struct Step {
 /// The distribution of waits, in seconds.
 #[derive(Debug)]
 pub struct Waits {
-    /// The part of submissions that do not wait at all.
+    /// The share of submissions that do not wait at all.
     at_once: f64,
-    /// `queued[before][holder]`, parts of all submissions; what is too rare to matter is cut off.
+    /// `queued[before][holder]`, as shares of all submissions, without those that are too rare to matter.
     queued: Vec<Vec<f64>>,
     holders: usize,
     steps: Vec<Step>,
     exits: Vec<f64>,
 }
 
-/// Longer lines than all but this part of submissions find are not looked at.
+/// Queues so long that at most this share of submissions finds them are ignored.
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// Abate and Whitt's parameters: the discretisation error is `exp(-A)`.
 const A: f64 = 25.0;
 const EULER_TERMS: usize = 13;
 
-/// Of a percentile, relative to it; the distribution itself is not more exact.
+/// The relative precision of a percentile; the distribution itself is not more exact.
 const PRECISION: f64 = 1e-9;
 
-/// A percentile is looked for in steps of this factor first.
+/// The search for a percentile first grows in steps of this factor.
 const GROWTH: f64 = 8.0;
 
 impl Waits {
-    /// `each(holder, go)` calls `go(next, rate, handed)` for what may happen.
+    /// `each(holder, go)` calls `go(next, rate, handed)` for each possible transition.
     pub(crate) fn new(
         arrivals: Queueing,
         each: impl Fn(usize, &mut dyn FnMut(usize, f64, bool)),
@@ -120,13 +120,13 @@ impl Waits {
         }
     }
 
-    /// The part of submissions that run without waiting.
+    /// The share of submissions that run without waiting.
     #[must_use]
     pub fn none(&self) -> f64 {
         self.at_once
     }
 
-    /// The part of submissions that wait longer than `seconds`, to about ten digits.
+    /// The share of submissions that wait longer than `seconds`, to about ten digits.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
         let waiting = 1.0 - self.at_once;
@@ -154,19 +154,19 @@ impl Waits {
         ((A / 2.0).exp() / seconds * averaged).clamp(0.0, waiting)
     }
 
-    /// Behind a long line the wait is nearly certain: its distribution is steep, and wants more terms.
+    /// Behind a long queue the wait is nearly certain: its distribution is steep and needs more terms.
     fn plain_terms(&self) -> usize {
         40 + 5 * self.queued.len().isqrt()
     }
 
-    /// The wait in seconds that all but `1 - part` of submissions stay below; `part` is below one.
+    /// The wait in seconds that a share `part` (below one) of submissions does not exceed.
     #[must_use]
     pub fn percentile(&self, part: f64) -> f64 {
         let tail = 1.0 - part;
         if self.longer_than(0.0) <= tail {
             return 0.0;
         }
-        // In logarithms a tail is nearly straight.
+        // On a logarithmic scale, a tail is nearly straight.
         let beyond = |seconds| (self.longer_than(seconds) / tail + NEGLIGIBLE).ln();
         let (mut low, mut high) = (0.0, 1.0 / self.exits.iter().copied().fold(0.0, f64::max));
         let (mut above, mut below) = (beyond(low), beyond(high));
@@ -175,8 +175,8 @@ impl Waits {
             high *= GROWTH;
             below = beyond(high);
         }
-        // By false position, moved a little towards the middle, so that both ends come nearer; and never later than by
-        // halving (Oliveira and Takahashi 2020, "ITP").
+        // False position, moved slightly towards the middle so that both ends converge. Never
+        // slower than bisection (Oliveira and Takahashi 2020, "ITP").
         let first = high - low;
         let mut allowed = first;
         while high - low > PRECISION * high {
@@ -197,7 +197,7 @@ impl Waits {
         high
     }
 
-    /// The Laplace transform of the density of those waits that are not none.
+    /// The Laplace transform of the density of waits above zero.
     fn transform(&self, theta: Complex64) -> Complex64 {
         let until_handed = self.until_handed(theta);
         let mut now = vec![Complex64::ONE; self.holders];

@@ -1,4 +1,4 @@
-//! A notebook file, version 4.5 of the format. What is not of interest here stays as it was.
+//! A notebook file, version 4.5 of the format. Parts that do not matter here are preserved.
 
 use std::{
     io,
@@ -27,18 +27,18 @@ pub struct Document(Value);
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct CodeCell {
-    /// Among all cells, from 0.
+    /// The position among all cells, from 0.
     pub number: usize,
     pub source: String,
-    /// The notebook says that this cell raises an exception.
+    /// Whether the notebook declares that this cell may raise an exception.
     pub may_fail: bool,
 }
 
 impl Document {
-    /// Notebooks of older versions of the format become 4.5.
+    /// Reads a notebook. Older versions of the format are converted to 4.5.
     ///
     /// # Errors
-    /// When the file cannot be read or is not a notebook.
+    /// If the file cannot be read or is not a notebook.
     pub fn read(path: &Path) -> Result<Self, DocumentError> {
         let text = std::fs::read_to_string(path).map_err(|error| DocumentError::Unreadable {
             path: path.to_owned(),
@@ -53,7 +53,7 @@ impl Document {
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let wrong = |error: NotebookError| error.to_string();
         let upgraded = match nbformat::parse_notebook(text).map_err(wrong)? {
-            // The file itself, which says more than the types know.
+            // Use the file itself, because it has more than the types represent.
             Notebook::V4(_) => {
                 return serde_json::from_str(text)
                     .map(Self)
@@ -83,7 +83,7 @@ impl Document {
             .expect("a notebook was parsed")
     }
 
-    /// Those that a run executes: code that is not empty.
+    /// The cells that a run executes: code cells that are not empty.
     #[must_use]
     pub fn code_cells(&self) -> Vec<CodeCell> {
         let code = self
@@ -100,8 +100,8 @@ impl Document {
         .collect()
     }
 
-    /// Puts a cell with these variables behind the one with the tag `parameters`, as papermill does; without such a
-    /// cell, in front. The cell of an earlier run is replaced.
+    /// Inserts a cell with these variables after the one with the tag `parameters`, as papermill
+    /// does, or at the top if there is none. Replaces the cell of an earlier run.
     pub fn set_parameters(&mut self, parameters: &[Parameter]) {
         if parameters.is_empty() {
             return;
@@ -135,7 +135,7 @@ impl Document {
         }
     }
 
-    /// What the cell of another notebook has shown, and when.
+    /// Takes over the outputs and times of a cell in another notebook.
     pub(crate) fn take_outputs(&mut self, other: &Self, from: usize, to: usize) {
         let Some(other) = other.cells().get(from) else {
             return;
@@ -162,15 +162,15 @@ impl Document {
         self.0["metadata"].get("baton")
     }
 
-    /// What ran the notebook, under `baton` in its metadata.
+    /// Records what ran the notebook, under `baton` in its metadata.
     pub fn set_record(&mut self, record: Value) {
         self.0["metadata"]["baton"] = record;
     }
 
-    /// As `nbformat` of Python writes it.
+    /// Writes the file in the same form as Python's `nbformat`.
     ///
     /// # Errors
-    /// When the file cannot be written. What was there before stays.
+    /// If the file cannot be written. An existing file is preserved.
     pub fn write(&self, path: &Path) -> io::Result<()> {
         use serde::Serialize as _;
 
@@ -203,7 +203,7 @@ fn free_id(cells: &[Value]) -> String {
         .expect("there are more names than cells")
 }
 
-/// A text of the format: a string, or its lines.
+/// A text in this format: a string, or a list of its lines.
 fn text(value: &Value) -> String {
     match value {
         Value::Array(lines) => lines.iter().filter_map(Value::as_str).collect(),
@@ -211,7 +211,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The lines of a text, with their ends.
+/// The lines of a text, including their line ends.
 pub(crate) fn lines_of(text: &str) -> Value {
     text.split_inclusive('\n').collect::<Vec<_>>().into()
 }

@@ -1,10 +1,11 @@
 //! `baton run`: a notebook or a script as one job.
 //!
-//! [`Runner`] starts the kernel "Python (shared GPU)" as any client does, and runs one `%%gpu` cell in it. The cell's code
-//! runs the whole program in the session (`baton_shim.session.programs`), so queue, limits, files and interrupts are
-//! those of every cell. What the program shows comes back as [`Report`]s; a [`Document`] makes a notebook of them.
+//! [`Runner`] starts the kernel "Python (shared GPU)" like any client, and runs one `%%gpu` cell in
+//! it. The cell's code runs the whole program in the session (`baton_shim.session.programs`), so
+//! queue, limits, files and interrupts work as for every cell. The program's output returns as
+//! [`Report`]s; a [`Document`] makes a notebook of them.
 //!
-//! **Invariant:** the notebook on disk is whole at any time: it is replaced, never written to.
+//! **Invariant:** the notebook on disk is always complete: it is replaced, never overwritten in place.
 
 mod document;
 mod outputs;
@@ -22,7 +23,7 @@ pub use outputs::Recorder;
 pub use parameters::{Combination, Given, InvalidParameter, MOST_JOBS, Parameter, combinations};
 pub use report::{Message, Report};
 
-/// For the start of the kernel; on a busy machine it takes seconds.
+/// The limit for the start of the kernel, which takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 /// What the job runs.
@@ -32,7 +33,7 @@ pub enum Program<'a> {
     Script(&'a [String]),
 }
 
-/// As the options of `%%gpu` say it; the magic checks them.
+/// The options of `%%gpu` as text; the magic checks them.
 #[derive(Debug, Clone, Default)]
 pub struct Options {
     pub timeout: Option<String>,
@@ -48,50 +49,50 @@ pub enum End {
     /// The program failed and has reported why.
     ProgramFailed(String),
     Interrupted,
-    /// Somebody stopped it at the broker before it ran.
+    /// It was stopped at the broker before it ran.
     Stopped(String),
-    /// The time limit of the job, or of cells in its course.
+    /// The time limit of the job, or of cells in its course, was reached.
     TimedOut,
-    /// The service could not run it, or not to its end: the error and its message.
+    /// The service could not run it, or could not finish it: the error and its message.
     ServiceFailed {
         name: String,
         value: String,
     },
 }
 
-/// What one job runs.
+/// The description of one job.
 pub struct Job<'a> {
-    /// Names the job to the kernel's proxy.
+    /// Identifies the job to the kernel's proxy.
     pub message_id: String,
     pub program: Program<'a>,
     pub options: &'a Options,
-    /// Of a notebook whose variables stay in the session when a cell fails.
+    /// For a notebook whose variables stay in the session after a cell fails.
     pub keep: Option<Keep<'a>>,
 }
 
-/// Where the variables of a notebook stay.
+/// How the variables of a notebook are kept.
 #[derive(Clone, Copy)]
 pub struct Keep<'a> {
-    /// The same for all jobs that go on with them.
+    /// The same for all jobs that reuse them.
     pub name: &'a str,
-    /// With how many cells, of those that run, the job can do without; it begins with the next one.
+    /// The number of code cells that the job can skip. It begins with the next one.
     pub begin: usize,
 }
 
 /// A kernel that runs programs, one after the other, as the jobs of one notebook.
 ///
-/// The first of `interrupts` interrupts what it does; with the second the job is given up.
+/// The first of `interrupts` interrupts the running job; the second gives it up.
 pub struct Runner {
     kernel: Kernel,
-    /// A job was given up, and the kernel with it.
+    /// Whether a job was given up, and the kernel with it.
     gave_up: bool,
 }
 
 impl Runner {
-    /// Returns none when it is interrupted meanwhile.
+    /// Starts the kernel. Returns none if it is interrupted meanwhile.
     ///
     /// # Errors
-    /// When the kernel does not start.
+    /// If the kernel does not start.
     pub async fn start(
         kernelspec: &Kernelspec,
         interrupts: &mut mpsc::Receiver<()>,
@@ -105,10 +106,10 @@ impl Runner {
         }
     }
 
-    /// Runs a program as a job, whose reports go to `reports`.
+    /// Runs a program as a job, and sends its reports to `reports`.
     ///
     /// # Errors
-    /// When the kernel ends.
+    /// If the kernel ends.
     pub async fn run(
         &mut self,
         job: Job<'_>,
@@ -117,13 +118,13 @@ impl Runner {
     ) -> Result<End, ClientError> {
         let interrupter = self.kernel.interrupter();
         let code = cell(&job);
-        // An interrupt between two cells is lost, so it waits for the first sign of this one.
+        // An interrupt between two cells is lost, so send it only after this cell's first output.
         let begun = Notify::new();
         let (mut is_interrupted, mut is_sent) = (false, false);
         let running = self.kernel.run_as(job.message_id, &code, |output| {
             begun.notify_one();
             if let Some(report) = Report::of(output) {
-                let _ = reports.send(report); // nobody may listen
+                let _ = reports.send(report); // the receiver may be gone
             }
         });
         tokio::pin!(running);
@@ -167,11 +168,11 @@ impl Runner {
     }
 }
 
-/// The cell that runs the program. It binds nothing.
+/// The cell that runs the program. It defines no variables.
 fn cell(job: &Job<'_>) -> String {
     let options = job.options;
     let mut code = "%%gpu".to_owned();
-    // Nothing goes back to the kernel here, and the next cell has another session.
+    // No variables return to the kernel, and the next cell has another session.
     if job.keep.is_none() {
         code += " --no-return";
     }
@@ -215,10 +216,10 @@ fn list(items: impl Iterator<Item = String>) -> String {
     format!("[{}]", items.collect::<Vec<_>>().join(", "))
 }
 
-/// Replaces a file by one with these bytes, at once.
+/// Replaces a file atomically by one with these bytes.
 ///
 /// # Errors
-/// When it cannot be written. What was there before stays.
+/// If it cannot be written. An existing file is preserved.
 pub fn replace(path: &Path, bytes: &[u8]) -> std::io::Result<()> {
     use std::io::Write as _;
     use std::os::unix::fs::PermissionsExt as _;

@@ -1,6 +1,6 @@
-//! Puts what the kernel publishes into the cells, as a front end does.
+//! Adds the kernel's messages to the cells, as a front end does.
 //!
-//! In: [`Report`]s in their order. Out: the outputs, execution counts and times of a [`Document`].
+//! In: [`Report`]s in order. Out: the outputs, execution counts and times of a [`Document`].
 
 use std::collections::HashMap;
 
@@ -12,12 +12,12 @@ use crate::{
     streams,
 };
 
-/// Of the cell that runs.
+/// The state of the running cell.
 #[derive(Debug, Default)]
 struct Running {
     cell: usize,
     outputs: Vec<Output>,
-    /// The next output takes the place of all others: `clear_output(wait=True)`.
+    /// The next output replaces all others: `clear_output(wait=True)`.
     clears: bool,
 }
 
@@ -27,7 +27,7 @@ enum Output {
     Other(Value),
 }
 
-/// Where an output with a display id stands: the cell and its place in the cell.
+/// Where an output with a display id is: the cell, and its position in the cell.
 type Place = (usize, usize);
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ impl Recorder {
         }
     }
 
-    /// Goes on with a notebook whose first code cells are those that ran here. These keep what they have shown.
+    /// Continues with a notebook whose first code cells ran here already. These keep their outputs.
     pub fn resume(&mut self, document: Document, cells: usize) {
         self.store();
         self.running = None;
@@ -66,7 +66,7 @@ impl Recorder {
         }
     }
 
-    /// The notebook with everything so far.
+    /// The notebook with all outputs so far.
     pub fn document(&mut self) -> &mut Document {
         self.store();
         &mut self.document
@@ -174,7 +174,7 @@ impl Recorder {
         running.outputs.push(Output::Other(output.into()));
     }
 
-    /// All outputs with this display id, in whatever cell; also those that were shown before one more.
+    /// Updates all outputs with this display id, in any cell, even if they were shown several times.
     fn update(&mut self, content: &Value) {
         let places = content["transient"]["display_id"]
             .as_str()
@@ -216,7 +216,7 @@ impl Recorder {
         }
     }
 
-    /// Of the running cell, whose outputs are gone.
+    /// Forgets the displays of the running cell, whose outputs were removed.
     fn forget_displays(&mut self) {
         let cell = self.running();
         for places in self.displays.values_mut() {
@@ -231,7 +231,7 @@ impl Recorder {
         }
     }
 
-    /// As JupyterLab records it (`recordTiming`).
+    /// Records a time as JupyterLab does (`recordTiming`).
     fn set_time(&mut self, event: &str, date: &str) {
         let running = self.running();
         let cell = running.and_then(|cell| self.document.code_cell(cell));
@@ -258,7 +258,7 @@ impl Recorder {
     }
 }
 
-/// The format has texts of many lines as lists of lines.
+/// The format stores multi-line texts as lists of lines.
 fn split_texts(output: &mut Map<String, Value>) {
     let Some(data) = output.get_mut("data").and_then(Value::as_object_mut) else {
         return;
@@ -312,7 +312,7 @@ mod tests {
             .collect()
     }
 
-    /// The first two cells of a notebook of three have run.
+    /// A notebook of three cells, of which the first two have run.
     fn interrupted() -> Recorder {
         let mut recorder = Recorder::new(notebook(&["a", "b", "c"]));
         for (cell, id) in [(0, "bar"), (1, "other")] {
@@ -338,7 +338,7 @@ mod tests {
             1
         );
         assert!(texts(&mut recorder, 2).is_empty());
-        // A later cell moves the bar of an earlier one, and knows nothing of a cell that runs again.
+        // A later cell updates the bar of an earlier one, but not that of a cell that runs again.
         recorder.record(&message("cell", json!({"number": 2})));
         recorder.record(&message("update_display_data", shows("bar", "new")));
         recorder.record(&message("update_display_data", shows("other", "new")));

@@ -1,13 +1,13 @@
-//! `-p name=value` and `--each name=values`: variables that a run gives its notebook.
+//! `-p name=value` and `--each name=values`: variables that a run sets in its notebook.
 
 use std::collections::HashSet;
 
 use serde_json::Value;
 
-/// How many jobs one command makes at most.
+/// The most jobs that one command may make.
 pub const MOST_JOBS: usize = 1000;
 
-/// A variable that a notebook gets before it runs.
+/// A variable that is set in a notebook before it runs.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Parameter {
     pub name: String,
@@ -23,9 +23,9 @@ pub struct Given {
 
 #[derive(Debug, Clone, PartialEq)]
 enum Values {
-    /// The same in all jobs.
+    /// The same value in all jobs.
     One(Value),
-    /// One in each job.
+    /// One of these values in each job.
     Each(Vec<Value>),
 }
 
@@ -56,7 +56,7 @@ pub enum InvalidParameter {
 impl std::str::FromStr for Parameter {
     type Err = InvalidParameter;
 
-    /// The value is JSON, or, where it is none, text.
+    /// The value is JSON, or text if it is not valid JSON.
     fn from_str(text: &str) -> Result<Self, InvalidParameter> {
         let (name, value) = parts(text)?;
         Ok(Self {
@@ -76,10 +76,10 @@ fn json_or_text(text: &str) -> Value {
 }
 
 impl Given {
-    /// `-p`: a range of whole numbers, such as `1..20`, stands for each of them; everything else is one value.
+    /// `-p`: a range of integers, such as `1..20`, stands for each of them; anything else is one value.
     ///
     /// # Errors
-    /// When it has no name, or the range is too large.
+    /// If it has no name, or the range is too large.
     pub fn one(text: &str) -> Result<Self, InvalidParameter> {
         let (name, value) = parts(text)?;
         let values = match range(text, value)? {
@@ -90,10 +90,10 @@ impl Given {
         Ok(Self { name, values })
     }
 
-    /// `--each`: a range, a list in JSON, or values between commas.
+    /// `--each`: a range, a JSON list, or values separated by commas.
     ///
     /// # Errors
-    /// When it has no name, no values or too many.
+    /// If it has no name, no values or too many.
     pub fn each(text: &str) -> Result<Self, InvalidParameter> {
         let (name, listed) = parts(text)?;
         let values = match (range(text, listed)?, serde_json::from_str(listed)) {
@@ -123,7 +123,7 @@ impl Given {
     }
 }
 
-/// `FIRST..LAST` with both ends, upwards or downwards, or `FIRST..LAST..STEP`, as a shell's braces have it.
+/// `FIRST..LAST` including both ends, ascending or descending, or `FIRST..LAST..STEP`, like a shell's braces.
 fn range(text: &str, value: &str) -> Result<Option<Vec<Value>>, InvalidParameter> {
     let numbers: Option<Vec<i64>> = value
         .split("..")
@@ -157,16 +157,16 @@ fn within_limit(text: &str, count: u128) -> Result<(), InvalidParameter> {
 /// The parameters of one job.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Combination {
-    /// All of them, in the order of the command line.
+    /// All parameters, in the order of the command line.
     pub parameters: Vec<Parameter>,
-    /// Those that differ between the jobs; none without an array.
+    /// Those that differ between the jobs; none if the jobs are not an array.
     pub different: Vec<Parameter>,
 }
 
-/// What the jobs of a command get: each value with each. The last one changes first.
+/// The parameters of each job: all combinations of the values. The last parameter varies fastest.
 ///
 /// # Errors
-/// When there are too many, or a name is given twice and has several values.
+/// If there are too many, or a name is given twice and has several values.
 pub fn combinations(given: &[Given]) -> Result<Vec<Combination>, InvalidParameter> {
     let mut names = HashSet::new();
     for one in given {
@@ -214,12 +214,12 @@ fn is_name(text: &str) -> bool {
 }
 
 impl Parameter {
-    /// An assignment, as Python.
+    /// A Python assignment.
     pub(crate) fn python(&self) -> String {
         format!("{} = {}", self.name, python(&self.value))
     }
 
-    /// The value as part of a file's name.
+    /// The value as part of a file name.
     #[must_use]
     pub fn value_in_names(&self) -> String {
         const LONGEST: usize = 60;
@@ -256,7 +256,7 @@ fn python(value: &Value) -> String {
     }
 }
 
-/// All escapes of JSON mean the same in Python.
+/// All JSON escapes mean the same in Python.
 pub(crate) fn python_text(text: &str) -> String {
     Value::from(text).to_string()
 }
@@ -291,7 +291,7 @@ mod tests {
         }
     }
 
-    /// The values, as Python, between spaces; a single one in brackets.
+    /// The values as Python, separated by spaces; a single one in brackets.
     fn values(given: &Given) -> String {
         let each: Vec<String> = given.values().iter().map(python).collect();
         match given.is_each() {

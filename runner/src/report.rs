@@ -1,15 +1,15 @@
-//! What a job says, as `baton_shim.session.programs.report` writes it.
+//! Reports of a job, as written by `baton_shim.session.programs.report`.
 
 use baton_jupyter_client::{MediaType, Output, StreamName};
 use serde::Deserialize;
 use serde_json::Value;
 
-/// Of the messages that carry a [`Message`].
+/// The type of messages that carry a [`Message`].
 const KIND: &str = "baton_run";
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Report {
-    /// The line about the job's place in the queue, its worker and its time.
+    /// The status line: the job's queue position, its worker and its time.
     Status(String),
     Stream {
         name: &'static str,
@@ -18,13 +18,13 @@ pub enum Report {
     Program(Message),
 }
 
-/// A message of Jupyter's protocol, from the notebook's own kernel, or one of these: `cell` (`number`) before a cell
-/// runs, and `exit` (`status`) after a script.
+/// A message of Jupyter's protocol from the notebook's own kernel, or one of these: `cell`
+/// (`number`) before a cell runs, and `exit` (`status`) after a script.
 #[derive(Debug, Clone, PartialEq, Deserialize)]
 pub struct Message {
     pub msg_type: String,
     pub content: Value,
-    /// When the kernel sent it, as ISO 8601; empty for messages that are not a kernel's.
+    /// When the kernel sent it, as ISO 8601; empty for messages that are not from a kernel.
     pub date: String,
 }
 

@@ -1,7 +1,7 @@
-//! Text as a terminal shows it, where the last line may still be written over.
+//! Text as a terminal shows it, where the last line can still be overwritten.
 
-/// Adds text to what a stream has shown. A carriage return starts the line anew and a backspace takes a letter away,
-/// as JupyterLab and nbclient (`coalesce_streams`) store it, so a progress bar is one line.
+/// Adds text to a stream's output. A carriage return starts the line again and a backspace removes a letter, as
+/// JupyterLab and nbclient (`coalesce_streams`) store it, so a progress bar is one line.
 pub(crate) fn append(shown: &mut String, text: &str) {
     if !text.contains(['\r', '\u{8}']) && !shown.ends_with('\r') {
         shown.push_str(text);
@@ -22,7 +22,8 @@ pub(crate) fn append(shown: &mut String, text: &str) {
                     shown.pop();
                 }
             }
-            // What follows decides: a line's end is no new start, and at the end of the text nothing is known.
+            // The next letter decides: before a line end it has no effect, and at the end of the
+            // text the next letter is still unknown.
             '\r' => match letters.peek() {
                 None | Some('\n') => shown.push('\r'),
                 Some(_) => start_anew(shown),

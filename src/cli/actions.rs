@@ -6,7 +6,7 @@ use super::{number, switch, with_flags};
 use crate::settings::Value;
 use std::{path::PathBuf, time::Duration};
 
-/// `Mon 17:00-18:30 350`.
+/// For example `Mon 17:00-18:30 350`.
 fn lesson(text: &str) -> Result<(String, u32), String> {
     let lesson = text.trim().rsplit_once(' ');
     let lesson = lesson.and_then(|(when, people)| Some((when.to_owned(), people.parse().ok()?)));
@@ -99,7 +99,7 @@ fn course() -> Command {
     };
     let time = |name, help| {
         option(name, "TIME", help).value_parser(|text: &str| {
-            // `none` is no limit.
+            // `none` removes the limit.
             match text {
                 "none" => Ok(None),
                 text => Duration::from_text(text).map(Some),

@@ -1,11 +1,11 @@
-//! What `baton env` takes on the command line.
+//! The arguments of `baton env`.
 
 use clap::{Arg, Command};
 
 use super::{flag, switch};
 use crate::settings::flags_of;
 
-/// Whose settings all of its commands take.
+/// The command whose settings all of its subcommands accept.
 pub(crate) const ENV: &str = "env";
 
 pub(super) fn env() -> Command {

@@ -1,4 +1,4 @@
-//! What `baton files` takes on the command line.
+//! The arguments of `baton files`.
 
 use std::path::PathBuf;
 

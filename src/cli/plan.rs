@@ -1,4 +1,4 @@
-//! `baton plan` and `baton bench`: questions about how many people GPUs serve.
+//! `baton plan` and `baton bench`: how many people a number of GPUs can serve.
 
 use std::time::Duration;
 

@@ -106,7 +106,7 @@ pub(super) fn run() -> Command {
         )
 }
 
-/// It becomes one word of a cell's first line.
+/// A single word, because it becomes part of a cell's first line.
 fn word(text: &str) -> Result<String, &'static str> {
     match text.is_empty() || text.contains(char::is_whitespace) {
         true => Err("it has to be one word"),

@@ -1,4 +1,5 @@
-//! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: acting on the broker by its API.
+//! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: actions
+//! through the broker's API.
 
 use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
@@ -76,9 +77,9 @@ async fn answer(
     }
 }
 
-/// Cancels a job, or all jobs of a group. Returns those that it cancelled.
+/// Cancels a job, or all jobs of a group. Returns the jobs that it cancelled.
 async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow::Result<Vec<Job>> {
-    // First, so that no job follows those that are cancelled below.
+    // Do this first, so that no further job of the group is submitted after those that are cancelled below.
     let to_come = cancel_group(settings, end)?;
     if to_come.is_none()
         && let Some(job) = find_if_any(api, end).await?
@@ -97,7 +98,7 @@ async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow:
     );
     if jobs.is_empty() {
         match to_come {
-            // Says that there is none.
+            // Fails with the message that there is no such job.
             None => return Ok(vec![find(api, end).await?]),
             Some(0) => anyhow::bail!("All jobs of this group have ended"),
             Some(_) => {}
@@ -107,7 +108,7 @@ async fn cancel(api: &Api, settings: &Settings, end: &str, why: &Why) -> anyhow:
     for job in &jobs {
         match cancel_one(api, job, why).await {
             Ok(job) => cancelled.push(job),
-            // It has ended meanwhile.
+            // The job has ended meanwhile.
             Err(_) if find(api, &job.job.to_string()).await?.state == JobState::Finished => {}
             Err(error) => return Err(error),
         }
@@ -126,7 +127,7 @@ async fn cancel_one(api: &Api, job: &Job, why: &Why) -> anyhow::Result<Job> {
 }
 
 fn why(matches: &ArgMatches) -> Why {
-    // Not every action has a reason.
+    // Some actions do not take a reason.
     let reason = matches.try_get_one::<String>("reason").ok().flatten();
     Why {
         reason: reason.cloned(),

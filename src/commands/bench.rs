@@ -1,4 +1,4 @@
-//! `baton bench latency`: what a `%%gpu` cell adds on this installation, measured by the shim in real notebooks.
+//! `baton bench latency`: the time that a `%%gpu` cell adds on this installation, measured in real notebooks.
 
 use std::{
     os::unix::process::CommandExt,
@@ -14,7 +14,7 @@ use crate::{
     settings::{Settings, Size},
 };
 
-/// Becomes the Python that measures; its kernels find the broker by the same settings as this program did.
+/// Replaces this program with the Python that measures. Its kernels find the broker by the same settings.
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let python = cli::python(matches).unwrap_or_else(default_python);
     let most: &Size = matches.get_one("most").expect("it has a default");

@@ -1,4 +1,4 @@
-//! `baton broker`: queue, history and dashboard, for as many notebooks and workers as can reach it.
+//! `baton broker`: queue, history and dashboard for all notebooks and workers that connect to it.
 
 use std::process::ExitCode;
 
@@ -77,7 +77,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Also of `baton chunks`.
+/// Also used by `baton chunks`.
 pub(crate) fn tls_files(settings: &Settings) -> anyhow::Result<Option<TlsFiles>> {
     let certificate = settings.broker_tls_certificate.clone();
     match (certificate, settings.broker_tls_key.clone()) {
@@ -111,7 +111,7 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
     }))
 }
 
-/// Each is an open file, and a service may usually have 1024 unless it asks for more.
+/// Each connection is an open file, and a service is usually limited to 1024 unless it asks for more.
 fn allow_many_connections() {
     let raised = getrlimit(Resource::RLIMIT_NOFILE)
         .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
@@ -120,8 +120,8 @@ fn allow_many_connections() {
     }
 }
 
-/// The secret and the words for where it is kept. On TCP there is always one: every user of a machine can connect to
-/// its ports, and whoever speaks to a broker runs code on its workers.
+/// The secret, and where it is kept. On TCP it is mandatory: every user of a machine can connect to
+/// its ports, and anyone who can talk to a broker can run code on its workers.
 fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String, String)>> {
     if let Some(token) = settings.token_text()? {
         let kept_in = match &settings.token_file {

@@ -1,4 +1,4 @@
-//! `baton chunks`: the bytes of variables on their way, in a process beside the broker.
+//! `baton chunks`: serves the bytes of variables in transit, in a separate process beside the broker.
 
 use std::process::ExitCode;
 

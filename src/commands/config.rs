@@ -1,4 +1,4 @@
-//! `baton config`: what is configured, and what can be.
+//! `baton config`: the current configuration, and all settings.
 
 use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
@@ -18,7 +18,8 @@ pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow:
     Ok(ExitCode::SUCCESS)
 }
 
-/// Everything that can be wrong before a program runs. Files that the settings name may be on other machines.
+/// Checks everything that can be wrong before a program runs. Files named by settings are not
+/// checked: they may be on other machines.
 fn check(surroundings: &Surroundings, file: Option<&PathBuf>) -> anyhow::Result<()> {
     let mut surroundings = surroundings.clone();
     if let Some(file) = file {

@@ -1,4 +1,4 @@
-//! `baton doctor`: each check is a sentence, and what is wrong comes with what mends it.
+//! `baton doctor`: each check is a sentence, and each problem comes with its fix.
 
 mod machine;
 mod notebooks;

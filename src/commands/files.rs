@@ -1,4 +1,4 @@
-//! `baton files`: brings back what `%%gpu` cells deleted or replaced beside a notebook.
+//! `baton files`: restores files beside a notebook that `%%gpu` cells deleted or replaced.
 
 use std::{
     collections::BTreeSet,
@@ -43,7 +43,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     }
 }
 
-/// Where nothing was ever deleted, this folder.
+/// The nearest folder with a trash; this folder if there is none.
 fn notebook_folder(settings: &Settings, named: Option<&PathBuf>) -> anyhow::Result<PathBuf> {
     let here = std::env::current_dir().context("This folder is gone")?;
     if let Some(named) = named {
@@ -85,7 +85,7 @@ fn list(kept: &[Kept], json: bool) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// The newest version of each file that is asked for.
+/// The newest version of each requested file.
 fn chosen<'kept>(
     folder: &Path,
     kept: &'kept [Kept],
@@ -120,7 +120,7 @@ fn chosen<'kept>(
     Ok(chosen)
 }
 
-/// By its text alone: what it names is gone.
+/// Judged by the text alone, because the file no longer exists.
 fn without_dots(path: &Path) -> PathBuf {
     let mut plain = PathBuf::new();
     for component in path.components() {
@@ -153,7 +153,7 @@ fn restore(folder: &Path, trash: &Trash, chosen: &[&Kept]) -> anyhow::Result<Exi
     Ok(all)
 }
 
-/// As clocks on the wall show it.
+/// In local time.
 fn time(unix_ms: i64) -> String {
     let at = Timestamp::from_millisecond(unix_ms).unwrap_or_default();
     at.to_zoned(TimeZone::system())

@@ -1,4 +1,4 @@
-//! `baton install`: puts the kernelspec where Jupyter looks for it.
+//! `baton install`: installs the kernelspec where Jupyter looks for it.
 
 use std::{
     fs, io,
@@ -29,7 +29,7 @@ const LOGOS: [(&str, &[u8]); 3] = [
     ),
 ];
 
-/// Where Jupyter finds kernels for all users.
+/// The folder in which Jupyter finds kernels for all users.
 const SYSTEM: &str = "/usr/local/share/jupyter";
 
 pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result<ExitCode> {
@@ -62,7 +62,7 @@ pub(crate) fn main(surroundings: &Surroundings, place: &Place) -> anyhow::Result
     Ok(ExitCode::SUCCESS)
 }
 
-/// The wheel's kernelspec, with this Python, and with this program where the Python would not find it.
+/// The wheel's kernelspec with this Python, and with the path of this program if that Python would not find it.
 pub(super) fn specification(python: &Path) -> anyhow::Result<Value> {
     let mut specification: Value =
         serde_json::from_str(SPECIFICATION).context("The built-in kernelspec is damaged")?;
@@ -83,6 +83,6 @@ pub(super) fn write(folder: &Path, specification: &str) -> io::Result<()> {
     for (name, bytes) in LOGOS {
         fs::write(folder.join(name), bytes)?;
     }
-    // Last: with it the kernel is there.
+    // Last, because this file makes the kernel visible.
     fs::write(folder.join("kernel.json"), specification)
 }

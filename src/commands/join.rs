@@ -1,4 +1,4 @@
-//! A worker of an external pool: it comes with the pool's token, and gets a name and a token of its own.
+//! A worker of an external pool: it uses the pool's token to get a name and a token of its own.
 
 use std::time::{Duration, SystemTime};
 
@@ -10,10 +10,10 @@ use tokio::time::Instant;
 
 use super::act::segment;
 
-/// The worker that this one replaces may not be known to be gone.
+/// The pool may still count the worker that this one replaces.
 const POOL_FULL: &str = "urn:baton:pool-full";
 
-/// From then on the worker is what the pool says, except where its own settings say otherwise.
+/// Joins the pool and adopts its values, except where the worker's own settings differ.
 pub(super) async fn as_worker(config: &mut Config, pool: &str) -> anyhow::Result<()> {
     let called = config.name.clone().or_else(host);
     let joined = join(&config.dial, pool, called, config.patience).await?;
@@ -30,7 +30,7 @@ pub(super) async fn as_worker(config: &mut Config, pool: &str) -> anyhow::Result
     Ok(())
 }
 
-/// Waits for a broker that cannot be reached, as every worker does, and for a full pool as long as `patience`.
+/// Waits for a broker that cannot be reached, as every worker does, and up to `patience` for a full pool.
 async fn join(
     dial: &Dial,
     pool: &str,
@@ -64,7 +64,7 @@ async fn join(
     }
 }
 
-/// Each of several workers of a machine has its own.
+/// Includes the process id, so that several workers on one machine have different names.
 fn host() -> Option<String> {
     let name = nix::sys::utsname::uname().ok()?;
     let name = name.nodename().to_str()?;

@@ -1,7 +1,7 @@
-//! `baton kernel`: what Jupyter starts.
+//! `baton kernel`: the command that Jupyter starts.
 //!
-//! Everything but the connection file and the Python belongs to the notebook kernel and is handed on untouched:
-//! clients add what they like, for example `--HistoryManager.hist_file=:memory:`.
+//! Everything except the connection file and the Python belongs to the notebook kernel and is passed on
+//! unchanged: clients may add arguments, for example `--HistoryManager.hist_file=:memory:`.
 
 use std::{
     collections::BTreeMap,
@@ -24,7 +24,7 @@ use crate::{
     settings::{Settings, Surroundings},
 };
 
-/// How long reads of the kernel's memory may still take at the end.
+/// The limit for reads of the kernel's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);
 
 pub(crate) fn main(
@@ -53,14 +53,15 @@ pub(crate) fn main(
         virtual_cuda: choices.virtual_cuda,
         trash: choices.trash,
     };
-    // One thread relays; the notebook kernel must be the child of a thread that stays, which is this one.
+    // One thread runs the relay. The notebook kernel must be a child of a thread that stays alive,
+    // which is this one.
     let runtime = runtime::start(Builder::new_current_thread())?;
     let code = runtime.block_on(baton_kernel_proxy::run(config))?;
     runtime.shutdown_timeout(END);
     Ok(u8::try_from(code).map_or(ExitCode::FAILURE, ExitCode::from))
 }
 
-/// What the settings say to a kernel, and to a program.
+/// The settings that a kernel, or a program, needs.
 pub(super) struct Choices {
     pub(super) broker: BrokerChoice,
     pub(super) course: Option<String>,
@@ -91,7 +92,7 @@ impl Choices {
         })
     }
 
-    /// A mistake in the configuration must not keep ordinary cells from running, nor send others to the wrong place.
+    /// A mistake in the configuration must neither stop ordinary cells nor send others to the wrong place.
     pub(super) fn misconfigured(error: &anyhow::Error) -> Self {
         Self {
             broker: BrokerChoice::Misconfigured(format!("{error:#}")),
@@ -100,7 +101,7 @@ impl Choices {
             transport: TransportChoice::default(),
             patience: Duration::ZERO,
             virtual_cuda: true,
-            // No cell gets so far.
+            // No cell gets this far.
             trash: TrashConfig::default(),
         }
     }
@@ -169,7 +170,7 @@ impl Arguments {
     }
 }
 
-/// `--name=value`, or only the name.
+/// Splits `--name=value`, or returns only the name.
 fn split(argument: &OsStr) -> (&[u8], Option<&OsStr>) {
     let bytes = argument.as_bytes();
     match bytes.iter().position(|byte| *byte == b'=') {

@@ -1,4 +1,4 @@
-//! `baton plan`: how many people share GPUs well, and how long each of them waits.
+//! `baton plan`: how many people can share GPUs well, and how long each of them waits.
 
 mod from_broker;
 mod html;
@@ -14,34 +14,34 @@ use clap::ArgMatches;
 
 use crate::settings::{Settings, SettingsError};
 
-/// What is asked.
+/// The parameters of the question.
 struct Question {
     users: usize,
     gpus: usize,
     rates: Rates,
     exclusive: bool,
-    /// The wait in seconds that 99 of 100 may have at most.
+    /// The longest wait in seconds for 99 of 100 cells.
     limit: f64,
 }
 
-/// The most people that some GPUs serve within the limit.
+/// The most people that a number of GPUs serve within the limit.
 struct Most {
     gpus: usize,
-    /// `None` when not even one person more than GPUs is served so.
+    /// `None` if even one person per GPU is too many.
     served: Option<Forecast>,
-    /// One person more; `None` when that is more than are looked at.
+    /// The answer for one person more; `None` if that exceeds the largest number tried.
     over: Option<Forecast>,
-    /// How many wait a minute on average.
+    /// The number of people at which the mean wait reaches a minute.
     minutes: Option<usize>,
 }
 
-/// More are not looked at.
+/// The largest number of people to try.
 const MOST_PEOPLE: usize = 10_000;
 
-/// More are told in steps.
+/// Above this, only some numbers of GPUs are listed.
 const MANY_GPUS: usize = 9;
 
-/// A mean wait in seconds that nobody overlooks.
+/// A mean wait in seconds that is clearly noticeable.
 const MINUTE: f64 = 60.0;
 
 pub(crate) fn main(
@@ -115,7 +115,7 @@ fn write_report(matches: &ArgMatches, html: impl FnOnce() -> String) -> anyhow::
         .with_context(|| format!("Failed to write the report {}", path.display()))
 }
 
-/// 1, 2, 5, 10, 20, 30 and so on, or five large steps: about a dozen numbers at most, the last of them `most`.
+/// At most about a dozen numbers (1, 2, 5, 10, 20, 30 and so on, or five large steps), ending with `most`.
 fn steps(most: usize) -> Vec<usize> {
     let steps: Vec<usize> = match most {
         ..=80 => [1, 2, 5]
@@ -131,7 +131,7 @@ fn steps(most: usize) -> Vec<usize> {
     smaller.chain([most]).collect()
 }
 
-/// Mean times in seconds as rates.
+/// Reads mean times in seconds, as rates.
 fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
     let seconds = |name| matches.get_one::<Duration>(name).map(Duration::as_secs_f64);
     let rate = |name| 1.0 / seconds(name).expect("it has a default");
@@ -148,7 +148,7 @@ fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
         .context("A time of zero has no rate; the shortest is 1 ms")
 }
 
-/// From what `baton bench latency --json` said.
+/// The output of `baton bench latency --json`.
 #[derive(serde::Deserialize)]
 struct Latency {
     hand_over_seconds: f64,
@@ -156,7 +156,7 @@ struct Latency {
 }
 
 impl Latency {
-    /// `None` where it was not measured.
+    /// `None` if it was not measured.
     fn read(matches: &ArgMatches) -> anyhow::Result<Option<Self>> {
         let Some(path) = matches.get_one::<PathBuf>("latency") else {
             return Ok(None);
@@ -193,7 +193,7 @@ impl Question {
         })
     }
 
-    /// Every number up to a few; of many GPUs one more or less makes no difference worth a line.
+    /// Every number if there are few GPUs; with many, one more or less is not worth a line.
     fn gpu_counts(&self) -> Vec<usize> {
         match self.gpus {
             ..=MANY_GPUS => (1..=self.gpus).collect(),
@@ -201,7 +201,7 @@ impl Question {
         }
     }
 
-    /// Larger chains than can be solved are simulated.
+    /// Solves the model, or simulates it if the Markov chain is too large to solve.
     fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Solution> {
         if self.exclusive {
             let answer = exclusive::solve(&self.rates, users, gpus).context(
@@ -212,7 +212,7 @@ impl Question {
         Ok(solution(&self.rates, users, gpus, effort))
     }
 
-    /// By doubling and then halving: more people never wait less.
+    /// Doubles, then bisects: more people never wait less.
     fn most(&self, gpus: usize) -> anyhow::Result<Most> {
         let (served, over) = self.last(gpus, gpus, |answer| answer.starts_within(self.limit))?;
         let from = served.as_ref().map_or(gpus, Solution::people);
@@ -225,7 +225,7 @@ impl Question {
         })
     }
 
-    /// The last answer, from `first` people on, that is good, and the next one.
+    /// The last good answer from `first` people on, and the next one.
     fn last(
         &self,
         gpus: usize,

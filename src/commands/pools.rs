@@ -1,4 +1,4 @@
-//! `baton pools`: what gives workers, and what stands in its way.
+//! `baton pools`: the sources of workers, and their problems.
 
 use std::process::ExitCode;
 
@@ -41,7 +41,7 @@ fn pools_text(pools: &[Pool]) -> String {
         let start = pool.start.map(|start| text::positive(start.middle_ms));
         let state = match (pool.paused, &pool.last_failure) {
             (true, why) => format!("paused: {}", why.as_deref().unwrap_or("too many failures")),
-            // None has failed, but one is late.
+            // No start has failed, but one is late.
             (false, Some(why)) if pool.failures == 0 => why.clone(),
             (false, Some(why)) => format!("failed {} times: {why}", pool.failures),
             (false, None) => "ok".to_owned(),

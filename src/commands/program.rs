@@ -1,4 +1,4 @@
-//! `baton program`: what the package `baton` starts in a plain Python program.
+//! `baton program`: the command that the package `baton` starts in a plain Python program.
 
 use std::{process::ExitCode, time::Duration};
 
@@ -10,7 +10,7 @@ use tokio::runtime::Builder;
 use super::kernel::Choices;
 use crate::{runtime, settings::Surroundings};
 
-/// How long reads of the program's memory may still take at the end.
+/// The limit for reads of the program's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);
 
 pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {

@@ -1,7 +1,7 @@
-//! `baton publish`: data that everybody in a course may use, brought once.
+//! `baton publish`: makes data available to everyone in a course, uploaded only once.
 //!
-//! A file is cut as notebooks cut it: as a file from its beginning, and one of NumPy also from where its array begins,
-//! because that is where the variable begins.
+//! A file is cut into chunks as notebooks cut it: from its beginning and, for a NumPy file, also
+//! from the start of its array, because that is where the variable begins.
 
 use std::{
     collections::HashMap,
@@ -27,9 +27,9 @@ use super::{
 };
 use crate::{service, settings::Settings};
 
-/// Chunks that are read and sent at once.
+/// The number of chunks to read and send at once.
 const BATCH: usize = 32;
-/// What was there may be gone when the last chunk has come.
+/// The number of attempts: chunks that existed at the start may be deleted before the last one is uploaded.
 const ROUNDS: usize = 3;
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
@@ -56,7 +56,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
             let left: Page<PublicFile> = course.api.act(&path, &Withdrawal { name }).await?;
             return shows(&left.items);
         }
-        // Whoever may not even see the course is told so before anything is sent.
+        // Fails before anything is sent if the person may not see the course.
         let public: Page<PublicFile> = course.api.ask(&course.path, &[]).await?;
         if matches.get_flag("list") {
             return shows(&public.items);
@@ -105,7 +105,7 @@ impl Course {
     }
 }
 
-/// Where a chunk lies in its file.
+/// The position of a chunk in its file.
 #[derive(Clone, Copy)]
 struct Cut {
     offset: u64,
@@ -137,7 +137,7 @@ fn cuts(file: &File) -> io::Result<HashMap<ChunkHash, Cut>> {
     Ok(cuts)
 }
 
-/// Where the elements begin in a file of the format NPY, which says so in its first bytes.
+/// The offset of the elements in an NPY file, according to its header.
 fn array_of_numpy(file: &File) -> io::Result<Option<u64>> {
     let mut head = [0; 12];
     let length = file.read_at(&mut head, 0)?;

@@ -1,4 +1,4 @@
-//! `baton states`: what a person keeps of notebooks' variables at the broker, without a notebook.
+//! `baton states`: a person's saved notebook variables at the broker, without a notebook.
 
 use std::process::ExitCode;
 
@@ -10,10 +10,10 @@ use super::ask::{client, run, shown, text};
 use crate::{service, settings::Settings};
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
-    // It says what to do where there is no broker yet.
+    // If there is no broker yet, its error says what to do.
     client(settings)?;
     let course = matches.get_one::<String>("course").cloned();
-    // As the notebooks of this user call themselves where the broker knows no people.
+    // The owner's name that this user's notebooks send to a broker without known people.
     let user = User::from_uid(Uid::current())?;
     let owner = user.map_or_else(|| Uid::current().to_string(), |user| user.name);
     let states = ChunkClient::new(&service::dial(settings)?)?

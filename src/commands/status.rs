@@ -1,4 +1,4 @@
-//! `baton status`: whether the broker is well, and what it does.
+//! `baton status`: the health of the broker, and what it is doing.
 
 use std::process::ExitCode;
 
@@ -10,7 +10,7 @@ use serde::Serialize;
 use super::ask::{client, list, run};
 use crate::{service, settings::Settings};
 
-/// As JSON. What the broker does is what the caller may see of it.
+/// Printed as JSON. Includes only what the caller may see.
 #[derive(Serialize)]
 struct Status {
     broker: String,
@@ -18,7 +18,7 @@ struct Status {
     health: String,
     dashboard: Option<String>,
     workers: Vec<Worker>,
-    /// Unfinished.
+    /// Unfinished jobs.
     jobs: Vec<Job>,
 }
 

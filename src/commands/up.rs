@@ -1,7 +1,7 @@
 //! `baton up`: broker and worker in one process, for this user on this machine.
 //!
-//! Only one of them lives for a user; a second one waits until the first one answers and then ends well, so several
-//! notebooks may start it at once.
+//! Each user has only one instance. A second one waits until the first answers, then exits
+//! successfully, so several notebooks may start it at once.
 
 mod detached;
 
@@ -37,7 +37,7 @@ use crate::{
 
 pub(crate) use detached::start;
 
-/// A log that is longer at the start begins anew.
+/// A log that is longer at the start is emptied.
 const LONGEST_LOG_BYTES: u64 = 1 << 20;
 
 pub(crate) fn main(
@@ -111,7 +111,8 @@ pub(crate) fn main(
     Ok(ExitCode::SUCCESS)
 }
 
-/// Two machines may share a home folder, and one user may have two runtime folders, but nobody shares a database.
+/// Instances may share a home folder (several machines) or a user (several runtime folders), but
+/// never a database.
 fn own_name(surroundings: &Surroundings, folder: &RuntimeFolder) -> String {
     format!("{}{}", surroundings.host, folder.path().display()).replace('/', "-")
 }
@@ -125,7 +126,7 @@ fn open_dashboard(address: SocketAddr) -> anyhow::Result<(TcpListener, SocketAdd
     open().with_context(|| format!("Failed to show the dashboard on {address}"))
 }
 
-/// The worker starts when the broker is ready, and ends before it.
+/// Starts the worker when the broker is ready, and ends it before the broker.
 async fn serve(
     broker: Config,
     worker: impl FnOnce(BrokerAddress) -> baton_gpu_worker::Config,
@@ -144,7 +145,7 @@ async fn serve(
     let worker = async {
         let _ended = worker_ended.clone().drop_guard();
         let Ok(address) = address.await else {
-            // The broker did not start and says why.
+            // The broker did not start and has reported why.
             return Ok(());
         };
         println!("Ready: {address}");
@@ -163,7 +164,7 @@ async fn asked_to_end(signals: &mut EndSignals, in_background: bool) {
     }
 }
 
-/// Comes when nobody has needed the service for so long.
+/// Completes when the service has been unused for `idle_exit`.
 async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duration>) {
     let Some(idle_exit) = idle_exit else {
         return std::future::pending().await;
@@ -188,9 +189,9 @@ async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duratio
     }
 }
 
-/// From here on nothing is heard of the terminal, and what is said goes into the log.
+/// Detaches from the terminal: its signals no longer arrive, and output goes to the log.
 fn leave_terminal(folder: &RuntimeFolder) -> anyhow::Result<()> {
-    // The leader of a process group cannot leave its session; its group of its own keeps the terminal's signals away.
+    // This fails for the leader of a process group; its own group already keeps the terminal's signals away.
     let _ = unistd::setsid();
     let path = folder.log();
     let log = OpenOptions::new()

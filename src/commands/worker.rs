@@ -59,7 +59,8 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// In a sandbox no notebook chooses the program: without a setting it is the Python that this program was installed for.
+/// With a sandbox, no notebook may choose the Python: the default is the one that this program was
+/// installed for.
 fn python(settings: &Settings, sandbox: SandboxChoice) -> Option<PathBuf> {
     match sandbox {
         SandboxChoice::None => settings.worker_python.clone(),
@@ -72,10 +73,10 @@ fn python_beside() -> Option<PathBuf> {
     python.exists().then_some(python)
 }
 
-/// Of `baton up`, unless the setting says otherwise.
+/// The default for `baton up`.
 const SHORT_STOP_GRACE: Duration = Duration::from_secs(10);
 
-/// For a worker that people share who need not trust each other.
+/// For a worker that is shared by people who do not trust each other.
 pub(crate) fn config(
     settings: &Settings,
     id: WorkerId,

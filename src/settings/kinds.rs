@@ -1,4 +1,4 @@
-//! Kinds of values that one or two settings have: addresses, patterns, lists.
+//! Kinds of values that only one or two settings have: addresses, patterns, lists.
 
 use std::{
     collections::BTreeMap,
@@ -26,7 +26,7 @@ impl Value for UrlPrefix {
     }
 }
 
-/// An address that the broker asks.
+/// An address to which the broker sends requests.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HttpUrl(pub(crate) String);
 
@@ -42,7 +42,7 @@ impl Value for HttpUrl {
     }
 }
 
-/// Where others connect.
+/// An address to which others connect.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct HostPort(pub(crate) String);
 
@@ -57,7 +57,7 @@ impl Value for HostPort {
     }
 }
 
-/// An address as a browser is given it.
+/// An address for people's browsers.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct PublicUrl(pub(crate) String);
 
@@ -76,7 +76,7 @@ fn is_plain(text: &str) -> bool {
     text.chars().all(|letter| letter.is_ascii_graphic())
 }
 
-/// What the groups of courses are called.
+/// The pattern for the names of courses' groups.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct GroupPattern(pub(crate) String);
 
@@ -88,14 +88,14 @@ impl Value for GroupPattern {
     }
 }
 
-/// Names of environment variables; a `*` stands at the end and for any ending.
+/// Names of environment variables. A `*` at the end stands for any ending.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct VariableNames(pub(crate) Vec<String>);
 
 impl Value for VariableNames {
     const EXPECTED: &'static str = "a list such as [\"HTTPS_PROXY\", \"COURSE_*\"]";
 
-    /// As in the configuration file, or with a comma between the names.
+    /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let names = listed(text);
         let is_name = |name: &&str| {
@@ -115,7 +115,7 @@ pub(crate) struct Modules(pub(crate) Vec<String>);
 impl Value for Modules {
     const EXPECTED: &'static str = "a list of Python modules such as [\"torch\"]";
 
-    /// As in the configuration file, or with a comma between the names.
+    /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let names = listed(text);
         let is_part = |part: &str| {
@@ -134,7 +134,7 @@ pub(crate) struct Paths(pub(crate) Vec<PathBuf>);
 impl Value for Paths {
     const EXPECTED: &'static str = "a list of absolute paths such as [\"/data/course\"]";
 
-    /// As in the configuration file, or with a comma between the paths.
+    /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let paths: Vec<_> = listed(text).into_iter().map(PathBuf::from).collect();
         paths
@@ -144,14 +144,14 @@ impl Value for Paths {
     }
 }
 
-/// What an administrator calls a machine.
+/// An administrator's labels for a machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Labels(pub(crate) Vec<String>);
 
 impl Value for Labels {
     const EXPECTED: &'static str = "a list of names such as [\"a100\", \"room-3\"]";
 
-    /// As in the configuration file, or with a comma between the names.
+    /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let labels: Vec<String> = listed(text).into_iter().map(str::to_owned).collect();
         let is_plain = |label: &String| !label.contains(char::is_control) && label.len() <= 100;
@@ -210,16 +210,16 @@ impl Value for EnvironmentList {
     }
 }
 
-/// When a worker's time on its machine ends.
+/// When a worker's time on its machine is over.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum LeavesAt {
-    /// So long after its start.
+    /// This long after its start.
     After(Duration),
     At(SystemTime),
 }
 
 impl LeavesAt {
-    /// Of a worker that starts now.
+    /// The end for a worker that starts now.
     pub(crate) fn time(self) -> SystemTime {
         match self {
             Self::After(duration) => SystemTime::now() + duration,
@@ -245,7 +245,7 @@ impl Value for LeavesAt {
     }
 }
 
-/// What stands between brackets, or without them, with commas between.
+/// The elements of a list with or without brackets, separated by commas.
 fn listed(text: &str) -> Vec<&str> {
     let inner = text
         .strip_prefix('[')
@@ -255,7 +255,7 @@ fn listed(text: &str) -> Vec<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-/// Where a page for people is shown.
+/// Where to serve the dashboard.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Dashboard {
     Off,

@@ -1,7 +1,8 @@
 //! All settings of all commands, in one table.
 //!
-//! The table makes the flags with their help, the reading of environment and file, `baton config show`, and the page
-//! `docs/reference/configuration.md`. Flag goes before environment, environment before file, file before default.
+//! From the table come the flags with their help, the variables and the keys of the configuration
+//! file, `baton config show`, and the page `docs/reference/configuration.md`. A flag takes
+//! precedence over the environment, that over the file, and that over the default.
 
 mod kinds;
 mod reference;
@@ -40,7 +41,7 @@ pub(crate) struct Shown {
     pub(crate) origin: Origin,
 }
 
-/// Makes the struct with the values and the table with everything else of the same list.
+/// Defines from one list both the struct with the values and the table with everything else.
 macro_rules! settings {
     ($(
         #[doc = $help:literal]
@@ -527,7 +528,7 @@ impl Settings {
     }
 }
 
-/// All settings with the value that counts and where it came from. Wrong values are errors here, too.
+/// All settings with their values in effect and where these came from. Invalid values are errors here, too.
 pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsError> {
     let sources = Sources::gather(surroundings, BTreeMap::new(), TABLE)?;
     Settings::from_sources(&sources)?;
@@ -544,7 +545,7 @@ pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsEr
     Ok(TABLE.iter().map(shown).collect())
 }
 
-/// Of an address such as `postgres://USER:PASSWORD@HOST/DATABASE`.
+/// For an address such as `postgres://USER:PASSWORD@HOST/DATABASE`.
 fn without_password(text: String) -> String {
     let Some((scheme, rest)) = text.split_once("://") else {
         return text;
@@ -560,7 +561,7 @@ fn without_password(text: String) -> String {
     }
 }
 
-/// The settings that are flags of a command.
+/// The settings that are flags of this command.
 pub(crate) fn flags_of(command: &str) -> impl Iterator<Item = &'static Setting> {
     let takes = move |setting: &&Setting| setting.commands.contains(&command);
     TABLE.iter().copied().filter(takes)

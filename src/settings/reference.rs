@@ -1,4 +1,4 @@
-//! The reference page for people, made of the table.
+//! The reference page for people, generated from the table.
 
 use std::fmt::Write;
 

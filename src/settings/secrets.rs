@@ -1,4 +1,4 @@
-//! Tokens, which are said in a setting or lie in a file of their own.
+//! Tokens, which are in a setting or in a file of their own.
 
 use std::path::Path;
 
@@ -12,19 +12,19 @@ impl Settings {
         secret(self.token.as_deref(), self.token_file.as_deref())
     }
 
-    /// What the Hub knows the broker by.
+    /// The broker's token for the API of JupyterHub.
     pub(crate) fn hub_service_token(&self) -> Result<Option<String>, SettingsError> {
         let file = self.broker_hub_token_file.as_deref();
         secret(self.broker_hub_token.as_deref(), file)
     }
 
-    /// What opens the numbers of the broker alone.
+    /// A token that gives access only to the broker's metrics.
     pub(crate) fn monitor_token(&self) -> Result<Option<String>, SettingsError> {
         let file = self.broker_monitor_token_file.as_deref();
         secret(self.broker_monitor_token.as_deref(), file)
     }
 
-    /// With which this program comes to the broker.
+    /// The token with which this program connects to the broker.
     pub(crate) fn token(&self) -> Result<Option<Token>, SettingsError> {
         let of_hub = self.hub_token.as_deref();
         let of_hub = of_hub.filter(|_| self.broker_address.is_some());

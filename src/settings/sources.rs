@@ -1,4 +1,4 @@
-//! Where the text of a setting can come from: flag, environment, configuration file, default, in this order.
+//! The sources of a setting's text: flag, environment, configuration file, default, in this order.
 
 use std::{
     collections::BTreeMap,
@@ -10,7 +10,7 @@ use super::{Surroundings, table::Setting};
 
 const SYSTEM_CONFIGURATION: &str = "/etc/baton/config.toml";
 
-/// Names one file, which is then the only one that is read.
+/// Names a configuration file, which is then the only one that is read.
 pub(crate) const CONFIGURATION_VARIABLE: &str = "BATON_CONFIG";
 
 #[derive(Debug, thiserror::Error)]
@@ -74,11 +74,11 @@ impl fmt::Display for Origin {
     }
 }
 
-/// All that was said about settings, by key.
+/// The texts of all settings, by key.
 pub(crate) struct Sources {
     surroundings: Surroundings,
     flags: BTreeMap<&'static str, String>,
-    /// The first file that names a key wins.
+    /// In order of precedence: the first file that has a key wins.
     files: Vec<(PathBuf, BTreeMap<String, String>)>,
 }
 
@@ -166,7 +166,7 @@ fn parse_file(
     Ok((path, texts))
 }
 
-/// `[worker] slots = 2` is `worker.slots`. A section that is one setting stays whole.
+/// Turns `[worker] slots = 2` into `worker.slots`. A section that is one setting stays whole.
 fn flatten(before: &str, document: toml::Table, table: &[&Setting]) -> Vec<(String, toml::Value)> {
     let mut values = Vec::new();
     for (key, value) in document {
@@ -188,7 +188,7 @@ fn text_of(value: &toml::Value) -> String {
     }
 }
 
-/// The keys of the same section.
+/// The other keys of the same section.
 fn neighbours(key: &str, table: &[&Setting]) -> String {
     let section = |key: &str| key.rsplit_once('.').map(|(section, _)| section.to_owned());
     let keys = table.iter().map(|setting| setting.key);

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, path::PathBuf};
 
 use nix::{sys::utsname::uname, unistd::Uid};
 
-/// Read once, at the start; tests make their own.
+/// Read once at the start; tests make their own.
 #[derive(Debug, Clone)]
 pub(crate) struct Surroundings {
     pub(crate) environment: BTreeMap<String, String>,
@@ -13,7 +13,7 @@ pub(crate) struct Surroundings {
 }
 
 impl Surroundings {
-    /// Variables that are no text are not for us.
+    /// Ignores variables that are not valid text.
     pub(crate) fn here() -> Self {
         let text = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
             Some((name.into_string().ok()?, value.into_string().ok()?))
@@ -28,18 +28,18 @@ impl Surroundings {
         }
     }
 
-    /// A variable that says something.
+    /// A variable that is set and not empty.
     pub(crate) fn variable(&self, name: &str) -> Option<&str> {
         let value = self.environment.get(name)?;
         (!value.is_empty()).then_some(value.as_str())
     }
 
-    /// What JupyterHub says to the notebook server of a person, and so to its kernels; empty elsewhere.
+    /// A variable that JupyterHub sets for a person's notebook server, and so for its kernels; empty elsewhere.
     pub(crate) fn of_notebook_server(&self, variable: &str) -> String {
         self.said_with("JUPYTERHUB_USER", variable)
     }
 
-    /// What JupyterHub says to a service that it starts; empty elsewhere.
+    /// A variable that JupyterHub sets for a service that it starts; empty elsewhere.
     pub(crate) fn of_hub_service(&self, variable: &str) -> String {
         self.said_with("JUPYTERHUB_SERVICE_NAME", variable)
     }
@@ -49,7 +49,7 @@ impl Surroundings {
         value.unwrap_or_default().to_owned()
     }
 
-    /// What systemd's `LoadCredential=` gave under this name; empty where it gave nothing.
+    /// The file that systemd's `LoadCredential=` provides under this name; empty if there is none.
     pub(crate) fn credential(&self, name: &str) -> String {
         let file = self
             .folder("CREDENTIALS_DIRECTORY")
@@ -58,7 +58,7 @@ impl Surroundings {
         file.map_or_else(String::new, |file| file.display().to_string())
     }
 
-    /// Where this user's sockets, lock and token are. It goes with the session or the machine.
+    /// The folder for this user's sockets, lock and token. It lasts until logout or reboot.
     pub(crate) fn runtime_folder(&self) -> PathBuf {
         let private = self.folder("XDG_RUNTIME_DIR");
         private.map_or_else(
@@ -67,7 +67,7 @@ impl Surroundings {
         )
     }
 
-    /// Where a broker keeps its database and chunks.
+    /// The folder for a broker's database and chunks.
     pub(crate) fn state_folder(&self) -> PathBuf {
         if let Some(folder) = self.folder("XDG_STATE_HOME") {
             return folder.join("baton");
@@ -85,7 +85,7 @@ impl Surroundings {
             .join("baton")
     }
 
-    /// What lasts and is no setting: installed environments.
+    /// The folder for lasting data other than settings: installed environments.
     pub(crate) fn data_folder(&self) -> PathBuf {
         let folder = self.folder("XDG_DATA_HOME");
         folder
@@ -93,7 +93,7 @@ impl Surroundings {
             .join("baton")
     }
 
-    /// Where Jupyter looks for kernels of this user.
+    /// The folder in which Jupyter looks for kernels of this user.
     pub(crate) fn jupyter_folder(&self) -> PathBuf {
         if let Some(folder) = self.folder("JUPYTER_DATA_DIR") {
             return folder;
@@ -115,7 +115,7 @@ impl Surroundings {
         self.folder("HOME").unwrap_or_else(|| PathBuf::from("/"))
     }
 
-    /// As the XDG rules want it, a path that is not absolute does not count.
+    /// Ignores paths that are not absolute, as the XDG rules require.
     fn folder(&self, variable: &str) -> Option<PathBuf> {
         let path = PathBuf::from(self.variable(variable)?);
         path.is_absolute().then_some(path)

@@ -1,11 +1,11 @@
-//! What a setting is, apart from its value.
+//! The description of a setting, without its value.
 
 use super::Surroundings;
 
 pub(crate) struct Setting {
-    /// In the configuration file; the part before the dot is the section.
+    /// The key in the configuration file; the part before the dot is the section.
     pub(crate) key: &'static str,
-    /// On the command line, without the dashes.
+    /// The flag on the command line, without the dashes.
     pub(crate) flag: Option<&'static str>,
     /// The commands that take the flag.
     pub(crate) commands: &'static [&'static str],
@@ -18,12 +18,12 @@ pub(crate) struct Setting {
 
 pub(crate) enum DefaultText {
     Text(&'static str),
-    /// Depends on user or machine; `described` says how.
+    /// Depends on the user or the machine, as `described` explains.
     Computed {
         text: fn(&Surroundings) -> String,
         described: &'static str,
     },
-    /// Not set; `described` says what happens then.
+    /// Not set; `described` explains what happens then.
     Nothing {
         described: &'static str,
     },
@@ -47,7 +47,7 @@ impl DefaultText {
 }
 
 impl Setting {
-    /// `worker.slots` is `BATON_WORKER_SLOTS` in the environment.
+    /// The environment variable: `BATON_WORKER_SLOTS` for `worker.slots`.
     pub(crate) fn variable(&self) -> String {
         format!("BATON_{}", self.key.replace('.', "_").to_uppercase())
     }

@@ -1,4 +1,4 @@
-//! From the text of a setting to its value.
+//! Converts the text of a setting to its value.
 
 use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
@@ -10,23 +10,23 @@ use baton_transport::TransportChoice;
 
 /// A value that is written as text in flags, in the environment and in the configuration file.
 pub(crate) trait Value: Sized {
-    /// What a wrong text is told, after "expected".
+    /// What the error message for a wrong text says after "expected".
     const EXPECTED: &'static str;
 
     fn parse(text: &str) -> Option<Self>;
 
-    /// What this wrong text is told.
+    /// The same for this particular wrong text.
     fn expected_instead_of(_wrong: &str) -> &'static str {
         Self::EXPECTED
     }
 
-    /// On the command line a path may be relative to where the person is.
+    /// On the command line, a path may be relative to the current folder.
     fn parse_flag(text: &str) -> Option<Self> {
         Self::parse(text)
     }
 
     /// # Errors
-    /// When it is not one; the message says what is expected.
+    /// If the text is not valid; the message says what is expected.
     fn from_text(text: &str) -> Result<Self, String> {
         Self::parse(text).ok_or_else(|| format!("expected {}", Self::expected_instead_of(text)))
     }
@@ -164,7 +164,7 @@ impl Value for Database {
     fn parse(text: &str) -> Option<Self> {
         match Self::named(text) {
             Self::Sqlite(path) if !path.is_absolute() => None,
-            // What is wrong with an address, the broker says without showing the password in it.
+            // The broker reports what is wrong with an address, without showing the password in it.
             database => Some(database),
         }
     }
@@ -258,7 +258,7 @@ impl Value for Size {
     }
 }
 
-/// Nothing is said by leaving the setting out or by an empty text.
+/// An omitted setting or an empty text means `None`.
 impl<Inner: Value> Value for Option<Inner> {
     const EXPECTED: &'static str = Inner::EXPECTED;
 

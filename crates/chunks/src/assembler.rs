@@ -1,8 +1,9 @@
-//! From a manifest and its chunks to a sealed file in memory that a kernel can map.
+//! Turns a manifest and its chunks into a sealed file in memory that a kernel can map.
 //!
-//! The file holds the pickle stream, then the segments: a fresh one whole, at a page border where it is mapped, of a known one the changed chunks. Chunks are written to their places as they arrive.
+//! The file holds the pickle stream, then the segments: all of a fresh segment, at a page boundary if it is to
+//! be mapped, and the changed chunks of a known one. Chunks are written to their places as they arrive.
 //!
-//! **Invariant:** a manifest comes from another machine; nothing in it is believed before it was checked.
+//! **Invariant:** a manifest comes from another machine; nothing in it is used before it is checked.
 
 use std::{
     collections::{HashMap, HashSet, hash_map::Entry},
@@ -25,12 +26,12 @@ pub struct Assembler {
     file: File,
     delta: Delta,
     ledger: Ledger,
-    /// The end of what has been laid out.
+    /// The end of the parts that have a place in the file.
     end: u64,
     chunks: HashMap<ChunkHash, Wanted>,
     /// The distinct chunks in the order of the manifest.
     order: Vec<ChunkHash>,
-    /// What the ledger will hold of the segments.
+    /// What the ledger will record about the segments.
     notes: Vec<Note>,
 }
 
@@ -43,7 +44,7 @@ struct Wanted {
 #[derive(Clone, Copy)]
 struct Target {
     offset: u64,
-    /// Which note gets the digest; none for a piece of the stream.
+    /// The note that gets the digest; none for a piece of the stream.
     note: Option<usize>,
 }
 
@@ -54,8 +55,8 @@ struct Note {
 }
 
 impl Assembler {
-    /// `ledger` is what the last message of the same table left. A state of more than `limit_bytes` is refused before
-    /// anything is taken for it: a short manifest may name one chunk very often.
+    /// `ledger` is the state after the last message of the same table. A state of more than `limit_bytes` is
+    /// refused before any memory is allocated, because a short manifest may name one chunk many times.
     pub fn new(
         manifest: Manifest,
         mut ledger: Ledger,
@@ -107,7 +108,7 @@ impl Assembler {
         self.order.iter().filter(missing).copied().collect()
     }
 
-    /// Puts a chunk where it belongs. One that is there already does no harm.
+    /// Writes a chunk to all of its places. Does nothing if it is already there.
     pub fn place(&mut self, hash: ChunkHash, bytes: &[u8]) -> Result<(), BlobError> {
         let Some(chunk) = self.chunks.get_mut(&hash) else {
             return Err(BlobError::NotWanted { hash });
@@ -135,7 +136,7 @@ impl Assembler {
         Ok(())
     }
 
-    /// The file, sealed; what it means; and what both ends hold once it has been applied.
+    /// Returns the sealed file, its description, and what both ends hold once it has been applied.
     pub fn finish(mut self) -> Result<(OwnedFd, Delta, Ledger), BlobError> {
         let missing = self.wanted().len();
         if missing > 0 {

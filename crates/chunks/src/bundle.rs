@@ -1,9 +1,9 @@
-//! A sealed file in memory with everything that one object table says to the other, and the digests of what lies in it.
+//! A sealed file in memory with one message between two object tables, and the digests of its contents.
 //!
-//! Sender and receiver enter a bundle into their ledgers with the same code, so that the ledgers stay equal without
-//! anything being hashed twice.
+//! Sender and receiver enter a bundle into their ledgers with the same code, so the ledgers stay
+//! equal and nothing is hashed twice.
 //!
-//! **Invariant:** a bundle comes from another process; nothing in it is believed before it was checked.
+//! **Invariant:** a bundle comes from another process; nothing in it is used before it is checked.
 
 use std::{
     collections::HashSet,
@@ -32,7 +32,7 @@ pub struct Bundle {
 }
 
 impl Bundle {
-    /// Checks what arrived, as far as it can be checked without a ledger.
+    /// Checks a received bundle, as far as that is possible without a ledger.
     pub fn receive(content: memory::Bundle, file: OwnedFd) -> Result<Self, BlobError> {
         if !sealed::is_sealed(&file) {
             return Err(BlobError::Bundle("its file can still be changed"));
@@ -57,7 +57,7 @@ impl Bundle {
         Self::receive(memory::Bundle { delta, digests }, sealed::seal(file)?)
     }
 
-    /// The bundle as bytes, where they are few.
+    /// Returns the bundle as bytes if it is small.
     pub fn enclose(&self) -> Result<Option<Box<Enclosed>>, BlobError> {
         const MOST_BYTES: u64 = 8 << 10;
         if self.file_bytes > MOST_BYTES {
@@ -75,7 +75,7 @@ impl Bundle {
         })))
     }
 
-    /// As [`Bundle::receive`].
+    /// Reverses [`Self::enclose`], with the checks of [`Bundle::receive`].
     pub fn disclose(enclosed: Enclosed) -> Result<Self, BlobError> {
         let file = sealed::create()?;
         file.write_all_at(&enclosed.file, 0)
@@ -83,7 +83,7 @@ impl Bundle {
         Self::receive(enclosed.bundle, sealed::seal(file)?)
     }
 
-    /// What a receiver needs besides the file.
+    /// What a receiver needs in addition to the file.
     #[must_use]
     pub fn content(&self) -> &memory::Bundle {
         &self.content
@@ -105,8 +105,8 @@ impl Bundle {
         (self.file, self.content.delta)
     }
 
-    /// `ledger` is what the last message of the same table left; what comes back is what both ends hold once this one
-    /// has been applied.
+    /// Enters the bundle into `ledger`, the state after the last message of the same table. Returns
+    /// what both ends hold once the bundle has been applied.
     pub fn enter(&self, mut ledger: Ledger) -> Result<Ledger, BlobError> {
         let delta = &self.content.delta;
         if delta.messages == 0 {
@@ -191,7 +191,7 @@ impl Bundle {
     }
 }
 
-/// Sizes and places were checked against the size of the file.
+/// Sizes and offsets were checked against the size of the file.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a file in memory is no larger than memory"

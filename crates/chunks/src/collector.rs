@@ -1,7 +1,8 @@
-//! From a snapshot to a manifest and the chunks that the other end lacks.
+//! Turns a snapshot into a manifest and the chunks that the other end lacks.
 //!
-//! The memory is read block by block into one buffer, so a snapshot of any size costs little memory here. What is
-//! hashed is what was read: a thread of the student that writes meanwhile cannot make name and bytes disagree.
+//! Memory is read block by block into one buffer, so a snapshot of any size needs little memory
+//! here. The hash is computed from the bytes in that buffer, so it always matches them, even if a
+//! thread of the student writes meanwhile.
 
 use std::collections::HashSet;
 
@@ -17,13 +18,13 @@ use crate::{
     memory,
 };
 
-/// A batch is handed out when it holds this much …
+/// A batch is returned when it holds this much …
 const BATCH_BYTES: usize = 32 << 20;
 
 /// … or when this much was read for it, so that the caller can stop between two batches.
 const READ_BYTES: usize = 512 << 20;
 
-/// What goes into the manifest itself, in all: a manifest is one message and has to stay small.
+/// The limit for everything inside the manifest, which is one message and must stay small.
 const INLINE_TOTAL_BYTES: usize = 4 << 20;
 
 pub struct Collector {
@@ -33,7 +34,7 @@ pub struct Collector {
     ledger: Ledger,
     manifest: Manifest,
     inline_left: usize,
-    /// Chunks that were handed out already: equal content moves once.
+    /// Chunks that were already returned: equal content is sent once.
     known: HashSet<ChunkHash>,
     buffer: Vec<u8>,
 }
@@ -43,7 +44,7 @@ struct Source {
     segments: Vec<SegmentView>,
 }
 
-/// What comes next.
+/// What to read next.
 enum Step {
     Check,
     Stream { offset: u64 },
@@ -52,7 +53,8 @@ enum Step {
 }
 
 impl Collector {
-    /// `pid` is the kernel that made the snapshot, `ledger` what the last message of the same table left.
+    /// `pid` is the kernel that made the snapshot; `ledger` is the state after the last message of
+    /// the same table.
     #[must_use]
     pub fn new(pid: i32, base: StateVersion, snapshot: Snapshot, mut ledger: Ledger) -> Self {
         if snapshot.messages == 0 {
@@ -78,10 +80,11 @@ impl Collector {
         }
     }
 
-    /// The next chunks that have to be where the other end can fetch them, each once; `None` after the last.
-    /// A batch may be empty when much memory was read and little of it had changed.
+    /// Returns the next chunks that the other end must be able to fetch, each once; `None` after
+    /// the last. A batch may be empty if much memory was read and little of it had changed.
     ///
-    /// After an error the object table is void: what was handed out and what is noted no longer agree.
+    /// After an error the object table is void, because the ledger no longer matches the chunks
+    /// that were returned.
     pub fn next_batch(&mut self) -> Result<Option<Vec<(ChunkHash, Bytes)>>, BlobError> {
         if matches!(self.step, Step::Done) {
             return Ok(None);
@@ -99,10 +102,10 @@ impl Collector {
         Ok((!over).then_some(batch.chunks))
     }
 
-    /// What to send, and what both ends hold once it has been applied.
+    /// Returns the manifest, and what both ends hold once it has been applied.
     ///
     /// # Panics
-    /// When [`Self::next_batch`] has not said `None` yet.
+    /// If [`Self::next_batch`] has not returned `None` yet.
     #[must_use]
     pub fn finish(self) -> (Manifest, Ledger) {
         assert!(
@@ -183,7 +186,7 @@ impl Collector {
         })
     }
 
-    /// The part of the manifest for the segment that is being read.
+    /// The manifest's part for the segment that is being read.
     fn part(&mut self, number: u32, bytes: u64, fresh: bool) -> &mut SegmentPart {
         let parts = &mut self.manifest.segments;
         let there = parts.last().is_some_and(|part| part.number == number);

@@ -1,11 +1,12 @@
-//! Chunks in a folder, each in a file that is called by its hash.
+//! Chunks in a folder, each in a file named after its hash.
 //!
-//! A chunk is written under a temporary name and then renamed, so a program that dies half-way leaves no half chunk
-//! under a good name. What a crash of the machine or a bad disk leaves is found when it is read, because the hash is
-//! verified; such a chunk is removed and counts as missing.
+//! A chunk is written under a temporary name and then renamed, so a program that dies meanwhile leaves no
+//! partial chunk under a valid name. Damage from a crash of the machine or a bad disk is found on reading,
+//! because the hash is verified; a damaged chunk is removed and counts as missing.
 //!
-//! The broker opens the folder as a store, which refuses more than its limit; a worker opens its own as a cache,
-//! which makes room by removing what was not used for longest. The time of a file is the time of its last use.
+//! The broker opens the folder as a store, which refuses chunks beyond its limit. A worker opens
+//! its own as a cache, which makes room by removing the least recently used chunks. A file's
+//! modification time is the time of its last use.
 
 use std::{
     fs::{self, File},
@@ -21,13 +22,13 @@ use bytes::Bytes;
 
 use crate::{BlobError, hash};
 
-/// Where chunks are written before they have their name.
+/// The folder for chunks that are being written.
 const UNFINISHED: &str = "unfinished";
 
-/// Nobody writes one chunk for so long.
+/// Older files are abandoned: writing one chunk never takes this long.
 const FORGOTTEN_AFTER: Duration = Duration::from_secs(60 * 60);
 
-/// After making room, a cache is this full, so that it does not look through its folder for every chunk.
+/// How full a cache is after making room, so that it does not scan its folder for every chunk.
 const CACHE_KEEPS_PERCENT: u64 = 90;
 
 pub struct ChunkDirectory {
@@ -43,7 +44,7 @@ enum WhenFull {
     RemoveOldest,
 }
 
-/// A chunk that lies in the folder.
+/// A chunk in the folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StoredChunk {
     pub hash: ChunkHash,
@@ -52,12 +53,12 @@ pub struct StoredChunk {
 }
 
 impl ChunkDirectory {
-    /// A store: when `limit_bytes` are there, [`Self::put`] says [`BlobError::Full`].
+    /// Opens a store. Once it holds `limit_bytes`, [`Self::put`] returns [`BlobError::Full`].
     pub fn open(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
         Self::open_as(root, limit_bytes, WhenFull::Refuse)
     }
 
-    /// A cache: makes room by removing what was not used for longest.
+    /// Opens a cache, which makes room by removing the least recently used chunks.
     pub fn open_cache(root: PathBuf, limit_bytes: u64) -> Result<Self, BlobError> {
         Self::open_as(root, limit_bytes, WhenFull::RemoveOldest)
     }
@@ -76,7 +77,7 @@ impl ChunkDirectory {
         Ok(directory)
     }
 
-    /// Stores a chunk. One that is there already is marked as used.
+    /// Stores a chunk. If it exists already, marks it as used.
     pub fn put(&self, bytes: &[u8]) -> Result<ChunkHash, BlobError> {
         if bytes.len() > CHUNK_BYTES {
             return Err(BlobError::TooLarge { bytes: bytes.len() });
@@ -97,7 +98,7 @@ impl ChunkDirectory {
         Ok(hash)
     }
 
-    /// The bytes of a chunk, verified.
+    /// Returns the verified bytes of a chunk.
     pub fn get(&self, hash: ChunkHash) -> Result<Option<Bytes>, BlobError> {
         let path = self.path(hash);
         let bytes = match fs::read(&path) {
@@ -121,7 +122,7 @@ impl ChunkDirectory {
         self.path(hash).is_file()
     }
 
-    /// Removing what is not there is no error.
+    /// Removes a chunk. Does nothing if it does not exist.
     pub fn remove(&self, hash: ChunkHash) -> Result<(), BlobError> {
         let path = self.path(hash);
         let bytes = fs::metadata(&path).map_or(0, |metadata| metadata.len());
@@ -135,7 +136,7 @@ impl ChunkDirectory {
         }
     }
 
-    /// All chunks that are there, in no particular order.
+    /// All chunks, in no particular order.
     pub fn list(&self) -> Result<Vec<StoredChunk>, BlobError> {
         let mut chunks = Vec::new();
         for shard in entries(&self.root)? {
@@ -169,7 +170,7 @@ impl ChunkDirectory {
         })
     }
 
-    /// Removes until at most `keep_bytes` are left.
+    /// Removes the least recently used chunks until at most `keep_bytes` are left.
     fn remove_oldest(&self, keep_bytes: u64) -> Result<(), BlobError> {
         let mut chunks = self.list()?;
         chunks.sort_unstable_by_key(|chunk| chunk.last_used);
@@ -217,7 +218,7 @@ impl ChunkDirectory {
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
     }
 
-    /// 256 folders, so that none gets too long.
+    /// Spreads the chunks over 256 folders, so that none becomes too long.
     fn path(&self, hash: ChunkHash) -> PathBuf {
         let name = hash.to_string();
         self.root.join(&name[..2]).join(name)
@@ -231,7 +232,8 @@ fn create_private(path: &Path) -> io::Result<()> {
         .create(path)
 }
 
-/// Removes what programs that died left behind. Another program may be writing here now, so new files stay.
+/// Removes files of programs that died while writing. New files stay, because another program may
+/// be writing them.
 fn remove_forgotten(unfinished: &Path) -> Result<(), BlobError> {
     for path in entries(unfinished)? {
         let written = fs::metadata(&path).and_then(|metadata| metadata.modified());
@@ -243,7 +245,7 @@ fn remove_forgotten(unfinished: &Path) -> Result<(), BlobError> {
     Ok(())
 }
 
-/// Marks a file as used now; false when it is not there.
+/// Marks a file as used now; false if it does not exist.
 fn touch(path: &Path) -> bool {
     File::open(path).is_ok_and(|file| file.set_modified(SystemTime::now()).is_ok())
 }
@@ -261,7 +263,7 @@ fn entries(folder: &Path) -> Result<Vec<PathBuf>, BlobError> {
         .map_err(failed(folder))
 }
 
-/// What a file is, unless it is no chunk or vanished meanwhile.
+/// Describes a file, unless it is not a chunk or has disappeared meanwhile.
 fn stored(path: &Path) -> Option<StoredChunk> {
     let hash = path.file_name()?.to_str()?.parse().ok()?;
     let metadata = fs::metadata(path).ok()?;

@@ -1,4 +1,4 @@
-//! What can go wrong with chunks, one variant for each thing that a caller can act on.
+//! Errors of this crate, one variant for each case that a caller can act on.
 
 use std::path::PathBuf;
 
@@ -7,14 +7,14 @@ use baton_protocol::ChunkHash;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BlobError {
-    /// The system does not let a parent read its child.
+    /// The operating system does not let a parent read its child.
     #[error(
         "This machine does not let Baton read the memory of its own kernel (process {pid}{})",
         ptrace_scope.as_ref().map(|scope| format!(", kernel.yama.ptrace_scope is {scope}")).unwrap_or_default()
     )]
     MemoryNotPermitted {
         pid: i32,
-        /// The content of `/proc/sys/kernel/yama/ptrace_scope`, where there is one.
+        /// The content of `/proc/sys/kernel/yama/ptrace_scope`, if it exists.
         ptrace_scope: Option<String>,
     },
     #[error("The kernel (process {pid}) ended while its memory was read")]
@@ -27,7 +27,7 @@ pub enum BlobError {
         #[source]
         source: nix::Error,
     },
-    /// Snapshot or manifest, and what is known of earlier ones, contradict each other: the object table is void.
+    /// The snapshot or manifest contradicts earlier ones, so the object table is void.
     #[error("The state does not fit what was sent before: segment {segment} {what}")]
     Ledger { segment: u32, what: &'static str },
     #[error("The manifest contradicts itself: {0}")]
@@ -45,17 +45,17 @@ pub enum BlobError {
     TooLarge { bytes: usize },
     #[error("Failed to keep the state in memory")]
     Assemble(#[source] std::io::Error),
-    /// Neither memory nor swap has room for it.
+    /// Neither memory nor swap has enough free space.
     #[error("This machine has no memory left for the state")]
     MemoryFull,
-    /// By what its manifest says: nothing was taken for it yet.
+    /// Judged by the manifest; nothing has been allocated yet.
     #[error("The state has {bytes} bytes; there is room for {limit_bytes}")]
     NoRoom { bytes: u64, limit_bytes: u64 },
     #[error("The received state contradicts itself: {0}")]
     Bundle(&'static str),
     #[error("The transfer of the state was aborted")]
     Cancelled,
-    /// Nothing more can be stored. Without a limit it is the disk that is full.
+    /// The store is full. Without a limit, the disk is.
     #[error(
         "{} has no room for more chunks: {}", root.display(),
         limit_bytes.map_or_else(|| "the disk is full".to_owned(), |limit| format!("its limit is {limit} bytes"))
@@ -73,7 +73,7 @@ pub enum BlobError {
 }
 
 impl BlobError {
-    /// There is no memory, no descriptor or no room on the disk now, and may be again.
+    /// Whether memory, descriptors or disk space are exhausted now and may be available later.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         matches!(

@@ -1,6 +1,6 @@
 //! What both ends of an object table hold, as the XXH3-128 of each block of each segment.
 //!
-//! **Invariant:** after a message was sent and applied, the ledgers of both ends are equal.
+//! **Invariant:** once a message has been sent and applied, the ledgers of both ends are equal.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -24,7 +24,7 @@ struct Record {
 }
 
 impl Ledger {
-    /// How many segments both ends hold.
+    /// The number of segments that both ends hold.
     #[must_use]
     pub fn segments(&self) -> usize {
         self.segments.len()
@@ -39,13 +39,13 @@ impl Ledger {
         self.segments.remove(&segment);
     }
 
-    /// A segment that the other end has not seen; its blocks are noted one after the other.
+    /// Begins a segment that the other end has not seen. Its blocks are noted in order.
     pub(crate) fn begin(&mut self, segment: u32, bytes: u64) {
         let digests = Arc::default();
         self.segments.insert(segment, Record { bytes, digests });
     }
 
-    /// Whether a snapshot fits what was sent before.
+    /// Checks that a snapshot fits what was sent before.
     pub(crate) fn check_snapshot(
         &self,
         segments: &[SegmentView],
@@ -69,7 +69,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// A segment that both ends should hold already.
+    /// Checks a segment that both ends should already hold.
     pub(crate) fn check_known(&self, segment: u32, bytes: u64) -> Result<(), BlobError> {
         let wrong = |what| BlobError::Ledger { segment, what };
         let record = self
@@ -85,7 +85,8 @@ impl Ledger {
             .ok_or_else(|| wrong("was never sent whole"))
     }
 
-    /// Notes the blocks from `first` on of a segment that has begun or is known. Says whether that is news.
+    /// Records blocks of a segment that has begun or is known, from block `first` on. Returns
+    /// whether any has changed.
     pub(crate) fn note(&mut self, segment: u32, first: usize, digests: &[u128]) -> bool {
         let Some(record) = self.segments.get_mut(&segment) else {
             return true;
@@ -102,7 +103,7 @@ impl Ledger {
         true
     }
 
-    /// What is known of a segment's blocks; nothing of a segment that was never sent.
+    /// The digests of a segment's blocks; empty for a segment that was never sent.
     pub(crate) fn digests(&self, segment: u32) -> &[u128] {
         self.segments
             .get(&segment)

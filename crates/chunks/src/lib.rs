@@ -1,15 +1,15 @@
-//! Chunks of state: cutting, hashing, knowing what the other side has, storing.
+//! Chunks of state: cutting, hashing, finding what the other side lacks, storing.
 //!
-//! In: a snapshot, which says where in a kernel's memory its segments lie. Out: a manifest and the chunks that
-//! changed ([`Collector`]); and from a manifest and its chunks again a file that a kernel can map ([`Assembler`]).
-//! On one machine both steps are one: [`pack`] writes what changed straight into such a file, a [`Bundle`].
-//! What both ends hold is written down in a [`Ledger`]; chunks that move are kept in a [`ChunkDirectory`].
+//! In: a snapshot, which gives the addresses of its segments in a kernel's memory. Out: a manifest and the
+//! changed chunks ([`Collector`]). In reverse, a manifest and its chunks become a file that a kernel can map
+//! ([`Assembler`]). On one machine both steps are one: [`pack`] writes the changes into such a file, a
+//! [`Bundle`]. A [`Ledger`] records what both ends hold; a [`ChunkDirectory`] stores chunks.
 //!
-//! XXH3-128 tells what has changed since the last message; BLAKE3 names what moves between machines.
+//! XXH3-128 detects what has changed since the last message; BLAKE3 names what is sent between machines.
 //!
-//! All functions block; callers put them where blocking is allowed.
+//! All functions block; callers run them where blocking is allowed.
 //!
-//! **Invariant:** nothing here looks inside a pickle stream or knows a network.
+//! **Invariant:** nothing here reads a pickle stream or uses the network.
 
 mod assembler;
 mod bundle;
@@ -41,7 +41,7 @@ pub fn hash(bytes: &[u8]) -> ChunkHash {
     ChunkHash(*blake3::hash(bytes).as_bytes())
 }
 
-/// The digests that tell which blocks have changed.
+/// The digests that show which blocks have changed.
 pub(crate) fn digests(bytes: &[u8]) -> impl Iterator<Item = u128> {
     bytes.chunks(BLOCK_BYTES).map(XxHash3_128::oneshot)
 }

@@ -1,4 +1,4 @@
-//! Reading a child process's memory where it lies.
+//! Reads the memory of a child process.
 
 use std::{io::IoSliceMut, ops::Range};
 
@@ -11,7 +11,7 @@ use nix::{
 
 use crate::BlobError;
 
-/// Fills `buffer` from `address` on in the memory of process `pid`.
+/// Fills `buffer` from `address` in the memory of process `pid`.
 pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> {
     let mut done = 0;
     while done < buffer.len() {
@@ -28,7 +28,8 @@ pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> 
     Ok(())
 }
 
-/// Fills `buffer` with the bytes of all `ranges`, one after the other. They count from `address` on, and are few.
+/// Fills `buffer` with the bytes of all `ranges` in order. Ranges are offsets from `address`, and
+/// there are few of them.
 pub fn read_ranges(
     pid: i32,
     address: u64,
@@ -50,7 +51,7 @@ pub fn read_ranges(
     if count == Ok(buffer.len()) {
         return Ok(());
     }
-    // One by one, to finish what was interrupted, or to say which failed.
+    // Read one by one, to finish an incomplete read or to find out which range fails.
     let mut rest = buffer.as_mut_slice();
     for range in ranges {
         let (room, after) = rest.split_at_mut(length(range));
@@ -117,7 +118,8 @@ fn failed(pid: i32, address: u64, bytes: usize, error: Errno) -> BlobError {
     }
 }
 
-/// Who may read whose memory: 0 and 1 let a parent read its child. `None` where the system has no such setting.
+/// Who may read the memory of other processes: 0 and 1 let a parent read its child. `None` if the
+/// system has no such setting.
 #[must_use]
 pub fn ptrace_scope() -> Option<String> {
     std::fs::read_to_string("/proc/sys/kernel/yama/ptrace_scope")
@@ -125,7 +127,7 @@ pub fn ptrace_scope() -> Option<String> {
         .map(|text| text.trim().to_owned())
 }
 
-/// How much memory programs of this machine can have yet, by the system's own word; everything where it says nothing.
+/// How much memory the operating system reports as available; unlimited if it reports nothing.
 #[must_use]
 pub fn available_bytes() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();

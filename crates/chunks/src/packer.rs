@@ -1,10 +1,10 @@
-//! From a snapshot straight to the file that the other end maps, where both are on one machine.
+//! Packs a snapshot into the file that the other end maps, when both are on one machine.
 //!
-//! The file holds the pickle stream, then the fresh segments and the blocks that the kernel itself found changed (see
-//! [`crate::scanner`]), then the changed blocks of other segments, packed in the order in which they were found. What
-//! the kernel has only read since it was received is not looked at (see [`crate::untouched`]); everything else is read
-//! once, in pieces that stay in the processor's cache between reading, hashing and writing, so a snapshot of any size
-//! costs little memory here besides the file itself.
+//! The file holds the pickle stream, then the fresh segments and the blocks that the kernel itself found
+//! changed (see [`crate::scanner`]), then the changed blocks of other segments in the order in which they were
+//! found. Pages that the kernel has only read since they were received are skipped (see [`crate::untouched`]).
+//! Everything else is read once, in pieces that stay in the processor's cache between reading, hashing and
+//! writing. So a snapshot of any size needs little memory besides the file itself.
 
 mod tasks;
 
@@ -34,16 +34,16 @@ use crate::{
     untouched::Untouched,
 };
 
-/// Read at once; small enough for the cache of one core.
+/// The bytes to read at once; they fit into the cache of one core.
 const PIECE_BYTES: usize = 256 << 10;
 
-/// Below this a second thread takes longer to start than it saves.
+/// Below this, starting a second thread takes longer than it saves.
 const ALONE_BYTES: u64 = 8 << 20;
 
-/// Writing into one file does not become faster with more.
+/// More threads do not write faster into one file.
 const MOST_THREADS: usize = 4;
 
-/// Whether packing takes no longer than to have another thread do it.
+/// Whether packing takes no longer than handing it to another thread.
 #[must_use]
 pub fn is_quick(snapshot: &Snapshot) -> bool {
     const MOST_BYTES: u64 = 64 << 10;
@@ -51,8 +51,8 @@ pub fn is_quick(snapshot: &Snapshot) -> bool {
     snapshot.stream.bytes() + segments < MOST_BYTES
 }
 
-/// `pid` is the kernel that made the snapshot, `ledger` what the last message of the same table left. `cancelled` is
-/// asked between two pieces.
+/// `pid` is the kernel that made the snapshot; `ledger` is the state after the last message of the
+/// same table. `cancelled` is called between two pieces.
 pub fn pack(
     pid: i32,
     snapshot: &Snapshot,
@@ -86,7 +86,7 @@ pub fn pack(
     packing.finish(snapshot, &tasks, found)
 }
 
-/// To the beginning of the file.
+/// Writes the pickle stream to the beginning of the file.
 fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), BlobError> {
     let (mut offset, end) = (0, stream.bytes());
     let mut buffer = Vec::new();
@@ -100,14 +100,15 @@ fn write_stream(pid: i32, stream: &Stream, file: &File) -> Result<(), BlobError>
     Ok(())
 }
 
-/// What a task put into the file, in the order of the segment.
+/// What a task wrote to the file, in the order of the segment.
 #[derive(Default)]
 struct Found {
     patches: Vec<Patch>,
     digests: Vec<u128>,
 }
 
-/// Whether only the system knows what was written to.
+/// Whether the kernel has not looked for changes itself, so that the page table must show which
+/// pages were written.
 fn is_looked_at(view: &SegmentView) -> bool {
     !view.fresh && view.digests.is_none()
 }
@@ -116,14 +117,14 @@ struct Packing<'call> {
     pid: i32,
     file: File,
     ledger: &'call Ledger,
-    /// Where the next changed blocks go.
+    /// The end of the file, where the next changed blocks are written.
     end: AtomicU64,
     untouched: Untouched,
     cancelled: &'call (dyn Fn() -> bool + Sync),
 }
 
 impl Packing<'_> {
-    /// Does all tasks, with as many threads as are worth it.
+    /// Runs all tasks, with as many threads as are worthwhile.
     fn work(&self, tasks: &[Task<'_>]) -> Result<Vec<Found>, BlobError> {
         let bytes: u64 = tasks.iter().map(|task| task.content.bytes()).sum();
         let next = AtomicUsize::new(0);
@@ -200,7 +201,7 @@ impl Packing<'_> {
         }
     }
 
-    /// The parts of a range that may differ from what the other end has, at borders of blocks.
+    /// The parts of a range that may differ from what the other end holds, cut at block boundaries.
     fn worth_reading(&self, view: &SegmentView, range: &Range<u64>) -> Vec<Range<u64>> {
         let Some(untouched) = self.untouched(view, range) else {
             return vec![range.clone()];
@@ -218,14 +219,14 @@ impl Packing<'_> {
         ranges
     }
 
-    /// For each block, whether it is still the received file's own.
+    /// For each block, whether it is still unchanged from the received file.
     fn untouched(&self, view: &SegmentView, range: &Range<u64>) -> Option<Vec<bool>> {
         let address = view.address.wrapping_add(range.start);
         let end = address.checked_add(range.end - range.start)?;
         self.untouched.pages(address..end)
     }
 
-    /// Of a known segment only the blocks that differ go into the file. `bytes` are those of the piece.
+    /// Writes the changed blocks of a known segment to the file. `bytes` are those of the piece.
     fn put_changed(
         &self,
         segment: u32,
@@ -237,7 +238,7 @@ impl Packing<'_> {
         let offsets = piece
             .iter()
             .flat_map(|range| range.clone().step_by(BLOCK_BYTES));
-        // Where a run of changed blocks begins in the segment, and where it lies in `bytes`.
+        // Where a run of changed blocks starts in the segment, and its range in `bytes`.
         let mut runs: Vec<(u64, Range<usize>)> = Vec::new();
         for (index, (offset, digest)) in offsets.zip(digests(bytes)).enumerate() {
             let block = usize::try_from(offset / BLOCK_BYTES as u64).unwrap_or(usize::MAX);
@@ -317,7 +318,8 @@ impl Packing<'_> {
 }
 
 impl Found {
-    /// Notes that bytes of the segment lie in the file; what goes on where the last one ended is one patch with it.
+    /// Records that bytes of the segment are in the file. Extends the last patch if both are
+    /// contiguous with it.
     fn add(&mut self, offset: u64, place: u64, bytes: u64) {
         match self.patches.last_mut() {
             Some(last)

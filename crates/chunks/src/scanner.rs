@@ -1,6 +1,7 @@
-//! The library with which a kernel digests its own memory: three times as fast as reading it from another process.
+//! The library with which a kernel digests its own memory: three times as fast as reading it from
+//! another process.
 //!
-//! What it finds tells the packer where to look. A kernel that cannot load it leaves all the looking to the packer.
+//! Its digests tell the packer where to look. Without the library, the packer does all of the work.
 
 use std::{
     io,
@@ -10,10 +11,10 @@ use std::{
 #[cfg(test)]
 mod digest;
 
-/// The name of the variable that tells a kernel where its library is.
+/// The environment variable with the path of the kernel's library.
 pub const SCANNER: &str = "BATON_SCANNER";
 
-/// Writes the library that suits this machine's processor into a kernel's private folder.
+/// Writes the library for this machine's processor into a kernel's private folder.
 pub fn install(folder: &Path) -> io::Result<PathBuf> {
     let library: &[u8] = match has_wide_vectors() {
         true => include_bytes!(concat!(env!("OUT_DIR"), "/scanner-wide.so")),
@@ -24,7 +25,7 @@ pub fn install(folder: &Path) -> io::Result<PathBuf> {
     Ok(path)
 }
 
-/// Whether the processor has all that the compiler takes for granted in `x86-64-v3`.
+/// Whether the processor has all features that the compiler assumes for `x86-64-v3`.
 #[cfg(target_arch = "x86_64")]
 fn has_wide_vectors() -> bool {
     is_x86_feature_detected!("avx2")

@@ -1,4 +1,4 @@
-//! Files in memory that nobody can change once they are handed over.
+//! Files in memory that cannot be changed after they have been handed over.
 
 mod sys;
 
@@ -17,7 +17,7 @@ use crate::BlobError;
 
 const NAME: &str = "baton-state";
 
-/// How the system calls the files of this module where they are mapped.
+/// The path under which the operating system lists mappings of these files.
 pub(crate) const PATH: &str = "/memfd:baton-state";
 
 pub(crate) fn create() -> Result<File, BlobError> {
@@ -26,11 +26,11 @@ pub(crate) fn create() -> Result<File, BlobError> {
     Ok(File::from(file))
 }
 
-/// Makes the file as long as what will be written into it.
+/// Gives the file the size of what will be written into it.
 ///
-/// A file in memory has pages of 4 KiB, unless the administrator says otherwise (`shmem_enabled`), and those take longer
-/// to get than to fill. Where the system has no large ones to give, small ones come with the writing, also
-/// once it is `cancelled`.
+/// A file in memory has pages of 4 KiB, unless the administrator changed that (`shmem_enabled`),
+/// and allocating those takes longer than filling them. So this asks for large pages. If none are
+/// free, or this is `cancelled`, writing allocates small ones.
 pub(crate) fn make_room(
     file: &File,
     bytes: u64,
@@ -49,7 +49,7 @@ pub(crate) fn seal(file: File) -> Result<OwnedFd, BlobError> {
     Ok(file.into())
 }
 
-/// Whether a file that somebody else made can neither be changed nor cut any more.
+/// Whether a file from another process can no longer be changed or truncated.
 pub(crate) fn is_sealed(file: impl AsFd) -> bool {
     fcntl(file, FcntlArg::F_GET_SEALS)
         .is_ok_and(|found| SealFlag::from_bits_truncate(found).contains(seals()))
@@ -59,7 +59,7 @@ fn seals() -> SealFlag {
     SealFlag::F_SEAL_SHRINK | SealFlag::F_SEAL_GROW | SealFlag::F_SEAL_WRITE | SealFlag::F_SEAL_SEAL
 }
 
-/// What it means that a file in memory cannot be written.
+/// The error for a file in memory that cannot be written.
 pub(crate) fn no_room(error: io::Error) -> BlobError {
     match error.kind() {
         io::ErrorKind::OutOfMemory | io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {

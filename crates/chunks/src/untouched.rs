@@ -1,9 +1,10 @@
-//! Which pages of a process are still those of the file that they were mapped from.
+//! Finds pages of a process that are still those of the file that they were mapped from.
 //!
-//! A kernel maps received segments privately, so a page that was never written to is still the sealed file's own, and
-//! that is what both ends know already. The system tells such pages from written ones, so they need not be read.
+//! A kernel maps received segments privately, so a page that was never written to still belongs to
+//! the sealed file, whose content both ends know. The operating system distinguishes such pages
+//! from written ones, so they need not be read.
 //!
-//! **Invariant:** in doubt a page counts as touched.
+//! **Invariant:** in doubt, a page counts as touched.
 
 use std::{fs::File, ops::Range, os::unix::fs::FileExt};
 
@@ -12,7 +13,7 @@ use nix::unistd::{SysconfVar, sysconf};
 
 use crate::sealed;
 
-/// A block is a page wherever this is of use.
+/// This only works if pages have the size of blocks.
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;
 
 /// Bits of an entry of `/proc/PID/pagemap`, see `Documentation/admin-guide/mm/pagemap.rst` of Linux.
@@ -24,13 +25,13 @@ const ENTRY_BYTES: usize = size_of::<u64>();
 
 #[derive(Default)]
 pub(crate) struct Untouched {
-    /// Private mappings of received files, in the order of their addresses.
+    /// Private mappings of received files, sorted by address.
     mappings: Vec<Range<u64>>,
     pages: Option<File>,
 }
 
 impl Untouched {
-    /// Of process `pid`; nothing where the system does not say.
+    /// The pages of process `pid`; none if the operating system does not report them.
     pub(crate) fn of(pid: i32) -> Self {
         let page_bytes = sysconf(SysconfVar::PAGE_SIZE).ok().flatten();
         if page_bytes.and_then(|bytes| u64::try_from(bytes).ok()) != Some(PAGE_BYTES) {
@@ -45,7 +46,7 @@ impl Untouched {
         Self { mappings, pages }
     }
 
-    /// For each page of a range, whether it is untouched; `None`: all may be touched.
+    /// For each page of a range, whether it is untouched; `None` if all may be touched.
     pub(crate) fn pages(&self, addresses: Range<u64>) -> Option<Vec<bool>> {
         let pages = self.pages.as_ref()?;
         let after = self
@@ -71,7 +72,7 @@ impl Untouched {
     }
 }
 
-/// Not there: nobody has looked at it yet. There and of a file: it was only read.
+/// A page that is absent has never been accessed. A present page of a file has only been read.
 fn is_untouched(entry: u64) -> bool {
     match entry & (PRESENT | SWAPPED) {
         0 => true,
@@ -79,7 +80,7 @@ fn is_untouched(entry: u64) -> bool {
     }
 }
 
-/// The addresses of a line of `/proc/PID/maps`, if it is a private mapping of a received file.
+/// The addresses in a line of `/proc/PID/maps`, if it is a private mapping of a received file.
 fn received(line: &str) -> Option<Range<u64>> {
     let mut fields = line.split_ascii_whitespace();
     let (start, end) = fields.next()?.split_once('-')?;

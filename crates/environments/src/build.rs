@@ -1,12 +1,14 @@
 //! The steps from a lock to an environment.
 //!
-//! In: a lock, Baton's own package, and what runs a step: directly beside a notebook, inside a sandbox on a worker,
-//! because installing a package may run its code. Out: a Python that can be a notebook kernel or a session.
+//! In: a lock, Baton's own packages, and a runner for the steps. Beside a notebook the runner is
+//! direct. On a worker it is a sandbox, because installing a package may run its code. Out: a
+//! Python that can run as a notebook kernel or a session.
 //!
-//! What the lock lacks of that which Baton's package needs is added in the versions of [`OWN_PINS`], so both ends add
-//! the same. What the lock has stays as it is.
+//! Packages that Baton needs and the lock lacks are added in the versions of [`OWN_PINS`], so both
+//! ends add the same. Packages of the lock are not changed.
 //!
-//! **Invariant:** after the first step that may run a package's code, nothing is written outside of the steps.
+//! **Invariant:** after the first step that may run a package's code, nothing is written outside
+//! the steps, except by functions that follow no links.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -21,15 +23,17 @@ use crate::lock::REQUIREMENTS;
 use crate::packages::{canonical, installed, site_packages};
 use crate::{BuildError, Place, digest};
 
-/// The versions of what Baton's package needs, and of what that needs.
+/// The versions of all packages that Baton's packages need, directly or not.
 const OWN_PINS: &str = include_str!("../../../requirements/runtime.txt");
-/// What Baton's package needs itself.
+/// The packages that Baton's packages need directly.
 const OWN_NEEDS: &str = include_str!("../../../requirements/runtime.in");
 
-/// Baton's own packages, which are copied, or shown in an image: workers and notebooks of one version have the same.
+/// Baton's own packages, which are copied into an environment, or mounted into an image: workers
+/// and notebooks of one version have the same.
 pub const OWN_PACKAGES: [&str; 2] = ["baton", "baton_shim"];
 
-/// Settings of the administrator or of the student that a build has: where packages come from.
+/// The environment variables of the administrator or the student that a build gets, such as where
+/// packages come from.
 const PASSED: &[&str] = &[
     "UV_",
     "ALL_PROXY",
@@ -47,29 +51,30 @@ const PASSED: &[&str] = &[
     "XDG_",
 ];
 
-/// How many lines a failed step is told with.
+/// How many lines of a failed step's output to report.
 const LINES: usize = 8;
 
 const CACHE: &str = "cache";
 const SOURCE: &str = "lock";
 const OWN: &str = "own.txt";
 
-/// What one environment is built with.
+/// The inputs of a build that are not part of the lock.
 #[derive(Debug, Clone)]
 pub struct Builder {
     pub uv: PathBuf,
-    /// Where `baton` and `baton_shim` lie.
+    /// The folder with `baton` and `baton_shim`.
     pub packages: PathBuf,
-    /// Which Python, as `uv venv --python` takes it; `None`: as the lock or its project wants it.
+    /// The Python to use, as for `uv venv --python`; `None`: as the lock or its project says.
     pub python: Option<OsString>,
-    /// Whether people who need not trust each other use what is built: downloads are kept for this build only, so that
-    /// the code of one package reaches no other environment, and no Python is downloaded, which would lie outside.
+    /// Whether people who do not trust each other use the environment. Then downloads are kept for
+    /// this build only, so that the code of one package reaches no other environment, and no Python
+    /// is downloaded, because it would be outside the environment.
     pub is_shared: bool,
-    /// Which Python comes first where the lock does not say it.
+    /// The first Python to try if the lock does not name one.
     pub usual_python: Option<PathBuf>,
 }
 
-/// One call of a program.
+/// One run of a program.
 #[derive(Debug, Clone)]
 pub struct Step {
     /// Completes "uv could not …".
@@ -80,13 +85,13 @@ pub struct Step {
     pub folder: PathBuf,
 }
 
-/// What runs the steps of a build.
+/// Runs the steps of a build.
 pub trait Runner: Sync {
     fn run(&self, step: &Step) -> impl Future<Output = Result<Output, BuildError>> + Send;
 }
 
 impl Builder {
-    /// What the environment is made of: another lock, Baton or Python is another environment.
+    /// Identifies an environment: another lock, Baton version or Python makes another environment.
     #[must_use]
     pub fn key(&self, lock: &Lock) -> String {
         let parts = [
@@ -136,10 +141,10 @@ impl Builder {
     }
 }
 
-/// In a path, which becomes part of the first line of programs.
+/// Short, because it is part of a path that becomes part of the first line of programs.
 const KEY_CHARACTERS: usize = 32;
 
-/// Builds an environment at an empty place.
+/// Builds an environment in an empty place.
 ///
 /// # Errors
 /// If a step fails, or the disk is full.
@@ -182,7 +187,7 @@ pub async fn build(
     if lock.kind == LockKind::Requirements {
         install.extend(["--python".as_ref(), python, REQUIREMENTS.as_ref()]);
     }
-    // A project that pins its Python has chosen it in the step before.
+    // If a project pins its Python, the previous step has used that.
     let step = builder.step("install the lock", place, &install);
     run(runner, &step, place).await?;
     let pins = place.work().join(OWN);
@@ -222,7 +227,7 @@ fn write_lock(lock: &Lock, folder: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A package's code has run in the folder: no link that it left is followed.
+/// Writes a file without following links, because a package's code has run in the folder.
 fn write_new(path: &Path, text: &str) -> io::Result<()> {
     let _ = fs::remove_file(path);
     let mut file = fs::File::options()
@@ -232,7 +237,7 @@ fn write_new(path: &Path, text: &str) -> io::Result<()> {
     io::Write::write_all(&mut file, text.as_bytes())
 }
 
-/// Where a requirements file says that packages come from, for those that it does not name.
+/// The requirements file's options about package sources, for packages that it does not list.
 fn locked_options(lock: &Lock) -> Vec<String> {
     let options = [
         "--index-url",
@@ -256,7 +261,7 @@ fn locked_options(lock: &Lock) -> Vec<String> {
         .collect()
 }
 
-/// Without those that the lock has chosen itself.
+/// The pins, except those of packages that the lock installs itself.
 fn own_pins(installed: &BTreeMap<String, String>) -> String {
     let is_open = |line: &&str| {
         let name = line.split("==").next().unwrap_or_default();
@@ -266,7 +271,7 @@ fn own_pins(installed: &BTreeMap<String, String>) -> String {
     pins.map(|line| format!("{line}\n")).collect()
 }
 
-/// Sources only: what Python compiled belongs to another Python.
+/// Copies sources only: compiled files belong to another Python.
 fn copy(from: &Path, to: &Path) -> io::Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {

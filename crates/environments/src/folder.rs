@@ -1,15 +1,15 @@
-//! A folder of environments, each in a folder of its own that is called by what it was built from.
+//! A folder of environments, each in a folder of its own that is named after what it was built from.
 //!
-//! In: a key. Out: a complete environment that stays as long as it is held, or an empty place to build it. One process builds it,
-//! others wait; a build that was killed begins anew.
+//! In: a key. Out: a complete environment that stays for as long as it is held, or an empty place
+//! to build it. One process builds it while others wait; if it is killed, the build starts again.
 //!
 //! ```text
-//! FOLDER/KEY.lock        its users hold this shared, a process that builds or removes it alone
+//! FOLDER/KEY.lock        shared while a process uses it, exclusive while one builds or removes it
 //! FOLDER/KEY/work/venv   the environment
 //! FOLDER/KEY/complete    written last
 //! ```
 //!
-//! **Invariant:** nothing is removed that a process holds.
+//! **Invariant:** an environment is not removed while a process holds it.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File, TryLockError};
@@ -19,9 +19,9 @@ use std::time::{Duration, SystemTime};
 
 use tokio::task::spawn_blocking;
 
-/// Between two looks at what another process builds.
+/// The pause between two checks of another process's build.
 const LOOK_EVERY: Duration = Duration::from_millis(200);
-/// With less room on its disk, a build first removes what no process holds.
+/// If the disk has less space, a build first removes environments that no process holds.
 const ROOM_BYTES: u64 = 10 << 30;
 
 const COMPLETE: &str = "complete";
@@ -37,21 +37,21 @@ pub struct FolderError {
     source: io::Error,
 }
 
-/// Where environments are built.
+/// A folder in which environments are built.
 #[derive(Debug, Clone)]
 pub struct Folder {
     path: PathBuf,
     kept: BTreeSet<String>,
 }
 
-/// Where one environment is built.
+/// The place of one environment.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Place {
     root: PathBuf,
 }
 
 impl Place {
-    /// All that a build writes to.
+    /// The folder with everything that a build writes.
     #[must_use]
     pub fn work(&self) -> PathBuf {
         self.root.join(WORK)
@@ -68,21 +68,22 @@ impl Place {
     }
 }
 
-/// A complete environment, which is not removed before this value is dropped or its process has ended.
+/// A complete environment. It is not removed until this value is dropped or its process has ended.
 #[derive(Debug)]
 pub struct Held {
     place: Place,
     _lock: File,
 }
 
-/// What a process gets that asks for an environment.
+/// The answer to a process that asks for an environment.
 #[derive(Debug)]
 pub enum Taken {
     Complete(Held),
     Empty(Vacant),
 }
 
-/// A place in which this process alone builds. Dropped before it is complete, it is empty again.
+/// A place in which only this process builds. If it is dropped before it is complete, the place
+/// becomes empty again.
 #[derive(Debug)]
 pub struct Vacant {
     place: Place,
@@ -96,10 +97,10 @@ impl Vacant {
         &self.place
     }
 
-    /// From now on others find it. Take it again to hold it.
+    /// Makes the environment available to others. Take it again to hold it.
     ///
     /// # Errors
-    /// If that cannot be written down.
+    /// If the mark cannot be written.
     pub fn complete(mut self) -> Result<(), FolderError> {
         let path = self.place.root.join(COMPLETE);
         fs::write(&path, "").map_err(|source| FolderError { path, source })?;
@@ -130,7 +131,7 @@ impl Folder {
         Self { path, kept }
     }
 
-    /// These stay, though no process holds them.
+    /// Environments to keep even if no process holds them.
     #[must_use]
     pub fn keeping(self, kept: BTreeSet<String>) -> Self {
         Self { kept, ..self }
@@ -148,10 +149,10 @@ impl Folder {
         root.join(COMPLETE).exists().then_some(Place { root })
     }
 
-    /// The environment with this key is built anew when it is taken again.
+    /// Removes the mark of completeness, so that the environment is built again when it is next taken.
     ///
     /// # Errors
-    /// If a process holds it, or its mark cannot be removed.
+    /// If a process holds it, or the mark cannot be removed.
     pub fn discard(&self, key: &str) -> Result<(), FolderError> {
         let discard = || {
             if !is_taken(self.lock(key)?.try_lock())? {
@@ -165,14 +166,14 @@ impl Folder {
         })
     }
 
-    /// The environment with this key, or an empty place for it once no other process builds it.
+    /// Returns the environment with this key, or an empty place for it once no other process builds it.
     ///
     /// # Errors
-    /// Those of the folder itself.
+    /// If the folder itself cannot be used.
     pub async fn take(&self, key: &str) -> Result<Taken, FolderError> {
         loop {
             let (folder, own) = (self.clone(), key.to_owned());
-            // What is left of a build that was killed may be large.
+            // In a blocking task, because the remains of a killed build may be large.
             let taken = spawn_blocking(move || folder.try_take(&own)).await;
             let taken = taken.map_err(io::Error::other).flatten();
             let taken = taken.map_err(|source| FolderError {
@@ -193,7 +194,7 @@ impl Folder {
         let lock = self.lock(key)?;
         if is_taken(lock.try_lock_shared())? && complete.exists() {
             let file = File::options().write(true).open(complete);
-            // Only to know later which was used last.
+            // Marks it as used, to find the least recently used one later.
             let _ = file.and_then(|file| file.set_modified(SystemTime::now()));
             let place = Place { root };
             return Ok(Some(Taken::Complete(Held { place, _lock: lock })));
@@ -222,7 +223,7 @@ impl Folder {
             .open(path)
     }
 
-    /// Removes what no process holds, that which was used longest ago first, until there is room.
+    /// Removes environments that no process holds, the least recently used first, until there is enough space.
     fn make_room(&self, wanted_bytes: u64, free: impl Fn(&Path) -> u64) {
         let mut unused: Vec<(SystemTime, String)> = self.keys().collect();
         unused.sort_unstable();
@@ -244,7 +245,7 @@ impl Folder {
         }
     }
 
-    /// Of those that are there, each with when it was used last.
+    /// The existing environments, each with the time when it was last used.
     fn keys(&self) -> impl Iterator<Item = (SystemTime, String)> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         entries.filter_map(|entry| {
@@ -257,7 +258,7 @@ impl Folder {
     }
 }
 
-/// `false`: another process holds it.
+/// Returns `false` if another process holds the lock.
 fn is_taken(taken: Result<(), TryLockError>) -> io::Result<bool> {
     match taken {
         Ok(()) => Ok(true),
@@ -266,13 +267,13 @@ fn is_taken(taken: Result<(), TryLockError>) -> io::Result<bool> {
     }
 }
 
-/// Nothing of an earlier build that was killed stays.
+/// Makes an empty place, without remains of an earlier build that was killed.
 fn prepare(place: &Place) -> io::Result<()> {
     remove(place);
     fs::create_dir_all(place.environment())
 }
 
-/// First the mark: what is half gone does not count as complete.
+/// Removes the mark first, so that a half-removed environment does not count as complete.
 fn remove(place: &Place) {
     let _ = fs::remove_file(place.root.join(COMPLETE));
     match fs::remove_dir_all(&place.root) {
@@ -284,7 +285,7 @@ fn remove(place: &Place) {
     }
 }
 
-/// What the disk of a folder has left; where the system does not say, enough.
+/// The free space on the folder's disk; unlimited if the system does not report it.
 fn free_bytes(path: &Path) -> u64 {
     let statistics = nix::sys::statvfs::statvfs(path);
     statistics.map_or(u64::MAX, |found| {

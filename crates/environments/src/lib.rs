@@ -1,13 +1,13 @@
 //! Environments that are built from locks, on workers and beside notebooks, with the same packages on both.
 //!
-//! In: a lock, and a program that installs packages (`uv`). Out: a Python that has what the lock names, Baton's own
-//! package, and what that needs.
+//! In: a lock, and a program that installs packages (`uv`). Out: a Python with the packages of the
+//! lock, Baton's own packages, and their dependencies.
 //!
 //! ```text
 //! lock ──> folder (who builds, and whether it is complete) ──> build (the steps) ──> Python
 //! ```
 //!
-//! **Invariant:** an environment is used only after its last step has written that it is complete.
+//! **Invariant:** an environment is used only after its last step has marked it as complete.
 
 mod build;
 mod errors;

@@ -1,6 +1,6 @@
-//! Locks: the files from which an environment is built alike everywhere.
+//! Locks: the files from which an environment is built the same everywhere.
 //!
-//! **Invariant:** a lock is whole: it names no other file that would have to travel with it.
+//! **Invariant:** a lock is complete: it refers to no other local file.
 
 use std::fs;
 use std::io;
@@ -10,9 +10,9 @@ use baton_protocol::{LARGEST_LOCK_BYTES, Lock, LockFile, LockKind, encode};
 
 const UV_LOCK: &str = "uv.lock";
 const PROJECT: &str = "pyproject.toml";
-/// Which Python a project of uv wants, where it says so.
+/// The Python version of a uv project, if it gives one.
 const PYTHON_VERSION: &str = ".python-version";
-/// As an installed lock calls it, whatever the administrator called it.
+/// The file's name in a stored lock, whatever its original name.
 pub(crate) const REQUIREMENTS: &str = "requirements.txt";
 
 #[derive(Debug, thiserror::Error)]
@@ -40,10 +40,10 @@ pub enum LockError {
     Large { path: PathBuf },
 }
 
-/// Reads the lock at this path, which is a `uv.lock` beside its `pyproject.toml`, or a requirements file with hashes.
+/// Reads the lock at this path: a `uv.lock` beside its `pyproject.toml`, or a requirements file with hashes.
 ///
 /// # Errors
-/// If it is no such file, or refers to others.
+/// If it is not such a file, or refers to other files.
 pub fn read_lock(path: &Path) -> Result<Lock, LockError> {
     let name = path.file_name().and_then(|name| name.to_str());
     let lock = match name {
@@ -61,7 +61,7 @@ pub fn read_lock(path: &Path) -> Result<Lock, LockError> {
     Ok(lock)
 }
 
-/// What both ends call this lock.
+/// The hash by which both ends identify this lock.
 #[must_use]
 pub fn digest(lock: &Lock) -> String {
     baton_chunks::hash(&encode(lock)).to_string()
@@ -109,7 +109,7 @@ fn requirements(path: &Path) -> Result<Lock, LockError> {
     })
 }
 
-/// To what does not lie at the same place everywhere.
+/// Whether the line refers to something that does not exist under the same path everywhere.
 fn refers(line: &str) -> bool {
     let value = |options: &[&str]| {
         options.iter().find_map(|option| {

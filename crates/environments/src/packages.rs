@@ -1,4 +1,4 @@
-//! What is installed in a Python, as far as environments depend on it.
+//! The installed packages of a Python, as far as environments depend on them.
 
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
@@ -10,10 +10,10 @@ use tokio::process::Command;
 
 use crate::BuildError;
 
-/// Prints where Baton's packages lie.
+/// Prints the folder of Baton's packages.
 const QUESTION: &str = "import os, baton_shim; print(os.path.dirname(os.path.dirname(os.path.abspath(baton_shim.__file__))))";
 
-/// Where this Python has Baton's packages.
+/// The folder of Baton's packages in this Python.
 ///
 /// # Errors
 /// If it does not have them.
@@ -35,7 +35,7 @@ pub async fn packages_of(python: &Path) -> Result<PathBuf, BuildError> {
     }
 }
 
-/// The packages in a folder, each by its name as requirements spell it, with its version.
+/// The packages in a folder with their versions, by the names that requirements use.
 #[must_use]
 pub fn installed(site: &Path) -> BTreeMap<String, String> {
     let entries = fs::read_dir(site).into_iter().flatten().flatten();
@@ -47,7 +47,7 @@ pub fn installed(site: &Path) -> BTreeMap<String, String> {
     packages.collect()
 }
 
-/// Where an environment has its packages.
+/// The folder of an environment's packages.
 #[must_use]
 pub fn site_packages(environment: &Path) -> Option<PathBuf> {
     let entries = fs::read_dir(environment.join("lib")).ok()?.flatten();

@@ -11,10 +11,10 @@ const PROGRAM: &str = "uv";
 )]
 pub struct UvMissing;
 
-/// Beside this program, where `pip install` puts both, else on `PATH`.
+/// Finds `uv` beside this program, where `pip install` puts both, or else on `PATH`.
 ///
 /// # Errors
-/// If it is at neither place.
+/// If it is in neither place.
 pub fn find_uv() -> Result<PathBuf, UvMissing> {
     let own = std::env::current_exe().ok();
     let beside = own.and_then(|program| program.parent().map(PathBuf::from));

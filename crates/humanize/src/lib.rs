@@ -1,11 +1,11 @@
-//! Times and sizes as people read them, written the same in every message, page and table.
+//! Times and sizes for people, written the same way in every message, page and table.
 
 use std::time::Duration;
 
 /// At most two units, neither of them zero: `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.
 ///
-/// What is below the second unit is cut off, so a time that counts up never shows what has not passed.
-/// Less than a second is `250 ms`, and nothing is `0 s`.
+/// What is below the second unit is cut off, so a time that counts up never shows more than has
+/// passed. Less than a second is `250 ms`, and zero is `0 s`.
 #[must_use]
 pub fn duration(time: Duration) -> String {
     let seconds = time.as_secs();
@@ -21,13 +21,14 @@ pub fn duration(time: Duration) -> String {
     }
 }
 
-/// The same in whole seconds: less than one is `0 s`.
+/// The same in whole seconds; less than one is `0 s`.
 #[must_use]
 pub fn whole_seconds(time: Duration) -> String {
     duration(Duration::from_secs(time.as_secs()))
 }
 
-/// As settings and options write it: `250ms`, `90s`, `5m`, `2h`. Reads back as the same time, in whole milliseconds.
+/// The form used in settings and options: `250ms`, `90s`, `5m`, `2h`. Reads back as the same time,
+/// in whole milliseconds.
 #[must_use]
 pub fn setting(time: Duration) -> String {
     match time.as_millis() {
@@ -38,7 +39,7 @@ pub fn setting(time: Duration) -> String {
     }
 }
 
-/// Two to three digits of a computed time, in the unit that a person would use: `250 ms`, `4.0 s`, `2.5 h`.
+/// Two to three digits of a computed time, in a suitable unit: `250 ms`, `4.0 s`, `2.5 h`.
 #[must_use]
 pub fn approximate(seconds: f64) -> String {
     match seconds {
@@ -52,7 +53,7 @@ pub fn approximate(seconds: f64) -> String {
     }
 }
 
-/// One decimal below 100 of a unit, cut off: `900 bytes`, `64 KiB`, `1.5 GiB`, `79.9 GiB`.
+/// One decimal below 100 of a unit, the rest cut off: `900 bytes`, `64 KiB`, `1.5 GiB`, `79.9 GiB`.
 #[must_use]
 pub fn bytes(count: u64) -> String {
     const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];

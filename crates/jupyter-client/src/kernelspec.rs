@@ -1,4 +1,4 @@
-//! How a kernel is started: Jupyter's `kernel.json`.
+//! How to start a kernel: Jupyter's `kernel.json`.
 
 use std::{
     collections::HashMap,
@@ -9,7 +9,7 @@ use std::{
 use jupyter_protocol::JupyterKernelspec;
 use tokio::process::Command;
 
-/// What Jupyter puts in their place.
+/// Placeholders that Jupyter replaces.
 const CONNECTION_FILE: &str = "{connection_file}";
 const RESOURCE_FOLDER: &str = "{resource_dir}";
 
@@ -31,15 +31,16 @@ pub struct Kernelspec {
     program: PathBuf,
     arguments: Vec<String>,
     environment: HashMap<String, String>,
-    /// Where the kernel starts; the own folder without one.
+    /// The folder in which the kernel starts. `None`: this process's own.
     start_in: Option<PathBuf>,
 }
 
 impl Kernelspec {
-    /// A kernelspec that names just `python` means the one that Jupyter runs in, which is `python`.
+    /// Reads a kernelspec. If it names only `python`, that is the Python in which Jupyter runs,
+    /// given as `python`.
     ///
     /// # Errors
-    /// When the file cannot be read, is not a kernelspec, or names no program.
+    /// If the file cannot be read, is not a kernelspec, or names no program.
     pub fn read(path: &Path, python: &Path) -> Result<Self, KernelspecError> {
         let path = path.to_owned();
         let text = match fs::read(&path) {
@@ -66,7 +67,7 @@ impl Kernelspec {
         })
     }
 
-    /// Without a file. `{connection_file}` in an argument stands for the file's path.
+    /// A kernelspec without a file. `{connection_file}` in an argument stands for the connection file's path.
     #[must_use]
     pub fn new(program: &Path, arguments: impl IntoIterator<Item = &'static str>) -> Self {
         Self {
@@ -78,7 +79,7 @@ impl Kernelspec {
         }
     }
 
-    /// A bare name is looked for on the `PATH`.
+    /// The program to start. A bare name is looked up on the `PATH`.
     #[must_use]
     pub fn program(&self) -> &Path {
         &self.program
@@ -89,14 +90,14 @@ impl Kernelspec {
         &self.arguments
     }
 
-    /// With one more variable in the kernel's environment.
+    /// Adds a variable to the kernel's environment.
     #[must_use]
     pub fn with_variable(mut self, name: &str, value: impl Into<String>) -> Self {
         self.environment.insert(name.to_owned(), value.into());
         self
     }
 
-    /// The kernel's folder is the notebook's.
+    /// Starts the kernel in the notebook's folder.
     #[must_use]
     pub fn in_folder(mut self, folder: &Path) -> Self {
         self.start_in = Some(folder.to_owned());

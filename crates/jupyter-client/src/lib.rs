@@ -1,13 +1,13 @@
-//! A client of Jupyter kernels, as JupyterLab and nbclient are: it starts a kernel from its kernelspec, runs cells and
-//! reads what they show.
+//! A client of Jupyter kernels, like JupyterLab and nbclient: it starts a kernel from its
+//! kernelspec, runs cells and reads their output.
 //!
-//! In: a kernelspec and code. Out: [`Output`]s in their order, and the [`Reply`] of each cell.
+//! In: a kernelspec and code. Out: [`Output`]s in order, and the [`Reply`] of each cell.
 //!
-//! The connection lies in a private folder (`ipc`), so no other user can reach it and no port can be taken. Signing and
-//! sockets are those of the crates `jupyter-zmq-client` and `zeromq`: nothing here is shared with `jupyter-wire`, which
-//! therefore can be tested with it.
+//! The sockets are in a private folder (`ipc`), so no other user can reach them and no port can be
+//! taken. Signing and sockets come from the crates `jupyter-zmq-client` and `zeromq`. Nothing is
+//! shared with `jupyter-wire`, so that this client can test that crate.
 //!
-//! **Invariant:** the kernel's process ends with its [`Kernel`].
+//! **Invariant:** the kernel's process ends when its [`Kernel`] is dropped.
 
 mod kernelspec;
 
@@ -43,11 +43,11 @@ use tokio::{
 
 pub use kernelspec::{Kernelspec, KernelspecError};
 
-/// Between two looks at whether a starting kernel listens.
+/// The pause between two checks whether a starting kernel listens.
 const PAUSE: Duration = Duration::from_millis(20);
-/// For each answer of a kernel that is starting.
+/// The wait for each answer of a starting kernel.
 const ANSWER: Duration = Duration::from_secs(1);
-/// For a kernel that was asked to end.
+/// The wait for a kernel that was asked to end.
 const END: Duration = Duration::from_secs(5);
 
 pub type Reply = ExecuteReply;
@@ -75,7 +75,7 @@ pub struct Kernel {
 
 struct Process {
     child: Child,
-    /// What it wrote itself, of which only the end is of interest.
+    /// The kernel's own output; only the end of it is used.
     log: File,
 }
 
@@ -83,7 +83,7 @@ impl Kernel {
     /// Starts a kernel and waits until it answers and its output arrives.
     ///
     /// # Errors
-    /// When the process cannot be started, ends, or does not answer within `patience`.
+    /// If the process cannot be started, ends, or does not answer within `patience`.
     pub async fn start(kernelspec: &Kernelspec, patience: Duration) -> Result<Self, ClientError> {
         let folder = tempfile::tempdir()?;
         let address = folder.path().join("kernel");
@@ -110,7 +110,7 @@ impl Kernel {
             .stdout(log.try_clone()?)
             .stderr(log.try_clone()?)
             .kill_on_drop(true)
-            // Ctrl-C in the terminal is not the kernel's.
+            // Ctrl-C in the terminal must not reach the kernel.
             .process_group(0)
             .spawn()?;
         let mut process = Process { child, log };
@@ -140,7 +140,8 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// Asks what it is until the answer and its output arrive: output before the subscription is lost.
+    /// Asks for the kernel's info until both answer and output arrive: output sent before the
+    /// subscription is lost.
     async fn greet(&mut self, deadline: Instant, patience: Duration) -> Result<(), ClientError> {
         while Instant::now() < deadline {
             let request = JupyterMessage::new(KernelInfoRequest {}, None);
@@ -160,7 +161,7 @@ impl Kernel {
     /// Runs a cell, and gives each of its outputs to `on_output` as it arrives.
     ///
     /// # Errors
-    /// When the kernel ends meanwhile. An exception of the cell is in the reply.
+    /// If the kernel ends meanwhile. An exception of the cell is in the reply.
     pub async fn run(
         &mut self,
         code: &str,
@@ -170,7 +171,7 @@ impl Kernel {
         self.follow(request, on_output).await
     }
 
-    /// Runs a cell as the message with this id, which no other message has.
+    /// Runs a cell as the message with this id, which no other message may have.
     ///
     /// # Errors
     /// As [`Kernel::run`].
@@ -236,11 +237,11 @@ impl Kernel {
     }
 }
 
-/// Of a kernel that runs a cell.
+/// Interrupts a kernel that runs a cell.
 pub struct Interrupter(Option<u32>);
 
 impl Interrupter {
-    /// A signal to the kernel and its children; a kernel that has ended is left alone.
+    /// Sends a signal to the kernel and its children. Does nothing if the kernel has ended.
     pub fn interrupt(&self) {
         let process = self.0.and_then(|process| i32::try_from(process).ok());
         if let Some(process) = process {

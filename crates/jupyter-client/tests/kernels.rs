@@ -1,4 +1,4 @@
-//! The client with ipykernel itself.
+//! The client with a real ipykernel.
 #![allow(clippy::unwrap_used)]
 
 use std::{fs, path::Path, time::Duration};
@@ -22,7 +22,7 @@ fn kernelspec(folder: &Path, code: &str) -> Kernelspec {
 }
 
 async fn ipykernel(folder: &Path) -> Kernel {
-    // ipykernel takes the descriptors of its output for itself.
+    // ipykernel redirects the descriptors of its output.
     let code = "import os, sys; sys.log = os.dup(2)\n\
         from ipykernel import kernelapp; kernelapp.launch_new_instance()";
     Kernel::start(&kernelspec(folder, code), PATIENCE)

@@ -1,8 +1,8 @@
-//! Connection files: where a kernel's five sockets are, and with which key its messages are signed.
+//! Connection files: the addresses of a kernel's five sockets, and the key that signs its messages.
 //!
 //! In: the JSON that a Jupyter client wrote. Out: endpoints, and the file for a kernel behind a relay.
 //!
-//! **Invariant:** fields unknown here are kept, so that what a client tells a kernel arrives there.
+//! **Invariant:** unknown fields are kept, so that they reach the kernel.
 
 use std::fmt;
 use std::io::Write as _;
@@ -30,7 +30,7 @@ impl Channel {
         Self::Heartbeat,
     ];
 
-    /// As the fields of a connection file call it.
+    /// The name in the fields of a connection file.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -50,7 +50,7 @@ impl Channel {
 /// Where one socket listens.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Endpoint {
-    /// `*` stands for every address, as in ZeroMQ.
+    /// `*` means every address, as in ZeroMQ.
     Tcp {
         host: String,
         port: u16,
@@ -150,7 +150,7 @@ impl ConnectionFile {
         Ok(connection)
     }
 
-    /// A kernel of our own whose sockets lie in `folder`.
+    /// A kernel of Baton's own, with its sockets in `folder`.
     #[must_use]
     pub fn create(folder: &Path) -> Self {
         let mut fields = Map::new();
@@ -160,7 +160,8 @@ impl ConnectionFile {
         Self { fields }.moved_to(folder)
     }
 
-    /// The same kernel with its sockets in `folder`: same key, so that signatures are valid on both legs.
+    /// The same kernel with its sockets in `folder`. The key stays the same, so that signatures are
+    /// valid on both sides of a relay.
     #[must_use]
     pub fn moved_to(&self, folder: &Path) -> Self {
         let mut fields = self.fields.clone();
@@ -207,7 +208,7 @@ impl ConnectionFile {
         }
     }
 
-    /// Empty: messages are not signed.
+    /// The key that signs messages. If it is empty, messages are not signed.
     #[must_use]
     pub fn key(&self) -> Bytes {
         Bytes::copy_from_slice(self.text("key").unwrap_or_default().as_bytes())

@@ -1,9 +1,11 @@
 //! Folders for sockets and other things that only one process and its children may see.
 //!
-//! The owner holds a lock on a file inside for as long as it lives; the system lets go of it however the owner ends.
-//! So a folder whose lock can be had is left over from one that was killed, and the next owner removes it.
+//! The owner holds a lock on a file in the folder for as long as it lives; the operating system
+//! releases the lock however the owner ends. A folder whose lock is free belonged to a process that
+//! was killed, and the next owner removes it.
 //!
-//! **Invariant:** only folders of this user that this module made for the same purpose are ever removed.
+//! **Invariant:** only folders are removed that belong to this user and were made by this module
+//! for the same purpose.
 
 use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::OsStrExt as _;
@@ -13,11 +15,11 @@ use std::path::{Path, PathBuf};
 use nix::unistd::geteuid;
 
 const PREFIX: &str = "baton-";
-/// What tells a folder of this module from all others.
+/// The file that distinguishes a folder of this module from all others.
 const LOCK: &str = ".owner-lock";
-/// The address of a Unix socket takes 107 bytes and a zero.
+/// The address of a Unix socket has at most 107 bytes and a zero.
 const LONGEST_SOCKET_PATH_BYTES: usize = 107;
-/// Room for the longest name of a socket inside.
+/// Space for the longest name of a socket in the folder.
 const SOCKET_NAME_BYTES: usize = 24;
 
 #[derive(Debug, thiserror::Error)]
@@ -36,16 +38,17 @@ pub enum FolderError {
     PathsTooLong { tried: Vec<PathBuf> },
 }
 
-/// A folder that only this user can enter. It is removed when this is dropped.
+/// A folder that only this user can enter. Dropping this removes the folder.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
-    /// Closing the file lets go of the lock.
+    /// Closing the file releases the lock.
     _lock: File,
 }
 
 impl PrivateFolder {
-    /// In `$XDG_RUNTIME_DIR`, else where temporary files go. `purpose` becomes part of the name.
+    /// Creates a folder in `$XDG_RUNTIME_DIR`, or else in the folder for temporary files. `purpose`
+    /// becomes part of its name.
     pub fn create(purpose: &str) -> Result<Self, FolderError> {
         let runtime = std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from);
         let bases = runtime
@@ -63,13 +66,14 @@ impl PrivateFolder {
         Err(FolderError::PathsTooLong { tried })
     }
 
-    /// In `base`, after those that dead owners left there are removed.
+    /// Creates a folder in `base`, and first removes those that dead owners left there.
     pub fn create_in(base: &Path, purpose: &str) -> Result<Self, FolderError> {
         sweep(base, purpose);
         let path = base.join(name(purpose));
         let create = || {
             DirBuilder::new().mode(0o700).create(&path)?;
-            // Locked before it can be found, so that nobody takes this folder for one without an owner.
+            // Lock it before its final name exists, so that no other process takes this folder for
+            // one without an owner.
             let unfinished = path.join("lock");
             let lock = File::create_new(&unfinished)?;
             lock.lock()?;
@@ -108,7 +112,7 @@ fn is_writable_folder(path: &Path) -> bool {
     path.is_dir() && nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
 }
 
-/// Removes what dead owners left. A failure only means that the next owner tries again.
+/// Removes folders that dead owners left. After a failure the next owner tries again.
 pub fn sweep(base: &Path, purpose: &str) {
     let Ok(entries) = std::fs::read_dir(base) else {
         return;
@@ -123,7 +127,7 @@ pub fn sweep(base: &Path, purpose: &str) {
     }
 }
 
-/// A folder without a lock is one that is being made at this moment, or not one of ours.
+/// Whether the owner is dead. A folder without a lock file is being made at this moment, or is not one of ours.
 fn is_stale(path: &Path) -> bool {
     let Ok(folder) = path.symlink_metadata() else {
         return false;
@@ -131,7 +135,7 @@ fn is_stale(path: &Path) -> bool {
     if !folder.is_dir() || folder.uid() != geteuid().as_raw() || folder.mode() & 0o777 != 0o700 {
         return false;
     }
-    // Where locks fail nobody can tell, and the folder stays.
+    // Where locks do not work, the owner's state is unknown and the folder stays.
     File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
 }
 

@@ -1,9 +1,9 @@
-//! Jupyter messages of our own, signed and ready to be sent.
+//! Baton's own Jupyter messages, signed and ready to be sent.
 //!
-//! In: type, content and the parent's header as the bytes that came. Out: frames.
+//! In: type, content and the parent's header as received. Out: frames.
 //!
-//! **Invariant:** no message of anybody else is written here. The parent header stays the sender's bytes,
-//! so fields that this program does not know (`subshell_id`) survive.
+//! **Invariant:** messages of other programs are never written here. The parent header keeps the
+//! sender's bytes, so fields unknown to this program (`subshell_id`) survive.
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac};
@@ -70,7 +70,7 @@ impl Signer {
         Ok(Self { mac: Some(mac) })
     }
 
-    /// Of header, parent header, metadata and content; buffers are not signed.
+    /// Signs header, parent header, metadata and content. Buffers are not signed.
     fn sign(&self, parts: [&[u8]; 4]) -> String {
         self.mac
             .as_ref()
@@ -78,12 +78,12 @@ impl Signer {
     }
 }
 
-/// What a message says; header and signature are made when it is sent.
+/// The content of a message. Header and signature are made when it is sent.
 #[derive(Debug, Clone)]
 pub struct Draft {
     pub message_id: String,
     pub kind: String,
-    /// The header of the message that this one answers, as it came. `{}` when there is none.
+    /// The header of the message that this one answers, as received. `{}` if there is none.
     pub parent_header: Bytes,
     pub metadata: Bytes,
     pub content: Bytes,
@@ -91,7 +91,7 @@ pub struct Draft {
 }
 
 impl Draft {
-    /// A message with a fresh id that answers nothing.
+    /// A message with a fresh id and no parent.
     #[must_use]
     pub fn new(kind: &str, content: impl Into<Bytes>) -> Self {
         Self {
@@ -104,7 +104,8 @@ impl Draft {
         }
     }
 
-    /// The frames from the delimiter on. Never send the result twice: clients refuse a signature seen before.
+    /// Returns the frames from the delimiter on. Never send the result twice: clients refuse a
+    /// signature that they have seen.
     #[must_use]
     pub fn sign(self, signer: &Signer, session: &str) -> Vec<Bytes> {
         let header = Header {
@@ -140,7 +141,7 @@ struct Header<'a> {
     version: &'a str,
 }
 
-/// The first frame of an iopub message, by which subscribers choose; the same as ipykernel's.
+/// The first frame of an iopub message, which subscribers filter by. Matches ipykernel's.
 #[must_use]
 pub fn iopub_topic(kind: &str, content: &[u8]) -> String {
     #[derive(Deserialize, Default)]
@@ -158,7 +159,7 @@ pub fn iopub_topic(kind: &str, content: &[u8]) -> String {
     }
 }
 
-/// The `msg_id` of a header that may hold anything else as well.
+/// The `msg_id` of a header, which may contain any other fields.
 #[must_use]
 pub fn message_id(header: &[u8]) -> Option<String> {
     #[derive(Deserialize)]
@@ -169,7 +170,7 @@ pub fn message_id(header: &[u8]) -> Option<String> {
     Some(header.msg_id)
 }
 
-/// The same for its `msg_type`.
+/// The `msg_type` of a header.
 #[must_use]
 pub fn message_type(header: &[u8]) -> Option<String> {
     #[derive(Deserialize)]

@@ -1,4 +1,4 @@
-//! Kernels as child processes: starting one, watching one's own parent, ending a whole tree.
+//! Kernels as child processes: starting one, watching the parent of this process, ending a whole tree.
 //!
 //! **Invariant:** a child started here never outlives this process, however this process ends (Linux).
 
@@ -30,22 +30,22 @@ pub struct KernelCommand<'a> {
     pub module: &'a str,
     pub connection_file: &'a Path,
     pub arguments: &'a [OsString],
-    /// In addition to this process's own.
+    /// Variables to add to this process's environment.
     pub environment: &'a [(&'a str, &'a OsStr)],
 }
 
 /// Starts a kernel in this process's group, so that signals to the group reach it.
 ///
-/// The system ends the kernel together with the *thread* that started it (`PR_SET_PDEATHSIG`),
-/// so this must be called from one that lives as long as the process:
-/// the main thread or a runtime's worker, never a thread for blocking calls.
+/// The operating system ends the kernel together with the *thread* that started it
+/// (`PR_SET_PDEATHSIG`). So call this from a thread that lives as long as the process: the main
+/// thread or a worker of the runtime, never a thread for blocking calls.
 pub fn start_kernel(kernel: &KernelCommand) -> Result<Child, StartError> {
     let mut command = Command::new(kernel.python);
     command
         .args(["-m", kernel.module, "-f"])
         .arg(kernel.connection_file)
         .args(kernel.arguments)
-        // ipykernel watches it, on systems without the signal above as well.
+        // ipykernel watches this process id, also on systems without that signal.
         .env("JPY_PARENT_PID", std::process::id().to_string())
         .envs(kernel.environment.iter().copied());
     sys::end_with_this_thread(&mut command);
@@ -55,14 +55,14 @@ pub fn start_kernel(kernel: &KernelCommand) -> Result<Child, StartError> {
     })
 }
 
-/// The process that started this one, while it lives.
+/// The process that started this one, if it is still alive.
 #[must_use]
 pub fn parent() -> Pid {
     getppid()
 }
 
-/// Returns when the process that started this one has ended. `parent` is who [`parent`] said at the very beginning:
-/// later it may be the heir of that process.
+/// Returns when the process that started this one has ended. Call [`parent`] at the very beginning
+/// to get `parent`: later it may return the process that inherited this one.
 pub async fn parent_gone(parent: Pid) {
     let mut poll = tokio::time::interval(PARENT_POLL);
     while getppid() == parent {
@@ -70,14 +70,14 @@ pub async fn parent_gone(parent: Pid) {
     }
 }
 
-/// Ends a process and everything that it started, directly or not, at once.
+/// Ends a process and all its descendants at once.
 ///
-/// Every process found is stopped first, so that none starts another meanwhile.
+/// Every process found is stopped first, so that it cannot start another meanwhile.
 pub fn kill_tree(root: u32) {
     kill_tree_but(root, &[]);
 }
 
-/// The same, but these live on.
+/// The same, except for the processes in `spared`.
 pub fn kill_tree_but(root: u32, spared: &[u32]) {
     let mut stopped = Vec::new();
     loop {
@@ -99,7 +99,7 @@ pub fn terminate(pid: u32) {
     send(pid, Signal::SIGTERM);
 }
 
-/// A process that is gone already needs no signal.
+/// Does nothing if the process has already ended.
 fn send(pid: u32, signal: Signal) {
     if let Ok(pid) = i32::try_from(pid)
         && pid > 1
@@ -135,7 +135,7 @@ fn processes() -> Vec<u32> {
         .collect()
 }
 
-/// The fourth field of `stat`; the second, the command, may hold spaces and parentheses.
+/// The fourth field of `stat`. The second, the command, may contain spaces and parentheses.
 fn parent_of(pid: u32) -> Option<u32> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
     let (_, after_command) = stat.rsplit_once(')')?;

@@ -1,7 +1,7 @@
 //! The private socket between a kernel's Python shim and the process that started the kernel.
 //!
-//! In: frames of the kernel that was started, and of nobody else. Out: frames, with at most one file descriptor each.
-//! The types are in `baton_protocol::shim`, the frames in [`baton_transport::frames`].
+//! In: frames of the kernel that was started, and of no other process. Out: frames, with at most one file
+//! descriptor each. The types are in `baton_protocol::shim`, the frames in [`baton_transport::frames`].
 
 use std::io::{self, IoSliceMut};
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -16,10 +16,10 @@ use nix::unistd::Pid;
 use tokio::io::Interest;
 use tokio::net::{UnixListener, UnixStream};
 
-/// The name of the variable that tells the kernel where to connect.
+/// The environment variable with the path to which the kernel connects.
 pub const SHIM_SOCKET: &str = "BATON_SHIM_SOCKET";
 
-/// The name of the variable that tells a session which open descriptor is its connection.
+/// The environment variable with the open descriptor that is a session's connection.
 pub const SHIM_DESCRIPTOR: &str = "BATON_SHIM_DESCRIPTOR";
 
 #[derive(Debug, thiserror::Error)]
@@ -41,7 +41,7 @@ pub enum ShimError {
     Foreign,
 }
 
-/// A connection whose other end a kernel inherits. No path leads to it.
+/// A connection whose other end a kernel inherits. It has no path.
 pub struct ShimPair {
     stream: UnixStream,
 }
@@ -51,14 +51,14 @@ impl ShimPair {
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let (own, kernel) = std::os::unix::net::UnixStream::pair()?;
         own.set_nonblocking(true)?;
-        // Set before the kernel exists, so the system notes who sends the first byte.
+        // Set this before the kernel exists, so that the operating system records who sends the first byte.
         setsockopt(&own, PassCred, &true)?;
         let stream = UnixStream::from_std(own)?;
         Ok((Self { stream }, kernel.into()))
     }
 
-    /// Waits for the byte with which the kernel greets. The system says whose byte it is, and translates the process id
-    /// from the kernel's namespace.
+    /// Waits for the byte with which the kernel greets. The operating system reports the sender,
+    /// and translates its process id from the kernel's namespace.
     pub async fn greeted(self) -> Result<(Pid, ShimReader, ShimWriter), ShimError> {
         let stream = &self.stream;
         let sender = sender_of_byte(stream).await?;
@@ -69,11 +69,11 @@ impl ShimPair {
     }
 }
 
-/// Waits for a byte on a socket with `SO_PASSCRED`, and returns whose it is, in this process's numbers. `None`: the other
-/// end is closed.
+/// Waits for a byte on a socket with `SO_PASSCRED`, and returns the sender's process id as this
+/// process sees it. `None`: the other end is closed.
 ///
 /// # Errors
-/// When the socket cannot be read.
+/// If the socket cannot be read.
 pub async fn sender_of_byte(stream: &UnixStream) -> io::Result<Option<Pid>> {
     stream
         .async_io(Interest::READABLE, || receive_sender(stream))
@@ -96,10 +96,10 @@ fn receive_sender(stream: &UnixStream) -> io::Result<Option<Pid>> {
     Ok(credentials)
 }
 
-/// One end of a pair of sockets that the process `pid` made.
+/// Wraps one end of a pair of sockets that the process `pid` made.
 ///
 /// # Errors
-/// When another process made it.
+/// If another process made it.
 pub fn of_peer(stream: UnixStream, pid: u32) -> Result<(ShimReader, ShimWriter), ShimError> {
     match is_process(stream.peer_cred()?.pid(), pid) {
         true => Ok(split(stream)),
@@ -126,13 +126,13 @@ impl ShimListener {
         }
     }
 
-    /// What the kernel gets as [`SHIM_SOCKET`].
+    /// The value of [`SHIM_SOCKET`] for the kernel.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// The next connection that comes from `kernel_pid` itself; others are closed.
+    /// Returns the next connection that comes from `kernel_pid` itself; others are closed.
     pub async fn accept(&self, kernel_pid: u32) -> Result<(ShimReader, ShimWriter), ShimError> {
         loop {
             let (stream, _) = self.listener.accept().await?;

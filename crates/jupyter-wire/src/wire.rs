@@ -1,8 +1,8 @@
-//! ZMTP 3 framing: where the messages of a byte stream end, with copies of their small frames.
+//! ZMTP 3 framing: finds the ends of messages in a byte stream, and copies their small frames.
 //!
-//! In: bytes of one direction of one connection, cut anywhere. Out: ends of messages.
-//! A frame is flags (bit 0 more, bit 1 long, bit 2 command), one or eight bytes of length, and its body;
-//! a greeting of 64 bytes comes first (<https://rfc.zeromq.org/spec/23/>).
+//! In: the bytes of one direction of one connection, cut anywhere. Out: the ends of messages. A
+//! frame is flags (bit 0 more, bit 1 long, bit 2 command), one or eight bytes of length, and its
+//! body. A greeting of 64 bytes comes first (<https://rfc.zeromq.org/spec/23/>).
 //!
 //! **Invariant:** this module never touches a socket and never changes a forwarded byte.
 
@@ -13,9 +13,9 @@ use bytes::{BufMut as _, Bytes, BytesMut};
 use crate::message::DELIMITER;
 
 const GREETING_BYTES: usize = 64;
-/// Frames up to this size are kept for reading; longer ones (images, comm buffers) only pass by.
+/// Frames up to this size are kept for reading; longer ones (images, comm buffers) are not.
 const KEPT_FRAME_BYTES: u64 = 16 << 10;
-/// Identities in front and the frames up to the content; what comes after only passes by.
+/// Enough for identities and all frames up to the content; later frames are not kept.
 const KEPT_FRAMES: usize = 32;
 
 const FLAG_MORE: u8 = 1;
@@ -39,7 +39,7 @@ pub enum WireError {
 pub struct Tracker {
     stage: Stage,
     kept: Kept,
-    /// At least one frame of a message has passed, and more of them follow.
+    /// At least one frame of a message has passed, and more of its frames follow.
     inside_message: bool,
 }
 
@@ -47,19 +47,19 @@ pub struct Tracker {
 #[derive(Debug)]
 pub struct Step<'a> {
     pub used: usize,
-    /// What ended with the last used byte.
+    /// The message or command that ended with the last used byte.
     pub ended: Option<Ended<'a>>,
 }
 
 #[derive(Debug)]
 pub enum Ended<'a> {
     Message(MessageView<'a>),
-    /// READY, SUBSCRIBE, PING and the like: the frame's body.
+    /// The body of a READY, SUBSCRIBE, PING or similar frame.
     Command(&'a [u8]),
 }
 
 impl Tracker {
-    /// For bytes that begin between two messages, long after the greeting.
+    /// Follows bytes that begin between two messages, after the greeting.
     #[must_use]
     pub fn after_greeting() -> Self {
         Self {
@@ -68,19 +68,19 @@ impl Tracker {
         }
     }
 
-    /// True between two messages: the only place where other bytes may be put in.
+    /// Whether the stream is between two messages, the only position where other bytes may be inserted.
     #[must_use]
     pub fn at_boundary(&self) -> bool {
         matches!(self.stage, Stage::Prefix { count: 0, .. }) && !self.inside_message
     }
 
-    /// True when the peer speaks an older ZMTP or encrypts, so that its messages cannot be told apart.
+    /// Whether messages cannot be parsed because the peer speaks an older ZMTP or encrypts.
     #[must_use]
     pub fn is_blind(&self) -> bool {
         matches!(self.stage, Stage::Blind)
     }
 
-    /// Takes bytes up to the end of the next message or command, or all of them.
+    /// Consumes bytes up to the end of the next message or command, or all of them.
     pub fn advance(&mut self, bytes: &[u8]) -> Result<Step<'_>, WireError> {
         if !self.inside_message && self.at_boundary() {
             self.kept.clear();
@@ -113,7 +113,7 @@ enum Stage {
     Greeting {
         seen: Vec<u8>,
     },
-    /// Flags and length of a frame, as far as they came.
+    /// Flags and length of a frame, as far as they have arrived.
     Prefix {
         seen: [u8; 9],
         count: usize,
@@ -139,7 +139,8 @@ impl Stage {
         count: 0,
     };
 
-    /// Takes at least one of `bytes`, which are not empty. Returns how many, and the flags of a frame that ended.
+    /// Consumes at least one of `bytes`, which must not be empty. Returns their number, and the
+    /// flags of the frame if it ended.
     fn feed(&mut self, bytes: &[u8], kept: &mut Kept) -> Result<(usize, Option<u8>), WireError> {
         match self {
             Self::Blind => Ok((bytes.len(), None)),
@@ -183,7 +184,7 @@ impl Stage {
     }
 }
 
-/// Whether this can still become the greeting of ZMTP 3 without encryption.
+/// Whether these bytes can still become an unencrypted ZMTP 3 greeting.
 fn is_plain_greeting(seen: &[u8]) -> bool {
     let byte_is =
         |index: usize, check: fn(u8) -> bool| seen.get(index).is_none_or(|&byte| check(byte));
@@ -197,7 +198,7 @@ fn is_plain_greeting(seen: &[u8]) -> bool {
             || could_be(b"PLAIN\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0"))
 }
 
-/// Flags and length of the body, once the prefix is complete.
+/// Returns flags and length of the body once the prefix is complete.
 fn read_prefix(seen: &[u8]) -> Result<Option<(u8, u64)>, WireError> {
     let flags = seen[0];
     if flags & FLAGS_RESERVED != 0 {
@@ -216,12 +217,12 @@ fn read_prefix(seen: &[u8]) -> Result<Option<(u8, u64)>, WireError> {
     Ok(Some((flags, length)))
 }
 
-/// Copies of the small frames of one message; `None` stands for one that was too long.
+/// Copies of one message's small frames; `None` stands for one that was too long.
 #[derive(Debug, Default)]
 struct Kept {
     bytes: Vec<u8>,
     frames: Vec<Option<Range<usize>>>,
-    /// The open frame is one that is kept.
+    /// Whether the open frame is copied.
     keeps_open: bool,
 }
 
@@ -254,15 +255,15 @@ impl Kept {
     }
 }
 
-/// Copies of the small frames of a message that has gone by.
-/// Everything is found from the delimiter on, because any number of identities may stand in front of it.
+/// Copies of the small frames of a message that has passed. Frames are located from the delimiter
+/// on, because any number of identities may precede it.
 #[derive(Debug, Clone, Copy)]
 pub struct MessageView<'a> {
     kept: &'a Kept,
 }
 
 impl<'a> MessageView<'a> {
-    /// An identity, a topic or a subscription; the delimiter, when nothing stands in front of it.
+    /// An identity, a topic or a subscription; the delimiter if nothing precedes it.
     #[must_use]
     pub fn first_frame(self) -> Option<&'a [u8]> {
         self.kept.frame(0)
@@ -290,7 +291,7 @@ impl<'a> MessageView<'a> {
     }
 }
 
-/// One message as it stands on the wire.
+/// One message in its wire format.
 #[must_use]
 pub fn encode_message(frames: &[Bytes]) -> Bytes {
     let mut wire = BytesMut::with_capacity(frames.iter().map(|frame| frame.len() + 9).sum());
@@ -311,7 +312,7 @@ pub fn encode_message(frames: &[Bytes]) -> Bytes {
     wire.freeze()
 }
 
-/// The frames of one message that stands on the wire as a whole, without copying them.
+/// The frames of one whole message in wire format, without copying them.
 pub fn decode_message(mut wire: Bytes) -> Result<Vec<Bytes>, WireError> {
     let mut frames = Vec::new();
     while !wire.is_empty() {

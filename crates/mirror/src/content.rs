@@ -1,6 +1,6 @@
 //! The bytes of one file: cut into pieces, and put together again.
 //!
-//! **Invariant:** a few chunks are in memory at a time, however large the file is.
+//! **Invariant:** only a few chunks are in memory at a time, however large the file is.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -16,7 +16,7 @@ use bytes::Bytes;
 use crate::FilesError;
 use crate::folder::Status;
 
-/// Chunks that are read at once.
+/// The number of chunks to read at once.
 const BATCH: usize = 16;
 
 pub struct ContentReader {
@@ -37,7 +37,7 @@ impl ContentReader {
         }
     }
 
-    /// The next chunks that have to be stored; none at the end.
+    /// Returns the next chunks that must be stored; none at the end.
     pub fn next_batch(&mut self) -> io::Result<Vec<(ChunkHash, Bytes)>> {
         let mut batch = Vec::new();
         while !self.ended && batch.len() < BATCH {
@@ -61,7 +61,7 @@ impl ContentReader {
         Ok(batch)
     }
 
-    /// All of it. `stamp` is for whoever knows one.
+    /// Returns the content of the whole file. The caller sets `stamp` if it has one.
     pub fn finish(self) -> io::Result<Content> {
         let status = Status::from(&self.file.metadata()?);
         Ok(Content {
@@ -74,7 +74,7 @@ impl ContentReader {
     }
 }
 
-/// The chunk that begins there; shorter than others at the end of the file, and empty behind it.
+/// Reads the chunk at `offset`; shorter than others at the end of the file, and empty after it.
 pub fn read_chunk(file: &File, offset: u64) -> io::Result<Bytes> {
     let mut buffer = vec![0; CHUNK_BYTES];
     let mut filled = 0;
@@ -99,11 +99,11 @@ pub(crate) fn time(since_1970_ns: i64) -> SystemTime {
     }
 }
 
-/// Fills a file with what a [`Content`] says.
+/// Fills a file with the bytes of a [`Content`].
 pub struct ContentWriter {
     file: File,
     bytes: u64,
-    /// Where the chunks belong that have not come.
+    /// The offsets of chunks that have not arrived.
     missing: HashMap<ChunkHash, Vec<u64>>,
 }
 

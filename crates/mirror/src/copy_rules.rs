@@ -1,10 +1,10 @@
 //! Which files of the notebook's folder are copied.
 //!
-//! Hidden files are not: keys, settings and caches of other programs stay on this machine. `.batonignore` beside the
-//! notebook changes that, in the language of `.gitignore`: `!.env` adds a file, `raw/` excludes a folder. Files that a
-//! cell has made are always copied, because the session has them already.
+//! Hidden files are not: keys, settings and caches of other programs stay on this machine. `.batonignore`
+//! beside the notebook changes that, in the syntax of `.gitignore`: `!.env` adds a file, `raw/` excludes a
+//! folder. Files that a cell has made are always copied, because the session has them already.
 //!
-//! **Invariant:** an excluded folder is not read, except for what cells have made in it.
+//! **Invariant:** an excluded folder is not read, except for files that cells have made in it.
 
 use std::collections::BTreeSet;
 use std::io::{self, Read as _};
@@ -14,15 +14,15 @@ use ignore::gitignore::{Gitignore, GitignoreBuilder};
 
 use crate::folder::{Folder, Status};
 
-/// Beside the notebook.
+/// The file with the rules, beside the notebook.
 pub(crate) const RULES: &str = ".batonignore";
 const HIDDEN: &str = ".*";
-/// More is not read.
+/// The most bytes of rules to read.
 const MOST_BYTES: u64 = 64 << 10;
 
 pub(crate) struct Rules<'a> {
     patterns: Gitignore,
-    /// By cells.
+    /// What cells have made.
     made: &'a BTreeSet<RelativePath>,
     /// Lines that have no effect.
     pub(crate) broken: Vec<String>,
@@ -59,7 +59,7 @@ impl<'a> Rules<'a> {
         })
     }
 
-    /// `within` is the decision about the folder that contains it.
+    /// Decides about a path. `within` is the decision about the folder that contains it.
     pub(crate) fn decide(&self, path: &RelativePath, status: &Status, within: Copied) -> Copied {
         let is_left_out = within != Copied::Yes
             || self

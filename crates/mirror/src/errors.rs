@@ -1,4 +1,4 @@
-//! What can go wrong with files.
+//! Errors about files.
 
 use std::io;
 use std::path::{Path, PathBuf};

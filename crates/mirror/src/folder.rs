@@ -1,12 +1,13 @@
-//! A folder that is open, and the names below it.
+//! An open folder, and the names below it.
 //!
-//! Every access to a notebook's folder and to a mirror begins at an open descriptor of that folder. [`Folder::at`] finds
-//! the folder of a name once: with `openat2`, which goes through no link and never above where it began, and where the
-//! system lacks it, one component after the other. Whatever follows is done to that name in that folder, also while
-//! another process renames folders or puts links in their place. A file whose bytes are read or written is opened once,
-//! and everything else that is asked of it is asked of its descriptor.
+//! Every access to a notebook's folder and to a mirror starts from an open descriptor of that folder.
+//! [`Folder::at`] finds the folder that contains a name once: with `openat2`, which follows no link and never
+//! leaves the starting folder, or component by component if the system lacks it. Everything else is done to
+//! that name in that folder, even while another process renames folders or puts links in their place. A file
+//! whose bytes are read or written is opened once, and all further operations use its descriptor.
 //!
-//! **Invariant:** no link is followed, except where a function says so; nothing waits for the other end of a pipe.
+//! **Invariant:** no link is followed, except where a function says so. No call waits for the other
+//! end of a pipe.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Metadata, Permissions};
@@ -27,26 +28,26 @@ use nix::libc;
 use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
 use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
 
-/// Found, and neither read nor written: enough to begin at.
+/// Opens without the right to read or write: enough to start from.
 const FOUND: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);
 const FOLDER: OFlag = FOUND.union(OFlag::O_DIRECTORY);
 
-/// An open folder. Clones are the same descriptor.
+/// An open folder. Clones share the descriptor.
 #[derive(Debug, Clone)]
 pub struct Folder(Arc<OwnedFd>);
 
-/// A name in an open folder, whether or not something has it.
+/// A name in an open folder, whether or not it exists.
 #[derive(Debug)]
 pub struct Place {
     folder: Folder,
     name: OsString,
 }
 
-/// A file or folder that was found, and is the same one whatever its name is now.
+/// A file or folder that was found. It stays the same one even if its name changes.
 #[derive(Debug)]
 pub struct Handle(OwnedFd);
 
-/// What the system says of a file, folder or link.
+/// The system's information about a file, folder or link.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Status {
     kind: u32,
@@ -62,12 +63,13 @@ pub struct Status {
 }
 
 impl Folder {
-    /// Follows links: for a path that no cell and no other machine has chosen.
+    /// Opens a folder. Follows links, so use it only for paths that neither a cell nor another
+    /// machine has chosen.
     pub fn open(path: &Path) -> io::Result<Self> {
         Ok(Self(Arc::new(open(path, FOLDER, Mode::empty())?)))
     }
 
-    /// Its folder must be there; the name need not.
+    /// Finds a name. The folder that contains it must exist; the name need not.
     pub fn at(&self, path: &RelativePath) -> io::Result<Place> {
         let folder = match path.parent() {
             Some(parent) => self.folder(&parent)?,
@@ -77,7 +79,7 @@ impl Folder {
         Ok(folder.child(name))
     }
 
-    /// `name` is one name and no path.
+    /// A name in this folder. `name` must not be a path.
     pub(crate) fn child(&self, name: impl Into<OsString>) -> Place {
         Place {
             folder: self.clone(),
@@ -93,9 +95,9 @@ impl Folder {
         );
         match openat2(self.0.as_fd(), path.as_path(), how) {
             Ok(folder) => Ok(Self(Arc::new(folder))),
-            // Older systems lack it, and some sandboxes forbid what they do not know.
+            // Older systems lack it, and some sandboxes forbid unknown system calls.
             Err(Errno::ENOSYS | Errno::EPERM) => self.step_by_step(path),
-            // As it is said step by step.
+            // The same error as component by component.
             Err(Errno::ELOOP) => Err(Errno::ENOTDIR.into()),
             Err(error) => Err(error.into()),
         }
@@ -109,7 +111,7 @@ impl Folder {
         Ok(folder)
     }
 
-    /// The folder of this path, and those on the way to it, made where they are missing.
+    /// Returns the folder of this path. Missing folders on the way are made.
     pub fn make_folders(&self, path: &RelativePath) -> io::Result<Self> {
         match self.folder(path) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
@@ -130,13 +132,13 @@ impl Folder {
         Ok(Status::from(fstat(self.0.as_fd())?))
     }
 
-    /// To be listed, or locked.
+    /// A descriptor that can be listed or locked.
     pub(crate) fn readable(&self) -> io::Result<OwnedFd> {
         let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC;
         Ok(openat(self.0.as_fd(), ".", flags, Mode::empty())?)
     }
 
-    /// Calls `each` with every name in it, until that returns `false`.
+    /// Calls `each` with every name in the folder, until it returns `false`.
     pub(crate) fn each_name(
         &self,
         mut each: impl FnMut(&OsStr) -> io::Result<bool>,
@@ -167,7 +169,7 @@ impl Place {
         self.look(AtFlags::AT_SYMLINK_NOFOLLOW)
     }
 
-    /// Of what a link leads to, wherever that is.
+    /// The status of a link's target, wherever it is.
     pub(crate) fn followed_status(&self) -> io::Result<Status> {
         self.look(AtFlags::empty())
     }
@@ -196,12 +198,12 @@ impl Place {
         Ok(openat(self.folder.0.as_fd(), name, flags, mode)?)
     }
 
-    /// What is no file counts as absent.
+    /// Opens a regular file to read it. Anything else counts as absent.
     pub fn open_file(&self) -> io::Result<File> {
         self.open_regular(OFlag::O_NOFOLLOW)
     }
 
-    /// Follows a link.
+    /// Opens a regular file to read it. Follows a link.
     pub(crate) fn open_followed(&self) -> io::Result<File> {
         self.open_regular(OFlag::empty())
     }
@@ -219,7 +221,7 @@ impl Place {
         }
     }
 
-    /// To read and write.
+    /// Creates a file to read and write.
     pub fn create_file(&self) -> io::Result<File> {
         let flags = OFlag::O_RDWR | OFlag::O_CREAT | OFlag::O_EXCL;
         Ok(File::from(self.open(flags)?))
@@ -246,12 +248,12 @@ impl Place {
         )?)
     }
 
-    /// What is no folder.
+    /// Removes anything except a folder.
     pub fn remove_file(&self) -> io::Result<()> {
         self.unlink(UnlinkatFlags::NoRemoveDir)
     }
 
-    /// If it is empty.
+    /// Removes a folder if it is empty.
     pub(crate) fn remove_folder(&self) -> io::Result<()> {
         self.unlink(UnlinkatFlags::RemoveDir)
     }
@@ -264,7 +266,7 @@ impl Place {
         )?)
     }
 
-    /// With everything in it. What is gone already is as good as removed.
+    /// Removes a file, or a folder with everything in it. Does nothing for what is already gone.
     pub(crate) fn remove_tree(&self) -> io::Result<()> {
         let is_folder = match self.present()? {
             Some(status) => status.is_folder(),
@@ -284,21 +286,21 @@ impl Place {
         }
     }
 
-    /// Replaces what is at the other place.
+    /// Renames this. Replaces whatever the other place has.
     pub(crate) fn rename_to(&self, other: &Self) -> io::Result<()> {
         let (from, to) = (self.folder.0.as_fd(), other.folder.0.as_fd());
         let (old, new) = (self.name.as_os_str(), other.name.as_os_str());
         Ok(renameat(from, old, to, new)?)
     }
 
-    /// A second name, also of a link.
+    /// Gives this a second name. Works for a link, too.
     pub(crate) fn hard_link_to(&self, other: &Self) -> io::Result<()> {
         let (from, to) = (self.folder.0.as_fd(), other.folder.0.as_fd());
         let (old, new) = (self.name.as_os_str(), other.name.as_os_str());
         Ok(linkat(from, old, to, new, AtFlags::empty())?)
     }
 
-    /// A link has no permissions of its own, and fails.
+    /// Sets the permissions. Fails for a link, which has none of its own.
     pub(crate) fn set_mode(&self, mode: u32) -> io::Result<Status> {
         let handle = self.handle()?;
         handle.set_mode(mode)?;
@@ -307,19 +309,19 @@ impl Place {
 }
 
 impl Handle {
-    /// Follows links: of a path that a session names, only to find out which file that is.
+    /// Finds the file that a session names, to identify it. Follows links.
     pub fn find(path: &Path) -> io::Result<Self> {
         Ok(Self(open(path, FOUND, Mode::empty())?))
     }
 
-    /// The same for an absolute path as a process with this root folder (`/proc/PID/root`) means it: links, too, lead to
-    /// what that process sees.
+    /// The same for an absolute path as seen by a process with this root folder (`/proc/PID/root`):
+    /// links are resolved in that process's view, too.
     pub fn find_in(root: &Path, path: &Path) -> io::Result<Self> {
         let how = OpenHow::new()
             .flags(FOUND)
             .resolve(ResolveFlag::RESOLVE_IN_ROOT);
         match openat2(open(root, FOLDER, Mode::empty())?, path, how) {
-            // Without that call there are absolute links that are not found.
+            // Without that system call, files behind some absolute links are not found.
             Err(Errno::ENOSYS) => Self::find(&root.join(path.strip_prefix("/").unwrap_or(path))),
             found => Ok(Self(found?)),
         }
@@ -329,7 +331,7 @@ impl Handle {
         Ok(Status::from(fstat(self.0.as_fd())?))
     }
 
-    /// To read and write.
+    /// Opens it to read and write.
     pub(crate) fn open(&self) -> io::Result<File> {
         File::options()
             .read(true)
@@ -345,7 +347,7 @@ impl Handle {
         fs::set_permissions(self.by_number(), Permissions::from_mode(mode))
     }
 
-    /// The system's name for this descriptor, which is that file and no other.
+    /// The path of this descriptor, which always leads to this very file.
     fn by_number(&self) -> PathBuf {
         PathBuf::from(format!("/proc/self/fd/{}", self.0.as_raw_fd()))
     }
@@ -367,7 +369,7 @@ impl Status {
         self.kind == libc::S_IFLNK
     }
 
-    /// Whether it is the same file or folder, whatever happened to it.
+    /// Whether both are the same file or folder, even if it has changed in between.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         (self.device, self.inode) == (other.device, other.inode)
@@ -415,7 +417,7 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
         .saturating_add(nanoseconds)
 }
 
-/// A path below a folder that stays open, for later.
+/// A path below a folder that stays open, for later use.
 #[derive(Debug, Clone)]
 pub(crate) struct Below {
     pub(crate) folder: Folder,

@@ -1,4 +1,4 @@
-//! The notebook's folder, and its mirror on a machine that does not see it.
+//! The notebook's folder ("home"), and its mirror on a machine that cannot access it.
 //!
 //! ```text
 //!        home (proxy)                                     mirror (worker)
@@ -7,14 +7,15 @@
 //! commit <────────────────────────────────── changes ──── scan: what a cell wrote, moved, removed
 //! ```
 //!
-//! A placeholder has name, size, time and permissions of a file, and none of its bytes. Whoever fills it before the
-//! first read is the worker's business. What comes home is staged first, then put in place by renaming, and can be
-//! undone until it is kept.
+//! A placeholder has the name, size, time and permissions of a file, but none of its bytes. The
+//! worker fills it before the first read. A cell's changes are staged first, then put in place by
+//! renaming, and can be undone until they are kept.
 //!
-//! Everything but `transfer` blocks; callers put it where blocking is allowed.
+//! Everything except `transfer` blocks; callers run it where blocking is allowed.
 //!
-//! **Invariant:** everything in the two folders is reached through an open descriptor of them ([`Folder`]). Nothing outside
-//! of them is written, and nothing outside is read but a file to which a link of the student's leads. A folder that is gone, replaced or unreadable is never taken for an empty one.
+//! **Invariant:** everything in the two folders is reached through an open descriptor of them ([`Folder`]).
+//! Nothing outside of them is written, and nothing outside is read, except a file that one of the student's
+//! links leads to. A folder that is gone, replaced or unreadable is never treated as empty.
 
 mod content;
 mod copy_rules;

@@ -1,4 +1,4 @@
-//! Where symbolic links lead, as far as their text says.
+//! Where symbolic links lead, judged by their text.
 //!
 //! **Invariant:** pure.
 
@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 
 use baton_protocol::files::RelativePath;
 
-/// The link's target as a relative path from the link's own folder; `None` when it leads out of `root`.
+/// The link's target as a relative path from the link's own folder; `None` if it is outside `root`.
 pub(crate) fn inside(root: &Path, link: &RelativePath, target: &Path) -> Option<Vec<u8>> {
     let folder = link.as_path().parent().unwrap_or(Path::new(""));
     if target.is_absolute() {
@@ -27,9 +27,10 @@ pub(crate) fn inside(root: &Path, link: &RelativePath, target: &Path) -> Option<
     Some(target.as_os_str().as_bytes().to_vec())
 }
 
-/// Whether a link with this text, at this place, stays inside whatever the names in it are links to. It may go up only
-/// before it goes down: `..` behind a name leads to where that name is a link to, and not to where it stands. From a
-/// folder that is none itself (the caller looks) such links lead down to others of their kind, and to files.
+/// Whether a link with this text, at this place, stays inside, whatever the names in it link to. It
+/// may only go up before it goes down: `..` after a name starts from the target of that name if it
+/// is a link. The caller checks that the link's folder is not a link itself. From there, such links
+/// only lead down to files and to links of the same kind.
 pub(crate) fn stays_inside(link: &RelativePath, target: &[u8]) -> bool {
     let depth = link.as_path().components().count() - 1;
     let target = Path::new(OsStr::from_bytes(target));
@@ -92,7 +93,7 @@ mod tests {
         check("a", "/etc/passwd", false);
         check("a", "./../b", false);
         check("x/y/a", "../../../b", false);
-        // Where `d` is a link to `.`, this is beside the notebook's folder.
+        // If `d` is a link to `.`, this is beside the notebook's folder.
         check("a", "d/../outside", false);
         check("x/a", "../d/../../outside", false);
     }

@@ -1,9 +1,9 @@
-//! A mirror of the notebook's folder: what a session works in where it does not see the folder itself.
+//! A mirror of the notebook's folder: the folder in which a session works if it cannot access the real one.
 //!
-//! In: listings from home, and contents as somebody reads them. Out: what a cell changed.
+//! In: listings from home, and contents when files are read. Out: the changes of a cell.
 //!
-//! **Invariant:** what the mirror knows of a path is how it lies there and how it lies at home; what a cell made and
-//! could not bring home is nobody's, and no listing touches it.
+//! **Invariant:** for each path the mirror knows its state here and at home. Files that a cell made
+//! and that could not be sent home are unknown to it, and no listing touches them.
 
 pub(crate) mod compare;
 pub(crate) mod placeholders;
@@ -30,31 +30,31 @@ use crate::folder::{Folder, Place, Status};
 use crate::walk::walk;
 use crate::{FilesError, Root};
 
-/// The clock of a file system may stand still for so long.
+/// A file system's clock may stand still for this long.
 const SAME_TIME: Duration = Duration::from_millis(20);
 
 pub struct Mirror {
     root: Root,
-    /// On the same file system, where files are made before they have their place.
+    /// A folder on the same file system, in which files are made before they are put in place.
     beside: Folder,
     known: BTreeMap<RelativePath, Known>,
     placeholders: Placeholders,
     removals: Removals,
     listing: Option<u64>,
-    /// Something was missing that no cell was seen removing.
+    /// Whether something was missing that no cell was seen removing.
     damaged: bool,
 }
 
-/// What lies in a mirror after a cell.
+/// The contents of a mirror after a cell.
 pub struct Scan {
     found: BTreeMap<RelativePath, Found>,
     pub differences: Vec<Difference>,
-    /// Names that are gone, without a proof that the cell removed them: no differences.
+    /// Names that are gone without a proof that the cell removed them. They are not differences.
     pub missing: Vec<RelativePath>,
 }
 
 impl Mirror {
-    /// Makes an empty one in `folder`; `name` is what the notebook's folder is called.
+    /// Makes an empty mirror in `folder`; `name` is the name of the notebook's folder.
     pub fn create(folder: &Path, name: &OsStr) -> Result<Self, FilesError> {
         let (root, beside) = (folder.join("mirror").join(name), folder.join("waiting"));
         for path in [&root, &beside] {
@@ -76,13 +76,13 @@ impl Mirror {
         self.root.path()
     }
 
-    /// Through which everything in the mirror is reached.
+    /// The open folder through which everything in the mirror is reached.
     #[must_use]
     pub fn folder(&self) -> &Folder {
         self.root.folder()
     }
 
-    /// Fails when the mirror is lost: its folder is gone, or another one took its place.
+    /// Fails if the mirror is lost: its folder is gone or was replaced.
     pub fn check(&self) -> Result<(), FilesError> {
         self.root.check()
     }
@@ -92,12 +92,12 @@ impl Mirror {
         self.placeholders.clone()
     }
 
-    /// From now on [`Mirror::is_being_removed`] is told of every name that a cell takes away.
+    /// From now on, the caller reports every name that a cell removes to [`Mirror::is_being_removed`].
     pub fn removals_are_seen(&mut self) {
         self.removals.are_seen = true;
     }
 
-    /// Somebody is about to take a name away from a folder, or to give it to something else.
+    /// A process is about to remove a name from a folder, or to give it to another file.
     pub fn is_being_removed(&mut self, folder: &Status, name: &OsStr) {
         if folder.device != self.root.device() {
             return;
@@ -117,13 +117,13 @@ impl Mirror {
         self.damaged
     }
 
-    /// Whether this listing says all that is missing here.
+    /// Whether this listing includes everything that this mirror lacks.
     #[must_use]
     pub fn continues(&self, listing: &Listing) -> bool {
         listing.base.is_none() || listing.base == self.listing
     }
 
-    /// Makes the mirror look like home.
+    /// Makes the mirror equal to home.
     pub fn sync(&mut self, listing: &Listing) -> Result<(), FilesError> {
         if !self.continues(listing) {
             return Err(FilesError::OutOfStep);
@@ -151,7 +151,7 @@ impl Mirror {
         Ok(())
     }
 
-    /// Files that the text names and that are not here yet.
+    /// Files that the text names and that have no bytes here yet.
     #[must_use]
     pub fn named_in(&self, text: &str) -> Vec<RelativePath> {
         let separators =
@@ -175,7 +175,8 @@ impl Mirror {
         self.known.iter().filter_map(is_named).collect()
     }
 
-    /// All that is not here yet, smallest first, until the limit is reached; the flag says that there is more.
+    /// Files that have no bytes here yet, smallest first, up to the limit; the flag says whether
+    /// there are more.
     #[must_use]
     pub fn waiting(&self, limit_bytes: u64) -> (Vec<RelativePath>, bool) {
         let size = |(path, known): (&RelativePath, &Known)| match known.here {
@@ -199,8 +200,8 @@ impl Mirror {
         (fitting, more)
     }
 
-    /// The placeholder's file has been filled with what home has now. Other permissions, which a cell gave it before it
-    /// read it, stay a difference.
+    /// Records that the placeholder's file was filled with the present content at home. If a cell
+    /// changed its permissions before it read the file, that remains a difference.
     pub fn filled(&mut self, file: &File, content: &Content) -> Result<(), FilesError> {
         let failed = || at(self.root.path());
         file.set_modified(time(content.modified_ns))
@@ -227,8 +228,8 @@ impl Mirror {
         Ok(())
     }
 
-    /// What is different from what the last listing said. An error means that the mirror is lost: nobody knows what
-    /// the cell did.
+    /// Returns the differences from the last listing. After an error the mirror is lost, because
+    /// the cell's changes cannot be known.
     pub fn scan(&self) -> Result<Scan, FilesError> {
         let walked = walk(&self.root, usize::MAX, None);
         if let Some(error) = walked.errors.into_iter().next() {
@@ -236,7 +237,7 @@ impl Mirror {
         }
         let mut found = BTreeMap::new();
         for (path, status) in walked.entries {
-            // Of a file the number says nothing: on layered file systems each may have another one.
+            // A file's device number says nothing: on layered file systems each file may have another one.
             if status.is_folder() && status.device != self.root.device() {
                 let path = self.root().join(path.as_path());
                 return Err(FilesError::OtherFileSystem { path });
@@ -262,8 +263,9 @@ impl Mirror {
         })
     }
 
-    /// These differences are on their way home. Of files that were read to find out, these are the bytes; what was
-    /// written and is not sent has the bytes of before. All others stay differences.
+    /// Records that these differences are being sent home. `written` has the bytes of files that
+    /// were read to find out whether they differ; those that are not sent have the same bytes as
+    /// before. All other differences remain.
     pub fn adopt(
         &mut self,
         scan: &Scan,
@@ -275,7 +277,7 @@ impl Mirror {
         for difference in sent {
             match difference {
                 Difference::Change(baton_protocol::files::Change::Moved { from, path, .. }) => {
-                    // Another file may have come to where it was.
+                    // Another file may have been moved to the old path.
                     if !sent.iter().any(|other| other.path() == from) {
                         self.forget(from);
                     }
@@ -308,7 +310,7 @@ impl Mirror {
         self.know(path, None, with_bytes(now, pieces));
     }
 
-    /// A placeholder's file, to be filled; none when something else is there.
+    /// Opens a placeholder's file, to fill it; none if the path now has something else.
     pub fn open_placeholder(
         &self,
         path: &RelativePath,
@@ -319,7 +321,7 @@ impl Mirror {
             .map_err(|error| self.failed(path, error))
     }
 
-    /// A file that the scan found; none when its name has gone to something else since.
+    /// Opens a file that the scan found; none if its name has been given to something else since.
     pub fn open_found(&self, scan: &Scan, path: &RelativePath) -> Result<Option<File>, FilesError> {
         let opened = self.folder().at(path).and_then(|place| place.open_file());
         let file = match opened {
@@ -360,7 +362,7 @@ impl Mirror {
             Found::File { .. } | Found::Link { .. } => place.remove_file(),
         });
         match removed {
-            // What a cell made in there and could not bring home.
+            // The folder has files that a cell made and that could not be sent home.
             Err(error) if error.kind() == io::ErrorKind::DirectoryNotEmpty => Ok(()),
             Err(error) if is_absent(&error) => Ok(()),
             removed => removed,
@@ -380,7 +382,7 @@ impl Mirror {
                 if !there.is_ok_and(|there| there.is_folder()) {
                     self.clear(path)?.make_folder(0o777)?;
                 }
-                // Whoever works here must be able to enter it.
+                // Processes here must be able to enter it.
                 let made = self.folder().at(path)?.set_mode(*mode | 0o700)?;
                 self.know(path, None, found_folder(&made));
             }
@@ -433,7 +435,7 @@ impl Mirror {
         Some(known)
     }
 
-    /// Makes room for something of another kind or version.
+    /// Removes what is at this path, to make room for another kind or version.
     fn clear(&mut self, path: &RelativePath) -> io::Result<Place> {
         if let Some(parent) = path.parent() {
             self.folder().make_folders(&parent)?;
@@ -452,7 +454,7 @@ impl Mirror {
         mode: u32,
     ) -> io::Result<Status> {
         let waiting = self.beside.child("placeholder");
-        // One may be left over from a time that broke off.
+        // It may remain from an attempt that was interrupted.
         waiting.remove_tree()?;
         let file = waiting.create_file()?;
         file.set_len(bytes)?;

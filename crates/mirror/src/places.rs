@@ -9,7 +9,7 @@ use std::path::Path;
 use crate::folder::Place;
 use crate::walk::STAGING;
 
-/// Beside a file whose name is taken: `data (from the GPU).csv`.
+/// A free name beside a file whose name is taken: `data (from the GPU).csv`.
 pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {
     let name = Path::new(taken.name());
     let (stem, ending) = (name.file_stem(), name.extension());
@@ -31,7 +31,7 @@ pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {
     Err(io::ErrorKind::AlreadyExists.into())
 }
 
-/// The place it had is free afterwards, also where the other one is on another file system.
+/// Moves a file, even to another file system. Its old place is free afterwards.
 pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
     match from.rename_to(to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => {
@@ -42,7 +42,7 @@ pub(crate) fn move_file(from: &Place, to: &Place) -> io::Result<()> {
     }
 }
 
-/// A folder inside the notebook's may be another file system.
+/// Renames a file, or copies it: a folder inside the notebook's folder may be another file system.
 pub(crate) fn rename_or_copy(from: &Place, to: &Place) -> io::Result<()> {
     match from.rename_to(to) {
         Err(error) if error.kind() == io::ErrorKind::CrossesDevices => copy(from, to),

@@ -1,7 +1,7 @@
-//! A folder that stays the same one: another that takes its path is told from it.
+//! A folder that can be distinguished from any other folder that later has the same path.
 //!
-//! **Invariant:** what is read or written is below the open folder, and not below whatever has its path now. The open
-//! folder keeps its number from being given to another one.
+//! **Invariant:** everything is read and written below the open folder, never below another folder
+//! that now has its path. While it is open, its inode number is not given to another one.
 
 use std::fs;
 use std::io;
@@ -39,7 +39,7 @@ impl Root {
         &self.folder
     }
 
-    /// The number of its file system.
+    /// The number of the folder's file system.
     #[must_use]
     pub fn device(&self) -> u64 {
         self.status.device
@@ -50,13 +50,13 @@ impl Root {
         self.status.inode
     }
 
-    /// The number of the user whom it belongs to.
+    /// The user id of the folder's owner.
     #[must_use]
     pub fn owner(&self) -> u32 {
         self.status.owner
     }
 
-    /// Fails when the path no longer leads to this folder.
+    /// Fails if the path no longer leads to this folder.
     pub fn check(&self) -> Result<(), FilesError> {
         match fs::metadata(&self.path) {
             Ok(metadata) if self.status.is_same(&Status::from(&metadata)) => {}
@@ -64,7 +64,7 @@ impl Root {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Err(self.replaced()),
             Err(error) => return Err(at(&self.path)(error)),
         }
-        // A file system that broke may still answer what it remembers of the path.
+        // A broken file system may still answer from its cache.
         self.folder.status().map_err(at(&self.path)).map(drop)
     }
 

@@ -1,6 +1,6 @@
 //! Files and messages about them on the *http* transport.
 //!
-//! **Invariant:** blocking work is done where blocking is allowed.
+//! **Invariant:** blocking work runs where blocking is allowed.
 
 use std::fs::File;
 use std::sync::Arc;
@@ -16,10 +16,10 @@ use tokio::task::spawn_blocking;
 
 use crate::{ContentReader, ContentWriter, FilesError};
 
-/// Chunks that are on their way at once.
+/// The number of chunks to transfer at once.
 const GROUP: usize = 16;
 
-/// Brings the bytes of a file to the broker.
+/// Sends the bytes of a file to the broker.
 pub async fn read_file(chunk_client: &ChunkClient, file: File) -> Result<Content, FilesError> {
     let mut reader = ContentReader::new(file);
     loop {
@@ -37,8 +37,8 @@ pub async fn read_file(chunk_client: &ChunkClient, file: File) -> Result<Content
     }
 }
 
-/// Fills a file. Chunks that are in the cache are not fetched, but the broker has to say that they are the notebook's;
-/// those that are fetched are kept there.
+/// Fills a file. Chunks in the cache are not fetched, but the broker must confirm that they belong
+/// to the notebook. Fetched chunks are added to the cache.
 pub async fn write_file(
     chunk_client: &ChunkClient,
     cache: Option<&Arc<ChunkDirectory>>,
@@ -116,7 +116,7 @@ pub async fn send_payload(
     Ok(Payload(pieces))
 }
 
-/// For what is short in any case.
+/// A payload for a message that is always short.
 pub fn small_payload(message: &impl Serialize) -> Payload {
     Payload(vec![Piece::Inline(Bytes::from(encode(message)))])
 }

@@ -1,15 +1,15 @@
-//! What cells deleted or replaced in the notebook's folder, for a while.
+//! Keeps what cells deleted or replaced in the notebook's folder for a while.
 //!
 //! ```text
 //! trash/1732380000000-1a2b3c4d/deleted/data/train.csv
 //!       when, and which cell   why     where it was
 //! ```
 //!
-//! Files come here by renaming, so that a process that is killed at any moment leaves them where `baton files restore`
-//! finds them. So the trash is in the state folder where that is on the notebook's file system, and otherwise in `.baton`
-//! beside the notebook.
+//! Files arrive here by renaming, so that a process that is killed at any moment leaves them where
+//! `baton files restore` finds them. Therefore the trash is in the state folder if that is on the
+//! notebook's file system, and otherwise in `.baton` beside the notebook.
 //!
-//! **Invariant:** only what lies in a trash is ever removed, and nothing of a cell that is not over.
+//! **Invariant:** only files in a trash are ever removed, and none of a cell that has not ended.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -26,14 +26,14 @@ use crate::folder::{Below, Folder, Place, Status};
 use crate::places::move_file;
 use crate::walk::{TRASH, below};
 
-/// Where one notebook's folder has its trash.
+/// The possible places of the trash for one notebook's folder.
 #[derive(Debug, Clone)]
 pub struct Trash {
     folder: PathBuf,
     elsewhere: PathBuf,
 }
 
-/// What is kept; the oldest goes first.
+/// How much to keep; the oldest is removed first.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct TrashLimits {
     pub bytes: u64,
@@ -45,7 +45,7 @@ pub struct TrashLimits {
 pub enum Was {
     Deleted,
     Replaced,
-    /// Until it has its new name.
+    /// Kept until it has its new name.
     Renamed,
 }
 
@@ -66,7 +66,7 @@ impl fmt::Display for Was {
 /// A file or link in the trash.
 #[derive(Debug, Clone)]
 pub struct Kept {
-    /// Where it was, below the notebook's folder.
+    /// The file's former path below the notebook's folder.
     pub path: RelativePath,
     /// Since 1970.
     pub at_ms: i64,
@@ -85,7 +85,7 @@ impl Trash {
         }
     }
 
-    /// Room for what one cell takes away.
+    /// Makes an entry for what one cell takes away.
     pub(crate) fn begin(&self) -> io::Result<TrashEntry> {
         match self.begin_elsewhere() {
             Ok(entry) if self.is_near(&entry) => Ok(entry),
@@ -105,14 +105,14 @@ impl Trash {
         TrashEntry::create(&make_private(&Folder::open(&self.folder)?)?)
     }
 
-    /// Whether a file of the notebook's folder can be renamed to there.
+    /// Whether a file in the notebook's folder can be renamed into this entry.
     fn is_near(&self, entry: &TrashEntry) -> bool {
         let home = Folder::open(&self.folder).and_then(|folder| folder.status());
         let trash = entry.folder.status();
         matches!((home, trash), (Ok(home), Ok(trash)) if home.device == trash.device)
     }
 
-    /// All that is there, the newest first.
+    /// All files in the trash, newest first.
     pub fn kept(&self) -> io::Result<Vec<Kept>> {
         let mut kept = Vec::new();
         for entry in self.entries()? {
@@ -137,7 +137,7 @@ impl Trash {
         Ok(kept)
     }
 
-    /// Removes what is too old, and the oldest of what is too much.
+    /// Removes what exceeds the limits, oldest first.
     pub fn tidy(&self, limits: TrashLimits) -> io::Result<()> {
         let oldest_ms =
             now_ms().saturating_sub(limits.age.as_millis().try_into().unwrap_or(i64::MAX));
@@ -156,7 +156,7 @@ impl Trash {
             if total <= limits.bytes && entry.at_ms >= oldest_ms {
                 continue;
             }
-            // A cell that is not over may still take everything back.
+            // A cell that has not ended may still restore all of it.
             let lock = folder.readable().map(File::from);
             let in_use =
                 lock.is_ok_and(|lock| matches!(lock.try_lock(), Err(TryLockError::WouldBlock)));
@@ -168,7 +168,7 @@ impl Trash {
         Ok(())
     }
 
-    /// Newest first.
+    /// All entries, newest first.
     fn entries(&self) -> io::Result<Vec<Entry>> {
         let beside = Folder::open(&self.folder).and_then(|folder| folder.child(TRASH).folder());
         let beside = beside.and_then(|folder| folder.child("trash").folder());
@@ -202,7 +202,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// What this entry's cell took away in this way.
+    /// The folder of what this entry's cell took away for this reason.
     fn folder_of(&self, was: Was) -> io::Result<Option<Folder>> {
         match self.below(was.to_string().as_bytes())?.place()?.folder() {
             Ok(folder) => Ok(Some(folder)),
@@ -221,7 +221,7 @@ impl Entry {
 }
 
 impl Kept {
-    /// Puts it back. What is there now takes its place in the trash.
+    /// Restores the file. An existing file at its path goes to the trash.
     pub fn restore(&self, folder: &Path, trash: &Trash) -> io::Result<()> {
         let home = Folder::open(folder)?;
         if let Some(parent) = self.path.parent() {
@@ -240,12 +240,12 @@ impl Kept {
     }
 }
 
-/// What one cell takes away.
+/// What one cell has taken away.
 #[derive(Debug)]
 pub(crate) struct TrashEntry {
     place: Place,
     folder: Folder,
-    /// Held as long as all of it may be taken back.
+    /// Held for as long as all of it may be restored.
     _lock: File,
 }
 
@@ -256,7 +256,7 @@ impl TrashEntry {
         place.make_folder(0o777)?;
         let folder = place.folder()?;
         let lock = File::from(folder.readable()?);
-        // Some file systems know no locks.
+        // Some file systems do not support locks.
         if let Err(error) = lock.try_lock() {
             tracing::debug!(%error, "Failed to lock a trash folder");
         }
@@ -267,7 +267,7 @@ impl TrashEntry {
         })
     }
 
-    /// Nothing is there yet, and its folder is.
+    /// Returns a free place in the trash, and makes its folder.
     pub(crate) fn place_for(&self, was: Was, path: &RelativePath) -> io::Result<Below> {
         let path = [was.to_string().as_bytes(), b"/", path.as_bytes()].concat();
         let path = RelativePath::new(path).map_err(io::Error::other)?;
@@ -283,13 +283,13 @@ impl TrashEntry {
 }
 
 impl Drop for TrashEntry {
-    /// What was taken back leaves empty folders.
+    /// Removes folders that are empty because their files were restored.
     fn drop(&mut self) {
         remove_empty(&self.place);
     }
 }
 
-/// Beside the notebook, where neither other people nor version control look into it.
+/// Makes the trash beside the notebook, hidden from other users and from version control.
 fn make_private(home: &Folder) -> io::Result<Folder> {
     let private = home.child(TRASH);
     if private.present()?.is_none() {
@@ -304,7 +304,7 @@ fn make_private(home: &Folder) -> io::Result<Folder> {
     }
 }
 
-/// Every file and link below, and none that vanishes meanwhile.
+/// Calls `each` for every file and link below this folder; skips those that disappear meanwhile.
 fn visit(
     folder: &Folder,
     path: Option<&RelativePath>,
@@ -322,7 +322,7 @@ fn visit(
     })
 }
 
-/// Whatever is not empty stays.
+/// Removes empty folders; the others stay.
 fn remove_empty(place: &Place) {
     if let Ok(folder) = place.folder() {
         let _ = folder.each_name(|name| {
@@ -333,7 +333,7 @@ fn remove_empty(place: &Place) {
     }
 }
 
-/// Also where a file of the student's has the name of a folder on the way.
+/// Whether the path does not exist, or goes through a file instead of a folder.
 fn is_absent(error: &io::Error) -> bool {
     matches!(
         error.kind(),

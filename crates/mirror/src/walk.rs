@@ -1,6 +1,6 @@
-//! What lies in a folder, without following links.
+//! Lists the contents of a folder, without following links.
 //!
-//! **Invariant:** a folder that could not be read to its end is never taken for one that lacks something.
+//! **Invariant:** a folder that could not be read to the end never counts as lacking a name.
 
 use std::collections::{BTreeSet, VecDeque};
 use std::ffi::OsStr;
@@ -14,7 +14,7 @@ use crate::errors::at;
 use crate::folder::{Folder, Status};
 use crate::{FilesError, Root};
 
-/// Caches and stores of tools: large, made anew by whoever needs them, or of use on one machine only.
+/// Caches and stores of tools: large, easy to recreate, or useful on one machine only.
 const NEVER: [&str; 7] = [
     TRASH,
     ".git",
@@ -25,37 +25,37 @@ const NEVER: [&str; 7] = [
     ".mypy_cache",
 ];
 
-/// Names that neither a listing nor what a cell changed ever contains.
+/// Names that never occur in a listing or in a cell's changes.
 pub(crate) fn never_copied(name: &OsStr) -> bool {
     NEVER.iter().any(|never| name == *never) || name.as_bytes().starts_with(STAGING.as_bytes())
 }
 
-/// What Baton keeps beside a notebook.
+/// The folder for Baton's own files beside a notebook.
 pub(crate) const TRASH: &str = ".baton";
 
-/// How folders begin in which files wait for their place.
+/// The prefix of folders in which files wait to be put in place.
 pub(crate) const STAGING: &str = ".baton-";
 
 pub(crate) struct Walked {
-    /// Folders before what is in them, nearer ones before farther ones.
+    /// Folders precede their contents, and near folders precede far ones.
     pub(crate) entries: Vec<(RelativePath, Status)>,
-    /// The folders whose every name is among the entries; none is the root.
+    /// Folders that were listed to the end; `None` stands for the root.
     pub(crate) listed: BTreeSet<Option<RelativePath>>,
     /// Why folders could not be read.
     pub(crate) errors: Vec<FilesError>,
-    /// There is more.
+    /// Whether there is more.
     pub(crate) cut: bool,
-    /// What the rules leave out, without what is in it; a few.
+    /// Paths that the rules exclude, without their contents; only a few.
     pub(crate) left_out: Vec<RelativePath>,
-    /// What the rules would leave out, if a cell had not made it.
+    /// Paths that the rules would exclude if a cell had not made them.
     pub(crate) made: BTreeSet<RelativePath>,
 }
 
-/// So much that is left out is remembered.
+/// The limit for remembered excluded paths.
 const MOST_LEFT_OUT: usize = 200;
 
-/// Only a folder that was `listed` lacks the names that are not among the entries. What vanishes meanwhile is left out.
-/// Without rules everything travels that may.
+/// Lists a folder. Only a folder in `listed` is known to lack names that are not among the entries. Files that
+/// disappear meanwhile are left out. Without rules, everything is included that may ever be copied.
 pub(crate) fn walk(root: &Root, most: usize, rules: Option<&Rules<'_>>) -> Walked {
     let mut walked = Walked {
         entries: Vec::new(),
@@ -70,7 +70,7 @@ pub(crate) fn walk(root: &Root, most: usize, rules: Option<&Rules<'_>>) -> Walke
         root.check()
     });
     if let Err(error) = looked {
-        // Nobody knows what was read of which folder.
+        // It is unknown which folder's contents were read.
         walked.entries.clear();
         walked.listed.clear();
         walked.errors = vec![error];
@@ -78,7 +78,7 @@ pub(crate) fn walk(root: &Root, most: usize, rules: Option<&Rules<'_>>) -> Walke
     walked
 }
 
-/// A folder that waits for its turn, as its name was found; none is the root.
+/// A folder that waits to be read, as it was when found; none is the root.
 type Next = Option<(RelativePath, Status, Copied)>;
 
 impl Walked {
@@ -148,7 +148,7 @@ impl Walked {
     }
 }
 
-/// The folder that had the name when its own folder was listed, and no other.
+/// Opens the folder, if it is still the one that was found.
 fn open(root: &Root, folder: &Next) -> io::Result<Folder> {
     let Some((path, status, _)) = folder else {
         return Ok(root.folder().clone());
@@ -160,7 +160,7 @@ fn open(root: &Root, folder: &Next) -> io::Result<Folder> {
     }
 }
 
-/// Also when nobody can tell.
+/// Whether the path exists, also if that cannot be found out.
 fn is_there(root: &Root, path: &RelativePath) -> bool {
     let found = root.folder().at(path).and_then(|place| place.status());
     !found.is_err_and(|error| error.kind() == io::ErrorKind::NotFound)

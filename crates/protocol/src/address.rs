@@ -2,8 +2,8 @@
 
 use std::path::PathBuf;
 
-/// `unix:/run/user/1000/baton/broker.sock`, or `https://host:port` with an optional path in front of the API; `http://`
-/// without encryption.
+/// `unix:/run/user/1000/baton/broker.sock`, or `https://host:port` with an optional path before the
+/// API; `http://` without encryption.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum BrokerAddress {
     Unix(PathBuf),
@@ -11,13 +11,13 @@ pub enum BrokerAddress {
 }
 
 impl BrokerAddress {
-    /// Whether the broker proves who it is, and what is said to it is encrypted.
+    /// Whether the connection is encrypted and the broker proves its identity.
     #[must_use]
     pub fn is_encrypted(&self) -> bool {
         matches!(self, Self::Http(url) if url.starts_with("https://"))
     }
 
-    /// Whether whoever uses this address is probably on the broker's machine; a tunnel looks the same.
+    /// Whether a process that uses this address is probably on the broker's machine. A tunnel looks the same.
     #[must_use]
     pub fn is_near(&self) -> bool {
         let url = match self {

@@ -1,6 +1,6 @@
-//! What the broker's `/v1` answers to programs, as JSON.
+//! The JSON that the broker's `/v1` returns to programs.
 //!
-//! Times are milliseconds since 1970 and durations are milliseconds, as the ends of their names say.
+//! Times are milliseconds since 1970 and durations are milliseconds; the suffix of a name gives the unit.
 
 mod pools;
 mod timetable;
@@ -21,7 +21,7 @@ use utoipa::ToSchema;
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Page<Item> {
     pub items: Vec<Item>,
-    /// What to give as `after` for the next part; absent in the last one.
+    /// The value of `after` for the next part; absent in the last one.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub next: Option<String>,
 }
@@ -45,22 +45,22 @@ pub struct Job {
     pub job: JobId,
     pub state: JobState,
     pub person: String,
-    /// Absent when the notebook is for none.
+    /// Absent when the notebook belongs to no course.
     pub course: Option<String>,
-    /// For example its file name.
+    /// The notebook's name, for example its file name.
     pub notebook: String,
     #[serde(default)]
     pub kind: JobKind,
-    /// The jobs that were made together with this one, such as an array.
+    /// The group of jobs that were made together, such as an array.
     #[schema(value_type = Option<String>, format = "uuid")]
     #[serde(default)]
     pub group: Option<GroupId>,
-    /// The number in front of a cell.
+    /// The number shown before the cell.
     pub execution_count: Option<u32>,
-    /// Who has it or had it.
+    /// The worker that has or had the job.
     pub worker: Option<String>,
     pub priority: Priority,
-    /// How long it may run.
+    /// The job's time limit.
     pub timeout_ms: Option<u64>,
     pub submitted_ms: i64,
     pub started_ms: Option<i64>,
@@ -68,24 +68,25 @@ pub struct Job {
     pub outcome: Option<Outcome>,
     pub run_ms: Option<u64>,
     pub peak_memory_bytes: Option<u64>,
-    /// Of a queued job.
+    /// Present while the job is queued.
     pub waiting: Option<Waiting>,
 }
 
-/// Where a queued job stands, from the function that schedules.
+/// A queued job's position, from the function that schedules.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Waiting {
     /// 1 = next in line.
     pub position: u32,
-    /// The last position that it is likely to have; the same if others are unlikely to overtake.
+    /// The largest position that the job is likely to have; equal to `position` if others are
+    /// unlikely to overtake it.
     pub last_position: u32,
-    /// Why it is further back than it once was told to be.
+    /// Why it is further back than an earlier reported position.
     pub moved_back: Option<MovedBack>,
     /// The first rule that keeps it from running.
     pub rule: WaitingRule,
     /// The rule in words.
     pub sentence: String,
-    /// In how many milliseconds it starts; absent when no honest range can be given.
+    /// The time until it starts; absent when no honest range can be given.
     pub estimate: Option<Estimate>,
     /// What the course's staff want waiting students to know.
     pub message: Option<String>,
@@ -95,67 +96,67 @@ pub struct Waiting {
 #[serde(rename_all = "snake_case")]
 pub enum WaitingRule {
     JobsAhead,
-    /// Some of the jobs ahead came later and are for a course that has a deadline.
+    /// Some of the jobs ahead arrived later and belong to a course that has a deadline.
     BehindDeadline,
     /// Another cell of the same person runs.
     OwnJobRuns,
-    /// None is connected.
+    /// No worker is connected.
     NoWorker,
     WorkersDrained,
-    /// No worker that is connected can start sessions.
+    /// No connected worker can start sessions.
     WorkersFail,
     CoursePaused,
-    /// Staff hold it back.
+    /// Staff hold the job.
     Held,
     /// Staff moved one of the jobs ahead to the front.
     BehindMoved,
-    /// Its notebook's session, on a worker that is busy, holds what no other can have.
+    /// The notebook's session holds objects that no other session can have, and its worker is busy.
     OwnSession,
-    /// The workers that meet its requirements are busy; others are free.
+    /// The workers that meet the job's requirements are busy; others are free.
     FittingWorkersBusy,
-    /// No worker that is connected meets its requirements.
+    /// No connected worker meets the job's requirements.
     NoWorkerFits,
-    /// A worker that can run it is being started.
+    /// A worker that can run the job is starting.
     MachineStarting,
 }
 
-/// Why a job is where it is.
+/// Why a job is in its state, or at its position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Explanation {
     pub job: Job,
     pub sentence: String,
-    /// Of a queued job.
+    /// Present while the job is queued.
     pub queue: Option<QueueDetails>,
 }
 
-/// What the order of a queued job is made of.
+/// What determines a queued job's position.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct QueueDetails {
     pub ahead: Vec<Ahead>,
     pub precedence: Precedence,
     /// Jobs that workers have.
     pub running: u32,
-    /// Jobs that the connected workers take at once.
+    /// The number of jobs that the connected workers can run at once.
     pub slots: u32,
-    /// Absent where the course has none.
+    /// Absent if the course has no budget.
     pub budget: Option<Budget>,
 }
 
-/// So many jobs are ahead because of this.
+/// The number of jobs that are ahead for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Ahead {
     pub because: AheadBecause,
     pub jobs: u32,
 }
 
-/// So many people came ahead of a job because of this.
+/// The number of people who got ahead of a job for one reason.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MovedBack {
     pub people: u32,
     pub because: AheadBecause,
 }
 
-/// The first difference without which a job would not be ahead.
+/// The first rule by which one job is ahead of another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize, ToSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum AheadBecause {
@@ -163,24 +164,24 @@ pub enum AheadBecause {
     Held,
     /// The course of the job behind is paused.
     CoursePaused,
-    /// Staff moved it to the front.
+    /// Staff moved the job ahead to the front.
     MovedToFront,
     Deadline,
     /// The job behind is of low priority.
     LowPriority,
-    /// Its account has used less GPU time of late, for its course's weight.
+    /// The account ahead has recently used less GPU time in proportion to its course's weight.
     UsedLess,
     WaitedLonger,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Precedence {
-    /// What the account has used of late; half of it counts after each half-life.
+    /// The account's recent use; its weight halves with each half-life.
     pub used_ms: u64,
     pub half_life_ms: u64,
-    /// Of the course. Twice the weight is twice the share.
+    /// The course's weight. Twice the weight is twice the share.
     pub weight: f64,
-    /// What a deadline that is near multiplies the weight by; 1 without one.
+    /// The factor by which a deadline in force multiplies the weight; 1 without one.
     pub boost: f64,
 }
 
@@ -196,29 +197,29 @@ pub struct Budget {
 pub struct Worker {
     pub name: String,
     pub state: WorkerState,
-    /// Why it is paused.
+    /// Why the worker is paused.
     pub reason: Option<String>,
     pub devices: Vec<Device>,
     pub machine: Machine,
     pub jobs: u32,
-    /// How many jobs it takes at once.
+    /// The number of jobs that the worker runs at once.
     pub slots: u32,
     pub warm_sessions: u32,
     pub memory_used_bytes: Option<u64>,
     pub memory_bytes: Option<u64>,
-    /// Empty where its driver does not tell.
+    /// Empty if the driver reports nothing.
     #[serde(default)]
     pub gpus: Vec<Gpu>,
 }
 
-/// What a GPU does now, by its driver's word.
+/// The current load of a GPU, as its driver reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Gpu {
-    /// Its place among the GPUs of the worker.
+    /// The index among the worker's GPUs.
     pub index: u32,
     /// For example `NVIDIA H200`.
     pub name: String,
-    /// How much of the last moment it computed, 0 to 100. A slice (MIG) does not tell.
+    /// The share of the last moment in which the GPU computed, 0 to 100. Absent for a slice (MIG).
     pub utilisation_percent: Option<u32>,
     pub memory_used_bytes: u64,
     pub memory_bytes: u64,
@@ -228,47 +229,47 @@ pub struct Gpu {
 #[serde(rename_all = "snake_case")]
 pub enum WorkerState {
     Connected,
-    /// Sessions do not start there: it takes no cells until a trial passes.
+    /// Sessions do not start there: the worker gets no cells until a trial passes.
     Failing,
-    /// Staff want it to take nothing new.
+    /// Staff have drained the worker, so it gets no new jobs.
     Drained,
-    /// Ends its jobs, then goes.
+    /// The worker finishes its jobs, then leaves.
     Leaving,
-    /// Not connected; its jobs are not yet given up.
+    /// Not connected; its jobs are not given up yet.
     Disconnected,
 }
 
-/// What a course may use, and what it does.
+/// A course's settings and current jobs.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Course {
     pub course: String,
     pub weight: f64,
-    /// What a deadline that is near multiplies the weight by; 1 without one.
+    /// The factor by which a deadline in force multiplies the weight; 1 without one.
     pub boost: f64,
-    /// Of a cell that asks for nothing.
+    /// The time limit of a cell that asks for none.
     pub timeout_ms: Option<u64>,
-    /// What a cell may ask for.
+    /// The longest time limit that a cell may ask for.
     pub longest_timeout_ms: Option<u64>,
-    /// Why none of its cells is started.
+    /// Why the course is paused; absent if it is not.
     pub paused: Option<String>,
-    /// For those who wait.
+    /// A message for people who wait.
     pub message: Option<String>,
-    /// The GPU time of each person in a period, and what is left of the caller's.
+    /// Each person's GPU time per period, and what the caller has left of it.
     pub budget: Option<Budget>,
     pub deadlines: Vec<Deadline>,
-    /// Staff can read the output of students' cells.
+    /// Whether staff can read the output of students' cells.
     pub staff_see_outputs: bool,
-    /// In which of the workers' environments its cells run; null: in the workers' own Python.
+    /// The environment, offered by workers, in which its cells run; null for the workers' own Python.
     #[serde(default)]
     pub environment: Option<String>,
-    /// When its people work at the same time.
+    /// The times at which its people work together.
     #[serde(default)]
     pub timetable: Vec<Lesson>,
     pub running: u32,
     pub waiting: u32,
 }
 
-/// What is to be otherwise in a course. What is left out stays as it is, and null stands for none.
+/// Changes to a course's settings. A setting that is left out stays as it is; null removes it.
 #[derive(Debug, Clone, Default, PartialEq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct CourseChange {
@@ -290,19 +291,19 @@ pub struct CourseChange {
     pub deadlines: Option<Vec<Deadline>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub staff_see_outputs: Option<bool>,
-    /// All of its lessons.
+    /// Replaces all lessons.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub timetable: Option<Vec<Lesson>>,
 }
 
-/// What is there, be it null.
+/// Distinguishes a field that is null from one that is absent.
 fn given<'de, Value: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
 ) -> Result<Option<Value>, D::Error> {
     Value::deserialize(deserializer).map(Some)
 }
 
-/// Why somebody acts. Those whom it concerns read it.
+/// The reason for an action. The people whom it affects can read it.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Why {
@@ -311,18 +312,18 @@ pub struct Why {
     pub reason: Option<String>,
 }
 
-/// Somebody acted.
+/// An action that a person or the broker's own token took.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Act {
     pub at_ms: i64,
     /// Absent for the broker's own token.
     pub person: Option<String>,
     pub action: Action,
-    /// Absent for workers, which are of no course.
+    /// Absent for workers, which belong to no course.
     pub course: Option<String>,
     /// The job, the worker or the course.
     pub subject: String,
-    /// Why, or what the settings are now.
+    /// The reason, or the settings after the change.
     pub detail: Option<String>,
 }
 
@@ -374,7 +375,7 @@ impl Action {
     }
 }
 
-/// From `from_ms` to `until_ms` the weight is so many times as large.
+/// Multiplies a course's weight from `from_ms` to `until_ms`.
 #[derive(Debug, Clone, Copy, PartialEq, Serialize, Deserialize, ToSchema)]
 pub struct Deadline {
     pub from_ms: i64,
@@ -382,7 +383,7 @@ pub struct Deadline {
     pub weight: f64,
 }
 
-/// What one person used for one course on one day.
+/// One person's use in one course on one day.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Usage {
     /// In UTC, for example `2026-11-20`.
@@ -394,11 +395,11 @@ pub struct Usage {
     pub runs: u64,
 }
 
-/// Data that everybody in a course may name, so that it is brought once.
+/// Data that everyone in a course may use by its name, so that it is uploaded only once.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PublicFile {
     pub name: String,
-    /// Of its chunks, each counted once.
+    /// The size of its chunks, each counted once.
     pub bytes: u64,
     pub chunks: u64,
     /// Who published it; absent for the broker's own token.
@@ -406,14 +407,14 @@ pub struct PublicFile {
     pub published_ms: i64,
 }
 
-/// A file to be made public, whose chunks were brought before.
+/// A request to make a file public. Its chunks must already be uploaded.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct Publication {
     pub name: String,
     /// The BLAKE3 hashes of its chunks, 64 hexadecimal digits each, in any order.
     pub chunks: Vec<String>,
-    /// Who brought them, where no token tells.
+    /// The owner of the chunks, if the token does not say.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub owner: Option<String>,
 }
@@ -424,30 +425,31 @@ pub struct Withdrawal {
     pub name: String,
 }
 
-/// A state of a notebook that its person saved.
+/// A state of a notebook that a person saved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct SavedState {
     pub name: String,
     /// The notebook that it was saved in.
     pub notebook: Option<String>,
     pub saved_ms: i64,
-    /// Of its chunks, each counted once.
+    /// The size of its chunks, each counted once.
     pub bytes: u64,
-    /// How many it has.
+    /// The number of variables.
     pub variables: u64,
 }
 
-/// A job that goes on, or has ended, after its notebook kernel did, and waits for another kernel of its person.
+/// A job whose notebook kernel has ended. It runs on, or has ended, and waits for another kernel of
+/// the same person.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct AttachableJob {
     #[schema(value_type = String, format = "uuid")]
     pub job: JobId,
     pub kind: JobKind,
     pub notebook: String,
-    /// The number in front of the cell.
+    /// The number shown before the cell.
     pub execution_count: Option<u32>,
     pub submitted_ms: i64,
-    /// Absent while it runs.
+    /// Absent while the job runs.
     pub outcome: Option<Outcome>,
 }
 
@@ -455,13 +457,13 @@ pub struct AttachableJob {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentOverview {
     pub environment: String,
-    /// The hash of the lock that notebooks are given; null where no worker has told one.
+    /// The hash of the lock that notebooks get; null if no worker has reported one.
     pub lock: Option<String>,
-    /// By name, as far as they are known to the broker now.
+    /// Sorted by name; only workers that the broker knows at the moment.
     pub workers: Vec<EnvironmentOffer>,
 }
 
-/// What one worker has of an environment.
+/// One worker's copy of an environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentOffer {
     pub worker: String,
@@ -472,57 +474,57 @@ pub struct EnvironmentOffer {
     pub state: EnvironmentState,
 }
 
-/// From what an environment is built.
+/// The lock from which an environment is built.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct EnvironmentLock {
     pub environment: String,
     /// The hash of the lock.
     pub digest: String,
     pub lock: Lock,
-    /// When a worker told it.
+    /// When a worker reported it.
     pub seen_ms: i64,
-    /// Of the workers that have it ready, for example `3.13`; null while there is none.
+    /// The Python version of the workers that have it ready, for example `3.13`; null if there are none.
     pub python_version: Option<String>,
 }
 
-/// What an estimate of a course's needs is made of.
+/// The data for an estimate of a course's needs.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct History {
-    /// Those that were submitted last, the newest first.
+    /// The cells that were submitted last, newest first.
     pub cells: Vec<PastCell>,
-    /// When it was asked.
+    /// The time of the request.
     pub now_ms: i64,
-    /// Of the workers that are connected.
+    /// The number of GPUs of the connected workers.
     pub gpus: u32,
-    /// How many cells these workers take at once.
+    /// The number of cells that these workers run at once.
     pub slots: u32,
 }
 
-/// One cell, without its notebook and without its person's name.
+/// One cell, without its notebook and the name of its person.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PastCell {
-    /// The same number is the same person; in another answer it may be another.
+    /// The same number means the same person, but only within one answer.
     pub person: u32,
     pub submitted_ms: i64,
-    /// When it was given to a worker, and took one of its slots.
+    /// When it was assigned to a worker and took one of its slots.
     pub assigned_ms: Option<i64>,
     pub started_ms: Option<i64>,
     pub finished_ms: Option<i64>,
-    /// Neither stopped nor lost.
+    /// The cell was neither stopped nor lost.
     pub ended_itself: bool,
 }
 
 /// A refusal in the form of RFC 9457, `application/problem+json`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Problem {
-    /// Names the kind of refusal, for programs.
+    /// Identifies the kind of refusal for programs.
     #[serde(rename = "type")]
     pub kind: String,
     pub title: String,
     pub status: u16,
     /// What happened.
     pub detail: String,
-    /// What to do about it.
+    /// What the caller can do about it.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
 }

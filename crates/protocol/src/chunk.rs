@@ -6,7 +6,7 @@ use std::fmt;
 /// A segment is cut into chunks of this many bytes; the last one may be shorter.
 pub const CHUNK_BYTES: usize = 1 << 20;
 
-/// Pieces of at most this many bytes travel inside the manifest instead of as a chunk of their own.
+/// Pieces of at most this many bytes are stored in the manifest instead of as separate chunks.
 pub const INLINE_BYTES: usize = 16 << 10;
 
 /// The BLAKE3 hash of a chunk's plain bytes.

@@ -11,7 +11,7 @@ pub struct DecodeError {
 }
 
 /// # Panics
-/// Never for the types of this crate: they hold no maps with keys that MessagePack cannot write.
+/// Never for the types of this crate: they hold no maps with keys that MessagePack cannot encode.
 pub fn encode(message: &impl Serialize) -> Vec<u8> {
     #[expect(
         clippy::expect_used,

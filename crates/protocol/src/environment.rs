@@ -1,18 +1,19 @@
-//! What cells find installed: environments that administrators name, and the locks from which they are built.
+//! The packages that cells can use: environments that administrators name, and the locks from which
+//! they are built.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// Of the name of an environment, in characters.
+/// The limit for an environment's name, in characters.
 pub const LONGEST_ENVIRONMENT_NAME: usize = 64;
-/// Of all files of a lock together.
+/// The limit for all files of a lock together.
 pub const LARGEST_LOCK_BYTES: usize = 4 << 20;
 
 /// One environment that a worker offers.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Environment {
     pub name: String,
-    /// The hash of the lock from which it is built; absent where the administrator installed it.
+    /// The hash of the lock from which it is built; absent if the administrator installed it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lock: Option<String>,
     /// For example `3.13`; absent until it is known.
@@ -26,9 +27,9 @@ pub struct Environment {
 pub enum EnvironmentState {
     /// It is being built or tested.
     Preparing {},
-    /// Cells run there.
+    /// Cells can run in it.
     Ready {},
-    /// No cell runs there.
+    /// No cell can run in it.
     Failed { reason: String },
 }
 
@@ -59,7 +60,7 @@ impl fmt::Display for Environment {
     }
 }
 
-/// Whether an environment may have this name, which is also that of folders and kernels.
+/// Whether this is a valid name for an environment. Folders and kernels get the same name.
 #[must_use]
 pub fn is_environment_name(name: &str) -> bool {
     let is_plain = |letter: u8| letter.is_ascii_alphanumeric() || b"-_.".contains(&letter);
@@ -69,11 +70,11 @@ pub fn is_environment_name(name: &str) -> bool {
         && name.bytes().all(is_plain)
 }
 
-/// The files from which an environment is built alike everywhere.
+/// The files from which an environment is built, the same everywhere.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Lock {
     pub kind: LockKind,
-    /// By their names: the lock itself, and what belongs to it.
+    /// Sorted by name: the lock itself, and the files that belong to it.
     pub files: Vec<LockFile>,
 }
 

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// In how many milliseconds from now a job starts: one of ten before `lower`, one of ten after `upper`.
+/// The time until a job starts: before `lower` in one of ten cases, after `upper` in one of ten.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]
 pub struct Estimate {
     pub lower_ms: u64,

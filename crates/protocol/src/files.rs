@@ -1,8 +1,8 @@
-//! Files of the notebook's folder, on their way between proxy and worker.
+//! Files of the notebook's folder, as proxy and worker exchange them.
 //!
-//! A worker that does not see the folder keeps a mirror of it. The proxy sends a [`Listing`]; contents follow when the
-//! worker asks for them ([`FilesWanted`], [`FilesAnswer`]); what a cell did to files comes home as [`Change`]s.
-//! All of it travels in [`Payload`]s, which the broker passes on and does not read.
+//! A worker that cannot access the folder keeps a mirror of it. The proxy sends a [`Listing`]; contents follow
+//! when the worker asks for them ([`FilesWanted`], [`FilesAnswer`]). A cell's changes to files return as
+//! [`Change`]s. All of these are sent in [`Payload`]s, which the broker forwards without reading.
 
 use std::ffi::OsStr;
 use std::fmt;
@@ -13,12 +13,12 @@ use crate::Piece;
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_bytes::{ByteBuf, Bytes};
 
-/// An encoded message, cut like any other bytes: what is short lies inside, the rest in chunks.
+/// An encoded message, cut like any other bytes: short pieces are inline, the rest is in chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Payload(pub Vec<Piece>);
 
-/// Where the notebook's folder is, and what tells whoever sees a folder there that it is the very same one.
+/// The notebook's folder, and what identifies it to a worker that sees a folder under the same path.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NotebookFolder {
     pub path: String,
@@ -30,7 +30,7 @@ pub struct NotebookFolder {
     pub listing: Option<Payload>,
 }
 
-/// A path below the notebook's folder: no `..`, no `.`, nothing empty. Names need not be Unicode.
+/// A path below the notebook's folder: no `..`, no `.`, no empty parts. Names need not be Unicode.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct RelativePath(Vec<u8>);
 
@@ -58,7 +58,7 @@ impl RelativePath {
         &self.0
     }
 
-    /// `None` for what lies directly in the notebook's folder.
+    /// The folder that contains it; `None` for an entry directly in the notebook's folder.
     #[must_use]
     pub fn parent(&self) -> Option<Self> {
         let end = self.0.iter().rposition(|byte| *byte == b'/')?;
@@ -91,7 +91,7 @@ impl<'de> Deserialize<'de> for RelativePath {
     }
 }
 
-/// Tells one version of a file at home from another. Means nothing elsewhere.
+/// Distinguishes the versions of a file in the notebook's folder. Has no meaning elsewhere.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Stamp(pub u64);
@@ -110,42 +110,42 @@ pub enum Entry {
     Folder {
         mode: u32,
     },
-    /// A symbolic link to something else below the notebook's folder, by a relative path.
+    /// A symbolic link with a relative path to something else below the notebook's folder.
     Link {
         target: ByteBuf,
     },
 }
 
-/// What lies in the notebook's folder, or what is different since an earlier listing.
+/// The contents of the notebook's folder, or the changes since an earlier listing.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Listing {
-    /// The listing that this one continues; none for a whole one.
+    /// The listing that this one continues; none for a complete one.
     pub base: Option<u64>,
     pub number: u64,
-    /// Folders before what is in them.
+    /// Folders precede their contents.
     pub changed: Vec<(RelativePath, Entry)>,
     pub gone: Vec<RelativePath>,
-    /// Those of the changed that are as the last cell left them: the mirror has their contents.
+    /// Changed entries that are as the last cell left them: the mirror has their contents.
     pub known: Vec<RelativePath>,
-    /// The folder has more than a listing may hold.
+    /// The folder has more entries than a listing may hold.
     pub cut: bool,
 }
 
-/// What a worker asks for while it has a job.
+/// A worker's request for files while it has a job.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum FilesWanted {
-    /// A whole one.
+    /// A complete listing.
     Listing {},
     Contents {
         paths: Vec<RelativePath>,
     },
-    /// A file of this name in the notebook's folder, made with the student's rights: the worker looks whether it is in
-    /// what looks like that folder to it.
+    /// Make a file of this name in the notebook's folder with the student's rights. The worker
+    /// checks whether the file appears in the folder that it sees.
     Proof {
         name: String,
     },
-    /// The file may go.
+    /// The file is no longer needed.
     ProofSeen {},
 }
 
@@ -153,12 +153,12 @@ pub enum FilesWanted {
 #[serde(rename_all = "snake_case")]
 pub enum FilesAnswer {
     Listing(Listing),
-    /// In the order of the question.
+    /// In the order of the request.
     Contents(Vec<Result<Content, NoContent>>),
     Proof {
         seen: bool,
     },
-    /// To any question.
+    /// The answer to any request that failed.
     Failed {
         reason: String,
     },
@@ -167,19 +167,19 @@ pub enum FilesAnswer {
 /// A file with all its bytes.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Content {
-    /// At home; none for a file that comes from a session.
+    /// The version in the notebook's folder; none for a file from a session.
     pub stamp: Option<Stamp>,
     pub bytes: u64,
     pub modified_ns: i64,
     pub mode: u32,
-    /// Piece `n` has the bytes from `n * CHUNK_BYTES` on.
+    /// Piece `n` has the bytes from offset `n * CHUNK_BYTES`.
     pub pieces: Vec<Piece>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum NoContent {
-    /// It was there when the listing was made.
+    /// The file existed when the listing was made.
     Gone {},
     Denied {},
     Failed {
@@ -187,11 +187,12 @@ pub enum NoContent {
     },
 }
 
-/// What a cell did to the files. All of them together are one step: a file may take the place of one that moves away.
+/// A cell's changes to files. All of them together are one step: a file may take the place of one
+/// that is moved.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Change {
-    /// The file or link is gone. `base` is how it was when the cell began.
+    /// The file or link was removed. `base` is its version when the cell began.
     Removed {
         path: RelativePath,
         base: Base,
@@ -203,7 +204,7 @@ pub enum Change {
         path: RelativePath,
         mode: u32,
     },
-    /// The file has another name and the same bytes.
+    /// The file has a new name and the same bytes.
     Moved {
         from: RelativePath,
         base: Base,
@@ -211,7 +212,7 @@ pub enum Change {
         over: Option<Base>,
         mode: u32,
     },
-    /// New bytes, in a new file or over what was there.
+    /// New bytes, in a new file or in place of an existing one.
     Written {
         path: RelativePath,
         over: Option<Base>,
@@ -222,7 +223,7 @@ pub enum Change {
         over: Option<Base>,
         target: ByteBuf,
     },
-    /// Other permission bits.
+    /// New permission bits.
     ModeSet {
         path: RelativePath,
         base: Base,
@@ -231,7 +232,7 @@ pub enum Change {
 }
 
 impl Change {
-    /// Everything at home that is different afterwards.
+    /// All paths in the notebook's folder that the change affects.
     pub fn paths(&self) -> impl Iterator<Item = &RelativePath> {
         let from = match self {
             Self::Moved { from, .. } => Some(from),
@@ -240,7 +241,7 @@ impl Change {
         from.into_iter().chain([self.path()])
     }
 
-    /// Where the change leads.
+    /// The path at which the change takes effect.
     #[must_use]
     pub fn path(&self) -> &RelativePath {
         match self {
@@ -255,7 +256,7 @@ impl Change {
     }
 }
 
-/// How something was at home when a cell began, as far as its session knows.
+/// The state of a path in the notebook's folder when a cell began, as far as its session knows.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Base {

@@ -1,17 +1,17 @@
-//! Short-lived permissions to move chunks to or from an object store, past the broker.
+//! Short-lived permissions to transfer chunks to or from an object store without the broker.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
 use crate::ChunkHash;
 
-/// What the broker answers whoever is about to move chunks.
+/// The broker's answer to a peer that wants to transfer chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Grants {
-    /// It takes and gives the bytes itself.
+    /// The broker transfers the bytes itself.
     Broker {},
-    /// One for each chunk, except for those that need not be uploaded or are unknown here.
+    /// One for each chunk, except for those that need not be uploaded or do not exist here.
     Store { grants: Vec<Grant> },
 }
 
@@ -19,15 +19,15 @@ pub enum Grants {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Grant {
     pub chunk: ChunkHash,
-    /// Of the chunk. The store accepts no other number, or the broker deletes what has another.
+    /// The chunk's size. The store refuses any other size, or the broker deletes an object that has one.
     pub bytes: u64,
-    /// Signed: whoever knows it can make the request until it expires.
+    /// A signed address: anyone who has it can make the request until it expires.
     pub url: String,
-    /// The request must have these, too.
+    /// Headers that the request must have.
     pub headers: Vec<(String, String)>,
 }
 
-/// The address is a secret.
+/// Hides the address, which is a secret.
 impl fmt::Debug for Grant {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(formatter, "Grant({})", self.chunk)

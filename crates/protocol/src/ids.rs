@@ -41,11 +41,12 @@ macro_rules! id {
 }
 
 id! {
-    /// One run of one `%%gpu` cell. Made by the proxy before the first send, so that sending twice makes one job.
+    /// One run of one `%%gpu` cell. Made by the proxy before the first send, so that a repeated
+    /// send makes only one job.
     JobId
 }
 id! {
-    /// Several jobs that one command made: the same notebook with different parameters.
+    /// Several jobs that one command made, such as the same notebook with different parameters.
     GroupId
 }
 id! {
@@ -61,13 +62,14 @@ id! {
     WorkerId
 }
 
-/// Numbers the calls on one shim's socket, so that an answer that comes late is known as such.
+/// Numbers the calls on one shim's socket, so that a late answer can be recognized.
 pub type CallId = u64;
 
-/// Rises with every assignment; a worker that holds a smaller one is too late, and harmless.
+/// Grows with every assignment. A worker that holds a smaller number is out of date, and its
+/// messages are ignored.
 pub type FencingNumber = u64;
 
-/// Names one file of one proxy. Whoever knows it may have the file, so it is random and is never logged.
+/// Names one file of one proxy. Anyone who knows the key may read the file, so it is random and never logged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct HeldKey(pub Uuid);

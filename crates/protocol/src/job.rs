@@ -1,4 +1,4 @@
-//! A job: what is to be run, and how it ended.
+//! A job: what to run, and how it ended.
 
 use crate::files::NotebookFolder;
 use crate::{GroupId, JobId, NotebookId, State};
@@ -10,19 +10,19 @@ use std::{fmt, str::FromStr};
 pub struct Submission {
     pub job: JobId,
     pub notebook: NotebookId,
-    /// How the notebook is called on pages for people, for example its file name.
+    /// The notebook's name on pages for people, for example its file name.
     pub notebook_name: String,
-    /// Makes later runs of the same cell known as such.
+    /// Identifies later runs of the same cell.
     pub cell_key: Option<CellKey>,
     pub priority: Priority,
-    /// The jobs that were made together with this one, for people who list or cancel them.
+    /// The group of jobs that were made together, for people who list or cancel them.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub group: Option<GroupId>,
     pub cell: Cell,
     pub state: State,
 }
 
-/// The same for the same code of the same person, and of no use for finding out the code.
+/// The same for the same code of the same person. The code cannot be derived from it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct CellKey(#[serde(with = "serde_bytes")] pub [u8; 16]);
 
@@ -31,7 +31,7 @@ pub struct CellKey(#[serde(with = "serde_bytes")] pub [u8; 16]);
 pub enum Priority {
     #[default]
     Normal,
-    /// Batch work: others go first, for a while.
+    /// Batch work: other jobs run first, for a while.
     Low,
 }
 
@@ -83,19 +83,19 @@ impl JobKind {
         Self::ALL.into_iter().find(|kind| kind.name() == name)
     }
 
-    /// Whether it is a cell of somebody's notebook, or a part of one.
+    /// Whether it is a notebook's cell, or part of one.
     #[must_use]
     pub fn is_of_cell(self) -> bool {
         !matches!(self, Self::Notebook | Self::Script | Self::Map)
     }
 
-    /// Whether it is a program of many parts, of which only some may need a GPU.
+    /// Whether it is a program with many parts, where perhaps only some need a GPU.
     #[must_use]
     pub fn is_program(self) -> bool {
         matches!(self, Self::Notebook | Self::Script)
     }
 
-    /// Whether it goes on when its notebook kernel ends.
+    /// Whether it goes on after its notebook kernel has ended.
     #[must_use]
     pub fn outlives_kernel(self) -> bool {
         self == Self::Background
@@ -106,8 +106,8 @@ impl JobKind {
     }
 }
 
-/// A job that the client of a kernel knows before it is submitted. As a text, `KIND:JOB` or `KIND:JOB:GROUP`, it is the
-/// `msg_id` of the client's request.
+/// A job whose id the client of a kernel chooses before it is submitted. As text, `KIND:JOB` or
+/// `KIND:JOB:GROUP`, it is the `msg_id` of the client's request.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ClientJob {
     pub id: JobId,
@@ -120,7 +120,7 @@ pub struct ClientJob {
 pub struct ClientJobError;
 
 impl ClientJob {
-    /// Of a client that names no jobs.
+    /// A job for a client that chooses no ids.
     #[must_use]
     pub fn random(kind: JobKind) -> Self {
         Self {
@@ -158,15 +158,15 @@ impl FromStr for ClientJob {
     }
 }
 
-/// The cell as the session's IPython kernel gets it.
+/// The cell as the session's IPython kernel receives it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Cell {
-    /// The source, with as many lines in front of it as it had in the notebook.
+    /// The source code, preceded by as many lines as in the notebook.
     pub code: String,
     /// The `msg_id` of the notebook's request, so that outputs name the right parent.
     pub message_id: String,
     pub execution_count: u32,
-    /// What the code does, for people and reports.
+    /// What the code is, for people and reports.
     #[serde(default, skip_serializing_if = "JobKind::is_cell")]
     pub kind: JobKind,
     pub silent: bool,
@@ -174,18 +174,18 @@ pub struct Cell {
     pub allow_stdin: bool,
     /// The notebook kernel's Python, for a worker that serves the same person on the same machine.
     pub python: String,
-    /// `major.minor` of that Python: bytecode does not move between two of them.
+    /// `major.minor` of that Python: bytecode is not portable between versions.
     pub python_version: String,
     /// The notebook kernel's working directory.
     pub folder: String,
-    /// The working directory with which the notebook kernel started. None if its name is not Unicode.
+    /// The working directory in which the notebook kernel started. None if its name is not Unicode.
     pub notebook_folder: Option<Box<NotebookFolder>>,
-    /// How long the cell may run; its time in the queue does not count.
-    /// The proxy says what the student asked for, the broker what is granted.
+    /// The cell's time limit, without its time in the queue. The proxy sends what the student asked
+    /// for; the broker sets what is granted.
     pub timeout_ms: Option<u64>,
-    /// What the student may ask for at most. Said by the broker.
+    /// The longest time limit that the student may ask for. Set by the broker.
     pub longest_timeout_ms: Option<u64>,
-    /// How much of a GPU's memory the session may have allocated while the cell runs.
+    /// The most GPU memory that the session may allocate while the cell runs.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
     /// The GPU that the student asked for: words of its model, such as `a100`, or a label of the worker.
@@ -197,15 +197,15 @@ pub struct Cell {
 #[serde(rename_all = "snake_case")]
 pub enum Outcome {
     Ok,
-    /// The cell raised an exception; its state up to there is home.
+    /// The cell raised an exception. Its changes up to then are returned.
     Error,
-    /// An interrupt reached the cell, or reached the job before it started.
+    /// An interrupt reached the cell, or the job was cancelled before it started.
     Cancelled,
     TimedOut,
     OutOfMemory,
-    /// The cell did not run: the state could not be read on the worker, the Python differs, a package is missing.
+    /// The cell did not run: the worker could not read the state, the Python differs, or a package is missing.
     Refused,
-    /// Worker or session died; nothing comes back.
+    /// The worker or session died; nothing is returned.
     WorkerLost,
 }
 
@@ -239,18 +239,18 @@ impl Outcome {
     }
 }
 
-/// An exception in the words of the kernel that raised it.
+/// An exception as the kernel that raised it describes it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoteError {
     pub name: String,
     pub value: String,
-    /// Lines ready to be shown, with their colours. Empty when Baton itself refuses.
+    /// Lines ready to be shown, with their colours. Empty when the error is Baton's own.
     pub traceback: Vec<String>,
     /// What the student can do about it.
     pub hint: Option<String>,
 }
 
-/// What a person may still use in a course with a budget.
+/// What a person has left in a course with a budget.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetLeft {
     pub left_ms: u64,
@@ -271,20 +271,20 @@ pub struct Usage {
     pub run_ms: u64,
     /// Largest resident memory of the session's processes during the cell.
     pub peak_memory_bytes: u64,
-    /// Where sessions take turns on a GPU and the cell used it.
+    /// Present if sessions share the GPU in turns and the cell used it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<GpuUsage>,
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuUsage {
-    /// How long the session had the GPU.
+    /// How long the session held the GPU.
     pub held_ms: u64,
-    /// How long it had work for the GPU and no turn.
+    /// How long it had work for the GPU but no lease.
     pub waited_ms: u64,
-    /// How often its memory came back to the GPU.
+    /// How often its memory returned to the GPU.
     pub swaps: u64,
-    /// The most that it had allocated on the GPU.
+    /// The most memory that it had allocated on the GPU.
     pub peak_memory_bytes: u64,
 }
 

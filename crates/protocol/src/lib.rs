@@ -1,12 +1,12 @@
-//! Every type that crosses a process or machine border.
+//! Every type that crosses a process or machine boundary.
 //!
-//! Four borders: proxy and worker to the broker ([`proxy`], [`worker`]), a Python shim to the process that started it
-//! ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). [`files`] is said between proxy and worker
-//! through a broker that does not read it. All of them speak MessagePack with named fields and externally tagged enums
-//! (`{"submit": {…}}`), so that a reader in any language needs one map look-up and unknown fields do no harm.
-//! Programs of other people read JSON ([`api`]).
+//! There are four boundaries: proxy and worker to the broker ([`proxy`], [`worker`]), a Python shim to the
+//! process that started it ([`shim`]), and a worker to a proxy on the same machine ([`memory`]). Proxy and
+//! worker exchange [`files`] through a broker that does not read them. All of these use MessagePack with named
+//! fields and externally tagged enums (`{"submit": {…}}`), so that a reader in any language needs one map
+//! look-up and unknown fields do no harm. Other programs read JSON ([`api`]).
 //!
-//! **Invariant:** no I/O, no clock, and no dependency on another crate of ours.
+//! **Invariant:** no I/O, no clock, and no dependency on another crate of this repository except `humanize`.
 
 pub mod address;
 pub mod api;
@@ -50,10 +50,10 @@ pub use queue_position::in_line;
 pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldState, Holder, State};
 
-/// Proxy, worker and broker must agree on this number; a difference is refused with [`Refusal::ProtocolVersion`].
+/// Proxy, worker and broker must agree on this number. [`Refusal::ProtocolVersion`] refuses any other.
 pub const PROTOCOL_VERSION: u32 = 3;
 
-/// Why the broker does not serve a peer that said hello.
+/// Why the broker does not serve a peer that sent `Hello`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]
 #[serde(rename_all = "snake_case")]
 pub enum Refusal {
@@ -85,7 +85,8 @@ pub enum Refusal {
     Replaced { name: String },
     #[error("{reason}")]
     OutOfBounds { reason: String },
-    /// For now: a broker that lacks what it needs. It serves again by itself.
+    /// A temporary refusal: the broker lacks something that it needs. It serves again without help
+    /// from the peer.
     #[error("{reason}")]
     Unable { reason: String },
 }

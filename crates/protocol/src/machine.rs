@@ -1,4 +1,4 @@
-//! What a worker's machine offers, and what a job requires of it.
+//! What a worker's machine offers, and what a job requires.
 
 use crate::Environment;
 use baton_humanize::{bytes as bytes_of, duration};
@@ -13,22 +13,22 @@ pub struct Machine {
     pub driver: Option<String>,
     /// Main memory of the host, in bytes.
     pub memory_bytes: u64,
-    /// How much GPU memory one session may have there, if that is less than the whole device.
+    /// The GPU memory that one session may have there, if that is less than the whole device.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub session_gpu_memory_bytes: Option<u64>,
-    /// What the administrator calls it (`worker.labels`).
+    /// Labels that the administrator gave it (`worker.labels`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub labels: Vec<String>,
-    /// The environments that it offers besides its own Python.
+    /// Environments that it offers in addition to its own Python.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub environments: Vec<Environment>,
-    /// When running cells must have ended there because its time is over, in milliseconds since 1970; absent without
-    /// an end.
+    /// When running cells must have ended because the machine's time is over, in milliseconds since
+    /// 1970; absent without such a time.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub leaves_at_ms: Option<i64>,
 }
 
-/// The version of a GPU's instruction set, as CUDA counts: major and minor.
+/// The version of a GPU's instruction set in CUDA's numbering: major and minor.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct ComputeCapability {
@@ -83,14 +83,14 @@ pub enum Requirement {
     Gpu {
         model: String,
     },
-    /// So much memory on the GPU.
+    /// At least this much memory on the GPU.
     GpuMemory {
         bytes: u64,
     },
     ComputeCapability {
         at_least: ComputeCapability,
     },
-    /// So much main memory.
+    /// At least this much main memory.
     Memory {
         bytes: u64,
     },
@@ -101,7 +101,7 @@ pub enum Requirement {
     Environment {
         name: String,
     },
-    /// It stays for as long as the job may run.
+    /// The worker stays for as long as the job may run.
     Time {
         ms: u64,
     },

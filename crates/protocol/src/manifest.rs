@@ -1,4 +1,4 @@
-//! What a snapshot consists of, on its way between proxy and worker.
+//! The parts of a snapshot, as proxy and worker exchange them.
 
 use crate::{ChunkHash, SessionId};
 use bytes::Bytes;
@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// Which state of which object table a manifest continues.
 ///
 /// Both ends count the messages that they have applied. A manifest with `messages == 0` starts a new table and
-/// needs nothing of the past; any other is useless to a session that does not hold exactly this state.
+/// depends on nothing earlier; a session can use any other only if it holds exactly this state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StateVersion {
     pub session: SessionId,
@@ -15,7 +15,7 @@ pub struct StateVersion {
 }
 
 impl StateVersion {
-    /// What both ends hold after one more message, in whichever direction.
+    /// What both ends hold after one more message, in either direction.
     #[must_use]
     pub fn after_message(self) -> Self {
         Self {
@@ -34,7 +34,7 @@ pub struct Manifest {
     pub stream: Vec<Piece>,
     /// The segments that are new or changed.
     pub segments: Vec<SegmentPart>,
-    /// Segments that no table holds any more.
+    /// Segments that are no longer in any table.
     pub dropped_segments: Vec<u32>,
 }
 
@@ -47,12 +47,12 @@ impl Manifest {
             .chain(of_segments.map(|(_, piece)| piece))
     }
 
-    /// The chunks that have to be stored somewhere before this manifest can be read.
+    /// The chunks that must be stored before this manifest can be read.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
         self.sized_chunks().map(|(hash, _)| hash)
     }
 
-    /// The same with the bytes that each is said to have.
+    /// The same, with the announced size of each chunk.
     pub fn sized_chunks(&self) -> impl Iterator<Item = (ChunkHash, u64)> {
         self.pieces().filter_map(|piece| match piece {
             Piece::Stored { hash, bytes } => Some((*hash, u64::from(*bytes))),
@@ -60,7 +60,7 @@ impl Manifest {
         })
     }
 
-    /// Plain bytes of all pieces.
+    /// The uncompressed size of all pieces.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.pieces().map(Piece::bytes).sum()
@@ -71,7 +71,7 @@ impl Manifest {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Piece {
-    /// Small enough to travel inside the manifest.
+    /// Small enough to be stored in the manifest.
     Inline(Bytes),
     Stored {
         hash: ChunkHash,
@@ -88,7 +88,7 @@ impl Piece {
         }
     }
 
-    /// Of what is not inside.
+    /// The hash of a piece that is not inline.
     #[must_use]
     pub fn hash(&self) -> Option<ChunkHash> {
         match self {
@@ -98,13 +98,13 @@ impl Piece {
     }
 }
 
-/// What changed in one segment: chunk `n` covers the bytes from `n * CHUNK_BYTES` on.
+/// The changes of one segment: chunk `n` covers the bytes from offset `n * CHUNK_BYTES`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentPart {
     pub number: u32,
     /// Size of the whole segment in bytes.
     pub bytes: u64,
-    /// The receiver has not seen this segment before; then all of its chunks are here, in order.
+    /// The receiver has not seen this segment before, so all of its chunks are here, in order.
     pub fresh: bool,
     pub chunks: Vec<(u32, Piece)>,
 }

@@ -1,16 +1,17 @@
 //! Between a worker and a proxy on the same machine: the memory transport.
 //!
-//! One Unix socket for each proxy, in a folder that only its user can enter, with frames as in [`crate::shim`].
-//! The worker asks once on each connection; a frame that carries a [`Bundle`] carries its file, too.
+//! Each proxy has one Unix socket, in a folder that only its user can enter, with frames as in [`crate::shim`].
+//! The worker sends one request on each connection. A frame that carries a [`Bundle`] carries its file, too.
 
 use crate::{HeldKey, snapshot::Delta};
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// The XXH3-128 of each block of this many bytes tells what has changed; the last block of a segment may be shorter.
+/// Changes are detected by the XXH3-128 of each block of this many bytes; the last block of a
+/// segment may be shorter.
 pub const BLOCK_BYTES: usize = 4 << 10;
 
-/// What a file in memory means, and the digests of what lies in it.
+/// Describes a file in memory, and holds the digests of its contents.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bundle {
     pub delta: Delta,
@@ -18,7 +19,7 @@ pub struct Bundle {
     pub digests: ByteBuf,
 }
 
-/// A bundle with its file, where both are so small that they travel inside of another message.
+/// A bundle with its file, both small enough to be part of another message.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Enclosed {
     pub bundle: Bundle,
@@ -30,10 +31,10 @@ pub struct Enclosed {
 pub enum ToHolder {
     /// Answered with `Bundle` or `Unknown`.
     Fetch { key: HeldKey },
-    /// What the cell changed, for the notebook whose state has this key. Answered with `Taken` or `Unknown`.
+    /// The cell's changes, for the notebook whose state has this key. Answered with `Taken` or `Unknown`.
     Deposit {
         key: HeldKey,
-        /// How the worker will call it in the job's last event.
+        /// The key that the worker will use in the job's last event.
         result: HeldKey,
         bundle: Bundle,
     },
@@ -44,6 +45,6 @@ pub enum ToHolder {
 pub enum FromHolder {
     Bundle(Bundle),
     Taken {},
-    /// Nothing has this key, or no longer: the cell may have been given up.
+    /// There is nothing with this key, or no longer: the cell may have been given up.
     Unknown {},
 }

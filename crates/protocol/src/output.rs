@@ -14,7 +14,7 @@ pub struct NumberedEvent {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum JobEvent {
-    /// The broker chose a worker. May happen again when the worker vanished before `Started` was stored.
+    /// The broker chose a worker. May happen again if the worker disappeared before `Started` was stored.
     Assigned {
         worker: String,
         /// Whether the worker has a GPU.
@@ -22,70 +22,71 @@ pub enum JobEvent {
         /// How long the cell may run there.
         timeout_ms: Option<u64>,
     },
-    /// The worker does not hold the state that the manifest continues: the proxy sends a whole one.
-    /// Comes before `Started` only.
+    /// The worker does not hold the state that the manifest continues. The proxy answers with a
+    /// complete one. Only before `Started`.
     StateWanted {},
-    /// The worker cannot reach the memory of the proxy: the proxy sends a whole state in chunks.
-    /// Comes before `Started` only.
+    /// The worker cannot reach the proxy's memory. The proxy answers with a complete state in
+    /// chunks. Only before `Started`.
     BytesWanted {},
-    /// The worker asks to start the cell, which begins only once this event is stored and acknowledged.
-    /// From here on the job is never assigned again.
+    /// The worker asks to start the cell, which begins only once this event is stored and
+    /// acknowledged. From then on the job is never assigned again.
     Started { worker: String },
-    /// Sessions do not start on this worker, whoever's they are: the job may go to another one. Comes before `Started`
-    /// only, is the last event of its assignment, and is not stored.
+    /// The worker cannot start sessions for anyone, so the job may be assigned to another one. Only
+    /// before `Started`; the last event of its assignment, and not stored.
     NotStarted { error: RemoteError },
-    /// Something that the session published.
+    /// An output of the session.
     Output(Output),
-    /// The cell called `input()`; it waits for the answer with this number, [`crate::proxy::FromProxy::Input`].
-    /// A session numbers its questions.
+    /// The cell called `input()` and waits for the [`crate::proxy::FromProxy::Input`] with this
+    /// number. A session numbers its questions.
     InputWanted {
         question: u64,
         prompt: String,
         password: bool,
     },
-    /// A [`crate::files::FilesWanted`]; the answer goes back as [`crate::proxy::FromProxy::Files`].
+    /// A [`crate::files::FilesWanted`]. The answer is a [`crate::proxy::FromProxy::Files`].
     FilesWanted { question: u64, wanted: Payload },
-    /// The cell looks up names of the notebook that it was not given; it waits for the answer with this number,
-    /// [`crate::proxy::FromProxy::Names`]. Questions of one run are numbered from 1.
+    /// The cell looks up names of the notebook that it did not get, and waits for the
+    /// [`crate::proxy::FromProxy::Names`] with this number. The requests of one run are numbered from 1.
     NamesWanted { number: u64, names: Vec<String> },
-    /// What the run left of the person's budget. Comes from the broker, before the end, where there is a budget.
+    /// What the run left of the person's budget. Sent by the broker before the end, if there is a budget.
     Charged(BudgetLeft),
-    /// The end of the run. Nothing follows, unless something was left out or may be salvaged.
+    /// The end of the run. Only deferred or salvaged state may follow.
     Finished {
         outcome: Outcome,
-        /// What the cell raised; always there for [`Outcome::Error`].
+        /// The exception that the cell raised; always present for [`Outcome::Error`].
         error: Option<RemoteError>,
         /// What changed, unless the state is lost.
         state: Option<State>,
         usage: Usage,
-        /// A list of [`crate::files::Change`]s, where the session works in a mirror.
+        /// A list of [`crate::files::Change`]s if the session works in a mirror.
         files: Option<Payload>,
-        /// Memory that the state names and does not bring: it follows as [`Self::Rest`].
+        /// Bytes that the state names but does not include. They follow as [`Self::DeferredState`].
         deferred_bytes: u64,
-        /// The session can still give all that the cell had, as [`Self::Salvaged`], if the notebook kernel has ended.
+        /// The session can still return all variables of the cell, as [`Self::Salvaged`], if the
+        /// notebook kernel has ended.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         salvageable: bool,
     },
-    /// What [`Self::Finished`] left out. It comes again when the notebook says
+    /// The bytes that [`Self::Finished`] left out. Sent again when the notebook sends
     /// [`crate::proxy::FromProxy::DeferredWanted`].
     DeferredState {
-        /// None: it is lost, or its worker has nothing of it any more. This is the last event.
+        /// None: it is lost, or its worker no longer has any of it. Then this is the last event.
         state: Option<State>,
         error: Option<RemoteError>,
     },
-    /// The variables of a cell whose notebook kernel has ended, for another kernel. Follows [`Self::Finished`]; the
-    /// answer to [`crate::worker::ToWorker::Salvage`].
+    /// The variables of a cell whose notebook kernel has ended, for another kernel. Follows
+    /// [`Self::Finished`]; the answer to [`crate::worker::ToWorker::Salvage`].
     Salvaged {
-        /// None: they are lost, and the error says why.
+        /// None: the variables are lost, and the error gives the reason.
         state: Option<Box<SavedState>>,
-        /// What the files have that [`Self::Finished`] lists.
+        /// The chunks of the files that [`Self::Finished`] lists.
         files: Vec<ChunkHash>,
         error: Option<RemoteError>,
     },
 }
 
 impl JobEvent {
-    /// Those that must stay until nobody wants this event any more.
+    /// The chunks that must be kept for as long as this event is needed.
     pub fn chunks(&self) -> Vec<ChunkHash> {
         match self {
             Self::Finished { state, .. } | Self::DeferredState { state, .. } => {
@@ -99,7 +100,7 @@ impl JobEvent {
         }
     }
 
-    /// The worker has nothing more to say of the job.
+    /// Whether the worker sends no more events about the job.
     #[must_use]
     pub fn is_last(&self) -> bool {
         matches!(
@@ -116,7 +117,7 @@ impl JobEvent {
     }
 }
 
-/// One iopub message of a session, without its header: whoever shows it gives it the cell's parent header.
+/// One iopub message of a session, without its header. The process that shows it adds the cell's parent header.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Output {
     /// The Jupyter message type, for example `stream` or `display_data`.

@@ -1,7 +1,8 @@
 //! Between a proxy and the broker.
 //!
-//! The proxy says hello and is welcomed or refused. Then it submits jobs and receives their events. After a reconnect
-//! it sends `Resume` for each job that it waits for; the broker repeats all events after the given number.
+//! The proxy sends `Hello` and gets `Welcome` or `Refused`. Then it submits jobs and receives their
+//! events. After a reconnect it sends `Resume` for each job that it waits for, and the broker
+//! repeats all events after the given number.
 
 pub use crate::estimate::Estimate;
 
@@ -23,42 +24,43 @@ pub enum FromProxy {
         notebook: NotebookId,
         /// The notebook's owner, if no token names one.
         owner: String,
-        /// The course that the notebook is for. Not needed by a person of one course.
+        /// The course that the notebook belongs to. Not needed for a person with one course.
         course: Option<String>,
     },
     /// Idempotent: the same job may be sent again after a reconnect.
     Submit(Submission),
-    /// The answer to [`crate::JobEvent::StateWanted`] and [`crate::JobEvent::BytesWanted`]: a state that continues
-    /// nothing.
+    /// The answer to [`crate::JobEvent::StateWanted`] and [`crate::JobEvent::BytesWanted`]: a state
+    /// that starts a new table.
     State {
         job: JobId,
         state: State,
     },
-    /// Send all events with a number above `after`, then what is new.
+    /// Requests all events with a number above `after`, then new ones.
     Resume {
         job: JobId,
         after: u64,
     },
-    /// The same for a job of the same person whose notebook kernel has ended. Ends with `Applied` or `Detach`.
+    /// Like `Resume`, for a job of the same person whose notebook kernel has ended. Ended by
+    /// `Applied` or `Detach`.
     Attach {
         job: JobId,
         after: u64,
     },
-    /// The student no longer waits for a job that the proxy attached; it goes on.
+    /// The student no longer waits for the attached job, which goes on.
     Detach {
         job: JobId,
     },
     Cancel {
         job: JobId,
     },
-    /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None`: the student interrupted the question.
-    /// Idempotent: sent again after a reconnect.
+    /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None` if the student
+    /// interrupted the question. Idempotent: sent again after a reconnect.
     Input {
         job: JobId,
         question: u64,
         value: Option<String>,
     },
-    /// A [`crate::files::FilesAnswer`]. Sent again after a reconnect; the worker takes the first.
+    /// A [`crate::files::FilesAnswer`]. Sent again after a reconnect; the worker uses the first.
     Files {
         job: JobId,
         question: u64,
@@ -70,23 +72,25 @@ pub enum FromProxy {
         number: u64,
         state: State,
     },
-    /// The job's deferred state has not arrived or could not be used: send it, or send it again. Idempotent.
+    /// The job's deferred state has not arrived or could not be used. Asks to send it, or to send
+    /// it again. Idempotent.
     DeferredWanted {
         job: JobId,
     },
-    /// The changes are applied, or never will be: the broker may forget the job's state and events.
-    /// Idempotent: sent again after a reconnect until `Closed` or `UnknownJob`.
+    /// The changes are applied, or never will be, so the broker may forget the job's state and
+    /// events. Idempotent: sent again after a reconnect until `Closed` or `UnknownJob`.
     Applied {
         job: JobId,
     },
-    /// The notebook does not use the job's result, whether it has ended or not, and told the student this outcome. With
-    /// `None` it submits the cell again, so a job that has not started leaves no trace. Idempotent like `Applied`.
+    /// The notebook does not use the job's result, whether it has ended or not, and showed the
+    /// student this outcome. With `None` it submits the cell again, so a job that has not started
+    /// leaves no trace. Idempotent like `Applied`.
     GivenUp {
         job: JobId,
         outcome: Option<Outcome>,
     },
-    /// The notebook is closed: its session may end at once, and its remaining jobs are cancelled, except those in the
-    /// background that have started.
+    /// The notebook is closed. Its session may end at once, and its remaining jobs are cancelled,
+    /// except background jobs that have started.
     Goodbye {},
 }
 
@@ -100,17 +104,18 @@ pub enum ToProxy {
         autosave: bool,
     },
     Refused(Refusal),
-    /// The job's position in the queue. Sent when it changes, from the function that schedules.
+    /// The job's position in the queue, from the function that schedules. Sent when it changes.
     QueuePosition {
         job: JobId,
         /// 1 = next.
         position: u32,
-        /// The last position that it is likely to have; the same if others are unlikely to overtake.
+        /// The largest position that the job is likely to have; equal to `position` if others are
+        /// unlikely to overtake it.
         last_position: u32,
-        /// Why it is further back than an earlier position.
+        /// Why it is further back than an earlier reported position.
         moved_back: Option<MovedBack>,
         waiting: WaitingReason,
-        /// Whether it waits for a GPU: the workers of some services have none.
+        /// Whether the job waits for a GPU: the workers of some services have none.
         gpu: bool,
         /// Absent when no honest range can be given.
         estimate: Option<Estimate>,
@@ -121,19 +126,19 @@ pub enum ToProxy {
         job: JobId,
         events: Vec<NumberedEvent>,
     },
-    /// The cancellation has arrived; its end is an event like any other.
+    /// The broker has received the cancellation. The job's end is an event like any other.
     Cancelling {
         job: JobId,
     },
-    /// The notebook's session on this worker, which held objects that no other can have, has ended.
+    /// The notebook's session on this worker has ended, and objects that only it held are lost.
     SessionEnded {
         worker: String,
     },
-    /// The answer to `Applied` and `GivenUp` once it is stored: the proxy need not repeat it.
+    /// The answer to `Applied` and `GivenUp` once they are stored: the proxy need not repeat them.
     Closed {
         job: JobId,
     },
-    /// The broker has no such job (it was never acknowledged, or is forgotten): submit it again or give up.
+    /// The broker has no such job (it never confirmed it, or has forgotten it): submit it again or give up.
     UnknownJob {
         job: JobId,
     },
@@ -143,39 +148,39 @@ pub enum ToProxy {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum WaitingReason {
-    /// Jobs ahead of this one.
+    /// Other jobs are ahead.
     JobsAhead,
-    /// Jobs ahead of this one, some of which came later and are for a course that has a deadline.
+    /// Other jobs are ahead; some of them arrived later and belong to a course that has a deadline.
     BehindDeadline { course: String },
-    /// Another cell of the same person runs, in this notebook.
+    /// Another cell of the same person runs in this notebook.
     OwnJobRuns { notebook: String },
     /// No worker is connected.
     NoWorker,
-    /// The workers that are connected take nothing new; staff may have said why.
+    /// The connected workers take no new jobs; staff may have given a reason.
     WorkersPaused { why: Option<String> },
-    /// No worker that is connected can start sessions; why one of them cannot.
+    /// No connected worker can start sessions; `why` is the reason of one of them.
     WorkersFail { worker: String, why: String },
-    /// Staff paused the course and said why.
+    /// Staff paused the course and gave a reason.
     CoursePaused { why: String },
-    /// Staff hold this job back and said why.
+    /// Staff hold this job and gave a reason.
     Held { why: String },
-    /// Jobs ahead of this one, one of which staff moved to the front.
+    /// Other jobs are ahead; staff moved one of them to the front.
     BehindMoved {},
-    /// The notebook's session, on a worker that is busy, holds what no other can have.
+    /// The notebook's session holds objects that no other session can have, and its worker is busy.
     OwnSession { worker: String },
     /// The workers that meet this requirement are busy; others are free.
     FittingWorkersBusy { requirement: Requirement },
-    /// A worker that can run it is being started.
+    /// A worker that can run the job is starting.
     MachineStarting {
         /// How long a start takes; absent before the first one.
         usual: Option<Estimate>,
-        /// When the batch system expects it to begin.
+        /// When the batch system expects it to start.
         expected_in_ms: Option<u64>,
     },
-    /// No worker that is connected meets this requirement.
+    /// No connected worker meets this requirement.
     NoWorkerFits {
         requirement: Requirement,
-        /// What the connected workers are, each kind once.
+        /// The kinds of connected workers, each once.
         connected: Vec<String>,
     },
 }

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::Manifest;
 
-/// One whole message of an object table, and what a kernel must know before it reads it.
+/// The only message of an object table, and what a kernel must know before it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SavedState {
     pub about: AboutState,
@@ -14,10 +14,10 @@ pub struct SavedState {
 }
 
 impl SavedState {
-    /// Of a name, in letters.
+    /// The limit for a state's name, in characters.
     pub const LONGEST_NAME: usize = 64;
 
-    /// Whether a state may have this name, which is a part of its address.
+    /// Whether this is a valid name for a state. The name is part of the state's address.
     #[must_use]
     pub fn is_name(name: &str) -> bool {
         let fits = |letter: char| letter.is_alphanumeric() || "._-".contains(letter);
@@ -30,7 +30,7 @@ impl SavedState {
 
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AboutState {
-    /// Of the message, counted up with each change that another version cannot read.
+    /// The version of the message format, which grows with each incompatible change.
     pub format: u32,
     /// The version of Baton that saved it.
     pub baton: String,
@@ -39,13 +39,13 @@ pub struct AboutState {
     pub variables: Vec<String>,
     /// Packages that were imported, with their versions.
     pub packages: BTreeMap<String, String>,
-    /// What could not be saved, with the reasons.
+    /// The variables that could not be saved, with the reasons.
     #[serde(default)]
     pub left_out: BTreeMap<String, String>,
     /// The notebook that it was saved in.
     #[serde(default)]
     pub notebook: Option<String>,
-    /// Of a job: where its notebook kernel began.
+    /// For a job: the folder in which its notebook kernel started.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub folder: Option<String>,
 }

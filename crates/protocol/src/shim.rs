@@ -1,9 +1,10 @@
-//! Between a Python shim (`python-shim`) and the Rust process that started its kernel, or that a plain program started.
+//! Between a Python shim (`python-shim`) and the Rust process that started its kernel or that a
+//! plain program started.
 //!
-//! One Unix socket for each kernel. A frame is a length (8 bytes, big endian) and one MessagePack document.
-//! A frame that hands over memory carries exactly one file descriptor (`SCM_RIGHTS`, with its first byte).
-//! The notebook kernel's shim talks to the proxy ([`FromNotebook`], [`ToNotebook`]),
-//! a session's shim to the worker ([`FromSession`], [`ToSession`]).
+//! Each kernel has one Unix socket. A frame is a length (8 bytes, big endian) and one MessagePack
+//! document. A frame that hands over memory carries exactly one file descriptor (`SCM_RIGHTS`, with
+//! its first byte). The notebook kernel's shim talks to the proxy ([`FromNotebook`],
+//! [`ToNotebook`]), a session's shim to the worker ([`FromSession`], [`ToSession`]).
 
 pub use crate::snapshot::{
     Delta, Extent, MAPPED_BYTES, Patch, SegmentDelta, SegmentView, Snapshot, Stream, StreamPart,
@@ -17,14 +18,14 @@ use serde_bytes::ByteBuf;
 #[serde(rename_all = "snake_case")]
 pub enum FromNotebook {
     Hello(Hello),
-    /// A `%%gpu` cell begins. The shim waits until `Finished` or `Failed` with this call's number.
+    /// A `%%gpu` cell begins. The shim waits for `Finished` or `Failed` with this call's number.
     Run(Run),
     /// The answer to `StateWanted`.
     State {
         call: CallId,
         state: Snapshot,
     },
-    /// The answer to `NamesWanted`: what the session lacks to have them, in the middle of the cell.
+    /// The answer to `NamesWanted` while the cell runs: the values of these names that the session lacks.
     Names {
         call: CallId,
         state: Snapshot,
@@ -33,12 +34,13 @@ pub enum FromNotebook {
     Cancel {
         call: CallId,
     },
-    /// The cell is sent anew as another call, once everything of earlier cells is here. Ends as after `Cancel`.
+    /// The cell will be submitted again as another call, once everything from earlier cells has
+    /// arrived. Ends as after `Cancel`.
     Withdraw {
         call: CallId,
     },
-    /// The student no longer waits: the notebook has what it had before the cell, and takes nothing of the call from
-    /// here on. Ends as after `Cancel`, but at once.
+    /// The student no longer waits. The notebook keeps its values from before the cell, and accepts
+    /// nothing more from the call. Ends as after `Cancel`, but at once.
     GiveUp {
         call: CallId,
     },
@@ -46,11 +48,11 @@ pub enum FromNotebook {
         call: CallId,
         value: Option<String>,
     },
-    /// What the session showed in this earlier call, once more: as `Publish`, and then `OutputGiven`.
+    /// Asks for the output of this earlier call: it is repeated as `Publish`, then `OutputGiven` follows.
     OutputWanted {
         call: CallId,
     },
-    /// Keep this under a name. Ends with `StateSaved` or `StateFailed`.
+    /// Saves this state under a name. Ends with `StateSaved` or `StateFailed`.
     SaveState {
         call: CallId,
         name: String,
@@ -66,28 +68,31 @@ pub enum FromNotebook {
     ListStates {
         call: CallId,
     },
-    /// Ends with `States`, of those that are left, or `StateFailed`.
+    /// Ends with `States` (those that remain) or `StateFailed`.
     DeleteState {
         call: CallId,
         name: String,
     },
-    /// The kernel is about to end: are its variables to be saved? A cell in the background is left to itself. Ends with
-    /// `Autosave`.
+    /// The kernel is about to end, and asks whether to save its variables. A background cell goes
+    /// on. Ends with `Autosave`.
     Ending {
         call: CallId,
     },
-    /// Which jobs can be attached? Ends with `Jobs` or `StateFailed`.
+    /// Asks which jobs can be attached. Ends with `Jobs` or `StateFailed`.
     ListJobs {
         call: CallId,
     },
-    /// Cancel it if it runs, and forget what it left. Ends with `Jobs`, those that are left, or `StateFailed`.
+    /// Cancels the job if it runs, and deletes what it left. Ends with `Jobs` (those that remain)
+    /// or `StateFailed`.
     DiscardJob {
         call: CallId,
         job: JobId,
     },
-    /// Follow the job of an earlier kernel to its end. Ends with `Attached`, whose answer is `Applied`, or with `Failed`.
+    /// Follows the job of an earlier kernel to its end. Ends with `Attached`, which is answered
+    /// with `Applied`, or with `Failed`.
     Attach(Attach),
-    /// The answer to `Finished` with a delta, to `Attached` and to `Rest`. With an error nothing was changed.
+    /// The answer to `Finished` with a delta, to `Attached` and to `DeferredState`. With an error
+    /// nothing was changed.
     Applied {
         call: CallId,
         error: Option<String>,
@@ -97,18 +102,19 @@ pub enum FromNotebook {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToNotebook {
-    /// The memory of the snapshot was read.
+    /// The snapshot's memory has been read.
     Released { call: CallId },
-    /// No session holds the state that the snapshot continues: start a new table and send everything.
+    /// No session holds the state that the snapshot continues. The shim starts a new table and
+    /// sends everything.
     StateWanted { call: CallId },
-    /// The cell looks up names of the notebook that it was not given.
+    /// The cell looks up names of the notebook that it did not get.
     NamesWanted { call: CallId, names: Vec<String> },
-    /// Publish this through the kernel, because something there captures output.
+    /// Publish this through the kernel, because code there captures output.
     Publish { call: CallId, output: Output },
-    /// All is said that is still kept of what the call showed.
+    /// All output of the call that was kept has been sent.
     OutputGiven {
         call: CallId,
-        /// How many outputs before it are not.
+        /// The number of earlier outputs that were not kept.
         missing: u64,
     },
     /// Ask the student, as `input()` or `getpass()` would.
@@ -117,19 +123,20 @@ pub enum ToNotebook {
         prompt: String,
         password: bool,
     },
-    /// The cell ran. With a delta the frame carries its file; without one nothing changes and the object table is
-    /// void.
+    /// The cell ran. With a delta, the frame carries its file; without one, nothing changes and the
+    /// object table is void.
     Finished {
         call: CallId,
         outcome: crate::Outcome,
         error: Option<RemoteError>,
         delta: Option<Delta>,
-        /// The line that says where the cell ran, to be shown below all that it shows.
+        /// The summary of the run, shown below all of the cell's output.
         summary: Option<Output>,
     },
-    /// The bytes that the delta of this call left out; the frame carries their file. Of no use once another call runs.
+    /// The bytes that the delta of this call left out; the frame carries their file. Useless once
+    /// another call runs.
     DeferredState { call: CallId, delta: Delta },
-    /// The memory of the snapshot was read before.
+    /// The state was saved. The snapshot's memory was read before.
     StateSaved {
         call: CallId,
         saved: api::SavedState,
@@ -140,7 +147,7 @@ pub enum ToNotebook {
         about: AboutState,
         delta: Delta,
     },
-    /// The job has ended. What it leaves is in the delta, whose file the frame carries; without one it leaves nothing.
+    /// The job has ended. The delta, whose file the frame carries, is its state; without a delta it left none.
     Attached {
         call: CallId,
         outcome: crate::Outcome,
@@ -149,19 +156,19 @@ pub enum ToNotebook {
         delta: Option<Delta>,
         summary: Option<Output>,
     },
-    /// The states that the person has.
+    /// The person's saved states.
     States {
         call: CallId,
         states: Vec<api::SavedState>,
     },
-    /// Under this name; `None`: not at all.
+    /// The name under which to save the variables; `None` if they are not to be saved.
     Autosave { call: CallId, name: Option<String> },
     /// The jobs that the person can attach.
     Jobs {
         call: CallId,
         jobs: Vec<api::AttachableJob>,
     },
-    /// Nothing was saved, loaded or discarded. Without an error it was interrupted.
+    /// Nothing was saved, loaded or discarded. Without an error, the request was interrupted.
     StateFailed {
         call: CallId,
         error: Option<RemoteError>,
@@ -170,20 +177,20 @@ pub enum ToNotebook {
     SessionEnded { worker: String },
     /// The first message to a plain program. A kernel knows these from its environment.
     Ready {
-        /// Of the sender, which removes it; to be removed by the program if the sender was killed.
+        /// The sender's folder. The sender removes it, or the program does if the sender was killed.
         folder: String,
-        /// The library that finds changed memory.
+        /// The library that detects changed memory.
         scanner: String,
     },
-    /// The line that says what the call waits for or how long it has run, for a plain program, which has no other
-    /// clients. It replaces the one before.
+    /// The status line of the call, for a plain program, which has no other clients. Replaces the previous one.
     Status { call: CallId, line: Output },
     /// For a plain program: the call has left the queue.
     Started { call: CallId },
-    /// They are lost: the notebook goes back to before the first call of which something is missing.
+    /// The deferred state is lost. The notebook returns to its values from before the first call
+    /// that lacks some.
     DeferredLost { call: CallId, error: RemoteError },
-    /// The cell did not run, or its state is lost: the notebook has the values from before the cell.
-    /// The object table is void.
+    /// The cell did not run, or its state is lost. The notebook keeps its values from before the
+    /// cell. The object table is void.
     Failed {
         call: CallId,
         outcome: crate::Outcome,
@@ -193,7 +200,7 @@ pub enum ToNotebook {
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The version of the package `baton_shim`; it must equal the binary's.
+    /// The version of the package `baton_shim`. A worker refuses one other than its own; the proxy logs a warning.
     pub version: String,
     pub pid: u32,
     /// `sys.executable`.
@@ -209,25 +216,25 @@ pub struct Run {
     /// The parent header of the running cell, as JSON text.
     pub parent_header: ByteBuf,
     pub message_id: String,
-    /// What the kernel writes as `session` into the headers of its messages.
+    /// The value of `session` in the headers of the kernel's messages.
     pub kernel_session: String,
-    /// The id of the last message that the kernel had put on iopub: the cell's output stands below it.
+    /// The id of the last message that the kernel had put on iopub. The cell's output must follow it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<String>,
     pub execution_count: u32,
     pub silent: bool,
     pub allow_stdin: bool,
-    /// Output must go through the kernel (`Publish`), not past it.
+    /// Output must go through the kernel (`Publish`) instead of around it.
     pub captured: bool,
-    /// Output of one in the background may come after the cell's `idle`.
+    /// The output of a background cell may follow the cell's `idle`.
     #[serde(default, skip_serializing_if = "JobKind::is_cell")]
     pub kind: JobKind,
-    /// No waiting line and no summary line.
+    /// Show neither status line nor summary.
     pub quiet: bool,
     pub folder: String,
-    /// How long the cell may run.
+    /// The cell's time limit.
     pub timeout_ms: Option<u64>,
-    /// How much of a GPU's memory the session may have allocated.
+    /// The most GPU memory that the session may allocate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu_memory_bytes: Option<u64>,
     /// The GPU that the cell asks for: words of its model, such as `a100`, or a label of the worker.
@@ -244,9 +251,9 @@ pub struct Attach {
     /// The parent header of the running cell, as JSON text.
     pub parent_header: ByteBuf,
     pub message_id: String,
-    /// What the kernel writes as `session` into the headers of its messages.
+    /// The value of `session` in the headers of the kernel's messages.
     pub kernel_session: String,
-    /// Output must go through the kernel (`Publish`), not past it.
+    /// Output must go through the kernel (`Publish`) instead of around it.
     pub captured: bool,
 }
 
@@ -254,27 +261,27 @@ pub struct Attach {
 #[serde(rename_all = "snake_case")]
 pub enum FromSession {
     Hello(Hello),
-    /// The state was applied, `Begin` has come, and the cell begins.
+    /// The state was applied, `Begin` has arrived, and the cell begins.
     Started {
         message_id: String,
     },
-    /// The state could not be applied; the cell does not run. The session is of no further use.
+    /// The state could not be applied, and the cell does not run. The session cannot be used again.
     Refused {
         message_id: String,
         error: RemoteError,
     },
-    /// What a kernel would publish on iopub. All that a cell publishes comes before what else the session says of it.
+    /// A message that a kernel would publish on iopub. A cell's output precedes all other messages about it.
     Published {
         output: Output,
     },
-    /// The cell called `input()`, which waits for the answer with this number. Numbers only grow.
+    /// The cell called `input()` and waits for the answer with this number. Numbers only grow.
     InputWanted {
         message_id: String,
         question: u64,
         prompt: String,
         password: bool,
     },
-    /// The cell looks up names of the notebook that it was not given.
+    /// The cell looks up names of the notebook that it did not get.
     NamesWanted {
         message_id: String,
         names: Vec<String>,
@@ -284,22 +291,22 @@ pub enum FromSession {
         outcome: crate::Outcome,
         error: Option<RemoteError>,
         state: Snapshot,
-        /// Memory that the state names and leaves out. It is told of in `Settled`, after `Released`.
+        /// Bytes that the state names but does not include. `Settled` describes them, after `Released`.
         deferred_bytes: u64,
-        /// The session holds something that the notebook knows and that no other session can have.
+        /// The session holds an object that the notebook knows and that no other session can have.
         #[serde(default)]
         keeps: bool,
     },
-    /// What was left out, ready to be read: in the memory of the process `keeper`, where it stays as it is now, or
-    /// without one in the session's own until the next `Run`.
+    /// The deferred state, ready to be read. With `keeper` it is in the memory of that process and stays as it
+    /// is now; without, it is in the session's own memory and is valid until the next `Run`.
     Settled {
         message_id: String,
         state: Snapshot,
         #[serde(default, skip_serializing_if = "Option::is_none")]
         keeper: Option<u32>,
     },
-    /// What the last cell had and left, as a message of a new table. Without a snapshot it cannot be read, and the
-    /// error says why.
+    /// All variables after the last cell, as a message of a new table. Without a snapshot they
+    /// cannot be read, and the error gives the reason.
     Salvaged {
         message_id: String,
         about: Box<AboutState>,
@@ -311,8 +318,8 @@ pub enum FromSession {
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToSession {
-    /// A cell, and the state that it needs; the frame carries the delta's file. The session applies the state and
-    /// waits for `Begin`.
+    /// A cell, and the state that it needs. The frame carries the delta's file. The session applies
+    /// the state and waits for `Begin`.
     Run {
         message_id: String,
         code: String,
@@ -321,19 +328,20 @@ pub enum ToSession {
         execution_count: u32,
         delta: Delta,
     },
-    /// The broker has stored that the cell starts. May come before the state is applied.
+    /// The broker has stored that the cell starts. May arrive before the state is applied.
     Begin { message_id: String },
-    /// An answer to another question than the last is late, or comes again after a cut.
+    /// The answer to `InputWanted`. An answer to any question but the last is late, or was repeated
+    /// after a reconnect.
     Input {
         question: u64,
         value: Option<String>,
     },
     /// The answer to `NamesWanted`; the frame carries the delta's file.
     Names { message_id: String, delta: Delta },
-    /// The memory of the snapshot was read.
+    /// The snapshot's memory has been read.
     Released { message_id: String },
-    /// The notebook kernel has ended: there is no answer to `NamesWanted`. Comes while the cell waits for one.
+    /// The notebook kernel has ended, so `NamesWanted` gets no answer. Sent while the cell waits for one.
     NoNames { message_id: String },
-    /// The cell has ended, and so has its notebook kernel: say `Salvaged`.
+    /// The cell and its notebook kernel have ended. The session answers with `Salvaged`.
     Salvage { message_id: String },
 }

@@ -1,21 +1,21 @@
-//! Messages between object tables, as they leave a kernel and as they enter one.
+//! Messages between object tables, as they leave one kernel and enter another.
 
 use serde::{Deserialize, Serialize};
 use serde_bytes::ByteBuf;
 
-/// Bytes that an object table says, on their way out of a kernel: the segments are read where they lie.
-/// The kernel keeps them alive and unchanged until it hears `Released`.
+/// A message of an object table that leaves a kernel. The segments are read from the kernel's
+/// memory, which keeps them alive and unchanged until it gets `Released`.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Snapshot {
-    /// How many messages the table had sent and applied before this one; 0 starts a new table.
+    /// The number of messages that the table sent and applied before this one; 0 starts a new table.
     pub messages: u64,
     pub stream: Stream,
-    /// Every segment that what was named can reach, changed or not.
+    /// Every segment that the named objects can reach, changed or not.
     pub segments: Vec<SegmentView>,
     pub dropped_segments: Vec<u32>,
 }
 
-/// The pickle stream: its parts, one behind the other.
+/// The pickle stream: its parts in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct Stream(pub Vec<StreamPart>);
@@ -24,7 +24,7 @@ pub struct Stream(pub Vec<StreamPart>);
 #[serde(rename_all = "snake_case")]
 pub enum StreamPart {
     Here(ByteBuf),
-    /// In the kernel's address space, as a segment.
+    /// In the kernel's address space, like a segment.
     At {
         address: u64,
         bytes: u64,
@@ -62,26 +62,26 @@ pub struct SegmentView {
     pub bytes: u64,
     /// The other end has not seen this segment before.
     pub fresh: bool,
-    /// Where the kernel has put the XXH3-128 of each whole block of the segment (16 bytes each, little endian), if it
-    /// has looked for itself.
+    /// The address of the XXH3-128 of each whole block of the segment (16 bytes each, little
+    /// endian), if the kernel has computed them.
     pub digests: Option<u64>,
 }
 
-/// Fresh segments of at least this many bytes are mapped where they lie in the file; smaller ones are copied.
+/// Fresh segments of at least this many bytes are mapped from the file; smaller ones are copied.
 pub const MAPPED_BYTES: u64 = 64 << 10;
 
-/// A message of the other table, on its way into a kernel. The bytes lie in the file that comes with the frame.
+/// A message of the other table that enters a kernel. Its bytes are in the file that comes with the frame.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Delta {
     pub messages: u64,
-    /// Where in the file the pickle stream lies.
+    /// The part of the file with the pickle stream.
     pub stream: Extent,
     pub segments: Vec<SegmentDelta>,
     pub dropped_segments: Vec<u32>,
 }
 
-/// A fresh segment has one patch that covers all of it (none when it is empty); from [`MAPPED_BYTES`] on it lies at a
-/// page border of the file.
+/// The changes of one segment. A fresh segment has one patch that covers all of it (none when it is
+/// empty). From [`MAPPED_BYTES`] on it starts at a page boundary of the file.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SegmentDelta {
     pub number: u32,
@@ -92,7 +92,7 @@ pub struct SegmentDelta {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Patch {
-    /// Where in the segment the bytes belong.
+    /// The offset of the bytes in the segment.
     pub offset: u64,
     pub source: Extent,
 }

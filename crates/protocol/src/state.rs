@@ -3,13 +3,13 @@
 use crate::{ChunkHash, HeldKey, Manifest, StateVersion, memory::Enclosed};
 use serde::{Deserialize, Serialize};
 
-/// State on its way between proxy and worker. The broker forwards it and never looks inside.
+/// State that proxy and worker exchange. The broker forwards it without reading it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum State {
     /// The broker has the chunks.
     Chunks(Manifest),
-    /// The proxy has the bytes, for whoever is on the same machine.
+    /// The proxy has the bytes, for workers on the same machine.
     Memory(HeldState),
 }
 
@@ -23,7 +23,7 @@ impl State {
         }
     }
 
-    /// Plain bytes, as far as they move.
+    /// The uncompressed size of the bytes that are transferred.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         match self {
@@ -32,12 +32,12 @@ impl State {
         }
     }
 
-    /// The chunks that have to be stored somewhere before this state can be read.
+    /// The chunks that must be stored before this state can be read.
     pub fn chunks(&self) -> impl Iterator<Item = ChunkHash> {
         self.sized_chunks().map(|(hash, _)| hash)
     }
 
-    /// The same with the bytes that each is said to have.
+    /// The same, with the announced size of each chunk.
     pub fn sized_chunks(&self) -> impl Iterator<Item = (ChunkHash, u64)> {
         let manifest = match self {
             Self::Chunks(manifest) => Some(manifest),
@@ -47,7 +47,7 @@ impl State {
     }
 }
 
-/// A file in memory that the proxy hands to those who know the key.
+/// A file in memory that the proxy gives to any process that knows the key.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HeldState {
     /// The state that this message continues.
@@ -56,7 +56,7 @@ pub struct HeldState {
     pub bytes: u64,
     pub holder: Holder,
     pub key: HeldKey,
-    /// The file itself, where that is less work than to fetch it.
+    /// The file itself, if including it costs less than fetching it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub enclosed: Option<Box<Enclosed>>,
 }
@@ -64,7 +64,8 @@ pub struct HeldState {
 /// Where a proxy can be reached by processes of the same user on the same machine.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holder {
-    /// One life of one machine. Containers on it share this; whether they share the socket shows when it is tried.
+    /// Identifies one boot of one machine. Containers on it share this value; whether they share
+    /// the socket is found out by trying.
     pub host: String,
     /// The path of a Unix socket.
     pub socket: String,

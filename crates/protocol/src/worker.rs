@@ -1,10 +1,12 @@
 //! Between a worker and the broker.
 //!
-//! After hello and welcome the broker assigns jobs. The worker numbers the events of each assignment from 1 and
-//! keeps them until they are acknowledged; after a reconnect it says in its hello what it still runs, hears up to
-//! which number each was stored, and repeats the rest. Fencing numbers make a late worker harmless.
+//! After `Hello` and `Welcome` the broker assigns jobs. The worker numbers the events of each
+//! assignment from 1 and keeps them until they are acknowledged. After a reconnect its `Hello`
+//! lists what it still runs, the broker answers up to which number each was stored, and the worker
+//! repeats the rest. Fencing numbers make a late worker harmless.
 //!
-//! An acknowledged [`JobEvent::Started`] is the permission to start the job. No other worker gets it from then on.
+//! An acknowledged [`JobEvent::Started`] is the permission to start the job. From then on no other
+//! worker gets it.
 
 use crate::{
     ComputeCapability, Environment, FencingNumber, JobEvent, JobId, Lock, Machine, NotebookId,
@@ -21,27 +23,28 @@ use serde::{Deserialize, Serialize};
 pub enum FromWorker {
     Hello {
         protocol_version: u32,
-        /// Of this process, and of no other: it may replace its own connection. With the broker's own token also what
-        /// the worker is known by; with a token of its own that follows from the token.
+        /// Identifies this process, which may replace its own connection. With the broker's own
+        /// token it also identifies the worker; with a token of its own, the token does.
         worker: WorkerId,
-        /// How people call it, for example `cpu-0` or `gpu-2`. Empty: as its token says, or else as the broker likes.
+        /// The worker's name for people, for example `cpu-0` or `gpu-2`. Empty: the name in its
+        /// token, or else one that the broker chooses.
         name: String,
         devices: Vec<Device>,
         #[serde(default)]
         machine: Machine,
-        /// How many jobs it takes at once.
+        /// The number of jobs that it runs at once.
         slots: u32,
         /// Notebooks that have a warm session here.
         sessions: Vec<NotebookId>,
-        /// Those among them whose session holds what no other can have.
+        /// Those of them whose session holds objects that no other session can have.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         keeping: Vec<NotebookId>,
-        /// Assignments that it still holds, also finished ones that were not acknowledged.
+        /// Assignments that it still holds, including finished ones that were not acknowledged.
         assignments: Vec<(JobId, FencingNumber)>,
-        /// What the broker has acknowledged of them; nothing where one is missing.
+        /// What the broker has acknowledged of them; an assignment without an entry has nothing acknowledged.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         acknowledged: Vec<Acknowledged>,
-        /// Sessions do not start here: why.
+        /// Why sessions do not start here; absent if they do.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         failing: Option<String>,
     },
@@ -54,30 +57,30 @@ pub enum FromWorker {
     },
     Sessions {
         warm: Vec<NotebookId>,
-        /// Those among them whose session holds what no other can have, such as a generator.
+        /// Those of them whose session holds something that no other session can have, such as a generator.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         keeping: Vec<NotebookId>,
     },
-    /// Sent every few seconds, also as a sign of life.
+    /// Sent every few seconds, also as a heartbeat.
     Load {
         memory_bytes: u64,
         memory_total_bytes: u64,
         /// Resident memory of the session in which each job runs.
         jobs: Vec<(JobId, u64)>,
-        /// None where the machine has no GPU, or its driver says nothing of them.
+        /// Empty if the machine has no GPU, or its driver reports nothing.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         gpus: Vec<GpuLoad>,
     },
-    /// Sessions do not start here, as a trial has found: assign nothing until `Recovered`.
+    /// A trial found that sessions do not start here. The broker assigns nothing until `Recovered`.
     Failing { why: String },
     /// Sessions start here again.
     Recovered {},
-    /// All environments that it offers, whenever the state of one has changed.
+    /// All environments that it offers. Sent when the state of one has changed.
     Environments { environments: Vec<Environment> },
     /// The answer to [`ToWorker::LockWanted`].
     Lock { environment: String, lock: Lock },
-    /// Assign nothing more; the worker leaves when its jobs are done. Those whose `Started` did not come before this
-    /// go to other workers.
+    /// Assign no more jobs; the worker leaves when its jobs are done. Jobs whose `Started` did not
+    /// precede this go to other workers.
     Drain {},
 }
 
@@ -90,17 +93,17 @@ pub enum FromWorker {
 pub enum ToWorker {
     Welcome {
         broker_version: String,
-        /// How the worker is called.
+        /// The worker's name.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         name: String,
     },
     Refused(Refusal),
     Assign {
         fencing: FencingNumber,
-        /// Whose turn it is on a GPU: the same for all notebooks of a person while this broker runs, and of no use for
-        /// finding out who that is.
+        /// The account whose turn it is on a GPU: the same for all notebooks of a person while this
+        /// broker runs. It does not reveal the person.
         account: u64,
-        /// In which of the worker's environments it runs; absent: in the worker's own Python.
+        /// The worker's environment in which it runs; absent for the worker's own Python.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         environment: Option<String>,
         submission: Submission,
@@ -113,7 +116,7 @@ pub enum ToWorker {
     Cancel {
         job: JobId,
     },
-    /// The answer to [`JobEvent::InputWanted`] with this number. May come twice.
+    /// The answer to [`JobEvent::InputWanted`] with this number. May be sent twice.
     Input {
         job: JobId,
         question: u64,
@@ -125,48 +128,49 @@ pub enum ToWorker {
         question: u64,
         answer: Payload,
     },
-    /// The answer to [`JobEvent::NamesWanted`] with this number. May come twice.
+    /// The answer to [`JobEvent::NamesWanted`] with this number. May be sent twice.
     Names {
         job: JobId,
         number: u64,
         state: State,
     },
-    /// The notebook lacks what the job left in its session, whatever was sent of it before.
+    /// The notebook lacks the job's deferred state, even if some of it was sent before.
     DeferredWanted {
         job: JobId,
     },
-    /// The job's notebook kernel has ended. The cell goes on without it, and what it leaves is sent as
-    /// [`JobEvent::Salvaged`]. Idempotent.
+    /// The job's notebook kernel has ended. The cell goes on without it, and its variables are sent
+    /// as [`JobEvent::Salvaged`]. Idempotent.
     Salvage {
         job: JobId,
     },
-    /// Events up to this number of this assignment are stored.
+    /// Events of this assignment are stored up to this number.
     Acknowledge {
         job: JobId,
         fencing: FencingNumber,
         number: u64,
     },
-    /// The assignment is no longer this worker's: stop it and say nothing more about it.
+    /// The worker no longer has this assignment: it must stop the job and send nothing more about it.
     Revoke {
         job: JobId,
         fencing: FencingNumber,
     },
-    /// From what an environment is built, for notebooks that want the same.
+    /// Asks for the lock from which an environment is built, for notebooks that want the same.
     LockWanted {
         environment: String,
     },
-    /// The notebook is gone: its session may end.
+    /// The notebook is closed, so its session may end.
     EndSession {
         notebook: NotebookId,
     },
-    /// People are expected: a worker of a pool does not leave before this time because nobody uses it. Absent: it may.
+    /// People are expected, so a worker of a pool must not leave for lack of use before this time.
+    /// Absent: it may.
     StayUntil {
         #[serde(default, skip_serializing_if = "Option::is_none")]
         at_ms: Option<i64>,
     },
 }
 
-/// How far a worker was told that the events of an assignment are stored.
+/// The last acknowledgement of an assignment that the worker received.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
     pub job: JobId,
@@ -180,7 +184,7 @@ pub struct Device {
     pub kind: DeviceKind,
     /// For example `NVIDIA H200`, or the processor's name.
     pub model: String,
-    /// Of the device, or of its slice (MIG).
+    /// The memory of the device, or of its slice (MIG).
     pub memory_bytes: u64,
     /// For example `8.0`; absent where the driver does not report it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -188,27 +192,27 @@ pub struct Device {
     pub compute_capability: Option<ComputeCapability>,
 }
 
-/// What a GPU does, by its driver's word.
+/// A GPU's load, as its driver reports it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuLoad {
-    /// Its place among the GPUs that this worker's sessions see.
+    /// The index among the GPUs that this worker's sessions see.
     pub index: u32,
     /// For example `NVIDIA H200`.
     pub name: String,
-    /// How much of the last moment it computed, 0 to 100. A slice (MIG) does not tell.
+    /// The share of the last moment in which the GPU computed, 0 to 100. Absent for a slice (MIG).
     pub utilisation_percent: Option<u32>,
     pub memory_used_bytes: u64,
     pub memory_total_bytes: u64,
-    /// Where the driver tells processes apart.
+    /// Empty if the driver does not report single processes.
     pub sessions: Vec<SessionLoad>,
 }
 
-/// What one session does on a GPU.
+/// One session's load on a GPU.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SessionLoad {
     pub notebook: NotebookId,
     pub memory_bytes: u64,
-    /// How much of the last moment it computed, 0 to 100.
+    /// The share of the last moment in which the session computed, 0 to 100.
     pub utilisation_percent: Option<u32>,
 }
 

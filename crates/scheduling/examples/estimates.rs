@@ -1,4 +1,5 @@
-//! How well estimates hold in twenty simulated lectures: prints one JSON object, which `benches/estimates.py` reports.
+//! The quality of estimates in twenty simulated lectures. Prints one JSON object, which
+//! `benches/estimates.py` reports.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/queue/lecture/mod.rs"]

@@ -1,4 +1,5 @@
-//! How evenly equal students share in a saturated hour: prints one JSON object, which `benches/broker_load.py` reports.
+//! How evenly equal students share a saturated hour. Prints one JSON object, which
+//! `benches/broker_load.py` reports.
 #![allow(clippy::unwrap_used)]
 
 #[path = "../tests/queue/class.rs"]
@@ -6,7 +7,7 @@ mod class;
 
 use class::{Class, HOUR, SECOND, jain, student};
 
-/// Students and slots: the class of the tests, and that of the load.
+/// Students and slots: the class of the tests, and that of the load test.
 const CLASSES: [(u32, u32); 2] = [(60, 4), (500, 32)];
 
 fn main() {

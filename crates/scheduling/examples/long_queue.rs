@@ -1,4 +1,5 @@
-//! What an estimate for hundreds of waiting cells costs: prints one JSON object, which `benches/estimates.py` reports.
+//! The cost of estimates for hundreds of waiting cells. Prints one JSON object, which
+//! `benches/estimates.py` reports.
 #![allow(clippy::unwrap_used)]
 
 use baton_protocol::{CellKey, JobId, NotebookId, WorkerId};
@@ -21,7 +22,7 @@ fn main() {
 
 fn cost(waiting: u128) -> String {
     let people = waiting + WORKERS;
-    // The others think.
+    // The other people have no job at the moment.
     let accounts: Vec<Account> = (0..people * 3 / 2).map(account).collect();
     let history = history(&accounts);
     let jobs: Vec<Job> = (0..people).map(job).collect();
@@ -39,7 +40,7 @@ fn cost(waiting: u128) -> String {
             limit_ms: None,
         })
         .collect();
-    // All that the first decision does.
+    // Everything that the first decision does.
     let (first, (mut estimation, mut is_finished)) = timed(|| {
         let outlook = history.outlook(&open, NOW_MS, |_| precedence(0));
         let mut estimation = Estimation::new(&jobs, &workers, 1, outlook);
@@ -64,7 +65,7 @@ fn cost(waiting: u128) -> String {
 
 const NOW_MS: i64 = 3_600_000;
 
-/// Everybody ran five cells.
+/// Each person ran five cells.
 fn history(accounts: &[Account]) -> History {
     let mut history = History::default();
     for of_each in 0..5_u64 {
@@ -94,7 +95,7 @@ fn account(person: u128) -> Account {
     }
 }
 
-/// The first of them run.
+/// The first of these jobs are running.
 fn job(number: u128) -> Job {
     Job {
         job: JobId(Uuid::from_u128(number)),

@@ -1,61 +1,61 @@
 //! How many workers each pool should have.
 //!
-//! In: the jobs that wait and would not start in time with the workers that are there, what each pool runs, and its
-//! terms. Out: how many workers to start now ([`to_start`]). Nothing here ends a worker: a worker of a pool leaves by
-//! itself once it has been idle for as long as [`idle_ms`] says, which is never less than a start takes. So a worker that
-//! would be asked for again at once is kept.
+//! In: the waiting jobs that would not start in time on the present workers, the load of each pool, and its
+//! terms. Out: how many workers to start now ([`to_start`]). Nothing here ends a worker: a pool's worker leaves
+//! by itself once it has been idle for as long as [`idle_ms`] says. That is never less than a start takes, so a
+//! worker is kept if it would have to be requested again at once.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
 use std::time::Duration;
 
-/// Of one pool. A batch system may take long to say that something is wrong with them.
+/// The limit for each pool. A batch system may take long to report that something is wrong with a start.
 pub const MOST_PENDING: u32 = 2;
-/// After so many failures in a row a pool starts nothing until a person resumes it.
+/// After this many consecutive failures a pool starts nothing until a person resumes it.
 pub const MOST_FAILURES: u32 = 3;
 
-/// How often the broker asks what each pool should have.
+/// How often the broker computes what each pool should have.
 pub const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-/// At most so long for each of a worker's last two steps.
+/// The longest duration of each of a worker's last two steps.
 const LONGEST_STEP: Duration = Duration::from_secs(60);
-/// A short life spends at most this part of it on each of them.
+/// In a short life, each of these steps takes at most this fraction of it.
 const STEPS_IN_A_LIFE: u32 = 8;
 
-/// What its administrator wants of a pool.
+/// An administrator's settings for a pool.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Terms {
     pub min: u32,
     pub max: u32,
-    /// In this time all waiting work would have begun.
+    /// All waiting work should begin within this time.
     pub target_wait_ms: u64,
 }
 
-/// A job that waits and that the workers which are there do not start in time.
+/// A waiting job that the present workers do not start in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
-    /// How long it is likely to run.
+    /// How long the job is likely to run.
     pub work_ms: u64,
     /// The numbers of the pools that can run it.
     pub pools: Vec<usize>,
 }
 
-/// What a pool has.
+/// The present state of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Present {
     /// Jobs that its workers run.
     pub running: u32,
     /// Workers that take jobs.
     pub up: u32,
-    /// Workers that are asked for and have not come.
+    /// Workers that were requested and have not connected yet.
     pub pending: u32,
-    /// Jobs that one worker takes at once; at least 1.
+    /// The number of jobs that one worker runs at once; at least 1.
     pub slots: u32,
-    /// How many starts in a row have failed.
+    /// The number of consecutive starts that failed.
     pub failures: u32,
 }
 
-/// What of the waiting work a pool is to do.
+/// The part of the waiting work that a pool should do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Demand {
     pub jobs: u32,
@@ -69,42 +69,43 @@ impl Present {
     }
 }
 
-/// Workers are there so much earlier than a lesson begins.
+/// Workers should be ready this long before a lesson begins.
 const AHEAD_MS: i64 = 60_000;
 
-/// People who come at the same time.
+/// People who work at the same time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Lesson {
-    /// Jobs that have to run at once.
+    /// The number of jobs that must run at once.
     pub slots: u32,
-    /// In milliseconds since any one moment.
+    /// In milliseconds from any fixed moment.
     pub start_ms: i64,
     pub end_ms: i64,
-    /// What workers of no pool have that can run its jobs.
+    /// Slots of workers outside the pools that can run its jobs.
     pub other_slots: u32,
     /// The numbers of the pools that can run its jobs.
     pub pools: Vec<usize>,
 }
 
-/// What a pool's workers are like.
+/// Properties of a pool's workers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Kind {
-    /// Jobs that one of them takes at once; at least 1.
+    /// The number of jobs that one of them runs at once; at least 1.
     pub slots: u32,
-    /// How long nearly every one of them takes to come.
+    /// The time within which nearly every one of them is ready.
     pub start_ms: i64,
 }
 
-/// What the lessons of a moment ask of a pool.
+/// What the present and coming lessons require of a pool.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Floor {
     pub workers: u32,
-    /// Until then so many of them stay, although nobody uses them.
+    /// Until then, this many workers stay even if they are idle.
     pub until_ms: i64,
 }
 
-/// The workers that each pool should have for lessons, by the time that they take to come. What workers of no pool have
-/// (`other_slots` in all) is taken first, then the pools in their order. Lessons that have ended are not to be among them.
+/// Computes the workers that each pool should have for lessons, in view of how long they take to
+/// start. Slots of workers outside the pools (`other_slots` in all) are used first, then the pools
+/// in their order. `lessons` must not include any that have ended.
 #[must_use]
 pub fn floors(
     lessons: &[Lesson],
@@ -145,7 +146,7 @@ pub fn floors(
     floors
 }
 
-/// Gives each job to the first pool that can run it and has room for more workers; a paused pool has none.
+/// Gives each job to the first pool that can run it and may have more workers. A paused pool may not.
 #[must_use]
 pub fn demands(waiting: &[Waiting], pools: &[(Terms, Present)]) -> Vec<Demand> {
     let mut demands = vec![Demand::default(); pools.len()];
@@ -172,7 +173,8 @@ impl Demand {
     }
 }
 
-/// How many workers the pool should have: room for what runs, and for the waiting work within the target wait.
+/// How many workers the pool should have: enough for running jobs, and for the waiting work within
+/// the target wait.
 #[must_use]
 pub fn wanted(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
     unbounded(terms, demand, present).clamp(terms.min.min(terms.max), terms.max)
@@ -180,13 +182,13 @@ pub fn wanted(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
 
 fn unbounded(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
     let in_time = demand.work_ms.div_ceil(terms.target_wait_ms.max(1));
-    // A job needs one slot, however long it is.
+    // A job needs only one slot, however long it is.
     let slots = u32::try_from(in_time).map_or(demand.jobs, |slots| slots.min(demand.jobs));
     let slots = present.running.saturating_add(slots);
     slots.div_ceil(present.slots.max(1))
 }
 
-/// How many workers to ask for now.
+/// How many workers to request now.
 #[must_use]
 pub fn to_start(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
     if present.is_paused() {
@@ -197,14 +199,14 @@ pub fn to_start(terms: &Terms, demand: &Demand, present: &Present) -> u32 {
     missing.min(MOST_PENDING.saturating_sub(present.pending))
 }
 
-/// A worker whose time on its machine is limited takes no cells in the last two steps of it: in the first of them cells
-/// may end, in the second results go to their notebooks.
+/// A worker with a limited lifetime takes no cells in the last two steps of it: in the first step
+/// running cells may end, in the second results are sent to their notebooks.
 #[must_use]
 pub fn last_step(life: Duration) -> Duration {
     LONGEST_STEP.min(life / STEPS_IN_A_LIFE)
 }
 
-/// After how long without a cell a worker leaves.
+/// How long a worker stays without a cell.
 #[must_use]
 pub fn idle_ms(idle_ms: u64, usual_start_ms: Option<u64>) -> u64 {
     idle_ms.max(usual_start_ms.unwrap_or(0))

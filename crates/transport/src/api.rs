@@ -1,4 +1,4 @@
-//! HTTP requests to the broker, with its refusals as errors.
+//! HTTP requests to the broker; its refusals become errors.
 
 use std::{error::Error, time::Duration};
 
@@ -17,16 +17,16 @@ mod exchange;
 
 pub(crate) use exchange::authorization;
 
-/// How long the broker may send no byte of an answer.
+/// The longest pause in the broker's answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Who asks is known, and may not do this.
+/// The caller is known, but may not do this.
 const FORBIDDEN: &str = "urn:baton:forbidden";
 
-/// A broker that asks for a longer pause than this is asked before.
+/// The longest pause that is observed, even if the broker asks for more.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
 
-/// Of a broker whose descriptors are used up.
+/// The broker has run out of descriptors.
 const NO_DESCRIPTORS: &str = "urn:baton:no-descriptors";
 
 /// How much of a refusal's text is kept.
@@ -56,13 +56,13 @@ impl Api {
         }
     }
 
-    /// The body of a page, for example `/health/live`.
+    /// Returns the body of a page, for example `/health/live`.
     pub async fn get(&self, path: &str) -> Result<Bytes, LinkError> {
         let response = self.send(self.request(Method::GET, path), path).await?;
         response.bytes().await.map_err(|error| self.broke(error))
     }
 
-    /// What a list or a question below `/v1` answers.
+    /// Returns the answer to a query below `/v1`.
     pub async fn ask<Answer: DeserializeOwned>(
         &self,
         path: &str,
@@ -75,7 +75,7 @@ impl Api {
         self.answer(request, path).await
     }
 
-    /// What an action below `/v1` leaves.
+    /// Carries out an action below `/v1` and returns its result.
     pub async fn act<Body: Serialize, Answer: DeserializeOwned>(
         &self,
         path: &str,
@@ -104,7 +104,7 @@ impl Api {
         self.client.request(method, self.dial.url(path))
     }
 
-    /// Sends a request, which says who asks, and makes the broker's refusals errors.
+    /// Sends a request with the caller's token. The broker's refusals become errors.
     pub(crate) async fn send(
         &self,
         request: RequestBuilder,
@@ -166,19 +166,19 @@ impl Api {
     }
 }
 
-/// The refusal that a body tells of; `None` where it is not the broker's.
+/// The refusal in a body; `None` if the body is not the broker's.
 pub(crate) fn refused(body: &[u8]) -> Option<LinkError> {
     let problem = serde_json::from_slice(body).ok()?;
     Some(LinkError::Refused { problem })
 }
 
-/// What a broker lacks that does not serve at the moment; `None` where the body says something else.
+/// The reason why the broker cannot serve at the moment; `None` if the body gives no such reason.
 pub(crate) fn unable(body: &[u8]) -> Option<LinkError> {
     let problem: Problem = serde_json::from_slice(body).ok()?;
     (problem.kind == NO_DESCRIPTORS).then_some(LinkError::Unable { problem })
 }
 
-/// `None` when it is not the broker that says so.
+/// The broker's limit on requests; `None` if the body is not the broker's.
 pub(crate) fn too_much(body: &[u8], after: Option<&HeaderValue>) -> Option<LinkError> {
     let problem = serde_json::from_slice(body).ok()?;
     let seconds = after.and_then(|seconds| seconds.to_str().ok()?.parse().ok());
@@ -197,7 +197,8 @@ fn unreachable(dial: &Dial, error: reqwest::Error) -> LinkError {
     }
 }
 
-/// What the system says. The layers above it add addresses and their own names, which tell a student nothing.
+/// The operating system's error. The layers above it add addresses and their own names, which do
+/// not help a student.
 pub(crate) fn cause_of(error: reqwest::Error) -> String {
     let error = error.without_url();
     let mut cause: &dyn Error = &error;

@@ -1,4 +1,4 @@
-//! Pauses between attempts, so that many clients do not come back in the same instant.
+//! Pauses between attempts, so that many clients do not reconnect in the same instant.
 
 use std::{
     hash::{BuildHasher, RandomState},
@@ -8,7 +8,8 @@ use std::{
 const FIRST: Duration = Duration::from_millis(100);
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Each pause is twice the last one, up to ten seconds, and by chance up to a half shorter.
+/// Each pause is twice as long as the last, up to ten seconds, and shortened by a random fraction
+/// of at most a half.
 #[derive(Debug, Clone)]
 pub struct Backoff {
     next: Duration,
@@ -27,7 +28,7 @@ impl Backoff {
         delay
     }
 
-    /// After a success the next failure starts with a short pause again.
+    /// Starts again with a short pause. Call this after a success.
     pub fn reset(&mut self) {
         *self = Self::default();
     }

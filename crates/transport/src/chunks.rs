@@ -1,6 +1,7 @@
-//! The *http* and *object_store* transports: asks which chunks are missing, and sends and fetches chunks, many with one request.
+//! The *http* and *object_store* transports: asks which chunks are missing, and sends and fetches
+//! many chunks with one request.
 //!
-//! Everything here may be repeated without harm, so a broker that restarts meanwhile is waited for.
+//! All of this may be repeated without harm, so requests are retried while a broker restarts.
 
 use std::{
     sync::{
@@ -20,24 +21,25 @@ use crate::{Api, Backoff, Dial, LinkError, objects::ObjectClient};
 
 const MISSING: &str = "/v1/chunks/missing";
 
-/// Names in one question.
+/// The number of names in one query.
 const MISSING_BATCH: usize = 8192;
 
-/// Chunks in one request that brings or fetches them.
+/// The number of chunks in one request that stores or fetches them.
 const CHUNK_BATCH: usize = 32;
 
-/// How long a broker that cannot be reached is waited for, unless [`ChunkClient::with_patience`] says otherwise.
+/// How long to retry while the broker cannot be reached, unless [`ChunkClient::with_patience`] sets
+/// another limit.
 const PATIENCE: Duration = Duration::from_mins(10);
 
-/// Of one notebook: the broker gives chunks to those only whose they are.
+/// A client for one notebook: the broker gives chunks only to their owner.
 #[derive(Debug, Clone)]
 pub struct ChunkClient {
     api: Api,
-    /// Whose chunks: a part of every request.
+    /// The owner of the chunks, which is part of every request.
     party: Vec<(&'static str, String)>,
     patience: Duration,
     objects: ObjectClient,
-    /// The broker said last that it takes and gives the bytes itself. Known to all clients of this process.
+    /// Whether the broker last said that it transfers the bytes itself. Shared by all clients of this process.
     by_broker: Arc<AtomicBool>,
 }
 
@@ -58,7 +60,7 @@ impl ChunkClient {
         self
     }
 
-    /// For a proxy: the same that its hello says.
+    /// For a proxy, with the same values as in its `Hello`.
     #[must_use]
     pub fn of_owner(mut self, owner: String, course: Option<String>) -> Self {
         self.party = vec![("owner", owner)];
@@ -86,7 +88,7 @@ impl ChunkClient {
         self.api.request(method, path).query(&self.party)
     }
 
-    /// Which of these the broker does not have.
+    /// Returns the chunks that the broker does not have.
     pub async fn missing(&self, hashes: &[ChunkHash]) -> Result<Vec<ChunkHash>, LinkError> {
         let mut missing = Vec::new();
         for batch in hashes.chunks(MISSING_BATCH) {
@@ -97,7 +99,7 @@ impl ChunkClient {
         Ok(missing)
     }
 
-    /// Stores all of these where the broker says: with itself, or in its object store.
+    /// Stores all of these where the broker says: at the broker itself, or in its object store.
     pub async fn put(&self, chunks: &[(ChunkHash, Bytes)]) -> Result<(), LinkError> {
         for batch in chunks.chunks(CHUNK_BATCH) {
             let mut patience = self.patience();
@@ -108,7 +110,7 @@ impl ChunkClient {
         Ok(())
     }
 
-    /// Fetches all of these; `each` gets every one once, in order. What arrives is not always verified here.
+    /// Fetches all of these and passes each to `each` once, in order. Not every chunk is verified here.
     pub async fn get(
         &self,
         hashes: &[ChunkHash],
@@ -124,7 +126,7 @@ impl ChunkClient {
         Ok(())
     }
 
-    /// Sends a request, again and again while the broker cannot be reached, and returns the whole answer.
+    /// Sends a request, repeatedly while the broker cannot be reached, and returns the whole answer.
     pub(crate) async fn repeat(
         &self,
         method: Method,
@@ -161,8 +163,8 @@ impl ChunkClient {
         if !matches!(put, Ok(()) | Err(LinkError::ObjectRefused { .. })) {
             return put;
         }
-        // An earlier attempt may have arrived, whose answer did not. A store refuses to overwrite it, each in its own
-        // words, and the broker sees whether it is complete.
+        // An earlier attempt may have succeeded although its answer was lost. Stores refuse to
+        // overwrite an object, each with its own error, so the broker checks what is complete.
         let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
         let answer = self.once("/v1/chunks/uploaded", encode(&hashes)).await?;
         let lost: Vec<ChunkHash> = decode(&answer)?;
@@ -201,13 +203,13 @@ impl ChunkClient {
         };
         let got = self.objects.get(grants, &mut take).await;
         if let Err(LinkError::DamagedChunk { hash }) = got {
-            // The broker looks for itself. If it agrees, the chunk is unknown from then on and can be sent again.
+            // The broker checks the chunk. If it agrees, it forgets the chunk, which can then be sent again.
             self.once("/v1/chunks/damaged", encode(&[hash])).await?;
         }
         got
     }
 
-    /// `None`: the broker takes and gives the bytes itself.
+    /// `None`: the broker transfers the bytes itself.
     async fn grants(
         &self,
         path: &str,
@@ -217,7 +219,7 @@ impl ChunkClient {
             return Ok(None);
         }
         let answer = match self.once(path, wanted()).await {
-            // A process beside the broker, or an older one.
+            // A chunk server beside the broker (`baton chunks`) or an older broker, neither with an object store.
             Err(LinkError::NotFound { .. }) => encode(&Grants::Broker {}).into(),
             answer => answer?,
         };
@@ -230,7 +232,7 @@ impl ChunkClient {
         }
     }
 
-    /// A broker that was started again with an object store does not take bytes any more.
+    /// Recognizes a broker that was restarted with an object store and no longer accepts bytes.
     fn ask_again_after(&self, error: LinkError) -> LinkError {
         match error {
             LinkError::Status { status: 409, text }
@@ -263,7 +265,7 @@ impl ChunkClient {
         self.api.send(request, PATH).await.map(drop)
     }
 
-    /// Takes from `left` what has arrived, also when the rest does not.
+    /// Removes from `left` the chunks that have arrived, even if the others do not.
     async fn get_some(
         &self,
         left: &mut &[ChunkHash],
@@ -297,7 +299,7 @@ impl ChunkClient {
     }
 }
 
-/// The next whole chunk of what was received.
+/// Splits the next whole chunk off what was received.
 fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
     let Some(length) = received.first_chunk() else {
         return Ok(None);
@@ -314,22 +316,23 @@ fn take_chunk(received: &mut BytesMut) -> Result<Option<Bytes>, LinkError> {
     Ok(Some(received.split_to(length).freeze()))
 }
 
-/// Pauses between attempts while the broker cannot be reached, but not for ever.
+/// The pauses between attempts while the broker cannot be reached, up to a limit.
 struct Patience {
     backoff: Backoff,
     began: Instant,
     limit: Duration,
-    /// How often the object store was asked in vain with a new grant.
+    /// How many new grants the object store has refused.
     refusals: u32,
 }
 
-/// A grant may have expired on the way, or its chunk may arrive intact with another. More often is no chance.
+/// A grant may expire on the way, and a damaged chunk may arrive intact with another grant. More
+/// refusals than this are no coincidence.
 const MOST_REFUSALS: u32 = 3;
 
 impl Patience {
     async fn pause_or_fail(&mut self, error: LinkError) -> Result<(), LinkError> {
         let delay = match &error {
-            // Other notebooks of this person ask, too.
+            // The limit also counts requests of the person's other notebooks, so add a random pause.
             LinkError::TooMuch { after, .. } => *after + Backoff::default().next_delay(),
             LinkError::ObjectRefused { .. }
             | LinkError::DamagedChunk { .. }

@@ -1,4 +1,4 @@
-//! One WebSocket to the broker, with MessagePack documents in both directions.
+//! A WebSocket to the broker, with MessagePack documents in both directions.
 
 use std::{marker::PhantomData, time::Duration};
 
@@ -22,19 +22,19 @@ use crate::{
     dial::{CONNECT_TIMEOUT, Duplex},
 };
 
-/// Neither side sends or believes larger messages.
+/// Neither side sends or accepts larger messages.
 const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
 
-/// A broker that says nothing for so long is asked for a sign of life …
+/// After this silence the client pings the broker …
 const QUIET: Duration = Duration::from_secs(20);
 
-/// … and has so long to give one.
+/// … which has this long to answer.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// How long the broker may take no byte of what is sent.
+/// How long the broker may accept no byte of a message.
 const SEND_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// A connection to the broker that says `Incoming` and hears `Outgoing`.
+/// A connection that receives `Incoming` from the broker and sends `Outgoing`.
 pub struct Connection<Incoming, Outgoing> {
     socket: WebSocketStream<Box<dyn Duplex>>,
     dial: Dial,
@@ -43,7 +43,7 @@ pub struct Connection<Incoming, Outgoing> {
     messages: PhantomData<fn(Outgoing) -> Incoming>,
 }
 
-/// Dials a path of the broker, for example `/v1/proxy`.
+/// Connects to a path of the broker, for example `/v1/proxy`.
 pub async fn connect<Incoming, Outgoing>(
     dial: &Dial,
     path: &str,
@@ -100,9 +100,9 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
         }
     }
 
-    /// The next message; `None` when the connection is over. Cancel safe.
+    /// Returns the next message; `None` once the connection has ended. Cancel safe.
     ///
-    /// Answers the broker's pings, and asks for a sign of life when it is quiet for long.
+    /// Answers the broker's pings, and pings the broker after a long silence.
     pub async fn receive(&mut self) -> Result<Option<Incoming>, LinkError> {
         loop {
             let deadline = self
@@ -127,7 +127,7 @@ impl<Incoming: DeserializeOwned, Outgoing: Serialize> Connection<Incoming, Outgo
         }
     }
 
-    /// Says goodbye, so that the broker need not wait for a broken connection.
+    /// Closes the connection, so that the broker does not have to wait for a timeout.
     pub async fn close(mut self) {
         let _ = timeout(Duration::from_secs(1), self.socket.close(None)).await;
     }
@@ -191,7 +191,7 @@ fn unreachable(address: &BrokerAddress, error: tungstenite::Error) -> LinkError 
     }
 }
 
-/// A broker that was killed says no goodbye; to the caller that is the same end.
+/// Whether the connection has ended. A broker that was killed does not close it; the caller sees no difference.
 fn is_end(error: &tungstenite::Error) -> bool {
     use std::io::ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     match error {

@@ -1,4 +1,4 @@
-//! The broker's address, and how it is reached.
+//! The broker's address, and how to connect to it.
 
 use std::{io, path::PathBuf, time::Duration};
 
@@ -19,23 +19,23 @@ pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 pub struct Dial {
     pub address: BrokerAddress,
     pub token: Option<Token>,
-    /// Authorities whose certificates are accepted, besides those that the system trusts.
+    /// Certificate authorities to accept in addition to the system's.
     pub ca_file: Option<PathBuf>,
 }
 
-/// What both kinds of socket can do.
+/// The common interface of TCP and Unix sockets.
 pub(crate) trait Duplex: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<Socket: AsyncRead + AsyncWrite + Unpin + Send> Duplex for Socket {}
 
 impl Dial {
-    /// Whether what the broker refused was given for a token that it may give another one for. It is forgotten.
+    /// Forgets the token that the broker refused, if it was the result of an exchange. Returns whether it was.
     pub(crate) fn was_exchanged(&self) -> bool {
         let exchanged = self.token.as_ref().and_then(Token::exchanged);
         exchanged.map(|exchanged| exchanged.set(None)).is_some()
     }
 
-    /// The URL of a path of the API. On a Unix socket its host means nothing.
+    /// The URL of a path of the API. For a Unix socket its host is only a placeholder.
     pub(crate) fn url(&self, path: &str) -> String {
         match &self.address {
             BrokerAddress::Unix(_) => format!("http://baton{path}"),
@@ -43,7 +43,7 @@ impl Dial {
         }
     }
 
-    /// What is accepted of the broker. Without encryption that is nothing.
+    /// The certificates that are accepted from the broker; none without encryption.
     pub(crate) fn accepted(&self) -> Result<ClientConfig, LinkError> {
         match self.address.is_encrypted() {
             true => tls::client(self.ca_file.as_deref()),
@@ -82,7 +82,7 @@ impl Dial {
         Ok(Box::new(socket))
     }
 
-    /// What a broken connection means.
+    /// The error for a broken connection.
     pub(crate) fn failed(&self, source: io::Error) -> LinkError {
         let address = self.address.clone();
         match tls::problem(&source) {

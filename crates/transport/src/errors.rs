@@ -1,4 +1,4 @@
-//! What can go wrong between a client and its broker, one variant for each thing that a caller can act on.
+//! Errors between a client and its broker, one variant for each case that a caller can act on.
 
 use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
@@ -9,14 +9,14 @@ type Source = Box<dyn Error + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LinkError {
-    /// Nobody listens there, or the connection broke.
+    /// No process listens there, or the connection broke.
     #[error("The broker at {address} cannot be reached")]
     Unreachable {
         address: BrokerAddress,
         #[source]
         source: Source,
     },
-    /// Nothing was said, because whoever answers there may be somebody else.
+    /// Nothing was sent, because the server that answers may be an impostor.
     #[error("There is no safe connection to the broker at {address}: {problem}\nhint: {}", problem.hint())]
     Certificate {
         address: BrokerAddress,
@@ -26,7 +26,7 @@ pub enum LinkError {
     NoAnswer { address: BrokerAddress },
     #[error("The broker at {address} does not accept this token")]
     Unauthorized { address: BrokerAddress },
-    /// What a notebook server's token was exchanged for does not count any more; the next attempt exchanges it again.
+    /// The token from the last exchange is no longer valid; the next attempt exchanges again.
     #[error("The broker at {address} no longer knows this notebook's token")]
     Forgotten { address: BrokerAddress },
     #[error("There is no {path} at {address}: it is not a Baton broker, or it has another version")]
@@ -43,29 +43,29 @@ pub enum LinkError {
     /// The object store, which notebook and worker use directly, cannot be reached or is too busy.
     #[error("The object store at {host} cannot be used: {reason}")]
     ObjectStore { host: String, reason: String },
-    /// Nothing was sent, because whoever answers there may be somebody else.
+    /// Nothing was sent, because the server that answers may be an impostor.
     #[error("There is no safe connection to the object store at {host}: {problem}")]
     UnsafeStore { host: String, problem: TlsProblem },
-    /// It does not accept what the broker has signed; the grant may have expired.
+    /// The store does not accept the broker's signature; the grant may have expired.
     #[error("The object store at {host} refused the broker's grant ({status} {code})")]
     ObjectRefused {
         host: String,
         status: u16,
         code: String,
     },
-    /// It has no chunk, or other bytes, where the broker says that this one is.
+    /// The store has no object, or one with other bytes, under the chunk's address.
     #[error("Chunk {hash} in the object store is damaged or gone")]
     DamagedChunk { hash: ChunkHash },
-    /// The broker does not work as it did; asking anew shows how.
+    /// The broker works differently than before; repeating the request finds out how.
     #[error("The broker answered: {text}")]
     Changed { text: String },
-    /// The question was wrong, or nothing fits it.
+    /// The request was wrong, or nothing matches it.
     #[error("{}{}", problem.detail, hint(problem))]
     Refused { problem: Problem },
-    /// The broker allows a person no more of this. After a while it may.
+    /// The broker allows a person no more requests of this kind for a while.
     #[error("{}{}", problem.detail, hint(problem))]
     TooMuch { problem: Problem, after: Duration },
-    /// The broker lacks what it needs to answer.
+    /// The broker lacks a resource that it needs to answer.
     #[error("{}", problem.detail)]
     Unable { problem: Problem },
     #[error("The broker answered {status}: {text}")]
@@ -82,7 +82,7 @@ pub enum LinkError {
         #[source]
         source: Source,
     },
-    /// The one who receives chunks could not use one.
+    /// The receiver of the chunks could not use one.
     #[error("A received chunk could not be used")]
     Receiver(#[source] Source),
 }
@@ -93,7 +93,7 @@ fn hint(problem: &Problem) -> String {
 }
 
 impl LinkError {
-    /// The connection or the moment is the trouble, not what was asked: it may work when it is tried again.
+    /// Whether the connection or a passing condition is the cause, so that the same request may succeed later.
     #[must_use]
     pub fn is_transient(&self) -> bool {
         match self {
@@ -108,8 +108,8 @@ impl LinkError {
         }
     }
 
-    /// As [`Self::is_transient`], or the broker lacks something that it may have again: room, descriptors, a valid
-    /// certificate. Worth waiting for with what exists nowhere else.
+    /// Like [`Self::is_transient`], or the broker lacks something that it may get back: space,
+    /// descriptors, a valid certificate. Worth waiting for when the data exists nowhere else.
     #[must_use]
     pub fn may_pass(&self) -> bool {
         match self {
@@ -129,11 +129,11 @@ pub enum TlsProblem {
     Expired,
     NotYetValid,
     UnknownAuthority,
-    /// The names that the certificate is for, where they are known.
+    /// The names in the certificate, if they are known.
     OtherName(Vec<String>),
     Revoked,
     NotEncrypted,
-    /// In the words of the library.
+    /// The library's own message.
     Other(String),
 }
 
@@ -158,7 +158,7 @@ impl fmt::Display for TlsProblem {
 }
 
 impl TlsProblem {
-    /// What to do about it.
+    /// What the user can do about it.
     #[must_use]
     pub fn hint(&self) -> &'static str {
         match self {
@@ -176,7 +176,7 @@ impl TlsProblem {
         }
     }
 
-    /// The same where it is an object store that is not safe.
+    /// The same for an object store whose connection is not safe.
     #[must_use]
     pub fn hint_for_store(&self) -> &'static str {
         match self {

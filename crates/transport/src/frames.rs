@@ -1,9 +1,9 @@
 //! Messages and files over a Unix socket between processes of one machine.
 //!
-//! A frame is a length (8 bytes, big endian) and one MessagePack document. One that hands over memory carries exactly
-//! one file descriptor, with its first byte.
+//! A frame is a length (8 bytes, big endian) and one MessagePack document. A frame that hands over
+//! memory carries exactly one file descriptor, with its first byte.
 //!
-//! **Invariant:** this module knows no message; it moves whatever can be encoded.
+//! **Invariant:** this module knows no message types; it moves anything that can be encoded.
 
 mod sys;
 
@@ -17,12 +17,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixStream;
 use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
 
-/// A pickle stream travels in a frame, so frames may be large; a wrong length must not be believed for ever.
+/// Frames may be large, because a pickle stream is part of a frame. Lengths above this must be wrong.
 const LARGEST_FRAME_BYTES: u64 = 8 << 30;
 
-/// Enough for an ordinary frame in one read.
+/// The buffer to keep: enough for an ordinary frame in one read.
 const KEPT_BUFFER_BYTES: usize = 16 << 10;
-/// How much memory the announcement of a large frame takes at once.
+/// The most memory to allocate at once for an announced large frame.
 const LARGEST_READ_BYTES: usize = 1 << 20;
 
 #[derive(Debug, thiserror::Error)]
@@ -50,15 +50,15 @@ pub fn split(stream: UnixStream) -> (FrameReader, FrameWriter) {
 
 pub struct FrameReader {
     stream: OwnedReadHalf,
-    /// What was read of a frame that is not complete yet.
+    /// The bytes read so far of a frame that is not complete yet.
     buffer: Vec<u8>,
-    /// What came with it.
+    /// The file that came with the frame.
     file: Option<OwnedFd>,
     largest_bytes: u64,
 }
 
 impl FrameReader {
-    /// Takes no frame of more than this from the other end, which may be a student's code.
+    /// Refuses larger frames from the other end, which may run a student's code.
     #[must_use]
     pub fn within(self, largest_bytes: u64) -> Self {
         Self {
@@ -67,7 +67,8 @@ impl FrameReader {
         }
     }
 
-    /// The next message; `None` when the other end closed. Cancel safe. A file that comes with it is closed.
+    /// Returns the next message; `None` when the other end has closed. A file that comes with it is
+    /// closed. Cancel safe.
     pub async fn receive<Message: DeserializeOwned>(
         &mut self,
     ) -> Result<Option<Message>, FrameError> {
@@ -81,7 +82,7 @@ impl FrameReader {
         }
     }
 
-    /// The next message and the file that came with it. Cancel safe.
+    /// Returns the next message and the file that came with it. Cancel safe.
     pub async fn receive_with_file<Message: DeserializeOwned>(
         &mut self,
     ) -> Result<Option<(Message, Option<OwnedFd>)>, FrameError> {
@@ -100,7 +101,7 @@ impl FrameReader {
         }
     }
 
-    /// The first message of the buffer, if all of it is there; else there is room for more.
+    /// Takes the first message from the buffer if it is complete; otherwise makes room for more bytes.
     fn complete<Message: DeserializeOwned>(&mut self) -> Result<Option<Message>, FrameError> {
         let mut wanted = KEPT_BUFFER_BYTES;
         if let Some(length) = self.buffer.first_chunk() {
@@ -131,7 +132,7 @@ impl FrameWriter {
         Ok(self.stream.write_all(&frame(message)).await?)
     }
 
-    /// The other end gets a duplicate of `file` with the frame's first byte.
+    /// Sends a message. The other end gets a duplicate of `file` with the frame's first byte.
     pub async fn send_with_file(
         &mut self,
         message: &impl Serialize,

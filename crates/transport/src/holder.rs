@@ -1,12 +1,13 @@
-//! The *memory* transport: state stays in the process that packed it, and a process on the same machine fetches the
-//! file.
+//! The *memory* transport: state stays in the process that packed it, and a process on the same
+//! machine fetches the file.
 //!
-//! The proxy holds ([`MemoryHolder`]); the worker fetches a state ([`fetch`]) and brings what the cell changed back the
-//! same way ([`deposit`]). So one socket serves both directions, and a worker knows whether a result can be fetched
-//! before it lets go of the session's memory. Files pass from process to process; nothing is copied.
+//! The proxy holds the state ([`MemoryHolder`]). The worker fetches it ([`fetch`]) and returns the
+//! cell's changes the same way ([`deposit`]). So one socket serves both directions, and a worker
+//! knows whether its result has arrived before it releases the session's memory. Files pass from
+//! process to process without being copied.
 //!
-//! **Invariant:** what is held is there until its [`Held`] is dropped, however often it is fetched: a job may be given
-//! to another worker before it has started.
+//! **Invariant:** a held state stays available until its [`Held`] is dropped, however often it is
+//! fetched: a job may be assigned to another worker before it has started.
 
 mod client;
 mod entries;
@@ -28,13 +29,13 @@ pub use self::client::{Unreachable, deposit, fetch};
 use self::entries::Entries;
 use crate::frames::{FrameError, split};
 
-/// Which ways state may take.
+/// The transports that state may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum TransportChoice {
-    /// The quickest that both ends have.
+    /// The fastest that both ends have.
     #[default]
     Auto,
-    /// Through the broker, always.
+    /// Always through the broker.
     Http,
 }
 
@@ -46,8 +47,8 @@ pub struct MemoryHolder {
 }
 
 impl MemoryHolder {
-    /// Listens in `folder`, which only this user can enter. Whoever owns the holder polls the future beside its own
-    /// work; it never ends.
+    /// Listens in `folder`, which only this user can enter. The owner of the holder polls the
+    /// returned future alongside its own work; it never ends.
     pub fn open(folder: &Path) -> io::Result<(Self, impl Future<Output = ()> + use<>)> {
         let path = folder.join("state");
         let socket = path.to_str().ok_or(io::ErrorKind::InvalidFilename)?;
@@ -67,7 +68,7 @@ impl MemoryHolder {
         &self.address
     }
 
-    /// Whoever knows the key can fetch this until the returned value is dropped.
+    /// Any process that knows the key can fetch this until the returned value is dropped.
     #[must_use]
     pub fn hold(&self, bundle: Bundle) -> Held {
         let key = HeldKey::random();
@@ -79,7 +80,7 @@ impl MemoryHolder {
     }
 }
 
-/// Keeps a state, and what came back for it.
+/// Keeps a state, and the results that are deposited for it.
 pub struct Held {
     key: HeldKey,
     entries: Arc<Entries>,
@@ -91,12 +92,12 @@ impl Held {
         self.key
     }
 
-    /// Nobody fetches the state any more; results may still come.
+    /// Drops the state, which is no longer fetched; results may still arrive.
     pub fn keep_for_results(&self) {
         self.entries.drop_state(self.key);
     }
 
-    /// What a worker brought back under this name.
+    /// Takes the result that a worker deposited under this key.
     #[must_use]
     pub fn take_result(&self, result: HeldKey) -> Option<Bundle> {
         self.entries.take_result(self.key, result)
@@ -109,7 +110,7 @@ impl Drop for Held {
     }
 }
 
-/// What tells one life of this machine from all other machines.
+/// Identifies one boot of this machine among all machines.
 pub fn host() -> io::Result<String> {
     static HOST: OnceLock<String> = OnceLock::new();
     if let Some(host) = HOST.get() {
@@ -130,7 +131,7 @@ async fn serve(listener: UnixListener, entries: Arc<Entries>) {
                 Ok(_) => tracing::warn!("A process of another user tried to open the socket of this notebook's state"),
                 Err(error) => {
                     tracing::warn!(%error, "The socket of this notebook's state failed");
-                    // Without descriptors for instance; those of the others may become free.
+                    // For example out of descriptors; other tasks may release some.
                     tokio::time::sleep(std::time::Duration::from_millis(100)).await;
                 }
             },
@@ -139,7 +140,7 @@ async fn serve(listener: UnixListener, entries: Arc<Entries>) {
     }
 }
 
-/// This user's processes and those of the administrator, who can read all memory anyway.
+/// Whether the peer belongs to this user, or to the administrator, who can read all memory anyway.
 fn is_trusted(stream: &UnixStream) -> bool {
     let own = geteuid();
     stream

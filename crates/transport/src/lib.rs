@@ -1,12 +1,14 @@
-//! Dialling out to the broker: messages on a WebSocket, chunks over HTTP; and past the broker, on one machine.
+//! Connections to the broker: messages on a WebSocket, chunks over HTTP. On one machine, state also
+//! goes directly from process to process.
 //!
-//! Proxies and workers dial; no other address is needed. A broker on the same machine listens on a Unix
-//! socket, any other on TCP, with TLS ([`tls`]) where its address
-//! says `https`; all speak the same HTTP.
+//! Proxies and workers connect to the broker and need no other address. A broker on the same
+//! machine listens on a Unix socket, any other on TCP, with TLS ([`tls`]) if its address says
+//! `https`. All of them use the same HTTP.
 //!
-//! State on the memory transport goes from process to process over a Unix socket of the proxy ([`MemoryHolder`]).
+//! On the memory transport, state goes from process to process over a Unix socket of the proxy
+//! ([`MemoryHolder`]).
 //!
-//! **Invariant:** nothing here decides what to say; reconnecting is the caller's, with [`Backoff`] for the pauses.
+//! **Invariant:** nothing here decides what to send. Callers reconnect, with the pauses of [`Backoff`].
 
 mod api;
 mod backoff;

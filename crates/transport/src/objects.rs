@@ -1,7 +1,8 @@
-//! The *object_store* transport: moves chunks to and from a store outside of the broker, each with a grant of the broker.
+//! The *object_store* transport: transfers chunks to and from a store outside the broker, each with
+//! a grant from the broker.
 //!
-//! **Invariant:** nothing is sent anywhere but to the address of a grant, which is good for one chunk and a few minutes;
-//! no redirect is followed, and the broker's token stays here.
+//! **Invariant:** requests only go to the address of a grant, which is valid for one chunk and a
+//! few minutes. Redirects are not followed, and the store never gets the broker's token.
 
 use std::{path::Path, time::Duration};
 
@@ -12,16 +13,16 @@ use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url, r
 
 use crate::{LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
 
-/// How long the store may send no byte of an answer.
+/// The longest pause in the store's answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Chunks under way at a time, which are in memory.
+/// The number of chunks to transfer at a time; all of them are in memory.
 const PARALLEL: usize = 8;
 
-/// What Azure answers where the others answer 412: the object is there already.
+/// Azure's error for an object that exists already; other stores answer 412.
 const EXISTS: &str = "BlobAlreadyExists";
 
-/// How much of a refusal is read.
+/// The most bytes of a refusal to read.
 const LONGEST_REFUSAL: usize = 16 << 10;
 
 #[derive(Debug, Clone)]
@@ -30,10 +31,10 @@ pub struct ObjectClient {
 }
 
 impl ObjectClient {
-    /// The store's certificate is checked as the broker's.
+    /// Checks the store's certificate with the same authorities as the broker's.
     ///
     /// # Errors
-    /// When the file cannot be used.
+    /// If the file cannot be used.
     pub fn new(ca_file: Option<&Path>) -> Result<Self, LinkError> {
         let client = Client::builder()
             .no_proxy()
@@ -50,11 +51,11 @@ impl ObjectClient {
         }
     }
 
-    /// Uploads the chunks that have a grant. If the store refuses one, because it may have it already, the others are
-    /// uploaded all the same.
+    /// Uploads the chunks that have a grant. If the store refuses one, which it may already have,
+    /// the others are uploaded all the same.
     ///
     /// # Errors
-    /// When the store cannot be used, is full, or refuses a grant.
+    /// If the store cannot be used, is full, or refuses a grant.
     pub async fn put(
         &self,
         grants: Vec<Grant>,
@@ -86,11 +87,11 @@ impl ObjectClient {
         self.send(request, grant).await.map(drop)
     }
 
-    /// Fetches and verifies all of these chunks; `each` gets every one once, in order, also when the rest does not
-    /// arrive.
+    /// Fetches and verifies all of these chunks. Passes each to `each` once, in order, even if
+    /// later ones do not arrive.
     ///
     /// # Errors
-    /// When the store cannot be used, refuses a grant, or does not have a chunk.
+    /// If the store cannot be used, refuses a grant, or does not have a chunk.
     pub async fn get(
         &self,
         grants: Vec<Grant>,
@@ -160,7 +161,7 @@ impl ObjectClient {
         let status = status.as_u16();
         match status {
             _ if code == EXISTS => Err(LinkError::ObjectRefused { host, status, code }),
-            // Of a conflict with another upload of the same object, S3 says the same.
+            // S3 answers the same when it conflicts with another upload of the same object.
             408 | 409 | 425 | 429 | 500.. => Err(LinkError::ObjectStore {
                 host,
                 reason: format!("it answered {status} {code}"),
@@ -194,7 +195,7 @@ fn broke(grant: &Grant, error: reqwest::Error) -> LinkError {
     LinkError::ObjectStore { host, reason }
 }
 
-/// The error's name in the answers of all stores, such as `SlowDown`.
+/// The error's name, such as `SlowDown`, which is in the answers of all stores.
 async fn code_of(mut answer: Response) -> String {
     let mut body = Vec::new();
     while let Ok(Some(part)) = answer.chunk().await {

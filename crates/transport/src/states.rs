@@ -1,6 +1,6 @@
-//! Saved states: what a person keeps at the broker under a name.
+//! Saved states, which a person keeps at the broker under a name.
 //!
-//! As chunks, everything here may be repeated without harm.
+//! Like chunk requests, all of these may be repeated without harm.
 
 use baton_protocol::{JobId, SavedState, api, decode, encode};
 use bytes::Bytes;
@@ -12,7 +12,7 @@ const STATES: &str = "/v1/states";
 const ATTACHABLE: &str = "/v1/attachable";
 
 impl ChunkClient {
-    /// Stores a state, whose chunks the broker has, in place of one of the same name.
+    /// Stores a state in place of one of the same name. The broker must already have its chunks.
     pub async fn save_state(
         &self,
         name: &str,
@@ -35,7 +35,7 @@ impl ChunkClient {
             .map(drop)
     }
 
-    /// By name.
+    /// The person's saved states, sorted by name.
     pub async fn states(&self) -> Result<Vec<api::SavedState>, LinkError> {
         let body = self.repeat(Method::GET, STATES, Bytes::new()).await?;
         json(&body)
@@ -47,7 +47,7 @@ impl ChunkClient {
         json(&body)
     }
 
-    /// Cancels such a job if it runs, and deletes what it left.
+    /// Cancels such a job if it runs, and deletes its state.
     pub async fn discard(&self, job: JobId) -> Result<(), LinkError> {
         let path = format!("{ATTACHABLE}/{job}");
         self.repeat(Method::DELETE, &path, Bytes::new()).await?;
@@ -60,7 +60,7 @@ impl ChunkClient {
         name: &str,
         body: Bytes,
     ) -> Result<Bytes, LinkError> {
-        // Anything else would be another address.
+        // Any other text would result in another address.
         if !SavedState::is_name(name) {
             return Err(LinkError::Answer("this is no name of a state"));
         }

@@ -1,7 +1,7 @@
-//! Encryption on the way to the broker, and what it says of a broker that cannot prove who it is.
+//! Encryption to the broker, and errors about a broker that cannot prove its identity.
 //!
-//! Accepted are certificates of the authorities that the system trusts, and of those in `ca_file`. They are read for
-//! each WebSocket, and once for all requests of a client.
+//! Certificates of the authorities that the system trusts are accepted, and of those in `ca_file`.
+//! They are read for each WebSocket, and once for all requests of a client.
 
 use std::{
     error::Error,
@@ -20,19 +20,19 @@ use tokio_rustls::TlsConnector;
 use crate::LinkError;
 pub use crate::errors::TlsProblem;
 
-/// All of Baton encrypts with this one.
+/// The only implementation of cryptography that Baton uses.
 #[must_use]
 pub fn provider() -> Arc<CryptoProvider> {
     Arc::new(ring::default_provider())
 }
 
-/// What a client accepts.
+/// The certificates that a client accepts.
 ///
 /// # Errors
-/// When `ca_file` cannot be read, or holds no certificate.
+/// If `ca_file` cannot be read, or contains no certificate.
 pub fn client(ca_file: Option<&Path>) -> Result<ClientConfig, LinkError> {
     let mut roots = RootCertStore::empty();
-    // A system without certificates is one where only those of the file count.
+    // If the system has no certificates, only those of the file count.
     roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
     if let Some(path) = ca_file {
         add_file(&mut roots, path).map_err(|source| LinkError::CaFile {
@@ -84,7 +84,7 @@ pub(crate) fn server_name(host: String) -> Option<ServerName<'static>> {
     ServerName::try_from(host).ok()
 }
 
-/// Whether encryption is what failed.
+/// The TLS problem behind an error, if there is one.
 #[must_use]
 pub fn problem(error: &(dyn Error + 'static)) -> Option<TlsProblem> {
     let mut cause = Some(error);
@@ -118,7 +118,7 @@ fn of_rustls(error: &rustls::Error) -> TlsProblem {
         CertificateError::NotValidYet | CertificateError::NotValidYetContext { .. } => {
             TlsProblem::NotYetValid
         }
-        // An authority of the same name, with another key, signed it.
+        // It was signed by an authority with the same name and another key.
         CertificateError::UnknownIssuer | CertificateError::BadSignature => {
             TlsProblem::UnknownAuthority
         }
@@ -131,7 +131,7 @@ fn of_rustls(error: &rustls::Error) -> TlsProblem {
     }
 }
 
-/// Names are given as `DnsName("broker.example.edu")`.
+/// The name inside a text such as `DnsName("broker.example.edu")`.
 fn plain(name: &str) -> String {
     name.split('"').nth(1).unwrap_or(name).to_owned()
 }

@@ -1,4 +1,4 @@
-//! The token for a broker, and what was given for it.
+//! The token for a broker, and the token that was exchanged for it.
 
 use std::{
     fmt,
@@ -6,11 +6,11 @@ use std::{
     time::SystemTime,
 };
 
-/// A secret. It is never shown.
+/// A secret, which is never shown.
 #[derive(Clone)]
 pub struct Token {
     text: String,
-    /// What the broker gave for it, where it must not be shown at every request.
+    /// The token from the last exchange, if this one must not be part of every request.
     exchanged: Option<Arc<Exchanged>>,
 }
 
@@ -23,7 +23,7 @@ impl PartialEq for Token {
 impl Eq for Token {}
 
 impl Token {
-    /// Blanks around it, as a file has them at its end, do not count.
+    /// Ignores surrounding white space, such as the line end in a file.
     #[must_use]
     pub fn new(text: &str) -> Self {
         Self {
@@ -32,8 +32,8 @@ impl Token {
         }
     }
 
-    /// That of a notebook server of JupyterHub, which opens the server, too: the broker sees it only to give another
-    /// one for it.
+    /// The token of a JupyterHub notebook server. It also opens that server, so the broker sees it
+    /// only to exchange it for another.
     #[must_use]
     pub fn of_notebook_server(text: &str) -> Self {
         Self {
@@ -42,8 +42,8 @@ impl Token {
         }
     }
 
-    /// A mark of these bytes for one purpose: the same for the same token, and without the token of no use for
-    /// finding out the bytes.
+    /// A mark of these bytes for one purpose: the same for the same token. Without the token the
+    /// bytes cannot be derived from it.
     #[must_use]
     pub fn mark(&self, purpose: &str, bytes: &[u8]) -> [u8; 16] {
         let key = blake3::derive_key(purpose, self.text.as_bytes());
@@ -52,7 +52,7 @@ impl Token {
         mark
     }
 
-    /// `None`: it is shown as it is.
+    /// `None`: this token is sent unchanged.
     pub(crate) fn exchanged(&self) -> Option<&Exchanged> {
         self.exchanged.as_deref()
     }
@@ -68,15 +68,15 @@ impl fmt::Debug for Token {
     }
 }
 
-/// What a notebook server's token was exchanged for last. Not `Debug`: it holds a token.
+/// The result of the last exchange. Not `Debug`: it holds a token.
 #[derive(Default)]
 pub(crate) struct Exchanged(Mutex<Option<Given>>);
 
 #[derive(Clone)]
 pub(crate) struct Given {
     pub(crate) token: Token,
-    /// From then on another one is asked for, while this one still counts. By the clock of the day, which goes on while
-    /// the machine sleeps.
+    /// When to ask for a new token, while this one is still valid. On the system clock, which goes
+    /// on while the machine sleeps.
     pub(crate) renewed: SystemTime,
     pub(crate) expires: SystemTime,
 }

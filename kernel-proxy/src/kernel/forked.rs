@@ -1,7 +1,8 @@
-//! A notebook kernel that the Python before this program forked, in the same process: it loads its libraries while this
-//! program starts, and then waits to be told its arguments. That saves the start of a second Python.
+//! A notebook kernel that a Python process forked before it replaced itself with this program (`exec`). The
+//! kernel loads its libraries while this program starts, then waits for its arguments. That saves the start of
+//! a second Python.
 //!
-//! **Invariant:** it hears all or nothing; without an end of what it hears, it ends.
+//! **Invariant:** the kernel acts only on a complete message. If the pipe closes early, the kernel ends.
 
 use std::ffi::OsStr;
 use std::fs::OpenOptions;
@@ -15,11 +16,11 @@ use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::Pid;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-/// How it is found. Written `PID:DESCRIPTOR`.
+/// How to find the forked kernel. Written as `PID:DESCRIPTOR`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ForkedKernel {
     pid: i32,
-    /// The end of a pipe on which it waits.
+    /// The write end of the pipe on which the kernel waits.
     descriptor: i32,
 }
 
@@ -35,14 +36,14 @@ impl FromStr for ForkedKernel {
     }
 }
 
-/// One that was told its arguments.
+/// A forked kernel that has received its arguments.
 pub(crate) struct Running {
     pid: Pid,
     children: Signal,
 }
 
 impl ForkedKernel {
-    /// Lets it go on, with these in addition to the environment that it has.
+    /// Sends the kernel its arguments, and variables to add to its environment, so that it starts to work.
     pub(crate) fn begin<'a>(
         self,
         environment: &[(&str, &OsStr)],
@@ -60,7 +61,8 @@ impl ForkedKernel {
             words.extend_from_slice(argument.as_bytes());
             words.push(0);
         }
-        // Opened again, because this end closes when a program is started, and the inherited one now.
+        // Open the pipe again, because the inherited descriptor would stay open in programs that
+        // this process starts. The new one is closed when they start.
         let mut pipe = OpenOptions::new()
             .write(true)
             .open(format!("/proc/self/fd/{}", self.descriptor))?;

@@ -1,6 +1,6 @@
-//! Which cells have begun, as the kernel's own messages on iopub tell it.
+//! Which cells have begun, according to the kernel's own messages on iopub.
 //!
-//! **Invariant:** pure; it decides when a message of our own may follow, and never waits.
+//! **Invariant:** pure; it decides when an inserted message may follow, and never waits.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -8,16 +8,16 @@ use baton_jupyter_wire::message::message_id;
 use baton_jupyter_wire::wire::MessageView;
 use serde::Deserialize;
 
-/// Cells that are over are forgotten first; a client rarely has more than one that is not.
+/// Finished cells are forgotten first. A client rarely has more than one unfinished cell.
 const REMEMBERED_CELLS: usize = 64;
 
-/// What a message of the kernel says about the request that is its parent.
+/// What a message of the kernel says about the request that caused it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) enum Sign {
     Busy(String),
     Input(String),
     Idle(String),
-    /// It has shown something.
+    /// The cell has shown something.
     Output(String),
 }
 
@@ -49,7 +49,7 @@ impl Sign {
     }
 }
 
-/// Whether a message of this kind puts something below its cell.
+/// Whether a message of this kind shows something below its cell.
 pub(crate) fn is_visible(kind: &str) -> bool {
     matches!(kind, "stream" | "display_data" | "execute_result" | "error")
 }
@@ -57,9 +57,9 @@ pub(crate) fn is_visible(kind: &str) -> bool {
 #[derive(Debug, Default)]
 pub(super) struct CellLog {
     cells: VecDeque<Cell>,
-    /// Those that are not forgotten although they are over.
+    /// Cells to remember although they are over.
     kept: HashSet<String>,
-    /// How many beginnings were ever noted.
+    /// The number of beginnings noted so far.
     noted: u64,
 }
 
@@ -68,7 +68,7 @@ pub(super) struct CellLog {
 struct Cell {
     message_id: String,
     busy: u64,
-    /// Its `execute_input` was seen, or something that comes after it.
+    /// When its `execute_input`, or something that follows it, was seen.
     input: Option<u64>,
     over: bool,
     has_output: bool,
@@ -91,19 +91,21 @@ impl CellLog {
         }
     }
 
-    /// A message of a cell of which neither `busy` nor `execute_input` was seen: this viewer came after both.
+    /// Notes a message of a cell whose `busy` and `execute_input` were not seen because this viewer
+    /// joined later.
     pub(super) fn note_running(&mut self, message_id: &str) {
         if self.find(message_id).is_none() {
             self.note_input(message_id);
         }
     }
 
-    /// Whether output of the cell may be shown: after its `execute_input`, which a silent one does not have.
+    /// Whether output of the cell may be shown: it follows `execute_input`, unless the cell is
+    /// silent and has none.
     pub(super) fn has_begun(&self, message_id: &str, silent: bool) -> bool {
         self.beginning(message_id, silent).is_some()
     }
 
-    /// The same, as it was when only this many beginnings were noted.
+    /// Whether [`Self::has_begun`] was already true when only this many beginnings had been noted.
     pub(super) fn had_begun(&self, message_id: &str, silent: bool, noted: u64) -> bool {
         let beginning = self.beginning(message_id, silent);
         beginning.is_some_and(|number| number < noted)

@@ -1,10 +1,10 @@
-//! Compacts what waits for a client that reads too slowly.
+//! Compacts the messages that wait for a client that reads too slowly.
 //!
-//! First streams are joined; if that is not enough, displays are replaced by one line for each cell.
-//! `status`, `execute_input`, `error`, `clear_output`, comm messages and unknown messages always stay.
+//! First it joins streams. If that is not enough, it replaces displays by one line for each cell. `status`,
+//! `execute_input`, `error`, `clear_output`, comm messages and unknown messages always stay.
 //!
-//! **Invariant:** pure, but for the date and the id of the messages that it writes; what stays keeps its order
-//! within its cell and its bytes.
+//! **Invariant:** pure, except for the date and the id of the messages that it writes. Messages
+//! that stay keep their bytes and their order within their cell.
 
 use std::collections::HashMap;
 
@@ -16,10 +16,10 @@ use serde_json::json;
 
 use super::Scribe;
 
-/// Of a joined stream the end is kept, which is what a person looks for.
+/// The end of a joined stream is kept, because that is what a reader looks for.
 const LONGEST_TEXT_BYTES: usize = 1 << 20;
 
-/// Returns what is to be sent instead of `messages`, of at most `enough_bytes` if that is possible.
+/// Returns the messages to send instead of `messages`, at most `enough_bytes` in total if that is possible.
 pub(super) fn compact(messages: Vec<Bytes>, scribe: &Scribe, enough_bytes: usize) -> Vec<Bytes> {
     let waiting = join_streams(messages.into_iter().map(read));
     let joined: Vec<Bytes> = waiting.iter().map(|one| one.write(scribe)).collect();
@@ -50,9 +50,9 @@ struct Stream {
     parent: Parent,
     name: String,
     text: String,
-    /// Bytes of text in front of `text` that are gone.
+    /// Bytes of text dropped before `text`.
     lost_bytes: usize,
-    /// While it is the message that was read, and nothing else.
+    /// The message as it was read, unless the text has been joined with another.
     wire: Option<Bytes>,
 }
 
@@ -127,7 +127,7 @@ impl Waiting {
     }
 }
 
-/// Text that follows text of the same cell and the same name, with nothing else of that cell in between.
+/// Joins text to earlier text of the same cell and stream if nothing else of that cell is in between.
 fn join_streams(waiting: impl Iterator<Item = Waiting>) -> Vec<Waiting> {
     let mut joined: Vec<Waiting> = Vec::new();
     let mut last_of_cell: HashMap<String, usize> = HashMap::new();
@@ -246,7 +246,7 @@ mod tests {
         scribe().write(kind.to_owned().into(), draft, "s")
     }
 
-    /// Messages as `cell kind text`.
+    /// Builds messages from lines of the form `cell kind text`.
     fn messages(lines: &[&str]) -> Vec<Bytes> {
         let read = |line: &&str| {
             let [cell, kind, text] = line.splitn(3, ' ').collect::<Vec<_>>()[..] else {

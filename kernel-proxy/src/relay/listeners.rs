@@ -1,6 +1,6 @@
 //! The five sockets of the connection file, which accept clients.
 //!
-//! **Invariant:** a socket is open before the kernel starts or the kernel does not start.
+//! **Invariant:** all sockets are open before the kernel starts; otherwise it does not start.
 
 use std::io::ErrorKind;
 use std::path::PathBuf;
@@ -16,12 +16,13 @@ use tokio_util::task::TaskTracker;
 use super::Relay;
 use super::splice::{KernelSide, splice};
 
-/// The client may have just released the ports, or the previous kernel may have just ended.
+/// How long to wait for a port in use: the client may have just released it, or the previous kernel
+/// may be ending.
 const BUSY_PATIENCE: Duration = Duration::from_secs(1);
 const BUSY_POLL: Duration = Duration::from_millis(20);
-/// If the system has run out of descriptors, trying again at once fails, too.
+/// Without a pause, a system that has run out of descriptors would fail again at once.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
-/// How long the last bytes may take on their way to clients.
+/// How long the last bytes may take to reach the clients.
 const DRAIN: Duration = Duration::from_secs(1);
 
 #[derive(Debug, thiserror::Error)]
@@ -40,7 +41,7 @@ pub(crate) enum ListenError {
 
 pub(crate) struct Listeners {
     listeners: Vec<(Channel, Listener)>,
-    /// Files of Unix sockets, removed with this.
+    /// Files of Unix sockets, removed on drop.
     files: SocketFiles,
 }
 
@@ -115,14 +116,14 @@ impl Listeners {
     }
 }
 
-/// All connections of clients.
+/// All client connections.
 pub(crate) struct Connections {
     tasks: TaskTracker,
     _files: SocketFiles,
 }
 
 impl Connections {
-    /// Waits until clients have the kernel's last messages, but not for clients that do not read.
+    /// Waits until clients have received the kernel's last messages, but not for clients that do not read.
     pub(crate) async fn drain(self) {
         if tokio::time::timeout(DRAIN, self.tasks.wait())
             .await

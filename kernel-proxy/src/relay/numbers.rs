@@ -1,6 +1,6 @@
-//! In which order the kernel made its messages.
+//! The order in which the kernel made its messages.
 
-/// What a message's id says: `jupyter_client` counts the messages of a session, `SESSION_PID_NUMBER`.
+/// The number in a message id, `SESSION_PID_NUMBER`: `jupyter_client` counts the messages of a session.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct MessageNumber {
     session: String,
@@ -8,7 +8,7 @@ pub(crate) struct MessageNumber {
 }
 
 impl MessageNumber {
-    /// `None` for an id of another form.
+    /// Returns `None` for an id of another form.
     pub(crate) fn read(message_id: &str) -> Option<Self> {
         let (session, number) = message_id.rsplit_once('_')?;
         Some(Self {
@@ -17,7 +17,7 @@ impl MessageNumber {
         })
     }
 
-    /// Whether it may come after the other. Numbers of different sessions say nothing.
+    /// Whether this message may come after the other. Numbers of different sessions cannot be compared.
     pub(super) fn may_follow(&self, other: &Self) -> bool {
         self.session != other.session || self.number >= other.number
     }

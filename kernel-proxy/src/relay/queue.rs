@@ -1,8 +1,8 @@
-//! What waits for one iopub client, as whole messages wherever possible.
+//! Bytes that wait for one iopub client, as whole messages where possible.
 //!
-//! In: bytes as they were read, with the places where messages end. Out: the same bytes, through [`Buf`].
+//! In: bytes as they were read, and the offsets at which messages end. Out: the same bytes, through [`Buf`].
 //!
-//! **Invariant:** only messages of which no byte has been taken, and which are complete, can be exchanged for others.
+//! **Invariant:** only complete messages can be replaced, and only before any byte of them is taken.
 
 use std::collections::VecDeque;
 use std::io::IoSlice;
@@ -12,25 +12,25 @@ use bytes::{Buf, Bytes, BytesMut};
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {
     runs: VecDeque<Run>,
-    /// Of all runs, not yet taken.
+    /// Bytes of all runs that have not been taken.
     bytes: usize,
-    /// Of which the end has not been taken.
+    /// The number of messages whose end has not been taken.
     messages: usize,
-    /// The bytes taken last were in the middle of a message.
+    /// The bytes taken last ended in the middle of a message.
     front_is_begun: bool,
 }
 
-/// Bytes that were read at once, whose ends need not be ends of messages.
+/// Bytes from one read, which may begin and end in the middle of a message.
 #[derive(Debug)]
 struct Run {
     bytes: Bytes,
     taken: usize,
-    /// Where messages end, rising.
+    /// Offsets at which messages end, ascending.
     ends: VecDeque<usize>,
 }
 
 impl OutputQueue {
-    /// `ends`: where in `bytes` messages end, rising.
+    /// `ends`: the offsets in `bytes` at which messages end, ascending.
     pub(super) fn push(&mut self, bytes: Bytes, ends: VecDeque<usize>) {
         if !bytes.is_empty() {
             self.bytes += bytes.len();
@@ -43,7 +43,7 @@ impl OutputQueue {
         }
     }
 
-    /// How many messages end in what waits.
+    /// The number of messages whose end is still in the queue.
     pub(super) fn messages(&self) -> usize {
         self.messages
     }
@@ -53,7 +53,7 @@ impl OutputQueue {
         self.push(message, ends);
     }
 
-    /// Hands every complete message that has not begun to `compact`, and takes what it returns instead.
+    /// Passes every complete message that is still untouched to `compact`, and queues the result instead.
     pub(super) fn exchange(&mut self, compact: impl FnOnce(Vec<Bytes>) -> Vec<Bytes>) {
         let mut head = Vec::new();
         let mut messages = Vec::new();
@@ -91,7 +91,7 @@ impl OutputQueue {
         }
     }
 
-    /// Copies what stays, so that it does not keep the memory of what goes.
+    /// Copies the messages, so that they do not keep the memory of dropped ones alive.
     fn push_packed(&mut self, messages: &[Bytes]) {
         let mut packed = BytesMut::with_capacity(messages.iter().map(Bytes::len).sum());
         let mut ends = VecDeque::with_capacity(messages.len());
@@ -161,8 +161,8 @@ mod tests {
     }
 
     proptest! {
-        /// Messages of equal bytes, cut anywhere, taken in any portions, exchanged at any moment for nothing:
-        /// what comes out is whole messages, and every message of which a byte was taken.
+        /// Messages of equal bytes are cut anywhere, taken in any portions and dropped at any moment. What
+        /// comes out is whole messages, including every message that was partly taken before.
         #[test]
         fn only_whole_messages_vanish(
             lengths in prop::collection::vec(1_usize..20, 1..30),

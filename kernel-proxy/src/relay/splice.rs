@@ -1,7 +1,7 @@
-//! One connection of a client and its own connection to the notebook kernel.
+//! A client's connection and its counterpart to the notebook kernel.
 //!
-//! **Invariant:** bytes leave in the order in which they came, and unchanged; when one end is gone, so is the other,
-//! but what the kernel said before it went still reaches the client.
+//! **Invariant:** bytes leave unchanged, in the order in which they arrived. When one end closes, the other is
+//! closed, too, but only after the client has received everything that the kernel sent.
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,10 +19,10 @@ use super::Relay;
 use super::view::{Audience, ViewError, show};
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// The kernel needs some 200 ms until its sockets are there; nobody should wait longer than that.
+/// The kernel opens its sockets about 200 ms after it starts; polling should add little to that.
 const CONNECT_POLL: Duration = Duration::from_millis(2);
-/// How long a client may take to close its end when the kernel has closed the other.
-/// Closing first could take from it what it has not read.
+/// How long a client may take to close its end once the kernel has closed the other. Closing first
+/// could discard data that the client has not read.
 const LINGER: Duration = Duration::from_millis(300);
 
 /// Where the notebook kernel listens.
@@ -40,7 +40,7 @@ impl KernelSide {
         }
     }
 
-    /// Whether the kernel ever came as far as to open its sockets.
+    /// Whether the kernel ever got as far as opening its sockets.
     pub(crate) fn was_reached(&self) -> bool {
         let has_socket = || {
             self.socket(Channel::Heartbeat)
@@ -56,7 +56,7 @@ impl KernelSide {
         }
     }
 
-    /// Waits until the kernel accepts.
+    /// Waits until the kernel accepts the connection.
     async fn connect(&self, channel: Channel) -> Option<UnixStream> {
         let path = self.socket(channel)?;
         loop {
@@ -110,7 +110,7 @@ pub(super) async fn splice(
     }
 }
 
-/// That one end closes is how connections end.
+/// Logs errors, except an end that closed, because that is how connections normally end.
 fn report(channel: Channel, result: Result<(), ViewError>) {
     match result {
         Ok(()) | Err(ViewError::Io(_)) => {}
@@ -120,7 +120,7 @@ fn report(channel: Channel, result: Result<(), ViewError>) {
     }
 }
 
-/// A kernel that was killed may leave an error instead of an end.
+/// Copies until the end of the stream or an error, which a killed kernel may leave instead.
 async fn copy_until_kernel_ends(
     mut kernel: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -133,7 +133,7 @@ async fn copy_until_kernel_ends(
     Ok(())
 }
 
-/// A kernel that takes nothing any more is no reason to leave: it may have said something before.
+/// Goes on when the kernel accepts no more bytes, because the client may still have to receive its output.
 async fn copy_until_client_leaves(
     mut client: impl AsyncRead + Unpin,
     kernel: impl AsyncWrite + Unpin,
@@ -153,7 +153,7 @@ async fn copy_until_client_leaves(
     }
 }
 
-/// The same for iopub, where a client says what it wants to see.
+/// Does the same for iopub, and notes the client's subscriptions.
 async fn listen(
     mut client: impl AsyncRead + Unpin,
     kernel: impl AsyncWrite + Unpin,
@@ -168,7 +168,8 @@ async fn listen(
         if client.read_buf(&mut chunk).await? == 0 {
             return Ok(());
         }
-        // Before the kernel hears it, so that no cell begins in between that this client does see.
+        // Note them before the kernel receives them. Otherwise a cell that this client sees could
+        // begin in between.
         note_wishes(&mut tracker, &chunk, relay, audience)?;
         if let Some(open) = &mut kernel
             && open.write_all(&chunk).await.is_err()

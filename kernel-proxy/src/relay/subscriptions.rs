@@ -1,17 +1,18 @@
-//! What one iopub client wants to see, read from what it tells the kernel.
+//! The subscriptions of one iopub client, read from the bytes that it sends the kernel.
 //!
-//! **Invariant:** pure; the kernel gets the same bytes and decides for its own messages.
+//! **Invariant:** pure; the kernel receives the same bytes and filters its own messages.
 
 use baton_jupyter_wire::wire::Ended;
 
-/// Prefixes of topics; subscribing twice needs cancelling twice, as in ZeroMQ.
+/// Prefixes of topics. A topic that was subscribed twice must be cancelled twice, as in ZeroMQ.
 #[derive(Debug, Default)]
 pub(super) struct Subscriptions {
     prefixes: Vec<Vec<u8>>,
 }
 
 impl Subscriptions {
-    /// ZMTP 3.0 subscribes by messages that begin with 1 or 0, ZMTP 3.1 by commands. True if something was added.
+    /// ZMTP 3.0 subscribes by messages that begin with 1 or 0, ZMTP 3.1 by commands. Returns true
+    /// if a topic was added.
     pub(super) fn note(&mut self, said: &Ended<'_>) -> bool {
         match said {
             Ended::Message(message) => match message.first_frame() {
@@ -38,7 +39,7 @@ impl Subscriptions {
         prefixes.any(|prefix| topic.as_bytes().starts_with(prefix))
     }
 
-    /// Only such a client sees every message of a cell.
+    /// Whether the client sees every message of a cell.
     pub(super) fn want_everything(&self) -> bool {
         self.prefixes.iter().any(Vec::is_empty)
     }
@@ -62,7 +63,7 @@ mod tests {
     use super::*;
     use baton_jupyter_wire::wire::Tracker;
 
-    /// `said` is what the client sends, frames and all.
+    /// `said`: the bytes that the client sends, with frame headers.
     fn check(said: &[&[u8]], topic: &str, expected: bool) {
         let mut subscriptions = Subscriptions::default();
         for bytes in said {

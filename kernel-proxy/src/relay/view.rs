@@ -1,10 +1,12 @@
-//! The way from the kernel to one client on iopub.
+//! Carries iopub from the kernel to one client.
 //!
-//! In: the kernel's bytes, and messages of our own. Out: the same bytes in the same order, with our messages between
-//! them where their cell has begun. What the client does not take at once waits in its queue. When that is full, the
-//! kernel is not read for a moment, which is all that a client needs that reads; then compaction makes room.
+//! In: the kernel's bytes, and inserted messages. Out: the same bytes in the same order, with the
+//! inserted messages between them once their cell has begun. What the client does not take at once
+//! waits in its queue. When the queue is full, the kernel is not read for a moment, which is enough
+//! for a client that reads at all; then compaction makes room.
 //!
-//! **Invariant:** what was injected before something was read from the kernel is written before it.
+//! **Invariant:** a message that was injected before some bytes were read from the kernel is
+//! written before those bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -24,26 +26,27 @@ use super::subscriptions::Subscriptions;
 use super::{Injection, MessageNumber, Relay};
 
 const BUFFER_BYTES: usize = 256 << 10;
-/// Below this a new buffer is cheaper than many small reads.
+/// With less space left, a new buffer is cheaper than many small reads.
 const LEAST_READ_BYTES: usize = 16 << 10;
 
-/// What may wait for cells to begin. More than that waits for a cell that this client will never hear of.
+/// The limit for messages that wait for their cell to begin. More only accumulates for a cell that
+/// this client never sees.
 const MOST_HELD_BYTES: usize = 16 << 20;
 
-/// A kernel that is not read keeps 1000 messages for a client and drops the next ones, whatever they say. So it may be
-/// left alone only while what comes are large ones, of which it makes fewer.
+/// The most messages that may be queued while the kernel is not read. An unread kernel keeps 1000 messages for
+/// a client and drops any that follow, so reading may pause only while messages are large and therefore few.
 const FEW_MESSAGES: usize = 256;
 
 /// How much may wait for one client, and for how long.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Limits {
-    /// When its connection to the kernel waits, and its queue is about to be made smaller.
+    /// Above this, the kernel is not read, and the queue is about to be compacted.
     pub(super) compact_above_bytes: usize,
     /// How long a client may take to make room by reading.
     pub(super) patience: Duration,
-    /// What a queue that cannot be made smaller may hold.
+    /// The most bytes in a queue that cannot be compacted.
     pub(super) queued_bytes: usize,
-    /// When a client with such a queue loses its connection, if it takes nothing.
+    /// When a client with such a queue is disconnected if it reads nothing.
     pub(super) stall_limit: Duration,
 }
 
@@ -69,7 +72,7 @@ pub(super) enum ViewError {
     Stalled { seconds: u64, queued_bytes: usize },
 }
 
-/// What the way to the kernel learns for the way back.
+/// What the client-to-kernel direction shares with the other direction.
 #[derive(Clone, Default)]
 pub(super) struct Audience {
     shared: Arc<Mutex<Wishes>>,
@@ -78,9 +81,9 @@ pub(super) struct Audience {
 #[derive(Default)]
 struct Wishes {
     subscriptions: Subscriptions,
-    /// How many cells the relay knew when this client began to listen.
+    /// How many cells the relay knew when this client subscribed.
     cells_before: Option<u64>,
-    /// The client's frames cannot be told apart, so neither can the answers to them.
+    /// The client's frames cannot be parsed, so the kernel's answers cannot be parsed either.
     is_blind: bool,
 }
 
@@ -96,13 +99,13 @@ impl Audience {
         self.wishes().is_blind = true;
     }
 
-    /// Nothing that can fail happens while the lock is held.
+    /// A panic cannot poison the lock, because no operation that can fail runs while it is held.
     fn wishes(&self) -> MutexGuard<'_, Wishes> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
-/// Runs until the kernel closes its end and the client has taken everything.
+/// Runs until the kernel closes its end and the client has received everything.
 pub(super) async fn show(
     mut kernel: impl AsyncRead + Unpin,
     mut client: impl AsyncWrite + Unpin,
@@ -121,7 +124,7 @@ pub(super) async fn show(
         if !is_full {
             had_room = Instant::now();
         }
-        // Writing comes before reading, so that the queue only grows while the client takes nothing.
+        // Write before reading, so that the queue only grows while the client takes nothing.
         tokio::select! {
             biased;
             Some(injection) = injections.recv() => {
@@ -137,7 +140,8 @@ pub(super) async fn show(
                 view.regain_room();
             }
             count = kernel.read_buf(&mut chunk), if kernel_is_open && !is_full => {
-                // A kernel that was killed may leave an error instead of an end; what it said before is here.
+                // A killed kernel may leave an error instead of an end of stream; the bytes before
+                // it are here already.
                 kernel_is_open = matches!(count, Ok(1..));
                 if !view.queue.has_remaining() {
                     last_progress = Instant::now();
@@ -168,14 +172,14 @@ struct View<'a> {
     audience: &'a Audience,
     tracker: Tracker,
     cells: CellLog,
-    /// Of the last message of the kernel that has passed.
+    /// The header of the kernel's last complete message.
     last_header: Vec<u8>,
     queue: OutputQueue,
-    /// Messages of our own whose cell has not begun here, or that came in the middle of a message.
+    /// Inserted messages whose cell has not begun here, or that arrived in the middle of a message.
     held: VecDeque<Arc<Injection>>,
     held_bytes: usize,
     limits: Limits,
-    /// How large the queue may become before something is done about it.
+    /// How large the queue may become before it is compacted.
     room_bytes: usize,
 }
 
@@ -205,7 +209,7 @@ impl<'a> View<'a> {
 
     fn hold(&mut self, injection: Arc<Injection>) {
         if !injection.background && self.cells.is_over(&injection.message_id) {
-            return; // the student has left the cell, and its job goes on a little
+            return; // the kernel has left the cell, and its job goes on for a moment
         }
         let wishes = self.audience.wishes();
         if wishes.is_blind
@@ -222,7 +226,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Of those whose cell has not begun. The others only wait for the end of a message.
+    /// Drops the oldest messages whose cell has not begun. The others only wait for the end of a message.
     fn forget_oldest(&mut self) {
         for injection in std::mem::take(&mut self.held) {
             if self.held_bytes > MOST_HELD_BYTES && !self.has_begun(&injection) {
@@ -233,7 +237,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// Bytes that were just read from the kernel, cut anywhere.
+    /// Queues bytes that were just read from the kernel and may be cut anywhere.
     fn pass_on(&mut self, bytes: Bytes) -> Result<(), WireError> {
         let mut ends = VecDeque::new();
         let mut passed = 0;
@@ -264,7 +268,7 @@ impl<'a> View<'a> {
         self.held.iter().any(|injection| self.has_begun(injection))
     }
 
-    /// Queues, in their order, the held messages whose cell has begun.
+    /// Queues the held messages whose cell has begun, in order.
     fn release(&mut self) {
         if !self.tracker.at_boundary() || !self.can_release() {
             return;
@@ -279,14 +283,15 @@ impl<'a> View<'a> {
         }
     }
 
-    /// A client that does not see everything cannot be told when a cell begins; it waits for nothing.
-    /// One that came in the middle of a cell has missed its beginning.
+    /// Whether an inserted message may be written. A client that does not see everything may never
+    /// see a cell begin, so messages for it never wait. A client that subscribed in the middle of a
+    /// cell has missed its beginning.
     fn has_begun(&self, injection: &Injection) -> bool {
         let (message_id, silent) = (&injection.message_id, injection.silent);
         if self.cells.has_begun(message_id, silent) && self.has_passed(injection.after.as_ref()) {
             return true;
         }
-        // This client may have forgotten the cell.
+        // This client's log may have forgotten the cell.
         if injection.background && self.relay.stage().cells.is_over(message_id) {
             return true;
         }
@@ -298,7 +303,7 @@ impl<'a> View<'a> {
             })
     }
 
-    /// Whether the kernel's message was shown that comes before the output of a cell.
+    /// Whether the kernel's message has passed that the cell's output must follow.
     fn has_passed(&self, message: Option<&MessageNumber>) -> bool {
         let Some(message) = message else {
             return true;
@@ -315,7 +320,7 @@ impl<'a> View<'a> {
         self.room_bytes < self.limits.queued_bytes
     }
 
-    /// Where waiting for the client would do harm.
+    /// Compacts the queue where waiting for the client would do harm.
     fn make_room(&mut self) {
         let cannot_wait = self.queue.messages() > FEW_MESSAGES
             || self.queue.remaining() > self.limits.queued_bytes;
@@ -328,7 +333,8 @@ impl<'a> View<'a> {
         let Some(scribe) = self.relay.scribe() else {
             return;
         };
-        // Far enough that it is not needed again at once; when that cannot be, not before much more has come.
+        // Compact to half, so that it is not needed again at once. If that is not possible, wait
+        // for much more data before the next try.
         let Limits {
             compact_above_bytes,
             queued_bytes,
@@ -354,7 +360,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Where nothing can be signed, nothing can be exchanged.
+/// The queue's usual limit. Without a key to sign messages, none can be replaced.
 fn usual_room(relay: &Relay, limits: Limits) -> usize {
     match relay.scribe() {
         Some(_) => limits.compact_above_bytes,
@@ -362,7 +368,7 @@ fn usual_room(relay: &Relay, limits: Limits) -> usize {
     }
 }
 
-/// What a message of the kernel says about cells, for this client and for those that come later.
+/// Records what a kernel's message says about cells, for this client and for later ones.
 fn note(
     cells: &mut CellLog,
     held: &VecDeque<Arc<Injection>>,

@@ -1,9 +1,10 @@
-//! A job whose notebook kernel has ended, followed by this one: its output from the beginning, then what it left.
+//! Follows a job whose notebook kernel has ended: shows its output from the beginning, then fetches
+//! its variables.
 //!
-//! In: events of the job. Out: output to the clients, and to the shim a state as of `%gpu_load`. Nothing here touches the
-//! notebook's own session.
+//! In: events of the job. Out: output to the clients, and to the shim a state like that of
+//! `%gpu_load`. The notebook's own session is not affected.
 //!
-//! **Invariant:** the job is over for the broker only once the shim has applied what it left.
+//! **Invariant:** the job is over for the broker only once the shim has applied its state.
 
 use std::os::fd::{AsFd, OwnedFd};
 
@@ -30,12 +31,13 @@ struct End {
     error: Option<RemoteError>,
     usage: Usage,
     files: Option<Payload>,
-    /// `None`: its variables are lost, and the error says why.
+    /// `None`: the variables are lost, and `error` gives the reason.
     left: Option<Box<SavedState>>,
 }
 
 impl RemoteCells {
-    /// Follows the job and tells the shim. Returns what the shim said instead of waiting.
+    /// Follows the job and reports its end to the shim. Returns the message that the shim sent
+    /// instead of waiting.
     pub(crate) async fn attach(
         &mut self,
         attach: Attach,
@@ -121,7 +123,7 @@ impl RemoteCells {
                     Step::Update(JobUpdate::Event(event)) => *event,
                     Step::Update(JobUpdate::Position(_) | JobUpdate::Cancelling) => continue,
                     Step::Status(status) => {
-                        // One that is away for a while goes on with the job when it is back.
+                        // A broker that is away for a while continues the job when it returns.
                         let _ = cell.transports(status)?;
                         continue;
                     }
@@ -163,7 +165,7 @@ impl RemoteCells {
                         ..end
                     });
                 }
-                // Nobody answers what the cell asked the kernel that it had.
+                // These requests were for the kernel that has ended, so they get no answer.
                 (
                     JobEvent::InputWanted { .. }
                     | JobEvent::NamesWanted { .. }
@@ -198,7 +200,7 @@ impl RemoteCells {
         Ok((file, about, delta))
     }
 
-    /// Changes of files belong to the folder that the job's kernel began in.
+    /// Applies file changes only in the folder in which the job's kernel started.
     async fn files_left(
         &mut self,
         cell: &mut RemoteCell<'_>,

@@ -1,8 +1,8 @@
 //! Finds the broker, and starts one for this user if none is configured.
 //!
-//! Without configuration the broker is `baton up` of this user on this machine: a Unix socket and a token in the
-//! runtime folder. It is started by the first `%%gpu` cell and ends by itself when idle; several notebooks may try
-//! at once, since `up` lets only one live.
+//! Without configuration the broker is this user's `baton up` on this machine: a Unix socket and a
+//! token in the runtime folder. The first `%%gpu` cell starts it, and it ends by itself when idle.
+//! Several notebooks may start it at once, since `up` lets only one instance run.
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -23,20 +23,20 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 pub(super) enum NoBroker {
     /// Another attempt may succeed soon.
     Yet(String),
-    /// The broker cannot serve until a person repairs it. Cells that have begun wait for it.
+    /// The broker cannot serve until a person fixes it. Cells that have begun wait for that.
     Unable(String),
     /// Another attempt cannot succeed.
     Ever(Obstacle),
 }
 
-/// Shown to the student as it is.
+/// Shown to the student unchanged.
 #[derive(Debug, Clone)]
 pub(super) struct Obstacle {
     pub(super) reason: String,
     pub(super) hint: &'static str,
 }
 
-/// Returns where to dial. This user's own broker accepts connections by then.
+/// Returns where to connect. If this is the user's own broker, it already accepts connections.
 pub(super) async fn dial_or_start(choice: &BrokerChoice) -> Result<Dial, NoBroker> {
     match choice {
         BrokerChoice::Configured(dial) => Ok(dial.clone()),
@@ -94,7 +94,7 @@ async fn start(command: &[OsString], socket: &Path, log: &Path) -> Result<(), St
         }
         tokio::time::sleep(POLL).await;
     }
-    // The service outlives this notebook; another notebook may have started the one that answers.
+    // The service outlives this notebook. The instance that answers may have been started by another notebook.
     tokio::spawn(async move { child.wait().await });
     Ok(())
 }
@@ -108,7 +108,7 @@ fn spawn(command: &[OsString]) -> Result<Child, String> {
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::null())
-        // An interrupt of the notebook's process group must not reach it.
+        // Keep interrupts of the notebook's process group away from the broker.
         .process_group(0)
         .spawn()
         .map_err(|error| format!("{} could not be started: {error}", program.display()))

@@ -30,11 +30,11 @@ pub(super) struct RemoteCell<'a> {
     pub(super) group: Option<GroupId>,
     pub(super) parent: ParentCell,
     pub(super) captured: bool,
-    /// The shim's number of this run.
+    /// The shim's number for this run.
     pub(super) call: CallId,
     pub(super) began: Instant,
     pub(super) status_line: StatusLine,
-    /// The broker has the job, as its messages show.
+    /// The broker's messages have shown that it stored the job.
     pub(super) is_stored: bool,
     pub(super) worker: Option<String>,
     /// The cell may have written files.
@@ -45,19 +45,19 @@ pub(super) struct RemoteCell<'a> {
     pub(super) comms: Vec<String>,
     /// State that workers on this machine may fetch while the cell runs.
     pub(super) held: Option<Held>,
-    /// The last question to the student.
+    /// The question that the cell last asked the student.
     pub(super) input: Option<u64>,
-    /// The last question for names that the cell looked up.
+    /// The last request for names that the cell looked up.
     pub(super) question: Option<u64>,
-    /// Earlier calls whose output the shim wants once more.
+    /// Earlier calls whose output the shim wants again.
     pub(super) outputs_wanted: Vec<CallId>,
-    /// As `held`, for the answer to that question.
+    /// Like `held`, for the answer to that request.
     pub(super) names_held: Option<Held>,
     pub(super) reader: &'a mut ShimReader,
     pub(super) writer: &'a mut ShimWriter,
 }
 
-/// Where its output appears.
+/// Where the output of a cell appears.
 struct Place {
     parent: ParentCell,
     captured: bool,
@@ -81,7 +81,7 @@ pub(super) enum Stop {
     /// The shim accepts no more messages about the cell.
     GivenUp,
     Replaced(Box<Run>),
-    /// The kernel is about to end, and asks with this call.
+    /// The kernel is about to end, and asks with this call how to save its variables.
     Ending(CallId),
     KernelGone,
     Failed(Box<Failure>),
@@ -125,7 +125,7 @@ impl<'a> RemoteCell<'a> {
         Self::at(place, job, run.call, reader, writer)
     }
 
-    /// What the cell shows that attaches a job of an earlier kernel.
+    /// The cell that attaches a job of an earlier kernel.
     pub(super) fn attaching(
         attach: Attach,
         reader: &'a mut ShimReader,
@@ -191,7 +191,7 @@ impl<'a> RemoteCell<'a> {
         self.began.elapsed()
     }
 
-    /// Waits until the broker is connected, as long as another attempt may help.
+    /// Waits until the broker is connected, unless further attempts cannot succeed.
     pub(super) async fn connect(
         &mut self,
         link: &mut Link,
@@ -216,7 +216,7 @@ impl<'a> RemoteCell<'a> {
         }
     }
 
-    /// Returns the transports to a worker, or why there are none yet.
+    /// Returns the transports to a worker, or the reason why there are none yet.
     pub(super) fn transports(
         &self,
         status: Status,
@@ -239,8 +239,8 @@ impl<'a> RemoteCell<'a> {
         }
     }
 
-    /// Tells the shim that its memory was read. Messages to the broker go first: the student waits for those, and the
-    /// shim takes a processor when it wakes.
+    /// Tells the shim that its memory has been read. Messages to the broker are sent first: the
+    /// student waits for those, and the shim takes a processor when it wakes.
     pub(super) async fn release(&mut self) -> Result<(), Stop> {
         tokio::task::yield_now().await;
         let released = ToNotebook::Released { call: self.call };
@@ -278,7 +278,7 @@ impl<'a> RemoteCell<'a> {
         folder.map_err(|error| Failure::transfer(&error.into(), self.job).into())
     }
 
-    /// The result exists only on the worker, so this tries again until `patience` ends.
+    /// Retries until `patience` ends, because the result exists only on the worker.
     pub(super) async fn receive_state(
         &mut self,
         link: &mut Link,
@@ -292,7 +292,7 @@ impl<'a> RemoteCell<'a> {
         let mut next = Some((state, ledger));
         while let Some((state, ledger)) = next.take() {
             let transports = self.connect(link, display, patience).await?;
-            // State in memory can be taken only once.
+            // State in memory can be fetched only once.
             let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
             let received = tokio::select! {
                 received = transfer::receive(state, ledger, held.as_ref(), &transports.chunks) => received,
@@ -331,7 +331,7 @@ impl<'a> RemoteCell<'a> {
                     }
                     return Ok(error.is_none());
                 }
-                // Too late for an interrupt: the change is being applied.
+                // Too late for an interrupt: the shim is already applying the changes.
                 Some(FromNotebook::Cancel { .. }) => {}
                 other => {
                     if let Some(stop) = self.stop_of(other) {

@@ -1,15 +1,15 @@
 //! Deferred state of the last cell: it arrives while no cell runs, and is void once a later cell has returned.
 //!
 //! ```text
-//! waiting ──Rest──> announced ──received──> received ──sent──> applied
-//!    ^                  │
-//!    └──── wanted ──────┘
+//! waiting ──DeferredState──> announced ──received──> received ──sent──> applied
+//!    ^                           │
+//!    └───────── wanted ──────────┘
 //! ```
 //!
-//! State that cannot be fetched or used is requested again while the worker has it. A later cell that fails changes
-//! nothing here.
+//! State that cannot be fetched or used is requested again as long as the worker has it. A later
+//! cell that fails changes nothing here.
 //!
-//! **Invariant:** the shim is told only between cells, and always of a loss.
+//! **Invariant:** the shim gets deferred state only between cells, and always learns of a loss.
 
 use std::os::fd::AsFd;
 
@@ -32,9 +32,9 @@ pub(super) struct DeferredState(Option<Deferred>);
 pub(super) struct Deferred {
     job: JobId,
     call: CallId,
-    /// What notebook and session both have without it.
+    /// What both notebook and session hold without the deferred state.
     session: SessionState,
-    /// Where a worker on this machine deposits it.
+    /// Where a worker on this machine deposits the deferred state.
     held: Option<Held>,
     stage: Stage,
     backoff: Backoff,
@@ -42,10 +42,10 @@ pub(super) struct Deferred {
 
 enum Stage {
     Waiting,
-    /// It can be received from there.
+    /// The worker has named the place from which it can be received.
     Announced(State),
     Received(Box<Received>),
-    /// The shim has it, and has not answered.
+    /// Sent to the shim, which has not answered yet.
     Sent(Box<Received>),
     Lost(RemoteError),
 }
@@ -91,7 +91,7 @@ impl DeferredState {
         Ok(false)
     }
 
-    /// The shim has applied it, or cannot.
+    /// The shim has applied the deferred state, or could not.
     pub(super) async fn on_applied(
         &mut self,
         link: &Link,
@@ -115,7 +115,7 @@ impl DeferredState {
         link.applied(deferred.job).await;
     }
 
-    /// Another cell begins: a shim that has not yet applied the deferred state will not do so any more.
+    /// Another cell begins. If the shim has not yet applied what was sent, it no longer will.
     pub(super) fn repeat(&mut self) {
         if let Some(deferred) = &mut self.0 {
             deferred.stage = match std::mem::replace(&mut deferred.stage, Stage::Waiting) {
@@ -125,7 +125,7 @@ impl DeferredState {
         }
     }
 
-    /// A later cell returned no state, so this is needed after all.
+    /// A later cell returned no state, so the deferred state is needed after all.
     pub(super) async fn request(&self, link: &Link) {
         if let Some(deferred) = &self.0
             && matches!(deferred.stage, Stage::Waiting)

@@ -16,10 +16,10 @@ use crate::config::Audience;
 use crate::relay::{Relay, is_visible};
 
 pub(super) struct Display {
-    /// `None`: a plain program, which captures everything.
+    /// `None`: a plain program, which captures all output.
     relay: Option<Relay>,
     history: OutputHistory,
-    /// The message id of the cell that the last output stands below.
+    /// The message id of the cell that shows the last output.
     last_output_below: Option<String>,
 }
 
@@ -35,7 +35,7 @@ impl Display {
         }
     }
 
-    /// Shows an output where a cell without Baton would show it.
+    /// Shows an output in the place where a cell without Baton would show it.
     pub(super) async fn show(
         &mut self,
         cell: &mut RemoteCell<'_>,
@@ -83,7 +83,7 @@ impl Display {
         self.say(cell, &format!("warning: {warning}")).await
     }
 
-    /// Shows a line there.
+    /// Shows a line of text on stderr, below the cell.
     pub(super) async fn say(&mut self, cell: &mut RemoteCell<'_>, line: &str) -> Result<(), Stop> {
         let content = serde_json::json!({ "name": "stderr", "text": format!("{line}\n") });
         let output = Output {
@@ -109,7 +109,7 @@ impl Display {
         writer.send(&given).await
     }
 
-    /// Sends the shim what it asked for while a cell runs.
+    /// Sends the shim the earlier output that it asked for while the cell runs.
     pub(super) async fn replay_wanted(&self, cell: &mut RemoteCell<'_>) -> Result<(), FrameError> {
         for call in std::mem::take(&mut cell.outputs_wanted) {
             self.replay(call, cell.writer).await?;
@@ -175,7 +175,7 @@ impl Display {
         Ok(Some(output_of(StatusMessage::new(&text))))
     }
 
-    /// Ends the status line of a cell that returned nothing; the shim's message gives the reason.
+    /// Ends the status line of a cell that returned no result; the shim's message gives the reason.
     pub(super) async fn end_status_line(
         &self,
         cell: &mut RemoteCell<'_>,
@@ -188,8 +188,8 @@ impl Display {
         self.put_status(cell, message).await
     }
 
-    /// Removes the status line, at once or when other output replaces it. Jupyter can clear only all output of a
-    /// cell, so the line stays if the cell has shown anything else.
+    /// Removes the status line, at once or when other output replaces it. Jupyter can only clear
+    /// all output of a cell at once, so the line stays if the cell has shown anything else.
     fn remove_status_line(&self, cell: &mut RemoteCell<'_>, when_replaced: bool) {
         let Some(relay) = &self.relay else {
             return;
@@ -217,7 +217,7 @@ impl Display {
         cell.writer.send(&ToNotebook::Status { call, line }).await
     }
 
-    /// Closes the comms that the cell opened: nothing can answer on them.
+    /// Closes the comms that the cell opened, because no kernel can answer on them.
     pub(super) fn close_comms(&self, cell: &mut RemoteCell<'_>) {
         for comm in cell.comms.drain(..) {
             let content = serde_json::json!({"comm_id": comm, "data": {}}).to_string();
@@ -228,7 +228,7 @@ impl Display {
     }
 }
 
-/// A program has neither cells nor a notebook.
+/// Rewrites a warning for a program, which has neither cells nor a notebook.
 fn in_words_of_program(warning: &str) -> String {
     warning
         .replace("The cell", "The block")

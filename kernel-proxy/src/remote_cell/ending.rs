@@ -1,5 +1,6 @@
-//! What a kernel leaves to the next one: its variables, saved under a name of its notebook when it ends, where the
-//! course wants that, and cells in the background. The next kernel says so with its first `%%gpu` cell.
+//! What a kernel leaves to the next one: cells in the background and, where the course wants that,
+//! its variables, saved under a name of the notebook when the kernel ends. The next kernel mentions
+//! them with its first `%%gpu` cell.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -12,11 +13,11 @@ use super::RemoteCells;
 use super::cell::{RemoteCell, Stop};
 use super::link::{Status, Transports};
 
-/// The cell is on its way meanwhile.
+/// How long to ask the broker. The cell has been submitted by then and loses no time.
 const PATIENCE: Duration = Duration::from_secs(1);
 
 impl RemoteCells {
-    /// The kernel is about to end.
+    /// Answers a kernel that is about to end with the name under which to save its variables, if it should.
     pub(crate) async fn on_ending(
         &mut self,
         call: CallId,
@@ -59,7 +60,7 @@ impl RemoteCells {
     }
 }
 
-/// A name of a state for the notebook with this file name.
+/// The name of the saved state for the notebook with this file name.
 fn saved_as(notebook: &str) -> String {
     let stem = notebook.strip_suffix(".ipynb").unwrap_or(notebook);
     let fitting = |letter: char| match letter.is_alphanumeric() || "._-".contains(letter) {

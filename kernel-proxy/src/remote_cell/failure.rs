@@ -1,4 +1,5 @@
-//! Why a cell did not run, in the student's words: what happened, whether the variables are safe, what to do next.
+//! Why a cell did not run, in words for the student: what happened, whether the variables are safe,
+//! what to do next.
 
 use baton_chunks::BlobError;
 use baton_protocol::{JobId, Outcome, RemoteError};
@@ -23,7 +24,7 @@ pub(super) fn cannot_use(obstacle: &Obstacle) -> String {
     )
 }
 
-/// How a call ends that brings nothing home.
+/// The end of a call that returns no result.
 #[derive(Debug)]
 pub(super) struct Failure {
     pub(super) outcome: Outcome,
@@ -73,7 +74,7 @@ impl Failure {
         )
     }
 
-    /// The shim's answer does not continue what the session holds.
+    /// The shim's answer does not follow on from what the session holds.
     pub(super) fn out_of_step(job: JobId) -> Self {
         Self::service(
             format!("The notebook and its session are out of step. {SAFE}"),
@@ -114,7 +115,7 @@ impl Failure {
         }
     }
 
-    /// It was attached by another kernel, was discarded, or has waited for too long.
+    /// The job was attached by another kernel, was discarded, or has waited for too long.
     pub(super) fn not_attachable(job: JobId) -> Self {
         Self::service(
             "The job can no longer be attached. Your variables are as they were".to_owned(),
@@ -123,7 +124,7 @@ impl Failure {
         )
     }
 
-    /// What an attached job left could not be fetched, and is still there.
+    /// The state of an attached job could not be fetched; the broker still has it.
     pub(super) fn not_attached(error: &TransferError, job: JobId) -> Self {
         Self::service(
             format!(
@@ -135,7 +136,7 @@ impl Failure {
         )
     }
 
-    /// The notebook says what that means for its variables.
+    /// The notebook adds what the loss means for its variables.
     pub(super) fn deferred_lost(what_happened: &str) -> RemoteError {
         RemoteError {
             name: "GpuServiceError".to_owned(),

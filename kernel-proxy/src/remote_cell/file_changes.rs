@@ -1,4 +1,4 @@
-//! What a cell did to files: applied to the notebook's folder with the variables, or undone with them.
+//! A cell's changes to files: applied to the notebook's folder with the variables, or undone with them.
 
 use std::time::Duration;
 
@@ -36,7 +36,8 @@ pub(super) async fn apply(
     };
     let lost = |error: FilesError| Failure::result_lost(&error.into(), cell.job);
     let staged = match staged {
-        // Without room, the right to write, or the folder, the variables are applied all the same.
+        // If the disk is full, the folder is gone, or writing is not permitted, the variables are
+        // applied all the same.
         Err(error @ (FilesError::Io { .. } | FilesError::FolderGone { .. })) => {
             display.warn(cell, &not_applied(&error)).await?;
             return Ok(None);
@@ -63,14 +64,15 @@ pub(super) async fn undo(committed: Option<Committed>) {
     }
 }
 
-/// The variables are as before the cell; so are the files, but only if the session had a mirror.
+/// Warns that files were not restored. If the session had a mirror, they are as before the cell,
+/// like the variables.
 pub(super) async fn warn_if_not_undone(
     files: &NotebookFiles,
     display: &mut Display,
     cell: &mut RemoteCell<'_>,
 ) {
     if cell.started && !files.is_mirrored() {
-        // If the shim is gone, the warning has no reader.
+        // If the shim is gone, no one can see the warning.
         let _ = display.warn(cell, NOT_UNDONE).await;
     }
 }

@@ -1,7 +1,7 @@
 //! The connection to the broker: opened by the first `%%gpu` cell, kept, and opened again when it breaks.
 //!
 //! In: commands of the running cell. Out: updates about its job, each event once and in order on any network.
-//! After a reconnect every open job is resumed from the last event that was seen.
+//! After a reconnect the link resumes every open job after the last event that it has seen.
 
 mod driver;
 
@@ -27,7 +27,7 @@ pub(super) struct Link {
     status: watch::Receiver<Status>,
 }
 
-/// The workers on which a session of this notebook ended that held objects no other can have.
+/// Workers whose session of this notebook ended and took objects with it that only it held.
 pub(super) struct EndedSessions {
     workers: mpsc::UnboundedReceiver<String>,
 }
@@ -41,7 +41,7 @@ impl EndedSessions {
         }
     }
 
-    /// A new session begins, so the end of earlier ones no longer matters.
+    /// Forgets the sessions that ended so far, because a new session begins.
     pub(super) fn forget(&mut self) {
         while self.workers.try_recv().is_ok() {}
     }
@@ -55,9 +55,9 @@ enum Command {
     Attach(JobId),
     Detach(JobId),
     Send(Box<FromProxy>),
-    /// As `Send`, and once more after each reconnect until the next answer or the job's end.
+    /// Like `Send`, and repeated after each reconnect until the next answer or the end of the job.
     Answer(JobId, Box<FromProxy>),
-    /// The proxy is done with the job. Repeated after each reconnect until the broker has stored it.
+    /// The proxy is done with the job. Repeated after each reconnect until the broker confirms it.
     Final(JobId, Box<FromProxy>),
 }
 
@@ -76,7 +76,7 @@ pub(super) enum Step {
     Status(Status),
 }
 
-/// The transports to a worker, as far as the broker's address shows.
+/// The transports to a worker, judged by the broker's address.
 #[derive(Clone)]
 pub(super) struct Transports {
     pub(super) chunks: ChunkClient,
@@ -94,7 +94,7 @@ pub(super) enum Status {
         reason: Option<String>,
     },
     Up(Transports),
-    /// The broker cannot serve at the moment; the driver tries again.
+    /// The broker cannot serve at the moment; the driver keeps trying.
     Unable {
         reason: String,
     },
@@ -103,7 +103,7 @@ pub(super) enum Status {
 }
 
 impl Link {
-    /// A cell starts, so a broker that refused this notebook is tried again.
+    /// Tells the driver that a cell starts. A broker that refused this notebook is tried again.
     pub(super) async fn wake(&self) {
         self.tries_anew.send_if_modified(|status| {
             let refused = matches!(status, Status::Refused(_) | Status::Unable { .. });
@@ -123,7 +123,7 @@ impl Link {
         self.command(Command::Attach(job)).await;
     }
 
-    /// The job that was attached goes on, and another kernel may attach it.
+    /// Stops following the attached job, which goes on; another kernel may attach it.
     pub(super) async fn detach(&self, job: JobId) {
         self.command(Command::Detach(job)).await;
     }
@@ -132,7 +132,8 @@ impl Link {
         self.command(Command::Send(Box::new(message))).await;
     }
 
-    /// Sends what a running cell waits for, and repeats it, because a broker that ends may lose it.
+    /// Sends what a running cell waits for. It is repeated after a reconnect, because a broker that
+    /// shuts down may lose it.
     pub(super) async fn answer(&self, job: JobId, message: FromProxy) {
         self.command(Command::Answer(job, Box::new(message))).await;
     }
@@ -153,7 +154,7 @@ impl Link {
         self.status.borrow().clone()
     }
 
-    /// Waits for the transports.
+    /// Waits until the broker is connected.
     pub(super) fn transports(&self) -> impl Future<Output = Transports> + use<> {
         let mut status = self.status.clone();
         async move {
@@ -175,7 +176,8 @@ impl Link {
         }
     }
 
-    /// Returns the next update about this job or the connection, and drops those of abandoned jobs. Cancel safe.
+    /// Returns the next update about this job or the connection, and drops updates about abandoned
+    /// jobs. Cancel safe.
     pub(super) async fn next_of(&mut self, job: JobId) -> Step {
         loop {
             tokio::select! {
@@ -193,7 +195,7 @@ impl Link {
         }
     }
 
-    /// Keeps this job's updates from now on. They are few.
+    /// Keeps this job's updates from now on; there are few of them.
     pub(super) fn watch(&mut self, job: Option<JobId>) {
         self.watched = job;
         self.kept.clear();

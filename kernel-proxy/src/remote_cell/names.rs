@@ -1,10 +1,10 @@
-//! Names that a running cell looks up: the values that it lacks are sent while it waits.
+//! Names that a running cell looks up: values that the session lacks are sent while the cell waits.
 //!
-//! Sending runs beside everything else that may happen to the job. So an interrupt is passed on at once, and the
-//! state that the cell has made is returned, names included.
+//! Sending runs alongside everything else that may happen to the job. So an interrupt is passed on
+//! at once, and the state that the cell has made is returned, including these names.
 //!
-//! **Invariant:** the notebook's object table has advanced once its shim has answered, so the answer arrives or the
-//! cell fails.
+//! **Invariant:** once the shim has answered, the notebook's object table has advanced, so the
+//! answer must arrive or the cell fails.
 
 use std::pin::Pin;
 
@@ -20,10 +20,10 @@ use super::link::Transports;
 use super::session_state::SessionState;
 use super::transfer::{Outgoing, Sent, Transfer, TransferError};
 
-/// Dropping this stops reading the kernel's memory.
+/// A transfer of names. Dropping it stops reading the kernel's memory.
 pub(super) type Sending = Pin<Box<dyn Future<Output = SentNames> + Send>>;
 
-/// The state that the names continue, and the transfer's result.
+/// The state that the names follow, and the transfer's result.
 pub(super) type SentNames = (StateVersion, Result<Sent, TransferError>);
 
 pub(super) fn send(

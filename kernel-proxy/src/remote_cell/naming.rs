@@ -7,10 +7,10 @@ use super::link::Status;
 use crate::config::Audience;
 
 pub(super) struct Naming {
-    /// For people to read.
+    /// Shown to people.
     pub(super) notebook: String,
     own_secret: Token,
-    /// The last job that the client named.
+    /// The last job that the client chose the id of.
     client_job: Option<JobId>,
     of_program: bool,
 }
@@ -28,7 +28,7 @@ impl Naming {
         }
     }
 
-    /// The job of a cell, as `baton run` named it. A cell that is submitted again is another job.
+    /// The job of a cell, with the id that `baton run` chose. A cell that is submitted again is another job.
     pub(super) fn job_of(&mut self, message_id: &str, kind: JobKind) -> ClientJob {
         let Ok(job) = message_id.parse::<ClientJob>() else {
             return ClientJob::random(kind);
@@ -42,12 +42,12 @@ impl Naming {
         }
     }
 
-    /// Whether a program runs, and no cells of a notebook.
+    /// Whether this runs a program instead of a notebook's cells.
     pub(super) fn is_program(&self) -> bool {
         self.of_program || self.client_job.is_some()
     }
 
-    /// Without a token, runs of the same cell are recognized only until the kernel ends.
+    /// Identifies a cell across its runs. Without a token it does so only until the kernel ends.
     pub(super) fn cell_key(&self, code: &str, status: &Status) -> CellKey {
         let token = match status {
             Status::Up(transports) => transports.token.as_ref(),
@@ -58,7 +58,7 @@ impl Naming {
     }
 }
 
-/// Returns the notebook's file name: Jupyter Server gives the kernel its path.
+/// Returns the notebook's file name, from the path that Jupyter Server gives the kernel.
 fn notebook_name() -> String {
     let path = std::env::var("JPY_SESSION_NAME").unwrap_or_default();
     let name = path.rsplit('/').next().unwrap_or_default();

@@ -1,7 +1,7 @@
 //! The notebook's folder, for workers that cannot access it.
 //!
-//! In: a worker's requests, and a cell's changes to files. Out: listings, contents, and the changed folder.
-//! Nothing is listed before the first request of a worker.
+//! In: a worker's requests, and a cell's changes to files. Out: listings, contents, and the changed
+//! folder. Nothing is listed before a worker's first request.
 //!
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
@@ -25,12 +25,14 @@ use tokio::task::{JoinSet, spawn_blocking};
 use super::link::{Link, describe};
 use crate::config::TrashConfig;
 
-/// A larger folder, such as a home folder full of environments, is not a notebook's folder.
+/// The most entries of a notebook's folder. A larger folder is something else, such as a home
+/// folder full of environments.
 const MOST_ENTRIES: usize = 20_000;
-/// A cell that deletes so many files, or this many and half of the folder, gets a warning.
+/// A cell gets a warning if it deletes more than `MANY` files, or at least `MORE_THAN_A_FEW` and
+/// half of the folder.
 const MANY: usize = 100;
 const MORE_THAN_A_FEW: usize = 10;
-/// Answers that may have been lost with a connection.
+/// The number of answers to keep, because they may have been lost with a connection.
 const KEPT_ANSWERS: usize = 64;
 
 pub(super) struct NotebookFiles {
@@ -50,11 +52,11 @@ pub(super) struct NotebookFiles {
 #[derive(Default)]
 struct Shared {
     listing: HomeListing,
-    /// A worker has a mirror.
+    /// Whether a worker has a mirror.
     mirrored: bool,
-    /// For the student: files that could not be read.
+    /// Lines for the student about files that could not be read.
     notes: Vec<String>,
-    /// All notes so far; each is shown once.
+    /// All notes so far. Each is shown only once.
     noted: HashSet<String>,
     home_folder_noted: bool,
     /// The file that identifies the folder to a worker.
@@ -96,7 +98,7 @@ impl NotebookFiles {
         Ok(Some(Box::new(folder)))
     }
 
-    /// Only the worker knows whether the new session has a mirror.
+    /// A new session begins. Only its worker knows whether it has a mirror.
     pub(super) fn session_is_new(&self) {
         lock(&self.shared).mirrored = false;
     }
@@ -180,9 +182,9 @@ impl NotebookFiles {
         Ok(Staged { staging, paths })
     }
 
-    /// A cell's changes are final.
+    /// Makes a cell's changes final.
     pub(super) async fn keep(&mut self, committed: Committed) {
-        // Dropping removes a folder, which blocks.
+        // In a blocking task, because dropping it removes a folder.
         if let Err(error) = spawn_blocking(move || drop(committed)).await {
             tracing::error!(%error, "Failed to remove the folder of arriving files");
         }
@@ -207,12 +209,12 @@ impl NotebookFiles {
         Some(&folder.path)
     }
 
-    /// How many files the folder has.
+    /// The number of files in the folder.
     pub(super) fn count(&self) -> usize {
         lock(&self.shared).listing.files()
     }
 
-    /// Takes the lines for the student.
+    /// Takes the lines to show to the student.
     pub(super) fn take_notes(&self) -> Vec<String> {
         std::mem::take(&mut lock(&self.shared).notes)
     }
@@ -291,7 +293,7 @@ async fn answer(
     send_payload(chunks, &answer).await
 }
 
-/// A file of the student's, by which a worker recognizes the folder. Dropping removes it.
+/// A file in the student's folder by which a worker recognizes it. Dropping this removes the file.
 struct Proof(Place);
 
 impl Proof {
@@ -357,7 +359,8 @@ fn home_folder(left_out: &[RelativePath]) -> String {
 }
 
 impl Shared {
-    /// A folder that the student cannot enter is closed to ordinary cells, too, so it is not reported.
+    /// Notes files that cannot be read. A folder that the student may not enter is closed to
+    /// ordinary cells, too, so it is not reported.
     fn note(&mut self, errors: &[FilesError]) {
         let is_denied = |error: &&FilesError| matches!(error, FilesError::Io { source, .. } if source.kind() == io::ErrorKind::PermissionDenied);
         for error in errors.iter().filter(|error| !is_denied(error)) {

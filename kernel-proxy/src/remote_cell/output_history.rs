@@ -1,5 +1,5 @@
-//! The output of the last cells, for a page that was not open meanwhile. The broker deletes a cell's output once its
-//! result is applied.
+//! The output of the last cells, for a page that was not open when it appeared. The broker deletes
+//! a cell's output once its result is applied.
 //!
 //! **Invariant:** pure, and bounded: the oldest output is dropped first.
 
@@ -7,10 +7,10 @@ use std::collections::{BTreeMap, VecDeque};
 
 use baton_protocol::{CallId, Output};
 
-/// Limits of all outputs together. `MOST_BYTES` ignores what an output takes besides its content.
+/// Limits for all outputs together. `MOST_BYTES` counts only the content of outputs.
 const MOST_BYTES: usize = 16 << 20;
 const MOST_OUTPUTS: usize = 20_000;
-/// For so many cells, the number of dropped outputs is known.
+/// The number of cells for which dropped outputs are counted.
 const MOST_CALLS: usize = 1000;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub(super) struct OutputHistory {
 }
 
 impl OutputHistory {
-    /// Leaves out widgets, which belong to the notebook kernel once their cell has ended.
+    /// Records an output, except a widget's: widgets belong to the notebook kernel once their cell has ended.
     pub(super) fn note(&mut self, call: CallId, output: &Output) {
         if output.kind.starts_with("comm_") {
             return;
@@ -40,7 +40,7 @@ impl OutputHistory {
         }
     }
 
-    /// Returns a cell's outputs in order, and how many before them were dropped.
+    /// Returns a cell's outputs in order, and the number of earlier ones that were dropped.
     pub(super) fn of(&self, call: CallId) -> (Vec<Output>, u64) {
         let its_own = self.outputs.iter().filter(|(of, _)| *of == call);
         let missing = self.dropped.get(&call).copied().unwrap_or_default();

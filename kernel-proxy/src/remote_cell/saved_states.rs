@@ -1,10 +1,10 @@
-//! Saved states: the notebook's variables under a name at the broker, for a later kernel of the same person. Also the
-//! list of jobs that an earlier kernel left.
+//! Saved states: the notebook's variables, stored under a name at the broker for a later kernel of
+//! the same person. Also the list of jobs that an earlier kernel left.
 //!
-//! In: the shim's snapshot of a table of its own, or a name. Out: the state at the broker, or the message that the
-//! shim applies. Nothing here touches the notebook's session.
+//! In: a snapshot that the shim made with a separate object table, or a name. Out: the state at the
+//! broker, or the message that the shim applies. The notebook's session is not affected.
 //!
-//! **Invariant:** the kernel's memory is no longer read once the shim has `Released`.
+//! **Invariant:** once the shim has `Released`, the kernel's memory is no longer read.
 
 use std::future::Future;
 use std::os::fd::AsFd;
@@ -27,7 +27,7 @@ use super::{CONNECT_PATIENCE, RemoteCells};
 
 const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
 
-/// What the shim wants of the broker, beside cells.
+/// What the shim asks of the broker, apart from cells.
 pub(crate) enum Asked {
     Save(String, Box<(AboutState, Snapshot)>),
     Load(String),
@@ -38,29 +38,29 @@ pub(crate) enum Asked {
     Discard(JobId),
 }
 
-/// How long a change that the broker was asked for is waited for after an interrupt.
+/// How long to wait after an interrupt for the broker's answer to a change.
 const LAST_ANSWER: Duration = Duration::from_secs(2);
-/// The name of the error that says that an interrupted change may have been made.
+/// The error's name when an interrupted change may or may not have been made.
 const INTERRUPTED: &str = "KeyboardInterrupt";
 
 /// Why there is no answer.
 enum Stop {
     /// Nothing was done.
     Cancelled,
-    /// The broker was asked for a change, and did not answer before or soon after the interrupt.
+    /// The broker was asked for a change, and did not answer before the interrupt or soon after it.
     Uncertain,
     Failed {
         value: String,
         hint: Option<String>,
     },
-    /// The shim does not wait any more.
+    /// The shim no longer waits.
     Next(Box<FromNotebook>),
     KernelGone,
     Shim(FrameError),
 }
 
 impl RemoteCells {
-    /// Does it and tells the shim. Returns what the shim said instead of waiting.
+    /// Carries out the request and answers the shim. Returns the message that the shim sent instead of waiting.
     pub(crate) async fn on_state(
         &mut self,
         call: CallId,
@@ -84,7 +84,8 @@ impl RemoteCells {
             tokio::select! {
                 done = &mut work => done,
                 stop = stopped(call, reader) => {
-                    // What reads the kernel's memory, or changes something, ends by itself.
+                    // Work that reads the kernel's memory or changes something is not dropped but
+                    // ends by itself.
                     cancel.cancel();
                     let ended = match changes {
                         true => Some(work.await),
@@ -138,7 +139,7 @@ impl RemoteCells {
         Ok(next)
     }
 
-    /// Waits for the broker, as long as another attempt may help.
+    /// Waits for the broker, unless further attempts cannot succeed.
     fn connected(&mut self) -> impl Future<Output = Result<ChunkClient, Stop>> + '_ {
         let since = Instant::now();
         async move {
@@ -226,7 +227,8 @@ async fn unless_cancelled<Answer>(
     answer.ok_or(Stop::Cancelled)
 }
 
-/// A change at the broker, which may be made from here on although it is not waited for.
+/// Makes a change at the broker. After an interrupt the answer is awaited only briefly, so the
+/// change may have been made.
 async fn answered<Answer>(
     cancel: &CancellationToken,
     change: impl Future<Output = Result<Answer, LinkError>>,
@@ -242,7 +244,7 @@ async fn answered<Answer>(
     Ok(last.map_err(|_| Stop::Uncertain)??)
 }
 
-/// Waits until the shim ends this.
+/// Waits until the shim ends this request.
 async fn stopped(call: CallId, reader: &mut ShimReader) -> Stop {
     loop {
         match reader.receive().await {

@@ -1,4 +1,4 @@
-//! What the notebook's session holds, as far as the proxy has sent it.
+//! What the notebook's session holds, judged by what the proxy has sent.
 
 use baton_chunks::Ledger;
 use baton_protocol::shim::Snapshot;

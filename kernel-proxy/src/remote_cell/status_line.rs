@@ -1,4 +1,4 @@
-//! The status line below a waiting or finished cell, which changes in position.
+//! The status line below a waiting or finished cell, updated in place.
 //!
 //! Pure: facts and times in, texts out.
 //!
@@ -18,11 +18,11 @@ use phrases::{budget, escaped, roughly, seconds, since};
 
 /// Shorter waits show no line.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
-/// A cell that runs longer without output shows that it runs.
+/// A cell that runs longer than this without output shows that it is running.
 const SOON: Duration = Duration::from_secs(1);
-/// Faster changes cannot be read.
+/// Lines that change faster are hard to read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
-/// A shorter start is not listed.
+/// A shorter start is left out of the line.
 const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 
 /// Why the cell does not run yet.
@@ -45,15 +45,15 @@ pub(super) enum Waiting {
 pub(super) struct QueuePosition {
     /// 1 = next.
     pub(super) position: u32,
-    /// The last position that it is likely to have.
+    /// The largest position that the job is likely to have.
     pub(super) last_position: u32,
-    /// Why it is further back than it was before.
+    /// Why the job is further back than before.
     pub(super) moved_back: Option<MovedBack>,
     pub(super) reason: WaitingReason,
-    /// Whether it waits for a GPU.
+    /// Whether the job waits for a GPU.
     pub(super) gpu: bool,
     pub(super) estimate: Option<Estimate>,
-    /// From the course's staff.
+    /// A message from the course's staff.
     pub(super) message: Option<String>,
 }
 
@@ -169,12 +169,13 @@ impl QueuePosition {
 
 /// The status line of one cell. Times are measured from the beginning of the cell.
 ///
-/// It is shown below the cell's output: while the cell waits, or runs without output, and again at the end.
+/// It is shown below the cell's output: while the cell waits, while it runs without output, and
+/// again at the end.
 #[derive(Debug)]
 pub(super) struct StatusLine {
     display_id: String,
     waiting: Waiting,
-    /// The text in the notebook, and since when it is there.
+    /// The text in the notebook, and when it was shown.
     shown: Option<(String, Duration)>,
     assigned: Option<Assigned>,
     started: Option<Duration>,
@@ -280,7 +281,7 @@ impl StatusLine {
         self.shown = None;
     }
 
-    /// How long after `now` the line may change.
+    /// The time after `now` at which the line may change.
     pub(super) fn next_look(&self, now: Duration) -> Duration {
         let earliest = match (&self.shown, self.started) {
             (Some((_, since)), _) => *since + PACE,
@@ -290,7 +291,7 @@ impl StatusLine {
         earliest.saturating_sub(now).max(PACE / 4)
     }
 
-    /// Returns the line as it should be now, if that is a change.
+    /// Returns the line as it should be now, if it has changed.
     pub(super) fn look(&mut self, now: Duration) -> Option<StatusMessage> {
         if self.quiet {
             return None;
@@ -363,7 +364,7 @@ impl Assigned {
     }
 }
 
-/// A machine that is being started: how long that takes.
+/// Describes a machine that is starting, and how long that takes.
 fn starting(kind: &str, usual: Option<Estimate>, expected_in_ms: Option<u64>) -> String {
     let time = |ms| roughly(Duration::from_millis(ms));
     let mut line = match usual {
@@ -403,7 +404,7 @@ fn peak(usage: Usage) -> Option<(u64, &'static str)> {
     .find(|(bytes, _)| *bytes > 0)
 }
 
-/// The cell's use of a GPU that sessions share.
+/// A cell's use of a GPU that several sessions share.
 fn gpu_usage(gpu: GpuUsage) -> String {
     let mut text = format!(
         ", held the GPU for {}",

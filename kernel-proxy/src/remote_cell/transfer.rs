@@ -1,7 +1,7 @@
 //! Sends state out of the notebook kernel's memory, and receives it into a file for the shim.
 //!
-//! A worker on the same machine fetches the state from this process, as a sealed file in memory. All other state
-//! goes through the broker in chunks. Results return by the same transport.
+//! A worker on the same machine fetches the state from this process, as a sealed file in memory.
+//! All other state goes through the broker in chunks. Results return by the same transport.
 
 use std::os::fd::OwnedFd;
 
@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 
 use super::link::Transports;
 
-/// Fetched chunks are placed in groups of this many, so that memory stays bounded.
+/// The number of chunks to fetch before they are placed, which bounds the memory in use.
 const FETCH_GROUP: usize = 32;
 
 #[derive(Debug, thiserror::Error)]
@@ -44,7 +44,7 @@ impl TransferError {
         }
     }
 
-    /// Whether every attempt fails alike, because the state contradicts what was sent before.
+    /// Whether every attempt fails the same way, because the state contradicts what was sent before.
     pub(super) fn is_lasting(&self) -> bool {
         let Self::Blob(error) = self else {
             return false;
@@ -66,7 +66,7 @@ pub(super) struct Outgoing {
     pub(super) ledger: Ledger,
 }
 
-/// A state that was sent, and what must be kept while its job lives.
+/// A state that was sent, and what must be kept until its job ends.
 pub(super) struct Sent {
     pub(super) state: State,
     pub(super) ledger: Ledger,
@@ -95,7 +95,7 @@ impl Transfer {
         }
     }
 
-    /// When this returns, also with an error, the kernel's memory is no longer read.
+    /// When this returns, even with an error, the kernel's memory is no longer read.
     pub(super) async fn send(
         &self,
         outgoing: Outgoing,
@@ -116,7 +116,8 @@ impl Transfer {
         }
     }
 
-    /// Sends a whole table's only message to the broker, where it outlives this kernel. As [`Self::send`].
+    /// Sends the only message of a whole table to the broker, where it outlives this kernel. The
+    /// memory guarantee of [`Self::send`] holds here, too.
     pub(super) async fn store(
         &self,
         outgoing: Outgoing,
@@ -150,7 +151,7 @@ impl Transfer {
             false => tokio::task::spawn_blocking(pack).await??,
         };
         let bytes = bundle.file_bytes();
-        // The first message of a table is fetched, which shows that the worker can.
+        // A worker must fetch the first message of a table, which shows that it can reach this process.
         let enclosed = match base.messages {
             0 => None,
             _ => bundle.enclose()?,
@@ -171,7 +172,7 @@ impl Transfer {
     }
 }
 
-/// The file for the shim, its description, and what both ends hold once it is applied.
+/// The file for the shim, its description, and what both ends hold once the shim has applied it.
 pub(super) type Received = (OwnedFd, Delta, Ledger);
 
 /// Receives a job's result. `held` is what was kept for the job.
@@ -196,7 +197,7 @@ pub(super) async fn receive(
     Ok((file, delta, ledger))
 }
 
-/// Reads what changed, uploads what the broker lacks, and returns the manifest.
+/// Reads the changes, uploads what the broker lacks, and returns the manifest.
 async fn upload(
     kernel_pid: i32,
     outgoing: Outgoing,

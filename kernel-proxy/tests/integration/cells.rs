@@ -1,4 +1,4 @@
-//! Ordinary cells behave as without a proxy.
+//! Ordinary cells behave as they do without a proxy.
 
 use std::path::PathBuf;
 

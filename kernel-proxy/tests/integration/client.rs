@@ -22,16 +22,16 @@ pub(crate) struct Message {
     pub(crate) content: Value,
 }
 
-/// What a cell led to.
+/// What a cell caused.
 #[derive(Debug)]
 pub(crate) struct Told {
-    /// Types of what came on iopub; of a status its state, of a stream its text.
+    /// Types of the iopub messages, with the state of a status and the text of a stream.
     pub(crate) iopub: Vec<String>,
     pub(crate) reply: Value,
 }
 
 impl Client {
-    /// Returns when the kernel answers on shell and iopub.
+    /// Returns once the kernel answers on shell and iopub.
     pub(crate) fn connect(connection: &ConnectionFile) -> Self {
         let session = uuid::Uuid::new_v4().simple().to_string();
         let peer = |channel, socket_type| {
@@ -53,7 +53,8 @@ impl Client {
         client
     }
 
-    /// A subscription takes a moment, so what is published for the first requests may be lost: ask until it is not.
+    /// Repeats a request until its iopub messages arrive: a subscription takes a moment, and
+    /// earlier messages may be lost.
     fn await_subscription(&mut self) {
         let patience = std::time::Duration::from_millis(200);
         self.iopub.stream.set_patience(patience);

@@ -1,4 +1,4 @@
-//! However proxy, kernel or parent end, nothing is left.
+//! However proxy, kernel or parent end, nothing is left behind.
 
 use std::path::PathBuf;
 use std::process::Stdio;
@@ -60,7 +60,7 @@ fn a_killed_proxy_takes_its_kernel_along_and_the_next_one_tidies_up() {
     let mut proxy = Settings::tcp().start();
     let mut client = proxy.client();
     let marker = proxy.folder.path().join("marker");
-    // The thread that would notice the parent's end by itself gets no turn in this loop of C.
+    // This C loop holds the GIL, so the kernel's thread that watches the parent cannot run.
     let code = format!(
         "open('{}', 'w')\nimport re; re.match('(a+)+b', 'a' * 60)",
         marker.display()

@@ -1,4 +1,4 @@
-//! The proxy as Jupyter's clients meet it: a process of its own, real sockets, a real ipykernel.
+//! The proxy as Jupyter's clients see it: a separate process, real sockets, a real ipykernel.
 #![allow(clippy::unwrap_used, clippy::expect_used)]
 
 mod cells;

@@ -1,4 +1,4 @@
-//! One ZMTP connection, byte by byte, so that a test can also behave badly.
+//! One ZMTP connection, byte by byte, so that a test can also misbehave.
 
 use std::io::{ErrorKind, Read, Write};
 use std::net::TcpStream;
@@ -30,14 +30,14 @@ impl Stream for UnixStream {
 pub(crate) struct Peer {
     pub(crate) stream: Box<dyn Stream>,
     tracker: Tracker,
-    /// Read, but not yet looked at.
+    /// Read, but not parsed yet.
     unread: Bytes,
-    /// Looked at, but not yet a whole message.
+    /// Parsed, but not a whole message yet.
     open: Vec<u8>,
 }
 
 impl Peer {
-    /// Without a handshake.
+    /// Connects without a handshake.
     pub(crate) fn dial(endpoint: &Endpoint) -> Self {
         let stream: Box<dyn Stream> = match endpoint {
             Endpoint::Tcp { host, port } => {

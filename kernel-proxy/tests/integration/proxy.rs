@@ -1,4 +1,4 @@
-//! The proxy in a process of its own: this test program, started again with the settings in its environment.
+//! The proxy in a process of its own: this test program, started again with its settings in the environment.
 
 use std::ffi::OsString;
 use std::net::TcpListener;
@@ -18,7 +18,7 @@ use crate::peer::PATIENCE;
 
 const SETTINGS: &str = "BATON_TEST_PROXY";
 
-/// Not a test: what [`Settings::spawn`] starts.
+/// Not a test: [`Settings::spawn`] starts this as a process.
 #[test]
 #[expect(
     clippy::disallowed_methods,
@@ -76,7 +76,7 @@ impl Settings {
             "transport": "tcp", "ip": "127.0.0.1", "key": "a test's key",
             "signature_scheme": "hmac-sha256", "kernel_name": "test",
         });
-        // All at once, so that no two are the same.
+        // All at once, so that no two ports are the same.
         let free: Vec<TcpListener> = (0..5)
             .map(|_| TcpListener::bind("127.0.0.1:0").unwrap())
             .collect();
@@ -113,7 +113,7 @@ impl Settings {
         self.start_in(folder)
     }
 
-    /// `folder` also stands for the user's runtime folder.
+    /// `folder` also serves as the user's runtime folder.
     pub(crate) fn start_in(&self, folder: tempfile::TempDir) -> Proxy {
         let mut command = self.command(folder.path());
         let child = command.process_group(0).spawn().unwrap();
@@ -169,7 +169,7 @@ impl Proxy {
         self.child.id()
     }
 
-    /// Returns when the kernel answers.
+    /// Returns once the kernel answers.
     pub(crate) fn client(&self) -> Client {
         let connection = self.settings.parsed();
         let endpoint = connection.endpoint(Channel::Heartbeat).unwrap();
@@ -195,7 +195,7 @@ impl Proxy {
         }
     }
 
-    /// Everything that was said on stderr, once the proxy has ended.
+    /// Everything written to stderr, once the proxy has ended.
     pub(crate) fn stderr(&mut self) -> String {
         use std::io::Read as _;
         let mut said = String::new();

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::proxy::Settings;
 
-/// The proxy ends by itself with an error that says `expected`, without having started anything.
+/// The proxy exits with an error that contains `expected`, and has started nothing.
 fn check_refused(mut settings: Settings, expected: &str) {
     let marker = tempfile::tempdir().unwrap();
     std::fs::write(

@@ -1,4 +1,4 @@
-//! Bytes that are wrong, and bytes that nobody understands.
+//! Bytes that are wrong, and bytes that cannot be parsed.
 
 use std::io::{Read as _, Write as _};
 
@@ -45,7 +45,7 @@ fn a_malformed_frame_closes_its_own_connection_alone() {
     assert_eq!(client.run("1").reply["status"], "ok");
 }
 
-/// A kernel whose sockets send back what comes.
+/// A kernel whose sockets echo all bytes.
 const ECHO_KERNEL: &str = "
 import json, socket, sys, threading
 

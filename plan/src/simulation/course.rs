@@ -1,4 +1,4 @@
-//! Whose cells run on a pool: those of people who are alike, or those of a real course's past.
+//! The cells that run on a pool: those of identical people, or those of a real course's past.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use crate::PastCell;
 /// Times are in seconds.
 #[derive(Debug, Clone)]
 pub enum Course {
-    /// So many people who are alike.
+    /// This many identical people.
     Drawn {
         people: usize,
         edit: Times,
@@ -20,12 +20,12 @@ pub enum Course {
     Replayed(Vec<Vec<OwnCell>>),
 }
 
-/// A cell as it was.
+/// A cell of the past.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct OwnCell {
-    /// Since the cell before it ended, or since the beginning.
+    /// Time since the previous cell ended, or since the beginning.
     pub edit: f64,
-    /// How long it had a slot.
+    /// How long the cell held a slot.
     pub run: f64,
 }
 
@@ -33,7 +33,7 @@ pub struct OwnCell {
 #[derive(Debug, Clone, Copy)]
 pub struct PastWaits {
     pub mean: f64,
-    /// Waits within which 50, 90 and 99 of 100 cells had one.
+    /// The waits within which 50, 90 and 99 of 100 cells got one.
     pub waits: [f64; 3],
 }
 
@@ -54,8 +54,8 @@ impl PastWaits {
 }
 
 impl Course {
-    /// Cells that never had a slot, or still have it, are left out. Cells of one person that overlap are those of two
-    /// notebooks.
+    /// Leaves out cells that never had a slot, or still have it. Overlapping cells of one person
+    /// are assigned to separate notebooks.
     #[must_use]
     pub fn replayed(cells: &[PastCell]) -> Self {
         let begin = cells
@@ -67,7 +67,7 @@ impl Course {
             .filter_map(|cell| Some((cell.person, cell.submitted, cell.assigned?, cell.finished?)))
             .collect();
         ended.sort_by(|one, other| one.1.total_cmp(&other.1));
-        // Each notebook, with when its last cell ended.
+        // Each notebook's cells, and when its last cell ended.
         let mut of_person: BTreeMap<u64, Vec<(f64, Vec<OwnCell>)>> = BTreeMap::new();
         for (person, submitted, assigned, finished) in ended {
             let notebooks = of_person.entry(person).or_default();
@@ -94,7 +94,7 @@ impl Course {
         }
     }
 
-    /// How long it takes until a notebook submits its cell of this number; `None`: there is none.
+    /// The time until a notebook submits its cell of this number; `None` if there is no such cell.
     pub(super) fn edit(
         &self,
         notebook: usize,
@@ -125,7 +125,7 @@ impl Course {
         }
     }
 
-    /// How many cells there are in all; `None`: no end of them.
+    /// The number of cells; `None` if it is unlimited.
     pub(super) fn cells(&self) -> Option<usize> {
         match self {
             Self::Drawn { .. } => None,

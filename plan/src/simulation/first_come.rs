@@ -1,6 +1,6 @@
-//! GPUs that are passed on in order of arrival, event by event, with times of any distribution.
+//! GPUs that are handed over in order of arrival, simulated event by event, with times of any distribution.
 //!
-//! With exponential times this is [`crate::shared`].
+//! With exponential times this equals [`crate::shared`].
 
 use std::{
     cmp::Reverse,
@@ -40,9 +40,9 @@ struct World<'life> {
     now: f64,
     people: Vec<Person>,
     gpus: usize,
-    /// Who holds each GPU; the others are free.
+    /// The person who holds each GPU; the other GPUs are free.
     holders: Vec<usize>,
-    /// When each of them is handed over; infinite while it is not.
+    /// When each of them is handed over; infinite if it is not being handed over.
     hand_overs: Vec<f64>,
     line: VecDeque<usize>,
     /// Times are positive, so their bits are in the same order.
@@ -72,7 +72,7 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
             gpu: None,
             since: 0.0,
         });
-        // As many are away as in the long run, so that nobody has to recover from a rush.
+        // Start with as many people away as in the long run, so that the queue does not begin with a rush.
         if world.random.random::<f64>() < asleep {
             world.happen(Happening::FallsAsleep(person));
         } else {
@@ -85,7 +85,7 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
 }
 
 impl World<'_> {
-    /// What happens next; false when that is after the end.
+    /// Simulates the next event; false if that is after the end.
     fn go_on(&mut self, end: f64) -> bool {
         let next = self.calendar.peek().map(|Reverse((time, _))| *time);
         let next = next.map_or(f64::INFINITY, f64::from_bits);
@@ -102,7 +102,7 @@ impl World<'_> {
         true
     }
 
-    /// When, and of which GPU.
+    /// The time of the next hand-over, and the GPU.
     fn next_hand_over(&self) -> (f64, usize) {
         if self.line.is_empty() {
             return (f64::INFINITY, 0);
@@ -126,7 +126,7 @@ impl World<'_> {
         }
     }
 
-    /// Whichever comes first: the next cell, or sleep.
+    /// Begins an edit. It ends with the next cell or with sleep, whichever comes first.
     fn edit(&mut self, person: usize) {
         self.people[person].phase = Phase::Editing;
         let edit = self.life.edit.draw(&mut self.random);
@@ -181,7 +181,7 @@ impl World<'_> {
         }
     }
 
-    /// Of a GPU that is held, as all are when somebody waits.
+    /// Begins to hand over a GPU that is held. All are held when a person waits.
     fn begin_hand_over(&mut self, gpu: usize) {
         if self.people[self.holders[gpu]].phase == Phase::Running {
             return;

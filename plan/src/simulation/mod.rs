@@ -1,8 +1,8 @@
-//! What no chain can say: times as they were measured or with a long tail, memory that must be moved, and the rules by
-//! which GPUs are really shared.
+//! What no chain can express: measured or long-tailed times, memory that must be moved, and the
+//! real rules by which GPUs are shared.
 //!
-//! Each run is one course, event by event, from one seed; runs are independent, and together they say how sure their
-//! mean is ([`Estimate`]).
+//! Each run simulates one course, event by event, from one seed. Runs are independent, so together
+//! they show how certain their mean is ([`Estimate`]).
 
 mod course;
 mod first_come;
@@ -21,47 +21,47 @@ pub use times::Times;
 use crate::on_all_cores;
 use statistics::Spread;
 
-/// One person's life, in seconds.
+/// The times of one person, in seconds.
 #[derive(Debug, Clone)]
 pub struct Life {
     pub edit: Times,
     pub run: Times,
-    /// Of a GPU, from a holder who is not ready to who waits.
+    /// The hand-over of a GPU, from a holder who is not ready to the person who waits.
     pub hand_over: Times,
-    /// From coming to going, drawn anew after each cell.
+    /// From arrival to departure, drawn again after each cell.
     pub stay: Times,
     pub away: Times,
 }
 
-/// Of one run, in seconds.
+/// The length of one run, in seconds.
 #[derive(Debug, Clone, Copy)]
 pub struct Length {
-    /// Before anything is counted.
+    /// The time before counting begins.
     pub warm_up: f64,
     pub measured: f64,
 }
 
-/// How often, and from which numbers on.
+/// The number of runs, and the first seed.
 #[derive(Debug, Clone, Copy)]
 pub struct Runs {
     pub count: usize,
     pub seed: u64,
 }
 
-/// As [`crate::Answer`], estimated.
+/// Like [`crate::Answer`], but estimated.
 #[derive(Debug)]
 pub struct Simulated {
     pub cells: u64,
     pub utilisation: Estimate,
-    /// Cells a second.
+    /// Cells per second.
     pub throughput: Estimate,
     pub wait: Estimate,
     pub response: Estimate,
-    /// The part of cells that do not wait.
+    /// The share of cells that do not wait.
     pub at_once: Estimate,
-    /// Waits within which 50, 90 and 99 of 100 cells start.
+    /// The waits within which 50, 90 and 99 of 100 cells start.
     pub waits: [Estimate; 3],
-    /// Parts of cells, and the wait than which they wait longer.
+    /// Shares of cells, each with the wait that they exceed.
     pub longer: Vec<(f64, Estimate)>,
 }
 
@@ -87,7 +87,7 @@ impl Run {
     }
 }
 
-/// GPUs that are passed on in order of arrival.
+/// Simulates GPUs that are handed over in order of arrival.
 #[must_use]
 pub fn first_come(
     life: &Life,

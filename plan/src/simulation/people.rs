@@ -6,7 +6,7 @@ use baton_protocol::{JobId, NotebookId};
 use baton_scheduling::queue::{Job, Precedence};
 use uuid::Uuid;
 
-/// What the queue sees of a person's cell that waits.
+/// A person's waiting cell as the queue sees it.
 pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
     Job {
         job: JobId(Uuid::from_u128(person as u128)),

@@ -1,8 +1,8 @@
-//! Machines that come and go: a pool of workers, by the rules with which the broker asks for them.
+//! Machines that start and stop: a pool of workers, under the rules by which the broker requests them.
 //!
-//! The cells are placed by [`baton_scheduling::queue::plan`], and workers asked for by [`baton_scheduling::pools`], as
-//! in the broker and as often. The broker's estimate of who starts in time is the number of mean runs ahead of a cell
-//! here.
+//! Cells are assigned by [`baton_scheduling::queue::plan`], and workers are requested by
+//! [`baton_scheduling::pools`], as in the broker and equally often. In place of the broker's
+//! estimate of which cells start in time, this uses the number of mean runs ahead of a cell.
 
 use std::{
     cmp::Reverse,
@@ -31,32 +31,32 @@ use crate::simulation::Estimate;
 pub struct Elastic {
     pub course: Course,
     pub terms: Terms,
-    /// Cells that one machine runs at once.
+    /// The number of cells that one machine runs at once.
     pub slots: u32,
     /// From the request to the machine's first cell.
     pub start: Times,
-    /// After so long without a cell a machine leaves.
+    /// A machine leaves after this long without a cell.
     pub idle: f64,
-    /// After so long every machine has to have left.
+    /// Every machine must have left after this long.
     pub walltime: f64,
 }
 
-/// What a pool costs and gives.
+/// The costs and benefits of a pool.
 #[derive(Debug)]
 pub struct ElasticAnswer {
     pub cells: u64,
     pub wait: Estimate,
-    /// The part of cells that do not wait.
+    /// The share of cells that do not wait.
     pub at_once: Estimate,
-    /// Waits within which 50, 90 and 99 of 100 cells start.
+    /// The waits within which 50, 90 and 99 of 100 cells start.
     pub waits: [Estimate; 3],
-    /// Machines that are there, on average; one that is being started counts from its request on.
+    /// The mean number of machines. A machine counts from its request on.
     pub machines: Estimate,
-    /// The sum of the hours that machines were there.
+    /// The total hours of all machines.
     pub machine_hours: Estimate,
-    /// The part of their slots in which a cell runs.
+    /// The share of their slots in which a cell runs.
     pub utilisation: Estimate,
-    /// Machines that are started in an hour.
+    /// Machines started per hour.
     pub starts: Estimate,
 }
 
@@ -74,11 +74,11 @@ enum Happening {
     Submits(usize),
     Ends(usize),
     Comes(u128),
-    /// If it has been idle since that time.
+    /// The machine leaves if it has been idle since that time.
     Leaves(u128, u64),
-    /// Its time is nearly over.
+    /// The machine's time is nearly over.
     Drains(u128),
-    /// The broker asks for the machines that the pool should have.
+    /// The broker requests the machines that the pool should have.
     Looks,
 }
 
@@ -88,7 +88,7 @@ struct Machine {
     kept: bool,
     draining: bool,
     idle_since: f64,
-    /// Notebooks with a session there.
+    /// Notebooks with a session on the machine.
     warm: HashSet<NotebookId>,
 }
 
@@ -102,7 +102,7 @@ struct World<'pool> {
     jobs: Vec<Job>,
     /// When each notebook submitted.
     since: Vec<f64>,
-    /// How many cells of each have begun.
+    /// How many cells of each notebook have begun.
     begun: Vec<usize>,
     ended: usize,
     looks: bool,
@@ -175,7 +175,7 @@ fn run(pool: &Elastic, length: Length, seed: u64) -> Counted {
 }
 
 impl World<'_> {
-    /// Counts what was there until then.
+    /// Adds up what existed until then.
     fn pass(&mut self, until: f64) {
         let counted = until - self.now.max(self.warm_up).min(until);
         let running = self.jobs.iter().filter(|job| job.worker.is_some()).count();
@@ -189,7 +189,7 @@ impl World<'_> {
         self.calendar.push(Reverse((at, happening)));
     }
 
-    /// Every cell has ended, and only those machines are there that always are.
+    /// Whether every cell has ended and only machines that are always kept remain.
     fn is_over(&self) -> bool {
         self.pool.course.cells() == Some(self.ended)
             && self.machines.iter().all(|machine| machine.kept)
@@ -205,7 +205,8 @@ impl World<'_> {
         }
     }
 
-    /// The broker looks at its pools in steps, and between two of them nothing changes but by what happens.
+    /// Schedules the broker's next look at its pools. The broker looks at fixed intervals, and only
+    /// events change anything in between.
     fn look_soon(&mut self) {
         if !self.looks {
             self.looks = true;
@@ -278,7 +279,7 @@ impl World<'_> {
         }
     }
 
-    /// Begins the cells that have room.
+    /// Starts the cells for which there is a slot.
     fn place(&mut self) {
         let came = self.machines.iter().filter(|machine| machine.came);
         let workers: Vec<Worker> = came
@@ -302,7 +303,7 @@ impl World<'_> {
             };
             job.worker = Some(worker);
             let person = number(job.notebook);
-            // It is no longer idle, whatever it was before.
+            // Whatever its state was before, it is no longer idle.
             for machine in &mut self.machines {
                 machine.warm.remove(&job.notebook);
                 if self::worker(machine.id) == worker {
@@ -320,7 +321,7 @@ impl World<'_> {
         }
     }
 
-    /// Asks for the machines that the pool should have.
+    /// Requests the machines that the pool should have.
     fn ask(&mut self) {
         let came = self.machines.iter().filter(|machine| machine.came);
         let pending = self.machines.len() - came.clone().count();

@@ -1,8 +1,8 @@
-//! What many runs say together.
+//! Statistics over many runs.
 
 use hdrhistogram::Histogram;
 
-/// A mean over runs and how far from it the true one may be, in 99 of 100 cases.
+/// A mean over runs, and how far the true mean may be from it in 99 of 100 cases.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Estimate {
     pub mean: f64,
@@ -33,8 +33,8 @@ impl Estimate {
     }
 }
 
-/// The 99.5 % quantile of Student's t distribution.
-/// Exact to three digits; from the expansion in Abramowitz and Stegun, 26.7.5, where there are enough degrees of freedom.
+/// The 99.5 % quantile of Student's t distribution, exact to three digits. For many degrees of
+/// freedom it uses the expansion in Abramowitz and Stegun, 26.7.5.
 fn student(degrees: usize) -> f64 {
     const FEW: [f64; 8] = [63.657, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355];
     if let Some(quantile) = FEW.get(degrees - 1) {
@@ -48,7 +48,7 @@ fn student(degrees: usize) -> f64 {
     normal + first / degrees + second / degrees.powi(2) + third / 384.0 / degrees.powi(3)
 }
 
-/// Times of one run, kept to a thousandth.
+/// Times of one run, with a precision of a thousandth.
 #[derive(Debug)]
 pub(crate) struct Spread {
     microseconds: Histogram<u64>,
@@ -76,17 +76,17 @@ impl Spread {
         self.microseconds.len()
     }
 
-    /// Seconds; zero where there was nothing.
+    /// The mean in seconds; zero if there are no times.
     pub(crate) fn mean(&self) -> f64 {
         self.sum / (self.count() as f64).max(1.0)
     }
 
-    /// The part that is below a microsecond.
+    /// The share that is below a microsecond.
     pub(crate) fn zero(&self) -> f64 {
         self.microseconds.count_at(0) as f64 / (self.count() as f64).max(1.0)
     }
 
-    /// Seconds within which this part (0 to 1) of all times lie.
+    /// The time in seconds that this share (0 to 1) of all times does not exceed.
     pub(crate) fn percentile(&self, part: f64) -> f64 {
         self.microseconds.value_at_quantile(part) as f64 / 1e6
     }

@@ -1,4 +1,4 @@
-//! How long things take, as distributions of seconds.
+//! Durations, as distributions of seconds.
 
 use rand::{RngExt, rngs::Xoshiro256PlusPlus};
 use rand_distr::{Distribution, Exp1, LogNormal};
@@ -14,9 +14,9 @@ pub enum Times {
         median: f64,
         spread: f64,
     },
-    /// As they were once; each as likely as the others. Not empty.
+    /// Observed times, all equally likely. Not empty.
     Measured(Vec<f64>),
-    /// One of these, by weight. Not empty.
+    /// One of these, chosen by weight. Not empty.
     Mix(Vec<(f64, Times)>),
 }
 

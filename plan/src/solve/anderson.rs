@@ -1,21 +1,21 @@
-//! Rounds that come near to their limit by the same small part each time, brought there sooner (Anderson 1965).
+//! Accelerates rounds that converge to a limit slowly (Anderson 1965).
 //!
-//! Of the last few rounds it takes the mixture that would have changed least, as if rounds were linear; near the limit
-//! they are. Errors are weighed relative to each number, so that rare states count too.
+//! It takes the mixture of the last few rounds that would have changed least if rounds were linear, which they
+//! are near the limit. Errors are relative to each number, so that rare states count too.
 
 use std::{array, collections::VecDeque};
 
-/// So many rounds are looked back at.
+/// The number of rounds to look back at.
 const DEPTH: usize = 6;
-/// No number is changed by more than this factor.
+/// The largest factor by which a number may change.
 const MOST: f64 = 8.0;
-/// Keeps rounds that hardly differ from being told apart by their rounding errors.
+/// Regularization: keeps rounding errors from dominating when rounds hardly differ.
 const BLUR: f64 = 1e-13;
 
 #[derive(Default)]
 pub(super) struct Anderson {
     last: Option<Round>,
-    /// Differences between rounds that followed each other, the newest first.
+    /// Differences between consecutive rounds, newest first.
     differences: VecDeque<Round>,
 }
 
@@ -25,8 +25,7 @@ struct Round {
 }
 
 impl Anderson {
-    /// From where to go on, after a round led `from` one guess to another.
-    /// Numbers below `rare` stay as they are.
+    /// The next guess, after a round that led from `from` to `result`. Numbers below `rare` stay as they are.
     pub(super) fn next(&mut self, from: &[f64], result: Vec<f64>, rare: f64) -> Vec<f64> {
         let change = difference(&result, from);
         if let Some(last) = &self.last {
@@ -54,7 +53,7 @@ impl Anderson {
         next
     }
 
-    /// How much of each difference to take back, so that least squares of what is left are smallest.
+    /// How much of each difference to subtract, by least squares of what remains.
     fn shares(&self, change: &[f64], result: &[f64], rare: f64) -> [f64; DEPTH] {
         let count = self.differences.len();
         let mut products = [[0.0; DEPTH]; DEPTH];

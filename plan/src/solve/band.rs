@@ -1,16 +1,16 @@
-//! Small chains, solved exactly: by elimination, without subtractions (Grassmann, Taksar and Heyman 1985).
+//! Solves small chains exactly, by elimination without subtractions (Grassmann, Taksar and Heyman 1985).
 
-/// No weight is larger while they are found one after the other.
+/// Weights are scaled down when one exceeds this during the solution.
 const HUGE: f64 = 1e200;
 
-/// A chain whose transitions lead at most `reach` states up or down, or out of it.
+/// A chain whose transitions lead at most `reach` states up or down, or out of the chain.
 pub(super) struct Band {
     count: usize,
     reach: usize,
     rates: Vec<f64>,
     /// The rate out of the chain from each state.
     pub(super) out: Vec<f64>,
-    /// What flows into each state from outside.
+    /// The flow into each state from outside.
     pub(super) into: Vec<f64>,
 }
 
@@ -34,7 +34,7 @@ impl Band {
         self.rates[place] += rate;
     }
 
-    /// The rates from each state, by its weight.
+    /// Divides the rates from each state by its weight.
     pub(super) fn divide(&mut self, weights: &[f64]) {
         let rows = self.rates.chunks_mut(2 * self.reach + 1);
         for (row, weight) in rows.zip(weights) {
@@ -42,13 +42,13 @@ impl Band {
         }
     }
 
-    /// The weight of each state; of a chain that state 0 never leaves they sum up to `weight`.
-    /// By elimination from the last state to the first, without subtractions.
+    /// Returns the weight of each state. If state 0 never leaves the chain, they add up to
+    /// `weight`. Eliminates from the last state to the first, without subtractions.
     pub(super) fn solve(mut self, weight: f64) -> Vec<f64> {
         for last in (1..self.count).rev() {
             let near = last.saturating_sub(self.reach)..last;
             let inside: f64 = near.clone().map(|to| self.rates[self.at(last, to)]).sum();
-            // What nothing leads back from is not reached either: state 0 recurs.
+            // If nothing leads back from this state, it is not reached either, because state 0 recurs.
             let down = match inside + self.out[last] {
                 0.0 => f64::INFINITY,
                 down => down,

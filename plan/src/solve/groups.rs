@@ -1,28 +1,30 @@
-//! States by group, and the chain of groups.
+//! Groups of states, and the chain of groups.
 
 use std::ops::Range;
 
 use super::{Band, Chain, FLOOR, RARE};
 
-/// Every state's group; groups, and the states in one, are numbered so that transitions lead only to near numbers.
+/// The group of every state. Groups, and the states within one, are numbered so that transitions
+/// only lead to near numbers.
 pub(crate) struct Groups {
     pub(crate) of: Vec<u32>,
     pub(crate) count: usize,
 }
 
-/// What is known of groups before anything is solved.
+/// What can be computed about groups in advance.
 pub(super) struct Blocks<'groups> {
     pub(super) groups: &'groups Groups,
-    /// Where in `states` each group begins; one more at the end.
+    /// Where each group begins in `states`, with one more entry for the end.
     begins: Vec<usize>,
     states: Vec<u32>,
-    /// Of each state in its group.
+    /// The position of each state in its group.
     pub(super) place: Vec<u32>,
-    /// The sum of rates from each state to other groups.
+    /// The sum of the rates from each state to other groups.
     pub(super) outward: Vec<f64>,
     /// Transitions between groups: from, to, and the rate.
     across: Vec<(u32, u32, f64)>,
-    /// How far apart the numbers of groups are between which a transition leads, at most; and of states in a group.
+    /// The largest distance between the numbers of two groups with a transition, and likewise of
+    /// two states in a group.
     reach: usize,
     pub(super) reach_inside: usize,
 }
@@ -81,7 +83,7 @@ impl<'groups> Blocks<'groups> {
         self.groups.of[state] as usize
     }
 
-    /// Gives each group the weight that it has in the chain of groups.
+    /// Rescales each group to its weight in the chain of groups.
     pub(super) fn correct(&self, probabilities: &mut [f64]) {
         let mut weights = vec![0.0; self.groups.count];
         for (group, probability) in self.groups.of.iter().zip(&*probabilities) {
@@ -103,7 +105,7 @@ impl<'groups> Blocks<'groups> {
         }
     }
 
-    /// Where in a group its likely states are, and some more on both sides, so that others may become likely.
+    /// The range of a group's likely states, extended on both sides so that others may become likely.
     pub(super) fn likely(&self, group: usize, probabilities: &[f64]) -> Range<usize> {
         let (states, more) = (self.states_of(group), self.reach_inside);
         let is_likely = |state: &u32| probabilities[*state as usize] > RARE;

@@ -1,13 +1,15 @@
 //! The stationary distribution of a large, sparse Markov chain in continuous time.
 //!
-//! In: the rates out of each state, and one or more ways to put states into groups. Out: the probability of each state.
+//! In: the rates out of each state, and one or more ways to group the states. Out: the probability
+//! of each state.
 //!
-//! Each round solves every group exactly, given what flows in from the others (block Gauss-Seidel), which settles what
-//! differs between neighbours. What differs between distant parts of the chain it changes too slowly, so before that the
-//! chain of groups, weighted with the present guess, is solved exactly and the guess corrected by it (iterative
-//! aggregation; Koury, McAllister and Stewart 1984). Most states of a large chain are all but impossible, and are only
-//! rescaled with their groups. Between rounds the guess is brought further where they lead ([`anderson`]); what is
-//! answered is the result of a round, in which nothing is subtracted, so all probabilities are non-negative.
+//! Each round solves every group exactly, given the flow from the others (block Gauss-Seidel), which settles
+//! differences between neighbouring states. Differences between distant parts of the chain change too slowly
+//! that way. Therefore each round first solves the chain of groups exactly, weighted with the present guess,
+//! and corrects the guess by the result (iterative aggregation; Koury, McAllister and Stewart 1984). Most
+//! states of a large chain are practically impossible; they are only rescaled with their groups. Between rounds
+//! the guess is extrapolated ([`anderson`]). The answer is the result of a round, which subtracts nothing, so
+//! all probabilities are non-negative.
 
 mod anderson;
 mod band;
@@ -19,29 +21,29 @@ use anderson::Anderson;
 use band::Band;
 use groups::Blocks;
 
-/// Transitions between states `0..len`, by where they go to.
+/// Transitions between states `0..len`, ordered by their target.
 #[derive(Debug)]
 pub(crate) struct Chain {
-    /// Where in `incoming` the transitions into each state begin; one more at the end.
+    /// Where the transitions into each state begin in `incoming`, with one more entry for the end.
     begins: Vec<usize>,
     incoming: Vec<(u32, f64)>,
-    /// The sum of rates out of each state.
+    /// The sum of the rates out of each state.
     exit: Vec<f64>,
-    /// Whether each state is come back to for ever, as state 0 is.
+    /// Whether each state recurs for ever, like state 0.
     recurs: Vec<bool>,
 }
 
-/// Groups in which transitions lead further are too much work to solve, and swept instead.
+/// Groups with transitions that lead further cost too much to solve, so they are swept instead.
 const MAX_REACH: usize = 24;
 const SWEEPS: usize = 8;
 const TOLERANCE: f64 = 1e-13;
-/// So many rounds without a better one: it will not be found.
+/// Give up after this many rounds without a better one.
 const PATIENCE: usize = 100;
-/// All states together that are less likely do not show in twelve digits.
+/// The total probability of all states below this does not affect twelve digits.
 const RARE: f64 = 1e-25;
-/// What flows between groups that are less likely does not show in twelve digits.
+/// The flow between groups below this probability does not affect twelve digits.
 const NEGLIGIBLE: f64 = 1e-30;
-/// No probability is less, so that the rates out of states that are all but impossible stay defined.
+/// The smallest probability, so that the rates out of practically impossible states stay defined.
 const FLOOR: f64 = 1e-280;
 
 impl Chain {
@@ -86,7 +88,7 @@ impl Chain {
         &self.incoming[self.begins[state]..self.begins[state + 1]]
     }
 
-    /// The probability of each state in the long run; `None` if it was not found to twelve digits.
+    /// The probability of each state in the long run; `None` if twelve digits were not reached.
     pub(crate) fn stationary(&self, groupings: &[Groups]) -> Option<Vec<f64>> {
         let blocks = |groups| Blocks::of(self, groups);
         let blocks: Vec<_> = groupings.iter().map(blocks).collect();
@@ -123,8 +125,8 @@ impl Chain {
         None
     }
 
-    /// Gives the likely states of each group, one group after the other and back, what follows from the present guess for
-    /// all others.
+    /// Solves the likely states of each group in turn, forwards and then backwards, given the
+    /// present guess for all others.
     fn solve_blocks(&self, probabilities: &mut [f64], blocks: &Blocks<'_>) {
         let count = blocks.groups.count;
         for group in (0..count).chain((0..count).rev()) {
@@ -183,7 +185,7 @@ impl Chain {
             .sum()
     }
 
-    /// How far what flows into states is from what flows out, as a part of all flow.
+    /// How much the flow into states differs from the flow out of them, as a share of all flow.
     fn imbalance(&self, probabilities: &[f64]) -> f64 {
         let (mut off, mut all) = (0.0, 0.0);
         for state in 0..self.len() {
@@ -195,7 +197,7 @@ impl Chain {
     }
 }
 
-/// What is reached from state 0.
+/// The states that can be reached from state 0.
 fn reachable(len: usize, each: impl Fn(usize, &mut dyn FnMut(usize, f64))) -> Vec<bool> {
     let mut reached = vec![false; len];
     reached[0] = true;

@@ -1,14 +1,14 @@
-//! Linear equations in which each unknown meets only near ones, eliminated once and solved many times.
+//! Linear equations in which each unknown only meets near ones. They are eliminated once and solved many times.
 
 use num_complex::Complex64;
 
-/// Equations that are diagonally dominant, so no pivot is looked for.
+/// The equations are diagonally dominant, so no pivoting is needed.
 pub(super) struct Factored {
     count: usize,
-    /// How far apart two unknowns of one equation are, at most.
+    /// The largest distance between two unknowns of one equation.
     reach: usize,
-    /// By equation, `2 * reach + 1` numbers with the diagonal in their middle. When eliminated: the factors of the
-    /// equations above, one divided by the diagonal, and what is left to its right.
+    /// For each equation, `2 * reach + 1` numbers with the diagonal in the middle. After elimination: the
+    /// factors of the equations above, the reciprocal of the diagonal, and what remains to the right of it.
     rows: Vec<Complex64>,
 }
 
@@ -49,7 +49,7 @@ impl Factored {
         }
     }
 
-    /// Replaces the right-hand sides by the unknowns.
+    /// Replaces the right-hand sides with the unknowns.
     pub(super) fn solve(&self, values: &mut [Complex64]) {
         for row in 1..self.count {
             let first = row.saturating_sub(self.reach);

@@ -1,4 +1,4 @@
-//! A course that the simulation lived is estimated from its history alone.
+//! The rates of a simulated course are estimated from its history alone.
 
 use baton_plan::{
     Effort, Fit, Method, PastCell, Rates, TooLittle, fewest_gpus, fit, forecast, shared, simulated,
@@ -9,7 +9,8 @@ use rand_distr::{Distribution, Exp1};
 
 use crate::{CLASS, close};
 
-/// People who share no GPU, so that every cell starts at once; each cell is stopped after `patience` seconds.
+/// People who do not share GPUs, so that every cell starts at once. Each cell is stopped after
+/// `patience` seconds.
 fn lived(rates: &Rates, people: u64, until: f64, patience: f64) -> Vec<PastCell> {
     let mut random = Xoshiro256PlusPlus::seed_from_u64(3);
     let mut draw = |rate: f64| -> f64 {
@@ -67,7 +68,8 @@ fn who_is_gone_for_half_an_hour_has_left() {
     close(fit.rates.departure / fit.rates.submission, 1.0 / 38.0, 1e-9);
 }
 
-/// Most of their visits are one cell, so that a visit without any is as likely, and is not seen.
+/// Most of their visits consist of one cell, so visits without any are equally likely, and they are
+/// not observed.
 #[test]
 fn people_who_come_now_and_then_are_predicted_to_come_as_often() {
     let seldom = Rates {

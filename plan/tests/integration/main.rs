@@ -1,4 +1,4 @@
-//! The chains against each other, against closed forms, and against what must hold for any rates.
+//! Compares the chains with each other, with closed forms, and with properties that hold for any rates.
 
 #![allow(clippy::unwrap_used)]
 
@@ -16,7 +16,7 @@ const CLASS: Rates = Rates {
     hand_over: 2.0,
 };
 
-/// Nobody sleeps, and a hand-over takes no time that matters.
+/// People never sleep, and a hand-over takes practically no time.
 const REPAIRMAN: Rates = Rates {
     departure: 0.0,
     hand_over: 1e11,

@@ -1,4 +1,5 @@
-//! The simulation against the chains where both can speak, and against what the policies are for.
+//! Compares the simulation with the chains where both apply, and checks that the policies have
+//! their intended effect.
 
 use baton_plan::{
     PastCell, PoolTerms, Rates, repairman, shared,
@@ -37,7 +38,7 @@ fn with_exponential_times_it_is_the_chain() {
             assert!(estimate.contains(exact), "{estimate:?} {exact}");
         }
         for (estimate, exact) in simulated.waits.iter().zip(percentiles) {
-            // Kept to a thousandth.
+            // Times are kept with a precision of a thousandth.
             let distance = (estimate.mean - exact).abs();
             assert!(
                 distance <= estimate.margin + 0.002 * exact + 1e-6,
@@ -78,7 +79,7 @@ fn short_cells_feel_instant_only_under_our_policy() {
     assert!(in_order > 40.0 * ours, "{in_order}");
 }
 
-/// The broker's order and the arbiter, told to serve cells in order of arrival, are the machine repairman.
+/// If the broker's queue and the arbiter serve cells in order of arrival, they are the machine repairman model.
 #[test]
 fn the_real_rules_are_the_closed_form_where_it_holds() {
     let (people, gpus) = (12, 3);
@@ -136,7 +137,7 @@ fn a_notebook_stays_on_its_gpu_while_that_takes_its_cells() {
 
     let few = of(30, 2, 4);
     assert!(few.moved.mean > 0.0, "{few:?}");
-    // Where long cells fill all places, short ones wait at the broker.
+    // If long cells fill all slots, short ones wait at the broker.
     assert!(few.short[3].mean > pair.short[3].mean, "{few:?} {pair:?}");
 }
 
@@ -162,7 +163,7 @@ fn a_past_is_replayed_by_notebook_and_without_what_never_ran() {
     let cells = [
         past(1, 130.0, 130.0, 140.0),
         past(1, 100.0, 101.0, 110.0),
-        // Beside the first cell, so in another notebook.
+        // It overlaps the first cell, so it is from another notebook.
         past(1, 105.0, 106.0, 109.0),
         past(2, 102.0, 102.0, 112.0),
         PastCell {
@@ -186,8 +187,8 @@ fn a_past_is_replayed_by_notebook_and_without_what_never_ran() {
     close(PastWaits::of(&cells).mean, 0.5, 1e-3);
 }
 
-/// Three cells at once on one machine that takes ten seconds to start: it is asked for at once, and one runs after
-/// another.
+/// Three cells at once on one machine that takes ten seconds to start: it is requested at once, and
+/// the cells run one after another.
 #[test]
 fn a_replayed_burst_waits_for_the_start_and_for_those_ahead() {
     let cells = [0, 1, 2].map(|person| past(person, 50.0, 50.0, 70.0));
@@ -203,11 +204,12 @@ fn a_replayed_burst_waits_for_the_start_and_for_those_ahead() {
     let once = Runs { count: 1, seed: 1 };
     let answer = elastic(&pool, whole, once);
     assert_eq!(answer.cells, 3);
-    // The broker looks at its pools once a second, also in the beginning.
+    // The broker looks at its pools once a second, from the beginning.
     close(answer.wait.mean, (11.0 + 31.0 + 51.0) / 3.0, 0.01);
     let seconds = |answer: &ElasticAnswer| answer.machine_hours.mean * HOUR;
     close(seconds(&answer), 10.0 + 60.0 + 60.0, 1e-9);
-    // A machine that may stay for 40 s takes cells for 30 s, and the next one starts while the last cell ends there.
+    // A machine with a limit of 40 s takes cells for 30 s. The next machine starts while the last
+    // cell ends on the first.
     pool.walltime = 40.0;
     let answer = elastic(&pool, whole, once);
     close(answer.wait.mean, (11.0 + 31.0 + 52.0) / 3.0, 0.01);
@@ -265,7 +267,7 @@ fn a_pool_trades_machines_for_waits() {
     assert!(elastic.machines.mean < fixed.machines.mean);
     assert!(elastic.wait.mean > fixed.wait.mean);
     assert!(elastic.starts.mean > 0.0 && elastic.machines.mean <= 4.0);
-    // Machines that stay longer are started less often, also where the setting is below the time of a start.
+    // Machines that stay longer are started less often. A setting below the time of a start has no effect.
     let patient = simulate(pool(0, 4, 1800.0));
     assert!(patient.starts.mean < elastic.starts.mean);
     assert!(patient.wait.mean < elastic.wait.mean);

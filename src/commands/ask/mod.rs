@@ -1,4 +1,4 @@
-//! `baton jobs`, `workers`, `courses`, `usage` and `explain`: what the broker's API says, as text or as JSON.
+//! `baton jobs`, `workers`, `courses`, `usage` and `explain`: answers of the broker's API, as text or as JSON.
 
 pub(super) mod text;
 
@@ -14,7 +14,7 @@ use serde::{Serialize, de::DeserializeOwned};
 use super::run as run_command;
 use crate::{service, settings::Settings};
 
-/// What the broker gives at once at most.
+/// The most items that the broker returns at once.
 const PART: u32 = 500;
 
 pub(super) type Query = Vec<(&'static str, String)>;
@@ -41,7 +41,7 @@ pub(super) fn client(settings: &Settings) -> anyhow::Result<Api> {
     Ok(Api::new(&dial)?)
 }
 
-/// Prints what the broker answers.
+/// Prints the broker's answer.
 pub(super) fn run(
     answer: impl Future<Output = anyhow::Result<String>>,
 ) -> anyhow::Result<ExitCode> {
@@ -103,7 +103,7 @@ async fn answer(
     })
 }
 
-/// About jobs of an array that the broker does not know yet.
+/// Reports jobs of an array that have not been submitted to the broker.
 fn tell_to_come(jobs: usize) {
     match jobs {
         0 => {}
@@ -129,7 +129,7 @@ pub(super) fn filters(matches: &ArgMatches, names: &[&'static str]) -> Query {
     names.iter().filter_map(given).collect()
 }
 
-/// The parts of a list, up to `most` items.
+/// Fetches the parts of a list, up to `most` items.
 pub(super) async fn list<Item: DeserializeOwned>(
     api: &Api,
     path: &str,
@@ -152,14 +152,14 @@ pub(super) async fn list<Item: DeserializeOwned>(
     }
 }
 
-/// The only job that ends so.
+/// The only job whose id ends with these digits.
 pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
     find_if_any(api, end).await?.with_context(|| {
         format!("There is no cell that ends with {end} and that you can see\nhint: `baton jobs` lists those that you can see")
     })
 }
 
-/// The only job that ends so, if there is one.
+/// The only job whose id ends with these digits, if there is one.
 pub(super) async fn find_if_any(api: &Api, end: &str) -> anyhow::Result<Option<Job>> {
     let query = vec![("ends_with", end.to_owned())];
     let mut jobs: Vec<Job> = list(api, "/v1/jobs", query, 2).await?;
@@ -170,7 +170,7 @@ pub(super) async fn find_if_any(api: &Api, end: &str) -> anyhow::Result<Option<J
     Ok(jobs.pop())
 }
 
-/// So many days with today, in UTC.
+/// The first of this many days, of which today is the last, in UTC.
 fn first_day(days: u32) -> anyhow::Result<String> {
     let today = Zoned::now().with_time_zone(TimeZone::UTC).date();
     let before = i64::from(days).saturating_sub(1).days();

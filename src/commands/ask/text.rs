@@ -1,4 +1,4 @@
-//! Answers of the API as tables and sentences.
+//! The API's answers as tables and sentences.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -152,7 +152,7 @@ pub(in crate::commands) fn saved_states(states: &[SavedState]) -> String {
     table(titles, rows, "No saved states")
 }
 
-/// The sums of each person in each course, the largest first.
+/// The totals of each person in each course, the largest first.
 pub(super) fn usage(rows: &[Usage], days: u32) -> String {
     let mut sums: BTreeMap<(&str, Option<&str>), (u64, u64)> = BTreeMap::new();
     for row in rows {
@@ -243,7 +243,7 @@ fn ahead(ahead: &Ahead) -> String {
     }
 }
 
-/// As in error messages and on the page.
+/// The short form of the job's id, as in error messages and on pages.
 fn short(job: &Job) -> String {
     let digits = job.job.to_string();
     digits[digits.len() - 8..].to_owned()
@@ -258,7 +258,7 @@ fn state(job: &Job) -> &'static str {
     }
 }
 
-/// How long it ran or runs already.
+/// How long the job ran, or has been running.
 fn ran(job: &Job, now_ms: i64) -> Option<i64> {
     let run_ms = job.run_ms.and_then(|ms| i64::try_from(ms).ok());
     run_ms.or_else(|| job.started_ms.map(|started| now_ms - started))
@@ -319,7 +319,7 @@ fn time(unix_ms: i64) -> String {
     )
 }
 
-/// Nobody stands for the broker's own token.
+/// No person stands for the broker's own token.
 fn who(person: Option<&String>) -> String {
     person.map_or_else(|| "(operator)".to_owned(), String::clone)
 }
@@ -351,7 +351,7 @@ pub(in crate::commands) fn table<const COLUMNS: usize>(
     std::iter::once(line(titles)).chain(lines).collect()
 }
 
-/// Whether there are enough GPUs for each, and what it was like the last time.
+/// Whether each lesson has enough GPUs, and how long cells waited the last time.
 pub(in crate::commands) fn lessons(lessons: &[LessonOutlook]) -> String {
     let lines = lessons.iter().map(|lesson| {
         let last = lesson.last.map_or_else(String::new, |last| {

@@ -1,4 +1,4 @@
-//! What the machine has to allow and to have.
+//! What the machine must permit and provide.
 
 use std::{
     fs,
@@ -12,10 +12,10 @@ use nix::sys::statvfs::statvfs;
 use super::Finding;
 use crate::{service::check_private, settings::Settings};
 
-/// Below this much free space, data sets of ordinary size do not fit.
+/// With less free space than this, data sets of ordinary size do not fit.
 const LEAST_FREE_BYTES: u64 = 2 << 30;
 
-/// Reads a byte of a child of this program, as the kernel's program does with the notebook's memory.
+/// Reads a byte of a child process, as the proxy does with the notebook kernel's memory.
 pub(super) fn memory() -> Finding {
     match read_child() {
         Ok(()) => Finding::Good("A program may read the memory of its children".to_owned()),
@@ -73,7 +73,7 @@ pub(super) fn runtime_folder(settings: &Settings) -> Finding {
     }
 }
 
-/// Where chunks are stored and cached.
+/// The disks on which chunks are stored and cached.
 pub(super) fn disks(settings: &Settings) -> Vec<Finding> {
     vec![
         disk(&settings.state_folder, "BATON_STATE_FOLDER"),

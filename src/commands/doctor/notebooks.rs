@@ -17,7 +17,7 @@ use crate::{
 const PACKAGES: [&str; 3] = ["ipykernel", "cloudpickle", "msgpack"];
 const SHIM: &str = "baton_shim";
 const OLDEST_PYTHON: (u32, u32) = (3, 11);
-/// For the start of a kernel; on a busy machine it takes seconds.
+/// The limit for the start of a kernel, which takes seconds on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(60);
 
 pub(super) fn check(surroundings: &Surroundings, python: &Path) -> Vec<Finding> {
@@ -57,7 +57,7 @@ fn installed(python: &Python, package: &str) -> Finding {
     }
 }
 
-/// The package and this program are one: they speak without asking for each other's version.
+/// Package and program must have the same version. At run time the proxy only logs a difference.
 fn shim(python: &Python) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     match &python.packages[SHIM] {
@@ -118,7 +118,7 @@ fn is_own(specification: &Kernelspec) -> bool {
     has(SHIM) && has("{connection_file}")
 }
 
-/// As a notebook's first cell.
+/// Runs a cell as a notebook would.
 fn runs_a_cell(specification: &Kernelspec) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Runtime::new()?;
     let reply = runtime.block_on(async {

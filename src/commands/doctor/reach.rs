@@ -1,4 +1,4 @@
-//! Whether the broker can be reached, accepts the token and speaks the same language.
+//! Whether the broker can be reached, accepts the token and has a compatible version.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use baton_transport::{Dial, LinkError, connect};
 use super::{Finding, worker::on_a_runtime};
 use crate::{service, settings::Settings};
 
-/// How long the broker may take to welcome.
+/// The limit for the broker's `Welcome`.
 const WELCOME: Duration = Duration::from_secs(10);
 
 pub(super) fn broker(settings: &Settings) -> Finding {
@@ -42,7 +42,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
     }
 }
 
-/// Where this machine's settings name one: whether a broker here could use it.
+/// Checks whether a broker here could use the object store, if this machine's settings name one.
 pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
     let ChunkPlace::Objects(address) = &settings.broker_chunk_store else {
         return None;
@@ -62,7 +62,7 @@ pub(super) fn object_store(settings: &Settings) -> Option<Finding> {
     })
 }
 
-/// What the broker's environment must have.
+/// The variables that the broker's environment must have.
 fn variables_of(kind: ObjectKind) -> &'static str {
     match kind {
         ObjectKind::S3 => {
@@ -77,14 +77,14 @@ fn variables_of(kind: ObjectKind) -> &'static str {
     }
 }
 
-/// As what the broker lets this program in.
+/// The role in which the broker accepted this program.
 enum Accepted {
     /// With the broker's version.
     Notebook(String),
     Worker,
 }
 
-/// Or what is wrong and what mends it.
+/// Returns the role, or what is wrong and how to fix it.
 async fn say_hello(
     dial: &Dial,
     course: Option<String>,

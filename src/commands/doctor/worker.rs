@@ -1,4 +1,4 @@
-//! What a worker on this machine needs: a Python that runs cells, with the packages of the notebooks, and its GPUs.
+//! What a worker on this machine needs: a Python that runs cells, with the notebooks' packages, and its GPUs.
 
 use std::{fs, path::Path};
 
@@ -19,7 +19,7 @@ use crate::{
     settings::Settings,
 };
 
-/// Whose objects travel between notebook and worker.
+/// Libraries whose objects are sent between notebook and worker.
 const LIBRARIES: [&str; 12] = [
     "cloudpickle",
     "jax",
@@ -34,12 +34,13 @@ const LIBRARIES: [&str; 12] = [
     "torch",
     "torchvision",
 ];
-/// Where a driver is loaded; the second is Windows'.
+/// Files that exist if a driver is loaded; the second is for Windows.
 const DRIVERS: [&str; 2] = ["/dev/nvidiactl", "/dev/dxg"];
 
 const SETTINGS: &str = "correct the settings; `baton config reference` lists every one";
 
-/// `notebook`: the Python of notebooks here, which runs the sessions of a worker that has none of its own.
+/// `notebook`: the Python of notebooks on this machine, which also runs the sessions of a worker
+/// without a Python of its own.
 pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
     let mut findings = vec![gpus()];
     let own = settings.worker_python.as_deref();
@@ -55,7 +56,7 @@ pub(super) fn check(settings: &Settings, notebook: &Path) -> Vec<Finding> {
     findings
 }
 
-/// One that courses can name. A lock is read and not built, which may take minutes.
+/// Checks an environment that courses can name. A lock is read but not built, which may take minutes.
 fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool) -> Finding {
     let name = &config.name;
     let (checked, good) = match &config.source {
@@ -87,7 +88,7 @@ fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool
     }
 }
 
-/// Whether `baton worker` gets the sandbox that it wants, and whether sessions here have one.
+/// Checks whether `baton worker` gets the sandbox that it wants. Also returns whether sessions here have one.
 fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
     let config = match config(settings) {
         Ok(config) => config,
@@ -134,7 +135,7 @@ fn gpus() -> Finding {
     }
 }
 
-/// What the notebooks' Python has and the worker's has not. What only the worker has harms nobody.
+/// Packages of the notebooks' Python that the worker's lacks. The opposite does no harm.
 fn differences(notebook: &Path, worker: &Path) -> Vec<Finding> {
     let worker = match python::probe(worker, &LIBRARIES) {
         Ok(worker) => worker,
@@ -144,7 +145,7 @@ fn differences(notebook: &Path, worker: &Path) -> Vec<Finding> {
         }
     };
     let Ok(notebook) = python::probe(notebook, &LIBRARIES) else {
-        return Vec::new(); // which another check says
+        return Vec::new(); // another check reports this
     };
     let libraries = LIBRARIES.map(|name| same_library(&notebook, &worker, name));
     std::iter::once(same_python(&notebook, &worker))
@@ -180,13 +181,13 @@ fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Findin
         None => format!("The worker does not have {package}, which notebooks here have"),
     };
     let python = worker.executable.display();
-    // `2.9.0+cu128` names a build, and indexes know it by its version.
+    // `2.9.0+cu128` names a build; package indexes list only the version.
     let (version, _) = expected.split_once('+').unwrap_or((expected, ""));
     let fix = format!("{python} -m pip install {package}=={version}");
     Some(Finding::wrong(what, fix))
 }
 
-/// As a worker does before it connects.
+/// Runs a cell, as a worker does before it connects.
 fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding {
     match try_a_session(settings, python, in_sandbox) {
         Ok(()) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),

@@ -1,6 +1,7 @@
-//! What is installed beside the notebooks of this machine's user: environments, and the kernels that use them.
+//! What is installed for notebooks of this user on this machine: environments, and the kernels that use them.
 //!
-//! **Invariant:** an environment counts as installed if a kernel uses it; the kernel says from which lock it was built.
+//! **Invariant:** an environment counts as installed if a kernel uses it; the kernel records the
+//! lock from which it was built.
 
 use std::{
     collections::BTreeSet,
@@ -18,7 +19,7 @@ use crate::{
     settings::{Settings, Surroundings},
 };
 
-/// Of kernels, before the name of the environment.
+/// The prefix of a kernel's name, followed by that of the environment.
 const PREFIX: &str = "baton-";
 
 pub(super) struct Here {
@@ -26,15 +27,15 @@ pub(super) struct Here {
     kernels: PathBuf,
 }
 
-/// What the kernel of an environment says of it.
+/// What a kernel records about its environment.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Installed {
     pub(super) environment: String,
     /// The hash of its lock.
     pub(super) lock: String,
-    /// Of its folder.
+    /// The name of the environment's folder.
     pub(super) key: String,
-    /// Its packages with their versions, as they were installed.
+    /// Its packages and their versions when it was installed.
     pub(super) packages: Vec<(String, String)>,
 }
 
@@ -46,7 +47,7 @@ impl Here {
         }
     }
 
-    /// Where environments are built. Those of kernels stay.
+    /// The folder in which environments are built. Environments that kernels use are kept.
     pub(super) fn folder(&self) -> Folder {
         let kernels = fs::read_dir(&self.kernels).into_iter().flatten().flatten();
         let used = kernels.filter_map(|entry| read(&entry.path()));
@@ -60,7 +61,7 @@ impl Here {
         (is_there && installed.environment == environment).then_some(installed)
     }
 
-    /// Makes the kernel of an environment use this Python from now on. Returns what people call the kernel.
+    /// Makes the kernel of an environment use this Python from now on. Returns the kernel's display name.
     pub(super) fn install(&self, installed: &Installed, python: &Path) -> anyhow::Result<String> {
         let name = format!("Python (shared GPU) - {}", installed.environment);
         let mut specification = install::specification(python)?;

@@ -1,4 +1,4 @@
-//! `baton env`: the environments of courses, beside notebooks.
+//! `baton env`: environments of courses, for notebooks.
 
 mod here;
 mod sync;
@@ -52,7 +52,7 @@ pub(crate) fn main(
 struct Listed {
     #[serde(flatten)]
     environment: EnvironmentOverview,
-    /// Of the lock that is installed here.
+    /// The lock that is installed here.
     installed: Option<String>,
 }
 
@@ -97,7 +97,7 @@ fn is_ready(state: &EnvironmentState) -> bool {
     matches!(state, EnvironmentState::Ready {})
 }
 
-/// The environment of the only course of the person, or of the one that the settings name.
+/// The environment of the person's only course, or of the course in the settings.
 async fn of_course(api: &Api, settings: &Settings) -> anyhow::Result<String> {
     let courses: Page<Course> = api.ask("/v1/courses", &[]).await?;
     let wanted = |course: &Course| {

@@ -1,4 +1,4 @@
-//! `baton env sync`: from the broker's lock to an environment and its kernel.
+//! `baton env sync`: installs an environment and its kernel from the broker's lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -18,7 +18,7 @@ use tokio::process::Command;
 use super::here::{Here, Installed};
 use crate::{commands::act::segment, python};
 
-/// How many differing packages are listed.
+/// The most differing packages to list.
 const MOST_LISTED: usize = 20;
 
 pub(super) async fn sync(api: &Api, here: &Here, name: &str) -> anyhow::Result<ExitCode> {
@@ -100,7 +100,7 @@ async fn lock(api: &Api, name: &str) -> anyhow::Result<EnvironmentLock> {
     Ok(wanted)
 }
 
-/// With the Python of this program if the workers have the same, else with the one that uv finds or downloads.
+/// Uses this program's Python if the workers have the same version, otherwise one that uv finds or downloads.
 async fn builder(wanted: &EnvironmentLock) -> anyhow::Result<Builder> {
     let usual = python::default_python();
     let own = python::probe(&usual, &["baton_shim"])?;
@@ -143,7 +143,7 @@ async fn built(
     }
 }
 
-/// A person's own programs need no sandbox on their own machine.
+/// Runs steps without a sandbox: people need none for their own programs on their own machine.
 struct Direct;
 
 impl Runner for Direct {
@@ -165,7 +165,7 @@ fn packages_in(environment: &Path) -> BTreeMap<String, String> {
     site.map_or_else(BTreeMap::new, |site| installed(&site))
 }
 
-/// What an environment has otherwise than it was.
+/// Packages of an environment that have changed since it was installed.
 fn changes(folder: &Folder, own: &Installed) -> Vec<String> {
     let place = folder.complete(&own.key);
     let now = place.map_or_else(BTreeMap::new, |place| packages_in(&place.environment()));

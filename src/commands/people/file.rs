@@ -1,4 +1,4 @@
-//! Changes of the people file, which keep everything else in it as a person wrote it.
+//! Changes to the people file that preserve everything else that a person wrote in it.
 //!
 //! **Invariant:** the file is replaced in one step, by one that the broker can read.
 
@@ -74,7 +74,7 @@ impl PeopleFile {
         Ok(())
     }
 
-    /// Whether it is a worker's.
+    /// Returns whether this entry of the file is a worker's.
     pub(super) fn set_token(
         &mut self,
         name: &str,
@@ -91,7 +91,7 @@ impl PeopleFile {
         Ok(person.get("worker").and_then(Item::as_bool) == Some(true))
     }
 
-    /// `true`: some of them are new.
+    /// Returns whether a course or role has changed.
     pub(super) fn add_courses(&mut self, name: &str, courses: &BTreeMap<String, Role>) -> bool {
         let Ok(person) = self.person(name) else {
             return false;
@@ -123,7 +123,7 @@ impl PeopleFile {
             .with_context(|| format!("{name} is not in {path}\nhint: `baton people list`"))
     }
 
-    /// It still belongs to the broker's user, also when root changes it.
+    /// The file still belongs to the broker's user, even if root changes it.
     pub(super) fn write(&self) -> anyhow::Result<()> {
         let failed = || format!("Failed to write {}", self.path.display());
         let new = self.path.with_added_extension("new");

@@ -1,5 +1,5 @@
-//! `baton people`: who may use the broker, where no Hub knows it. Gives people and workers tokens, and writes what these
-//! open into the people file; a running broker reads it again by itself.
+//! `baton people`: who may use a broker without a JupyterHub. It gives people and workers tokens,
+//! and writes their permissions into the people file, which a running broker reloads by itself.
 
 mod file;
 mod roster;
@@ -57,7 +57,7 @@ fn add(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// Adds those whom the file does not know, and courses to those whom it does. Prints the new tokens as CSV.
+/// Adds people who are not in the file, and courses for those who are. Prints the new tokens as CSV.
 fn import(mut file: PeopleFile, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let roster: &PathBuf = matches.get_one("roster").context("Which roster?")?;
     let course = matches.get_one::<String>("course").map(String::as_str);
@@ -147,7 +147,7 @@ fn name(matches: &ArgMatches) -> anyhow::Result<String> {
     matches.get_one("name").cloned().context("Who?")
 }
 
-/// `30d` from now, or a time.
+/// A duration from now, such as `30d`, or a point in time.
 fn expires(matches: &ArgMatches) -> anyhow::Result<Option<Timestamp>> {
     let Some(text) = matches.get_one::<String>("expires") else {
         return Ok(None);

@@ -1,4 +1,5 @@
-//! A roster: a CSV file with a line for each person and course, as a spreadsheet or the university's system writes it.
+//! A roster: a CSV file with a line for each person and course, as exported from a spreadsheet or a
+//! university's system.
 
 use std::{collections::BTreeMap, path::Path};
 
@@ -10,12 +11,12 @@ struct Line {
     name: String,
     #[serde(default)]
     course: Option<String>,
-    /// A student when nothing is said.
+    /// A student if the column is empty.
     #[serde(default)]
     role: Option<Role>,
 }
 
-/// Everybody in it, with their courses. `course` is for lines that name none.
+/// Everyone in the roster, with their courses. `course` is for lines without one.
 pub(super) fn read(
     path: &Path,
     course: Option<&str>,

@@ -1,4 +1,4 @@
-//! `baton plan --from-broker`: what a course's own past says about it, and about one GPU fewer or more.
+//! `baton plan --from-broker`: predicts waits from a course's own past, also with one GPU fewer or more.
 
 use std::fmt::Write;
 
@@ -38,7 +38,7 @@ pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<T
     })
 }
 
-/// The lessons of courses, and whether there are enough GPUs for them.
+/// The lessons of courses, and whether each has enough GPUs.
 pub(super) fn timetable(settings: &Settings, json: bool) -> anyhow::Result<String> {
     let lessons: Page<LessonOutlook> = answer(settings, "/v1/timetable", &[])?;
     shown(&lessons.items, json, |lessons| match lessons.is_empty() {
@@ -74,7 +74,7 @@ fn answer<Answer: DeserializeOwned>(
     Ok(runtime.block_on(api.ask(path, query))?)
 }
 
-/// GPUs, and cells that run on them at once.
+/// The number of GPUs, and of cells that run on them at once.
 fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usize)> {
     let said = usize::from(*matches.get_one::<u16>("gpus").expect("it has a default"));
     if matches.value_source("gpus") == Some(ValueSource::CommandLine) {

@@ -1,4 +1,4 @@
-//! A report as one file that needs no other: sentences, a table, plots.
+//! A report as one self-contained file: sentences, a table, plots.
 
 use std::fmt::Write;
 

@@ -1,4 +1,4 @@
-//! `baton plan --policies`: the ways to share GPUs, side by side, in a simulated class.
+//! `baton plan --policies`: compares the ways to share GPUs in a simulated class.
 
 use std::{fmt::Write, time::Duration};
 
@@ -18,7 +18,7 @@ const POLICIES: [(&str, Policy); 3] = [
 
 const HOUR: f64 = 3600.0;
 
-/// What a drain takes: the queue that a session may build up on the GPU, and a little.
+/// The duration of a drain: the work that a session may queue on the GPU, and a little more.
 const DRAIN: f64 = 0.06;
 
 pub(super) fn compare(matches: &ArgMatches) -> anyhow::Result<String> {
@@ -125,7 +125,7 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
     out
 }
 
-/// A dash where there were no such cells.
+/// A dash if there were no such cells.
 fn slowdown(estimate: Estimate) -> String {
     if estimate.mean == 0.0 {
         return "-".to_owned();

@@ -1,4 +1,4 @@
-//! `baton plan --pool`: a pool whose machines come and go, in a simulated class.
+//! `baton plan --pool`: a pool whose machines start and stop, in a simulated class.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::arguments::PoolSize;
 
 const HOUR: f64 = 3600.0;
 
-/// Of people with mean times.
+/// Simulates people with these mean times.
 pub(super) fn simulate(matches: &ArgMatches) -> anyhow::Result<String> {
     let people: u16 = *matches.get_one("users").expect("it has a default");
     let course = Course::Drawn {
@@ -55,11 +55,11 @@ pub(super) fn simulate(matches: &ArgMatches) -> anyhow::Result<String> {
     ))
 }
 
-/// With the cells of a course's past.
+/// Replays the cells of a course's past.
 pub(super) fn replay(matches: &ArgMatches, past: &History) -> anyhow::Result<String> {
     let cells: Vec<_> = past.cells.iter().map(PastCell::from).collect();
     let (size, pool) = pool(matches, Course::replayed(&cells))?;
-    // Until the last cell has ended; there is only one past.
+    // Run until the last cell has ended, because there is only one past.
     let length = Length {
         warm_up: 0.0,
         measured: f64::INFINITY,
@@ -90,7 +90,7 @@ fn pool(matches: &ArgMatches, course: Course) -> anyhow::Result<(&PoolSize, Elas
             max: size.max,
             target_wait_ms: u64::try_from(duration(matches, "target-wait").as_millis())?,
         },
-        // A machine with one GPU on which one cell computes at a time.
+        // A machine with one GPU that runs one cell at a time.
         slots: 1,
         start: Times::Fixed(seconds(matches, "start")),
         idle: seconds(matches, "idle"),

@@ -1,4 +1,4 @@
-//! Answers of the model as a table with sentences, as JSON, and as a report with plots.
+//! The model's answers as a table with sentences, as JSON, and as a report with plots.
 
 use std::fmt::Write;
 
@@ -257,7 +257,7 @@ fn plots(question: &Question, answers: &[Forecast]) -> Vec<Plot> {
     ]
 }
 
-/// An axis of waits: of one GPU too few they are hours, of one too many parts of a second.
+/// An axis of waits. With one GPU too few they are hours, with one too many fractions of a second.
 fn times(waits: impl Iterator<Item = f64>) -> Axis {
     Axis::times("wait", waits.fold(1.0, f64::max))
 }

@@ -1,7 +1,7 @@
-//! Several jobs of one notebook, each with parameters of its own.
+//! Several jobs of one notebook, each with its own parameters.
 //!
-//! How many of them run at once is the broker's matter. Here each job that waits or runs takes a kernel, so the jobs
-//! are submitted as earlier ones leave the queue.
+//! The broker decides how many of them run at once. Each job that waits or runs takes a kernel on
+//! this machine, so further jobs are submitted as earlier ones leave the queue.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -31,11 +31,11 @@ use super::{
 };
 use crate::{settings::Settings, signals::EndSignals};
 
-/// So many jobs wait in the broker's queue, while others may follow.
+/// The most jobs of an array that wait in the broker's queue.
 const MOST_WAITING: usize = 4;
-/// Each has a kernel here, with about 70 MB.
+/// Each job has a kernel here, which takes about 70 MB.
 const MOST_AT_ONCE: usize = 32;
-/// Between two looks at whether the group was cancelled.
+/// The pause between two checks whether the group was cancelled.
 const LOOK: Duration = Duration::from_secs(1);
 
 /// Begins a group of the jobs with these labels.
@@ -76,7 +76,7 @@ pub(super) fn begin(
     results::show_group(group, &jobs, request.json)
 }
 
-/// Goes on with a group in the background, which has the lock from the process that began it.
+/// Continues a group in the background, with the lock of the process that began it.
 pub(super) fn go_on(
     settings: &Settings,
     request: &Request,
@@ -100,7 +100,7 @@ pub(super) fn go_on(
 
 struct Array<'a> {
     request: &'a Request,
-    /// Without parameters.
+    /// The notebook without parameters.
     loaded: &'a Loaded,
     jobs: &'a [OneJob],
     folder: &'a GroupFolder,
@@ -117,15 +117,15 @@ impl Array<'_> {
     }
 }
 
-/// Which jobs are begun when: by their places in the array.
+/// Decides when each job is begun. Jobs are numbered by their position in the array.
 #[derive(Debug)]
 struct Schedule {
     count: usize,
     at_once: usize,
     next: usize,
-    /// Its kernel starts. One after the other, so that the jobs are submitted in their order.
+    /// The job whose kernel is starting. Only one at a time, so that jobs are submitted in order.
     starting: Option<usize>,
-    /// Submitted, and not yet on a worker.
+    /// Submitted, but not on a worker yet.
     waiting: BTreeSet<usize>,
     running: BTreeSet<usize>,
 }
@@ -172,7 +172,7 @@ impl Schedule {
         self.running.remove(&job)
     }
 
-    /// Begins no more jobs, and returns those that it has not begun.
+    /// Begins no more jobs, and returns those that were not begun.
     fn stop(&mut self) -> std::ops::Range<usize> {
         let left = self.next..self.count;
         self.next = self.count;
@@ -247,13 +247,13 @@ async fn run(
         for place in schedule.stop() {
             let recorded = array.folder.job(array.jobs[place].id).end(&why, None);
             if let Err(error) = recorded {
-                tracing::warn!("{error:#}"); // others are still to end in order
+                tracing::warn!("{error:#}"); // the other jobs must still end in order
             }
             ended.insert(place, why.clone());
         }
         if why.outcome == Outcome::Interrupted {
             for interrupt in interrupts.values() {
-                let _ = interrupt.try_send(()); // one on the way is enough
+                let _ = interrupt.try_send(()); // if one is pending already, that is enough
             }
         }
     }
@@ -287,7 +287,8 @@ fn cancelled() -> Ended {
     }
 }
 
-/// What kept one job from running keeps the others from it, too: no broker, an option that is wrong, no budget.
+/// If a job could not run, whatever the reason (no broker, a wrong option, no budget), the others
+/// cannot run either.
 fn stops_others(job: &OneJob, end: &Ended, has_run: bool) -> Option<Ended> {
     if has_run || end.outcome != Outcome::ServiceFailed {
         return None;
@@ -296,7 +297,7 @@ fn stops_others(job: &OneJob, end: &Ended, has_run: bool) -> Option<Ended> {
     Some(Ended::service_failed(error))
 }
 
-/// What the whole shows: on the terminal where it is, and in the log of the group.
+/// The array's progress, shown on the terminal if there is one, and in the group's log.
 struct Shown {
     log: File,
     is_quiet: bool,
@@ -374,7 +375,7 @@ impl Drop for Shown {
 mod tests {
     use super::*;
 
-    /// Those that are submitted now, one after the other.
+    /// The jobs that are submitted now, in order.
     fn submitted(schedule: &mut Schedule) -> Vec<usize> {
         let next = || {
             let job = schedule.begin_next()?;

@@ -1,5 +1,5 @@
-//! What is kept of each array of jobs, in a folder of the state folder beside those of its jobs: `group.json`, `log`
-//! and, when it was cancelled, `cancelled`.
+//! The record of each array of jobs, in a folder of the state folder beside those of its jobs:
+//! `group.json`, `log` and, if it was cancelled, `cancelled`.
 
 use std::{
     fs::{self, File},
@@ -42,7 +42,7 @@ impl GroupFolder {
         }
     }
 
-    /// The only one whose identifier ends so, if it is one of a group.
+    /// The only group whose identifier ends with these digits, if there is one.
     pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Option<Self>> {
         let found = record::find(state_folder, end)?;
         let found = found.filter(|folder| folder.join(RECORD).exists());
@@ -106,7 +106,7 @@ impl GroupFolder {
     }
 }
 
-/// Keeps a group from submitting more jobs, where this machine runs it. Returns how many it had not submitted.
+/// Keeps a group that this machine runs from submitting more jobs. Returns how many it had not submitted.
 pub(crate) fn cancel(settings: &Settings, end: &str) -> anyhow::Result<Option<usize>> {
     let Some(folder) = GroupFolder::find(&settings.state_folder, end)? else {
         return Ok(None);
@@ -116,7 +116,7 @@ pub(crate) fn cancel(settings: &Settings, end: &str) -> anyhow::Result<Option<us
     Ok(Some(to_come))
 }
 
-/// How many jobs of a group that this machine runs have not been submitted.
+/// The number of jobs of a group that have not been submitted, if this machine runs the group.
 pub(crate) fn to_come(settings: &Settings, end: &str) -> anyhow::Result<usize> {
     match GroupFolder::find(&settings.state_folder, end)? {
         Some(folder) => jobs_to_come(&folder),

@@ -1,6 +1,6 @@
-//! `baton run`: a notebook or a script as one job, or a notebook as an array of jobs.
+//! `baton run`: runs a notebook or a script as one job, or a notebook as an array of jobs.
 //!
-//! With `--detach` a process of its own goes on with the run; `baton logs` and `baton fetch` read what it records.
+//! With `--detach` a separate process continues the run; `baton logs` and `baton fetch` read what it records.
 
 mod array;
 mod group;
@@ -43,7 +43,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     }
     let words: Vec<OsString> = std::env::args_os().skip(1).collect();
     let request = Request::read(matches, &words)?;
-    // Of the process that began the run, in the one that goes on with it.
+    // Present in a background process: the run that another process began.
     if let Some(begun) = matches.get_one::<String>(IN_BACKGROUND) {
         let _ = unistd::setsid();
         let job: JobId = begun.parse().context("Which job?")?;
@@ -67,7 +67,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     }
 }
 
-/// Runs one job that is not one of many.
+/// Runs a single job.
 fn run_alone(
     settings: &Settings,
     request: &Request,
@@ -78,7 +78,7 @@ fn run_alone(
     let folder = RunFolder::of(&settings.state_folder, job.id);
     let loaded = Loaded::read(request)?.with(job);
     if !in_background {
-        // What can be wrong is said before anything is begun.
+        // Errors must appear before anything is begun.
         folder.begin(&Record::new(job, request)?)?;
         folder.write_notebook(loaded.document())?;
         if detaches {
@@ -87,7 +87,7 @@ fn run_alone(
             return Ok(ExitCode::SUCCESS);
         }
     }
-    // In the background the process has it from the one that began the run.
+    // In the background, the process has the lock of the one that began the run.
     let lock = match in_background {
         true => None,
         false => Some(folder.lock()?),
@@ -106,7 +106,7 @@ fn run_alone(
     results::show(job.id, job.output.as_deref(), &ended, request.json)
 }
 
-/// Starts this program with the same arguments, to go on with what was begun.
+/// Starts this program again with the same arguments, to continue what was begun.
 fn go_on_in_background(command: &[OsString], begun: &str, lock: File) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
     let (command, words) = command.split_first().context("Which command?")?;
@@ -136,7 +136,7 @@ async fn run_one(run: Run<'_>, in_background: bool) -> anyhow::Result<Ended> {
     ended
 }
 
-/// The terminal of a run in the background may go.
+/// Passes interrupts on. A background run may outlive its terminal.
 async fn pass_on(mut signals: EndSignals, interrupt: mpsc::Sender<()>, in_background: bool) {
     loop {
         match in_background {

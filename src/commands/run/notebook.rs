@@ -1,4 +1,4 @@
-//! The notebook as it runs, on disk.
+//! The executed notebook, on disk.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ use serde_json::{Value, json};
 
 use super::{record::Ended, request::OneJob};
 
-/// Where the run went on after a cell had failed, in the notebook's metadata.
+/// The entry of the notebook's metadata with the cells at which a failed run was resumed.
 const RESUMED: &str = "resumed";
 
 pub(super) struct WrittenNotebook {
     recorder: Recorder,
     paths: Vec<PathBuf>,
-    /// What stands in the notebook about the run.
+    /// What the notebook says about the run.
     about: Value,
     has_changed: bool,
 }
 
 impl WrittenNotebook {
-    /// Also writes it, so that what cannot be written is known before it runs.
+    /// Also writes the notebook, so that an error in writing appears before it runs.
     pub(super) fn create(
         document: Document,
         job: &OneJob,
@@ -48,7 +48,7 @@ impl WrittenNotebook {
         Ok(notebook)
     }
 
-    /// Goes on as another job, whose notebook begins with so many code cells that ran here.
+    /// Continues as another job. The first `cells` code cells of its notebook ran here already.
     pub(super) fn resume(&mut self, document: Document, job: &OneJob, cells: usize) {
         let cell = document.code_cells().get(cells).map(|cell| cell.number + 1);
         self.recorder.resume(document, cells);
@@ -71,7 +71,7 @@ impl WrittenNotebook {
         self.has_changed = true;
     }
 
-    /// The number of the cell that runs or ran last, from 0.
+    /// The number of the cell that runs, or ran last, counted from 0.
     pub(super) fn running(&self) -> Option<usize> {
         self.recorder.running()
     }
@@ -105,7 +105,7 @@ impl WrittenNotebook {
         self.write()
     }
 
-    /// To all paths, though one fails.
+    /// Writes to all paths, even if one fails.
     fn write(&mut self) -> anyhow::Result<()> {
         self.has_changed = false;
         let document = self.recorder.document();

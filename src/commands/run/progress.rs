@@ -1,4 +1,4 @@
-//! What a run shows while it runs: on the terminal where it is, and in the log of the run.
+//! The progress of a run, shown on the terminal if there is one, and in the run's log.
 
 use std::{
     fs::File,
@@ -12,12 +12,12 @@ use super::{record::RunFolder, request::Loaded};
 
 pub(super) struct Progress {
     log: File,
-    /// How many cells run; none for a script, whose text is shown as it comes.
+    /// The number of cells; none for a script, whose output is shown as it arrives.
     cells: Option<usize>,
     begun: usize,
-    /// Nothing goes to the terminal.
+    /// Whether nothing is shown on the terminal.
     is_quiet: bool,
-    /// The line on the terminal that the next one replaces.
+    /// Whether the terminal shows a line that the next one replaces.
     has_line: bool,
     status: String,
 }
@@ -36,7 +36,7 @@ impl Progress {
         })
     }
 
-    /// Goes on after so many cells.
+    /// Continues after this many cells.
     pub(super) fn resume(&mut self, loaded: &Loaded, cells: usize) {
         self.cells = loaded
             .document()
@@ -45,7 +45,7 @@ impl Progress {
         self.status.clear();
     }
 
-    /// A line of its own in the log.
+    /// Writes a separate line to the log.
     pub(super) fn note(&mut self, text: &str) {
         self.record(&format!("── {text}\n"));
     }
@@ -96,7 +96,7 @@ impl Progress {
         }
     }
 
-    /// The line about the job changes with every second; the log has one of each kind.
+    /// The line about the job changes every second, so the log gets only one of each kind.
     fn status(&mut self, text: &str) {
         let kind: String = text
             .chars()

@@ -1,4 +1,5 @@
-//! What is kept of each run, in a folder of the state folder: `run.json`, `log` and, of a notebook, `notebook.ipynb`.
+//! The record of each run, in a folder of the state folder: `run.json`, `log` and, for a notebook,
+//! `notebook.ipynb`.
 
 use std::{
     fmt::Display,
@@ -20,29 +21,29 @@ use super::request::{OneJob, Request};
 const FOLDER: &str = "runs";
 const RECORD: &str = "run.json";
 const REQUEST: &str = "resume";
-/// Locked by the process that runs it.
+/// Locked by the process that runs the job.
 pub(super) const LOG: &str = "log";
-/// After this time a run that has ended is forgotten.
+/// How long the record of a run is kept after its end.
 const KEPT: Duration = Duration::from_secs(30 * 24 * 60 * 60);
 
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct Record {
     pub(super) job: JobId,
-    /// The array that it is one of.
+    /// The array that the job belongs to.
     #[serde(default)]
     pub(super) group: Option<GroupId>,
-    /// What distinguishes it from the others of its array.
+    /// What distinguishes it from the other jobs of its array.
     #[serde(default)]
     pub(super) label: String,
     pub(super) program: PathBuf,
-    /// Where the notebook goes; none for a script.
+    /// Where the executed notebook is written; none for a script.
     pub(super) output: Option<PathBuf>,
     started: Timestamp,
     pub(super) ended: Option<Ended>,
-    /// Of a run that has ended, if its variables are still there.
+    /// Present after the end, if the variables are still available.
     #[serde(default)]
     pub(super) kept: Option<Kept>,
-    /// How the run was asked for: the words behind `baton`, and where.
+    /// The arguments after `baton`, and the folder in which it was called.
     #[serde(default)]
     pub(super) command: Vec<String>,
     #[serde(default)]
@@ -53,7 +54,7 @@ pub(super) struct Record {
 #[derive(Debug, Clone, Serialize, Deserialize)]
 pub(super) struct Kept {
     pub(super) until: Timestamp,
-    /// The cell with which the run can go on, from 1, among all cells of the notebook.
+    /// The cell at which the run can be resumed, counted from 1 among all cells of the notebook.
     pub(super) cell: usize,
 }
 
@@ -61,11 +62,11 @@ pub(super) struct Kept {
 pub(super) struct Ended {
     pub(super) outcome: Outcome,
     pub(super) error: Option<String>,
-    /// The cell that failed, from 1, among all cells of the notebook.
+    /// The cell that failed, counted from 1 among all cells of the notebook.
     pub(super) cell: Option<usize>,
-    /// With a terminal's colours.
+    /// With colours for a terminal.
     pub(super) traceback: Vec<String>,
-    /// Of a script that failed.
+    /// The exit status of a script that failed.
     pub(super) exit_status: Option<i64>,
     pub(super) at: Timestamp,
 }
@@ -78,11 +79,11 @@ pub(super) enum Outcome {
     Failed,
     Interrupted,
     TimedOut,
-    /// Something of Baton failed, not the program.
+    /// Baton failed, not the program.
     ServiceFailed,
 }
 
-/// What a front end shows of an error.
+/// The part of an error that a front end shows.
 #[derive(Debug, Deserialize)]
 pub(super) struct CellError {
     pub(super) traceback: Vec<String>,
@@ -138,7 +139,7 @@ impl RunFolder {
         Self(folder_of(state_folder, &job))
     }
 
-    /// The only one whose job ends so.
+    /// The only run whose job id ends with these digits.
     pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Self> {
         let found = find(state_folder, end)?;
         found.map(Self).with_context(|| {
@@ -152,7 +153,7 @@ impl RunFolder {
         self.write(record)
     }
 
-    /// As it is before the run.
+    /// Writes the notebook as it is before the run.
     pub(super) fn write_notebook(&self, notebook: Option<&Document>) -> anyhow::Result<()> {
         let Some(notebook) = notebook else {
             return Ok(());
@@ -169,7 +170,7 @@ impl RunFolder {
         self.write(&record)
     }
 
-    /// Goes on as another job, by whose digits the run is found from now on, as by those before.
+    /// Continues as another job. From then on the run is found by the new id as well as by the earlier ones.
     pub(super) fn resume(&self, job: JobId) -> anyhow::Result<()> {
         let mut record = self.read()?;
         record.job = job;
@@ -185,7 +186,7 @@ impl RunFolder {
         read_json(&self.0.join(RECORD))
     }
 
-    /// None where there is no such run.
+    /// None if there is no such run.
     pub(super) fn read_if_any(&self) -> anyhow::Result<Option<Record>> {
         match self.0.join(RECORD).exists() {
             true => self.read().map(Some),
@@ -193,12 +194,12 @@ impl RunFolder {
         }
     }
 
-    /// Asks the process that keeps the variables of this run to go on.
+    /// Asks the process that keeps the variables of this run to resume it.
     pub(super) fn request(&self) -> anyhow::Result<()> {
         fs::write(self.0.join(REQUEST), []).context("Failed to ask the run to go on")
     }
 
-    /// Whether it was asked to go on, which is answered once.
+    /// Whether a resumption was requested. Each request is returned once.
     pub(super) fn take_request(&self) -> bool {
         fs::remove_file(self.0.join(REQUEST)).is_ok()
     }
@@ -219,12 +220,12 @@ impl RunFolder {
         open_log(&self.log())
     }
 
-    /// Held by the process that runs it.
+    /// Held by the process that runs the job.
     pub(super) fn lock(&self) -> anyhow::Result<File> {
         lock(&self.log())
     }
 
-    /// Whether a process runs it.
+    /// Whether a process runs the job.
     pub(super) fn is_running(&self) -> io::Result<bool> {
         is_locked(&self.log())
     }
@@ -272,12 +273,12 @@ pub(super) fn write_json(path: &Path, value: &impl Serialize) -> anyhow::Result<
         .with_context(|| format!("Failed to write {}", path.display()))
 }
 
-/// The folder of a run or a group with this whole identifier.
+/// The folder of the run or group with this complete identifier.
 pub(super) fn folder_of(state_folder: &Path, id: &impl Display) -> PathBuf {
     state_folder.join(FOLDER).join(id.to_string())
 }
 
-/// The only folder of a run or a group whose identifier ends so.
+/// The only folder of a run or group whose identifier ends with these digits.
 pub(super) fn find(state_folder: &Path, end: &str) -> anyhow::Result<Option<PathBuf>> {
     let digits = end.replace('-', "");
     let ends = |folder: &PathBuf| {
@@ -302,11 +303,11 @@ fn folders(state_folder: &Path) -> impl Iterator<Item = PathBuf> {
         .map(|entry| entry.path())
 }
 
-/// Removes what is kept of runs that ended long ago.
+/// Removes the records of runs that ended long ago.
 pub(super) fn forget_old(state_folder: &Path) {
     let now = SystemTime::now();
     for folder in folders(state_folder) {
-        // Another name of a run that is gone.
+        // A link from an earlier id to a run that no longer exists.
         if !folder.exists() {
             let _ = fs::remove_file(&folder);
         }

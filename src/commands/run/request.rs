@@ -16,24 +16,24 @@ use serde_json::Value;
 
 use crate::{arguments::is_notebook, cli, python};
 
-/// As long as a worker keeps a session that runs nothing, if its settings do not say otherwise.
+/// As long as a worker keeps an idle session by default.
 const KEEP: Duration = Duration::from_mins(30);
 
 pub(super) struct Request {
-    /// The notebook or the script.
+    /// The notebook or script.
     pub(super) program: PathBuf,
     arguments: Vec<String>,
     output: Option<PathBuf>,
     combinations: Vec<Combination>,
     pub(super) options: Options,
-    /// How many jobs of an array may wait or run.
+    /// The most jobs of an array that may wait or run.
     pub(super) at_once: Option<usize>,
     course: Option<String>,
     python: PathBuf,
     pub(super) json: bool,
-    /// How long the variables of a run in the background are kept when a cell fails.
+    /// How long the variables of a background run are kept after a cell has failed.
     pub(super) keep: Duration,
-    /// The words of the command line behind `baton`.
+    /// The arguments of the command line after `baton`.
     pub(super) command: Vec<OsString>,
 }
 
@@ -41,12 +41,12 @@ pub(super) struct Request {
 #[derive(Debug, Clone)]
 pub(super) struct OneJob {
     pub(super) id: JobId,
-    /// The array that it is one of.
+    /// The array that the job belongs to.
     pub(super) group: Option<GroupId>,
-    /// What distinguishes it from the others of its array: `seed=3 rate=0.1`.
+    /// What distinguishes it from the other jobs of its array: `seed=3 rate=0.1`.
     pub(super) label: String,
     pub(super) parameters: Vec<Parameter>,
-    /// Where the notebook goes as it ran; none for a script.
+    /// Where the executed notebook is written; none for a script.
     pub(super) output: Option<PathBuf>,
 }
 
@@ -60,7 +60,7 @@ impl OneJob {
 }
 
 impl Request {
-    /// `command` is what was read.
+    /// `command` is the command line that was parsed.
     pub(super) fn read(matches: &ArgMatches, command: &[OsString]) -> anyhow::Result<Self> {
         let text = |name: &str| matches.get_one::<String>(name).cloned();
         let program = matches.get_one::<PathBuf>("program");
@@ -106,7 +106,7 @@ impl Request {
         is_notebook(&self.program)
     }
 
-    /// Whether it is a group of jobs, though it may be of one only.
+    /// Whether it is a group of jobs, possibly of only one.
     pub(super) fn is_array(&self) -> bool {
         self.combinations
             .iter()
@@ -137,7 +137,8 @@ impl Request {
         })
     }
 
-    /// Where the notebook goes as it ran: `train.out.ipynb` beside `train.ipynb`, or `train.seed=3.out.ipynb`.
+    /// Where the executed notebook is written: `train.out.ipynb` beside `train.ipynb`, or
+    /// `train.seed=3.out.ipynb`.
     fn output(&self, combination: &Combination) -> PathBuf {
         let Some(output) = &self.output else {
             let stem = self.program.file_stem().unwrap_or_default();
@@ -161,7 +162,7 @@ impl Request {
         }
     }
 
-    /// As which the kernel's proxy submits it.
+    /// The job as the kernel's proxy submits it.
     pub(super) fn client_job(&self, job: &OneJob) -> ClientJob {
         ClientJob {
             id: job.id,
@@ -173,7 +174,7 @@ impl Request {
         }
     }
 
-    /// A notebook starts in its own folder, and a script where it was called.
+    /// A notebook starts in its own folder, a script in the current one.
     fn folder(&self) -> anyhow::Result<PathBuf> {
         let here = std::env::current_dir().context("This folder is gone")?;
         let parent = self.program.parent().filter(|_| self.is_notebook());
@@ -194,7 +195,7 @@ impl Request {
     }
 }
 
-/// Each parameter that differs between the jobs, as part of a name.
+/// Each parameter that differs between the jobs, as part of a file name.
 fn parts(combination: &Combination) -> Vec<String> {
     let different = combination.different.iter();
     different
@@ -206,7 +207,7 @@ fn label(combination: &Combination) -> String {
     parts(combination).join(" ")
 }
 
-/// In the order of the command line.
+/// Parameters in the order of the command line.
 fn given(matches: &ArgMatches) -> Vec<Given> {
     let of = |name: &str| {
         let indices = matches.indices_of(name).into_iter().flatten();
@@ -219,10 +220,10 @@ fn given(matches: &ArgMatches) -> Vec<Given> {
     given.into_iter().map(|(_, given)| given).collect()
 }
 
-/// Each job of an array has a notebook of its own.
+/// Checks that each job of an array writes its own notebook.
 ///
 /// # Errors
-/// When two would write the same one.
+/// If two would write the same one.
 pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
     let mut outputs: HashMap<&Path, &OneJob> = HashMap::new();
     for job in jobs {
@@ -241,7 +242,7 @@ pub(super) fn check_outputs(jobs: &[OneJob]) -> anyhow::Result<()> {
 
 /// The program, as far as it is read before it runs.
 pub(super) enum Loaded {
-    /// Without outputs.
+    /// The notebook without outputs.
     Notebook(Document),
     /// The script's path and its arguments.
     Script(Vec<String>),
@@ -264,7 +265,7 @@ impl Loaded {
         Ok(Self::Script(words.collect()))
     }
 
-    /// With the parameters of a job.
+    /// Adds the parameters of a job.
     pub(super) fn with(&self, job: &OneJob) -> Self {
         match self {
             Self::Notebook(document) => {

@@ -1,4 +1,4 @@
-//! How a run ended, for people and programs: at its end, and later with `baton logs` and `baton fetch`.
+//! The result of a run, for people and programs: at its end, and later with `baton logs` and `baton fetch`.
 
 use std::{
     collections::BTreeSet,
@@ -24,16 +24,16 @@ use super::{
 };
 use crate::settings::Settings;
 
-/// Between two looks at a log that is followed.
+/// The pause between two looks at a log that is followed.
 const POLL: Duration = Duration::from_millis(200);
 
-/// The exit code of a run that Baton could not run to its end.
+/// The exit code of a run that failed because of Baton.
 const SERVICE_FAILED: u8 = 3;
-/// A cell of a notebook, or a script without a status.
+/// A cell failed, or a script without a status.
 const FAILED: u8 = 1;
-/// As of `timeout`.
+/// The same as `timeout`.
 const TIMED_OUT: u8 = 124;
-/// As a shell's, of a program that Ctrl-C ended.
+/// The same as a shell's for a program that was ended by Ctrl-C.
 const INTERRUPTED: u8 = 130;
 
 pub(super) fn show_detached(job: JobId, output: Option<&Path>, json: bool) {
@@ -73,7 +73,7 @@ pub(super) fn show(
     Ok(ExitCode::from(exit_code(ended)))
 }
 
-/// Says how the run can go on.
+/// Explains how the run can be resumed.
 pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
     if let Some(kept) = &record.kept
         && kept.until > Timestamp::now()
@@ -102,7 +102,7 @@ fn show_end(output: Option<&Path>, ended: &Ended) {
     }
 }
 
-/// A job of a group at the group's end.
+/// A job of a group, for the output at the group's end.
 #[derive(Serialize)]
 pub(super) struct ShownJob<'a> {
     job: JobId,
@@ -138,7 +138,7 @@ pub(super) fn show_group(
     )))
 }
 
-/// How many jobs ended how.
+/// The number of jobs for each way to end.
 fn in_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> String {
     let mut counts = [0; 5];
     let mut all = 0;
@@ -163,7 +163,7 @@ fn in_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> String {
 fn exit_code(ended: &Ended) -> u8 {
     match ended.outcome {
         Outcome::Ok => 0,
-        // A script's own status where it has one that fits.
+        // The script's own status, if it has one in the valid range.
         Outcome::Failed => match ended.exit_status.map(u8::try_from) {
             Some(Ok(status)) if status != 0 => status,
             _ => FAILED,
@@ -174,7 +174,7 @@ fn exit_code(ended: &Ended) -> u8 {
     }
 }
 
-/// That of the jobs that did not run to their end, if all of these ended in the same way.
+/// The common exit code of all jobs that did not succeed, if it is the same.
 fn exit_code_of_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> u8 {
     let codes: BTreeSet<u8> = ended.map(exit_code).filter(|code| *code != 0).collect();
     match (codes.len(), codes.first()) {
@@ -184,10 +184,10 @@ fn exit_code_of_all<'a>(ended: impl Iterator<Item = &'a Ended>) -> u8 {
     }
 }
 
-/// How it ended; `None` while it runs or is to come.
+/// How the run ended; `None` while it runs or has not begun.
 pub(super) fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<Option<Ended>> {
     let group = folder.read()?.group;
-    // First, because a run ends between the two looks.
+    // Read this first, because a run may end between the two reads.
     let is_running = match group {
         Some(group) => GroupFolder::of(state_folder, group).is_running(),
         None => folder.is_running(),
@@ -219,7 +219,7 @@ pub(super) fn ends_of(
     ends.collect::<anyhow::Result<_>>().map(Some)
 }
 
-/// `baton logs JOB`: what the run has shown, and with `--follow` what it goes on to show.
+/// `baton logs JOB`: the run's output so far, and with `--follow` its further output.
 pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let job = matches.get_one::<String>("job").context("Which job?")?;
     let follows = matches.get_flag("follow");
@@ -240,7 +240,7 @@ pub(crate) fn logs(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
     Ok(code)
 }
 
-/// Shows a log until it ends, with the last words and the exit code that `ended` gives.
+/// Shows a log until the run ends, then the last words and the exit code that `ended` returns.
 fn follow(
     log: &Path,
     follows: bool,
@@ -274,7 +274,7 @@ pub(super) fn copy(log: &mut File) -> io::Result<()> {
     stdout.flush()
 }
 
-/// `baton fetch JOB`: the notebook as it has run so far, or those of a group. The exit code is the run's.
+/// `baton fetch JOB`: the notebook as executed so far, or those of a group. The exit code is the run's.
 pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let job = matches.get_one::<String>("job").context("Which job?")?;
     let output = matches.get_one::<PathBuf>("output");
@@ -317,7 +317,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     }
 }
 
-/// Returns whether there is one: a job of an array may be to come.
+/// Returns whether there is one: a job of an array may not have begun.
 fn write_notebook(folder: &RunFolder, output: &Path) -> anyhow::Result<bool> {
     let notebook = match std::fs::read(folder.notebook()) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),

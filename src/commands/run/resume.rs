@@ -1,8 +1,8 @@
-//! `baton run --resume`: goes on with a run at the cell that failed.
+//! `baton run --resume`: resumes a run at the cell that failed.
 //!
-//! The process of a run in the background stays for a time after a cell has failed, and with it the session, in which
-//! the notebook's kernel is kept. It goes on there if it is asked to and the cells before are the same. Everything else
-//! runs from the top.
+//! After a cell has failed, the process of a background run stays for a time. It keeps the session,
+//! which holds the notebook's kernel. The run continues there if a resumption is requested and the
+//! earlier cells are unchanged. Everything else runs from the top.
 
 use std::{
     ffi::OsString,
@@ -32,12 +32,12 @@ use super::{
 };
 use crate::{arguments::is_notebook, cli, settings::Settings};
 
-/// Between two looks at whether the run goes on.
+/// The pause between two checks whether the run is to be resumed.
 const LOOK: Duration = Duration::from_millis(200);
 
 // ---- in the process of the run
 
-/// Runs the job, and goes on with it for as long as the variables are kept.
+/// Runs the job, and resumes it on request for as long as its variables are kept.
 pub(super) async fn run(
     first: Run<'_>,
     progress: Progress,
@@ -114,7 +114,7 @@ async fn is_asked(
     }
 }
 
-/// How many of the first code cells need not run again, of those that ran, and why.
+/// The number of code cells at the start that ran and need not run again, and the reason.
 fn same_cells(old: &Loaded, new: &Loaded, ran: usize) -> (usize, String) {
     let cells = |loaded: &Loaded| {
         loaded
@@ -180,7 +180,7 @@ pub(super) fn main(
     super::run_alone(settings, &request, &job, false, detaches)
 }
 
-/// Runs the jobs again that did not end well, as a group of their own.
+/// Runs the jobs that did not succeed again, as a group of their own.
 fn resume_group(
     settings: &Settings,
     group: &GroupFolder,
@@ -206,7 +206,7 @@ fn resume_group(
     array::begin(settings, &request, &labels, detaches)
 }
 
-/// As the run was asked for, from the folder where that was.
+/// The original request, read again in the folder in which it was made.
 fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
     std::env::set_current_dir(&record.called_in)
         .with_context(|| format!("The folder {} is gone", record.called_in.display()))?;
@@ -221,7 +221,7 @@ fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
         .context("It was no `baton run`")?;
     let mut request = Request::read(command, &words)?;
     request.json = json;
-    // What cannot be read is said here, and not in the background.
+    // Errors in reading must appear here, and not in the background.
     Loaded::read(&request)?;
     Ok(request)
 }
@@ -238,7 +238,7 @@ fn find(state_folder: &Path, run: &str) -> anyhow::Result<RunFolder> {
     RunFolder::find(state_folder, run)
 }
 
-/// Returns whether the process of the run goes on with it.
+/// Returns whether the run's process resumes it.
 fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
     folder.request()?;
     loop {
@@ -246,7 +246,7 @@ fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
             return Ok(true);
         }
         if !folder.is_running().context("Failed to look at the run")? {
-            // It has ended, and maybe did so just before it was asked.
+            // It has ended, perhaps just before the request.
             let _ = folder.take_request();
             return Ok(folder.read()?.job != job);
         }
@@ -254,7 +254,7 @@ fn ask(folder: &RunFolder, job: JobId) -> anyhow::Result<bool> {
     }
 }
 
-/// Shows what a run in the background shows from now on.
+/// Follows the output of a background run from now on.
 fn follow(
     settings: &Settings,
     folder: &RunFolder,

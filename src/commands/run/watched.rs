@@ -1,4 +1,4 @@
-//! One job from its kernel's start to its end, and what becomes of its reports.
+//! One job from the start of its kernel to its end, and the handling of its reports.
 
 use std::time::Duration;
 
@@ -15,29 +15,29 @@ use super::{
     request::{Loaded, OneJob, Request},
 };
 
-/// How often the notebook is written while it runs.
+/// How often the notebook is written during the run.
 const WRITE_EVERY: Duration = Duration::from_secs(1);
 
-/// What a run consists of.
+/// What a run needs.
 #[derive(Clone, Copy)]
 pub(super) struct Run<'a> {
     pub(super) request: &'a Request,
     pub(super) job: &'a OneJob,
-    /// With the job's parameters.
+    /// The program, with the job's parameters.
     pub(super) loaded: &'a Loaded,
     pub(super) folder: &'a RunFolder,
 }
 
-/// How far a job has come; each is said once.
+/// How far a job has come; each step is reported once.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Step {
-    /// To the broker, as far as the kernel's first sign tells.
+    /// Submitted to the broker, judged by the first output of the kernel.
     Submitted,
-    /// A worker has begun with its first cell.
+    /// A worker has begun its first cell.
     OnWorker,
 }
 
-/// Runs the job in a kernel of its own.
+/// Runs the job in its own kernel.
 pub(super) async fn run(
     run: Run<'_>,
     progress: Progress,
@@ -56,14 +56,14 @@ pub(super) async fn run(
     watched.end(end?)
 }
 
-/// What becomes of the reports of a run.
+/// Handles the reports of a run.
 pub(super) struct Watched {
     notebook: Option<WrittenNotebook>,
     progress: Progress,
     /// The last error that a cell raised.
     error: Option<record::CellError>,
     exit_status: Option<i64>,
-    /// The session has kept the notebook's variables.
+    /// Whether the session has kept the notebook's variables.
     is_kept: bool,
 }
 
@@ -83,7 +83,7 @@ impl Watched {
         })
     }
 
-    /// Goes on as another job, whose notebook begins with so many code cells that ran here.
+    /// Continues as another job. The first `cells` code cells of its notebook ran here already.
     pub(super) fn resume(&mut self, run: Run<'_>, cells: usize, note: &str) {
         if let (Some(notebook), Some(document)) = (&mut self.notebook, run.loaded.document()) {
             notebook.resume(document.clone(), run.job, cells);
@@ -95,7 +95,7 @@ impl Watched {
         self.exit_status = None;
     }
 
-    /// From the job's submission to its end.
+    /// Follows the job from its submission to its end.
     pub(super) async fn follow(
         &mut self,
         run: Run<'_>,
@@ -165,7 +165,7 @@ impl Watched {
         self.is_kept
     }
 
-    /// How many code cells of the notebook ran before the one that runs or ran last.
+    /// The number of code cells that ran before the one that runs, or ran last.
     pub(super) fn cells_before(&self, run: Run<'_>) -> usize {
         let running = self.notebook.as_ref().and_then(WrittenNotebook::running);
         let cells = run.loaded.document().map(Document::code_cells);
@@ -180,7 +180,7 @@ impl Watched {
         }
     }
 
-    /// Says how it ended, and writes the notebook a last time.
+    /// Reports how the run ended, and writes the notebook a last time.
     pub(super) fn end(&mut self, end: End) -> anyhow::Result<Ended> {
         let cell = self.notebook.as_ref().and_then(WrittenNotebook::running);
         let ended = match end {

@@ -1,4 +1,4 @@
-//! `baton up --detached`: starts the service as a process of its own, waits until it answers, and returns.
+//! `baton up --detached`: starts the service as a separate process, waits until it answers, and returns.
 
 use std::{
     ffi::OsString,
@@ -25,7 +25,8 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     let deadline = Instant::now() + START_TIMEOUT;
     let process = loop {
         let ended = service.try_wait().context("Failed to watch the service")?;
-        // One that finds another ends by itself. Until it has, it would take the other's place if that ended.
+        // A service that finds another one ends by itself. Until it has ended, it would take over
+        // if the other one ended.
         match (folder.holder(), ended) {
             (Some(process), _) if process == service.id() => break process,
             (Some(process), Some(_)) => break process,
@@ -56,14 +57,14 @@ pub(crate) fn start(settings: &Settings) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// A command that failed leaves nothing behind.
+/// Leaves no process behind if the command failed.
 fn end(service: &mut Child) {
-    // It may have ended.
+    // It may already have ended.
     let _ = service.kill();
     let _ = service.wait();
 }
 
-/// This program with the same arguments, so that it reads the same settings.
+/// Starts this program with the same arguments, so that it reads the same settings.
 fn in_background() -> anyhow::Result<Child> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
     let detached = format!("--{DETACHED}");

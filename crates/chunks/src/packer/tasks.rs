@@ -1,5 +1,5 @@
-//! What is to be packed, in parts that threads can take: what surely travels, with its place in the file, and what has
-//! to be looked at.
+//! The work of packing, in parts for several threads: ranges to copy, which already have a place in
+//! the file, and ranges to search for changes.
 
 use std::{mem, ops::Range};
 
@@ -7,10 +7,10 @@ use baton_protocol::{memory::BLOCK_BYTES, shim::SegmentView};
 
 use crate::{BlobError, Ledger, layout::border, memory};
 
-/// What one thread takes at a time.
+/// The amount of work that one thread takes at a time.
 const TASK_BYTES: u64 = 4 << 20;
 
-/// How many digests are read at once.
+/// The number of digests to read at once.
 const STEP: usize = 16 << 10;
 
 /// A part of one segment.
@@ -20,9 +20,9 @@ pub(super) struct Task<'snapshot> {
 }
 
 pub(super) enum Content {
-    /// Goes to this place in the file, one range after the other.
+    /// Copied to this offset in the file, one range after the other.
     Placed { ranges: Vec<Range<u64>>, place: u64 },
-    /// Goes into the file as far as it changed.
+    /// Searched; only changed blocks are copied.
     Sought(Range<u64>),
 }
 
@@ -39,7 +39,7 @@ fn total(ranges: &[Range<u64>]) -> u64 {
     ranges.iter().map(|range| range.end - range.start).sum()
 }
 
-/// Gives what surely travels its place.
+/// Assigns places in the file to the ranges that are certain to be copied.
 pub(super) fn lay_out<'snapshot>(
     pid: i32,
     views: &'snapshot [SegmentView],
@@ -75,8 +75,8 @@ pub(super) fn lay_out<'snapshot>(
     Ok(tasks)
 }
 
-/// The whole blocks that the kernel itself found other than the other end has them. `digests` is where it has what it
-/// found; `known` is what the other end has.
+/// Finds the whole blocks whose digest by the kernel differs from what the other end holds.
+/// `digests` is the address of the kernel's digests; `known` are those of the other end.
 fn found_changed(
     pid: i32,
     digests: u64,
@@ -106,7 +106,7 @@ fn found_changed(
     Ok(ranges)
 }
 
-/// What goes on where the last range ended is one range with it.
+/// Appends a range, or extends the last one if they are contiguous.
 pub(super) fn append(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
     match ranges.last_mut() {
         Some(last) if last.end == next.start => last.end = next.end,
@@ -114,7 +114,7 @@ pub(super) fn append(ranges: &mut Vec<Range<u64>>, next: Range<u64>) {
     }
 }
 
-/// Ranges in groups of so many bytes in all: a part of one range, or several.
+/// Groups ranges into portions of `bytes` in total; a portion is part of one range, or several.
 pub(super) fn portions(ranges: Vec<Range<u64>>, bytes: u64) -> Vec<Vec<Range<u64>>> {
     let (mut portions, mut portion) = (Vec::new(), Vec::new());
     let mut room = bytes;

@@ -1,13 +1,14 @@
-//! XXH3-128 of one whole block, written so that the compiler makes vector instructions of it.
+//! XXH3-128 of one whole block, written so that the compiler turns it into vector instructions.
 //!
-//! The scanner is compiled without the standard library and without any other crate, so it has its own.
+//! The scanner is compiled without the standard library and without any other crate, so it has its
+//! own implementation.
 //!
-//! **Invariant:** the same number as `twox_hash` gives for the same bytes.
+//! **Invariant:** the result equals that of `twox_hash` for the same bytes.
 
 pub(crate) const BLOCK_BYTES: usize = 4096;
 
 const STRIPE: usize = 64;
-/// Behind each of these the accumulators are scrambled.
+/// The accumulators are scrambled after this many stripes.
 const STRIPES: usize = (SECRET.len() - STRIPE) / 8;
 
 const PRIME32_1: u64 = 0x9E37_79B1;
@@ -102,7 +103,7 @@ fn word(bytes: &[u8], from: usize) -> u64 {
     u64::from_le_bytes(word)
 }
 
-/// The algorithm's own default.
+/// The algorithm's default secret.
 const SECRET: [u8; 192] = [
     0xb8, 0xfe, 0x6c, 0x39, 0x23, 0xa4, 0x4b, 0xbe, 0x7c, 0x01, 0x81, 0x2c, 0xf7, 0x21, 0xad, 0x1c,
     0xde, 0xd4, 0x6d, 0xe9, 0x83, 0x90, 0x97, 0xdb, 0x72, 0x40, 0xa4, 0xa4, 0xb7, 0xb3, 0x67, 0x1f,

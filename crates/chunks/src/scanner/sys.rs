@@ -1,6 +1,7 @@
-//! The scanner's library: what a kernel loads to digest its own memory, and to keep it as it is.
+//! The scanner's library, which a kernel loads to digest its own memory and to preserve it.
 //!
-//! Not a module of this crate: `build.rs` compiles this file alone, for a process that is none of ours.
+//! This is not a module of the crate: `build.rs` compiles the file separately, for a process that
+//! is not Baton's own.
 
 #![no_std]
 
@@ -13,12 +14,12 @@ use core::{panic::PanicInfo, slice};
 
 use digest::{BLOCK_BYTES, digest};
 
-/// Writes the XXH3-128 of each block of `count` runs, 16 bytes little endian each, to the block's place in `digests`.
-/// A run is the number of its first block, counted from `memory` on, and how many blocks it has. Returns how many
-/// digests are others than those that were there.
+/// Writes the XXH3-128 of each block of `count` runs, 16 bytes little endian, to the block's place
+/// in `digests`. A run is the number of its first block, counted from `memory`, and its number of
+/// blocks. Returns the number of digests that differ from the previous ones.
 ///
 /// # Safety
-/// Each of these blocks is readable at `memory`, and has writable room at `digests`.
+/// Each of these blocks is readable at `memory`, and has writable space at `digests`.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn baton_digests(
     memory: *const u8,
@@ -28,11 +29,11 @@ pub unsafe extern "C" fn baton_digests(
 ) -> usize {
     let mut changed = 0;
     for run in 0..count {
-        // SAFETY: the caller's.
+        // SAFETY: guaranteed by the caller.
         let [first, blocks] = unsafe { *runs.add(run) };
         for index in first..first + blocks {
-            // SAFETY: the caller's. Another thread that writes to the block meanwhile makes its digest a wrong one,
-            // which is then taken for a change.
+            // SAFETY: guaranteed by the caller. If another thread writes to the block meanwhile,
+            // the digest is wrong and the block counts as changed.
             let (block, place) = unsafe {
                 (
                     &*memory.add(index * BLOCK_BYTES).cast::<[u8; BLOCK_BYTES]>(),

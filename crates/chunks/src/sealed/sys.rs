@@ -13,12 +13,12 @@ const LARGE_PAGE_BYTES: usize = 2 << 20;
 /// Since Linux 6.1, see madvise(2).
 const MADV_COLLAPSE: libc::c_int = 25;
 
-/// What is asked for at once.
+/// The number of bytes to request at once.
 const STEP_BYTES: usize = 64 << 20;
 
-/// Gives large pages to the file, as far as whole ones fit into its first `bytes`, which it has.
+/// Allocates large pages for the first `bytes` of the file, which must exist, as far as whole ones fit.
 ///
-/// The system puts one only where the file has something, so a small page is asked for first in each place.
+/// The operating system collapses only pages that exist, so a small page is allocated first in each place.
 pub(super) fn give_large_pages(
     file: &File,
     bytes: u64,
@@ -38,9 +38,9 @@ pub(super) fn give_large_pages(
     Ok(())
 }
 
-/// Of a part of a file, where large pages can lie.
+/// A mapping of part of a file, aligned for large pages.
 struct Mapping {
-    /// Of all that is reserved.
+    /// The start of the reserved range.
     reserved: *mut libc::c_void,
     file: *mut libc::c_void,
     bytes: usize,
@@ -50,7 +50,7 @@ impl Mapping {
     fn new(file: &File, part: &Range<u64>) -> io::Result<Self> {
         let bytes =
             usize::try_from(part.end - part.start).map_err(|_| io::ErrorKind::OutOfMemory)?;
-        // SAFETY: the system chooses addresses that nobody has.
+        // SAFETY: the operating system chooses unused addresses.
         let reserved = unsafe {
             libc::mmap(
                 ptr::null_mut(),
@@ -69,7 +69,7 @@ impl Mapping {
             file: reserved.map_addr(|address| address.next_multiple_of(LARGE_PAGE_BYTES)),
             bytes,
         };
-        // SAFETY: these addresses are part of what was reserved above, and nothing else lies there.
+        // SAFETY: these addresses are part of the range reserved above, and nothing else is mapped there.
         mapping.file = unsafe {
             libc::mmap(
                 mapping.file,
@@ -87,7 +87,7 @@ impl Mapping {
     }
 
     fn collapse(&self) -> io::Result<()> {
-        // SAFETY: advice about memory that is mapped, which changes no byte of it.
+        // SAFETY: advice about mapped memory, which changes no byte of it.
         match unsafe { libc::madvise(self.file, self.bytes, MADV_COLLAPSE) } {
             0 => Ok(()),
             _ => Err(io::Error::last_os_error()),
@@ -97,7 +97,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: reserved by this mapping, and known to nobody else.
+        // SAFETY: reserved by this mapping, and used nowhere else.
         unsafe { libc::munmap(self.reserved, self.bytes + LARGE_PAGE_BYTES) };
     }
 }

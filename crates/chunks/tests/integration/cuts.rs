@@ -1,4 +1,4 @@
-//! The file that an assembler makes cannot be changed any more, and batches are bounded.
+//! The file that an assembler makes cannot be changed, and batches are bounded.
 
 use std::{fs::File, os::unix::fs::FileExt};
 

@@ -1,4 +1,4 @@
-//! What contradicts itself, or what is already there, is refused.
+//! Messages that contradict themselves, or what is already there, are refused.
 
 use baton_chunks::{Assembler, BlobError, Collector, Ledger, hash};
 use baton_protocol::{
@@ -144,7 +144,7 @@ fn an_unfinished_collector_makes_no_manifest() {
     let _ = Collector::new(1, base, home.snapshot(b""), Ledger::default()).finish();
 }
 
-/// A gigabyte in a manifest of one chunk: nothing is made for it, on any machine.
+/// A manifest claims 1 GiB, all of one chunk. Nothing is allocated for it on any machine.
 #[test]
 fn a_state_that_says_more_than_there_is_room_for_is_refused() {
     let chunks = (0..1024).map(|index| (index, stored(1 << 20))).collect();

@@ -1,4 +1,4 @@
-//! Chunks in a folder: damage, limits, a full disk, and other programs beside it.
+//! Chunks in a folder: damage, limits, a full disk, and other programs that use it at the same time.
 
 use std::{
     fs::{self, File},

@@ -1,4 +1,5 @@
-//! Two ends of an object table: their segments in this process's memory, and a store of chunks between them.
+//! The two ends of an object table: their segments are in this process's memory, with a store of
+//! chunks between them.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -18,7 +19,7 @@ pub(crate) type Store = HashMap<ChunkHash, Bytes>;
 #[derive(Default)]
 pub(crate) struct End {
     pub(crate) segments: BTreeMap<u32, Vec<u8>>,
-    /// What this end has found when it looked for itself.
+    /// The digests that this end has computed itself.
     pub(crate) digests: BTreeMap<u32, Vec<u128>>,
     pub(crate) dropped: Vec<u32>,
     /// Segments that the other end has seen.
@@ -27,7 +28,7 @@ pub(crate) struct End {
     pub(crate) messages: u64,
 }
 
-/// What travels.
+/// A message between the two ends.
 pub(crate) struct Message {
     pub(crate) manifest: Manifest,
     pub(crate) chunks: Store,
@@ -61,7 +62,7 @@ impl End {
         Ok(Message { manifest, chunks })
     }
 
-    /// The same as one file in memory.
+    /// Packs the same message as one file in memory.
     pub(crate) fn pack(&mut self, stream: &[u8]) -> Result<Bundle, BlobError> {
         let pid = i32::try_from(std::process::id()).unwrap();
         let bundle = pack(pid, &self.snapshot(stream), &self.ledger, &|| false)?;
@@ -77,7 +78,7 @@ impl End {
         self.messages += 1;
     }
 
-    /// Applies such a file as it arrives; what it says in its stream.
+    /// Applies such a file as if received. Returns its stream.
     pub(crate) fn unpack(&mut self, bundle: Bundle) -> Result<Vec<u8>, BlobError> {
         let content = bundle.content().clone();
         let (file, _) = bundle.into_parts();
@@ -88,7 +89,7 @@ impl End {
         Ok(self.apply(&File::from(file), &delta))
     }
 
-    /// Applies a message; what it says in its stream.
+    /// Applies a message. Returns its stream.
     pub(crate) fn receive(&mut self, message: &Message) -> Result<Vec<u8>, BlobError> {
         let ledger = std::mem::take(&mut self.ledger);
         let mut assembler = Assembler::new(message.manifest.clone(), ledger, u64::MAX)?;

@@ -1,4 +1,4 @@
-//! Another process's memory.
+//! Reading another process's memory.
 
 use std::{
     io::{BufRead, BufReader},
@@ -7,7 +7,7 @@ use std::{
 
 use baton_chunks::{BlobError, memory};
 
-/// A Python child that says where 3 MB of its memory lie.
+/// A Python child that prints the address of 3 MB of its memory.
 const CHILD: &str = "
 import sys
 data = bytes(range(256)) * 12000

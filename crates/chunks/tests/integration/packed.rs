@@ -1,4 +1,5 @@
-//! On one machine a message is one file: it says the same as a manifest and its chunks, and both may alternate.
+//! On one machine a message is one file. It means the same as a manifest and its chunks, and both
+//! may alternate.
 
 use std::{fs::File, os::fd::OwnedFd, os::unix::fs::FileExt};
 
@@ -61,7 +62,7 @@ fn what_the_kernel_itself_found_unchanged_is_not_read() {
         bytes[block * BLOCK_BYTES] ^= 1;
     }
     let mut found = found_in(bytes);
-    // The second change is overlooked, and what was found changed travels without another look.
+    // The digests hide the second change; blocks that they show as changed are sent without another look.
     found[4] = XxHash3_128::oneshot(&session.segments[&1][4 * BLOCK_BYTES..5 * BLOCK_BYTES]);
     found[6] ^= 1;
     home.digests.insert(1, found);
@@ -126,7 +127,7 @@ fn large_segments_are_read_by_several_threads() {
     assert!(home.segments == session.segments);
     assert!(home.ledger == session.ledger);
 
-    // Many small places, which are read together.
+    // Many small changes, which are read together.
     for (number, bytes) in &mut home.segments {
         let length = bytes.len();
         for place in (0..length).step_by(50 << 10).chain([length - 1]) {
@@ -202,7 +203,7 @@ fn a_segment_that_was_never_sent_is_not_known() {
     );
 }
 
-/// What the other end is thought to have differs in every block, so a block that is not in the file was not read.
+/// The ledger's digests differ in every block, so a block that is missing in the file was not read.
 #[test]
 fn of_a_received_segment_only_what_was_written_to_is_read() {
     let blocks = 1000;
@@ -233,7 +234,7 @@ fn of_a_received_segment_only_what_was_written_to_is_read() {
         .collect();
     assert_eq!(found, [(3, 2), (500, 1)]);
 
-    // A new table knows nothing of what was received.
+    // A new table does not use what was received.
     snapshot.segments[0].fresh = true;
     let bundle = pack(pid, &snapshot, &other.ledger, &|| false).unwrap();
     let patches = &bundle.content().delta.segments[0].patches;
@@ -272,7 +273,7 @@ fn patch(offset: u64, place: u64, bytes: u64) -> Patch {
     }
 }
 
-/// What a kernel finds that looks at its own memory: the digest of each whole block.
+/// The digest of each whole block, as a kernel computes them for its own memory.
 fn found_in(bytes: &[u8]) -> Vec<u128> {
     let blocks = bytes.chunks_exact(BLOCK_BYTES);
     blocks.map(XxHash3_128::oneshot).collect()

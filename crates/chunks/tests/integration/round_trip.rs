@@ -1,4 +1,4 @@
-//! Whatever one end holds, the other holds after a message, and only what changed has moved.
+//! After a message the other end holds what the first one holds, and only changes were sent.
 
 use baton_protocol::{CHUNK_BYTES, INLINE_BYTES, Manifest, Piece};
 use proptest::prelude::*;
@@ -64,7 +64,7 @@ pub(crate) fn make(end: &mut End, change: Change) {
             }
         }
         Change::Drop { number } => {
-            // One that was replaced before it was sent again is still there on the other end.
+            // A segment that was replaced before it was sent again still exists at the other end.
             if end.segments.remove(&number).is_some() {
                 end.dropped.push(number);
             }

@@ -1,4 +1,4 @@
-//! A received file, mapped as a session maps it.
+//! A received file, mapped as a session would.
 #![allow(unsafe_code)]
 
 use std::{ffi::c_void, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull};
@@ -15,7 +15,7 @@ impl Mapped {
         let bytes = usize::try_from(bytes).unwrap();
         let protection = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
         let size = NonZeroUsize::new(bytes).unwrap();
-        // SAFETY: a new private mapping; the file is sealed and as long as that.
+        // SAFETY: a new private mapping; the file is sealed and has this length.
         let start =
             unsafe { mmap(None, size, protection, MapFlags::MAP_PRIVATE, file, 0) }.unwrap();
         Self { start, bytes }
@@ -26,7 +26,7 @@ impl Mapped {
     }
 
     pub(crate) fn bytes(&mut self) -> &mut [u8] {
-        // SAFETY: the mapping is this value's own and lives as long as it.
+        // SAFETY: the mapping belongs to this value and lives as long as it does.
         unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr().cast(), self.bytes) }
     }
 }

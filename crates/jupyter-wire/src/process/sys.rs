@@ -1,4 +1,4 @@
-//! What has to be said to the system between fork and exec.
+//! Settings of a child process between fork and exec.
 #![allow(unsafe_code)]
 
 use nix::sys::prctl::set_pdeathsig;
@@ -6,7 +6,8 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, getpid, getppid};
 use tokio::process::Command;
 
-/// The child is killed when the thread that starts it ends, also when that happens before the child can say so.
+/// Lets the operating system kill the child when the thread that starts it ends, even if that
+/// happens before the child has asked for it.
 pub(super) fn end_with_this_thread(command: &mut Command) {
     let parent: Pid = getpid();
     let in_child = move || {

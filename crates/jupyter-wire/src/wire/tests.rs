@@ -25,7 +25,7 @@ fn message(identities: usize, content_bytes: usize, buffers: usize) -> Bytes {
 
 const READY: &[u8] = b"\x04\x06\x05READY";
 
-/// However the stream is cut, the same messages end at the same places.
+/// However the stream is cut, the same messages end at the same offsets.
 fn check_ends(stream: &[u8], ends: &[usize], cuts: &[usize]) {
     let mut tracker = Tracker::default();
     let (mut offset, mut seen) = (0, Vec::new());
@@ -92,7 +92,7 @@ proptest! {
     }
 }
 
-/// A frame with any flags, whose announced length may be any, also one that its body does not have.
+/// A frame with any flags. Its announced length may differ from that of its body.
 fn any_frame() -> impl Strategy<Value = Vec<u8>> {
     let flags = prop_oneof![8 => 0_u8..8, 1 => any::<u8>()];
     let length = prop_oneof![6 => Just(None), 1 => any::<u64>().prop_map(Some)];
@@ -117,7 +117,7 @@ fn any_frame() -> impl Strategy<Value = Vec<u8>> {
 }
 
 proptest! {
-    /// What a peer may send that means harm: each piece is taken or refused, and little is kept.
+    /// A malicious peer's bytes: each piece is accepted or refused, and little is kept. Set
     /// `PROPTEST_CASES=1000000` for a longer search.
     #[test]
     fn any_frames_are_survived(

@@ -1,4 +1,4 @@
-//! What a cell made, complete and waiting for its place.
+//! What a cell made, complete and waiting to be put in place.
 
 use std::ffi::OsStr;
 use std::fs::Permissions;
@@ -12,7 +12,7 @@ use crate::content::time;
 use crate::folder::Below;
 use crate::links::stays_inside;
 
-/// What takes a place.
+/// Something that will be put in place.
 pub(super) enum Arriving {
     Moved(Below, u32),
     Written(Below, Content),
@@ -20,13 +20,13 @@ pub(super) enum Arriving {
 }
 
 impl Arriving {
-    /// Where it waits, complete.
+    /// Completes it, and returns where it waits.
     pub(super) fn make_ready(self, path: &RelativePath, waiting: Below) -> io::Result<Below> {
         match self {
             Self::Moved(file, mode) => {
                 let place = file.place()?;
                 match place.status()?.is_link() {
-                    // Another than was looked at before, if something else changed it just then.
+                    // Check it again: something else may have just changed it.
                     true => check_link(path, &place.read_link()?.into_vec())?,
                     false => drop(place.set_mode(mode & 0o777)?),
                 }
@@ -49,7 +49,7 @@ impl Arriving {
     }
 }
 
-/// Of a link that gets this place.
+/// Checks a link that will have this path.
 pub(super) fn check_link(path: &RelativePath, target: &[u8]) -> io::Result<()> {
     match stays_inside(path, target) {
         true => Ok(()),

@@ -1,10 +1,11 @@
-//! What a cell did to files, done again in the notebook's folder.
+//! Repeats a cell's changes to files in the notebook's folder.
 //!
-//! Everything that arrives waits in a hidden folder beside the notebook. Then each file takes its place by renaming;
-//! what was there goes to the trash, from where all of it can be taken back until it is kept. A file that
-//! somebody else changed while the cell ran is never replaced: both versions stay, and a note says so.
+//! Everything that arrives waits in a hidden folder beside the notebook. Then each file is put in
+//! place by renaming. Replaced files go to the trash, and all changes can be undone until they are
+//! kept. A file that changed in the notebook's folder while the cell ran is never replaced: both
+//! versions stay, and a note says so.
 //!
-//! **Invariant:** no link is followed, and no change of somebody else is lost.
+//! **Invariant:** no link is followed, and no change by another program is lost.
 
 use std::fs::File;
 use std::io;
@@ -23,12 +24,12 @@ use crate::trash::{Trash, TrashEntry, Was};
 use crate::walk::{STAGING, never_copied};
 use crate::{FilesError, Root};
 
-/// Files that wait for their place.
+/// Files that wait to be put in place.
 #[derive(Debug)]
 pub struct Staging {
     root: PathBuf,
     home: Folder,
-    /// In the notebook's folder.
+    /// This folder's name in the notebook's folder.
     place: Place,
     folder: Folder,
     trash: Trash,
@@ -36,7 +37,7 @@ pub struct Staging {
 }
 
 impl Staging {
-    /// Fails where the notebook's folder is not the one that it was.
+    /// Fails if the notebook's folder has been replaced.
     pub fn create(root: &Root, trash: &Trash) -> Result<Self, FilesError> {
         root.check()?;
         let name = format!("{STAGING}{}", uuid::Uuid::new_v4().simple());
@@ -54,7 +55,7 @@ impl Staging {
         })
     }
 
-    /// Where the bytes of the change go, if it has any.
+    /// Adds a change. Returns the file to fill with its bytes, if it has any.
     pub fn add(&mut self, change: Change) -> Result<Option<(File, Content)>, FilesError> {
         let Change::Written { content, .. } = &change else {
             self.changes.push((change, None));
@@ -77,7 +78,7 @@ impl Staging {
         }
     }
 
-    /// Puts everything in its place. What cannot be is left as it was, with a note for the student.
+    /// Puts everything in place. What cannot be changed stays as it was, with a note for the student.
     #[must_use]
     pub fn commit(mut self) -> Committed {
         let changes = std::mem::take(&mut self.changes);
@@ -113,16 +114,16 @@ impl Drop for Staging {
     }
 }
 
-/// Dropping it keeps what was done.
+/// Changes that were made. Dropping this keeps them.
 #[derive(Debug)]
 pub struct Committed {
     /// One line for each file that is not as the cell left it.
     pub notes: Vec<String>,
-    /// Files that are here exactly as they are in the mirror.
+    /// Files that are identical to those in the mirror.
     pub written: Vec<(RelativePath, Stamp)>,
-    /// Everything that is here now because the cell made it.
+    /// Everything that the cell made in this folder.
     pub made: Vec<RelativePath>,
-    /// How many files and links are in the trash now because the cell deleted them.
+    /// The number of files and links in the trash because the cell deleted them.
     pub deleted: usize,
     undo: Vec<Undo>,
     _staging: Staging,
@@ -130,7 +131,7 @@ pub struct Committed {
 }
 
 impl Committed {
-    /// Everything is as it was before.
+    /// Restores everything as it was before.
     pub fn undo(mut self) {
         for step in self.undo.drain(..).rev() {
             if let Err(error) = step.run() {
@@ -165,7 +166,7 @@ impl Undo {
 
 struct Commit {
     staging: Staging,
-    /// Made when something is taken away.
+    /// Made when the first file is taken away.
     trash: Option<TrashEntry>,
     deleted: usize,
     linked: usize,
@@ -175,10 +176,10 @@ struct Commit {
     made: Vec<RelativePath>,
 }
 
-/// What is not done, and why.
+/// Why a change is not made.
 enum Not {
     Changed,
-    /// Neither do its like leave the notebook's folder.
+    /// Such files are never copied to a mirror, so a cell may not change them.
     NeverCopied,
     Io(io::Error),
 }
@@ -190,7 +191,7 @@ impl From<io::Error> for Not {
 }
 
 impl Commit {
-    /// First what goes away, then what takes its place.
+    /// First removes what goes away, then puts what arrives in place.
     fn all(&mut self, changes: Vec<(Change, Option<Below>)>) {
         let mut arriving = Vec::new();
         let mut emptied = Vec::new();
@@ -269,7 +270,7 @@ impl Commit {
         ));
     }
 
-    /// Moves what is there out of the way; `None` when nothing is.
+    /// Moves an existing file to the trash; `None` if there is none.
     fn take(&mut self, path: &RelativePath, base: &Base, was: Was) -> Result<Option<Below>, Not> {
         let Some((place, status)) = self.find(path)? else {
             return Ok(None);
@@ -286,7 +287,7 @@ impl Commit {
         Ok(Some(taken))
     }
 
-    /// What gets another name. A link is checked like a new one.
+    /// Takes a file that will get another name. A link is checked like a new one.
     fn take_to(
         &mut self,
         path: &RelativePath,
@@ -312,7 +313,7 @@ impl Commit {
     fn make_folder(&mut self, path: &RelativePath, mode: u32) -> Result<(), Not> {
         let place = self.place_of(path)?;
         match place.present()? {
-            // Of one that does not travel only what the cell put there does from now on.
+            // The folder exists. If a rule excludes it, only what the cell puts there is copied from now on.
             Some(status) if status.is_folder() => {
                 self.made.push(path.clone());
                 return Ok(());
@@ -353,7 +354,7 @@ impl Commit {
         if there.is_some() {
             let before = self.in_trash(path, Was::Replaced)?;
             let kept = before.place()?;
-            // So that there is a file of this name at any time; some file systems know no second name.
+            // Link first, so that the name always has a file. Some file systems do not support second names.
             place
                 .hard_link_to(&kept)
                 .or_else(|_| move_file(&place, &kept))?;
@@ -375,7 +376,7 @@ impl Commit {
         Ok(())
     }
 
-    /// Both versions stay.
+    /// Keeps both versions, the cell's under another name.
     fn place_beside(
         &mut self,
         path: &RelativePath,
@@ -413,7 +414,7 @@ impl Commit {
         Ok(())
     }
 
-    /// What is there now, if anything is.
+    /// What exists at this path, if anything.
     fn find(&self, path: &RelativePath) -> Result<Option<(Place, Status)>, Not> {
         let place = match self.place_of(path) {
             Err(Not::Io(error)) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -423,7 +424,8 @@ impl Commit {
         Ok(status.map(|status| (place, status)))
     }
 
-    /// Refuses a path that leads through a link, through something that is no folder, or to what never travels.
+    /// Refuses a path that leads through a link, through something other than a folder, or to a
+    /// name that is never copied.
     fn place_of(&self, path: &RelativePath) -> Result<Place, Not> {
         if path.as_path().iter().any(never_copied) {
             return Err(Not::NeverCopied);

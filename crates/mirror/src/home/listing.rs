@@ -1,4 +1,4 @@
-//! What lies in the notebook's folder, and what of it the mirror has not heard yet.
+//! The contents of the notebook's folder, and what the mirror does not know of them yet.
 
 use std::collections::hash_map::DefaultHasher;
 use std::collections::{BTreeMap, BTreeSet};
@@ -17,21 +17,22 @@ use crate::links::inside;
 use crate::walk::walk;
 use crate::{FilesError, Root};
 
-/// What a mirror was told last, and what it knows besides.
+/// What the last listings told the mirror, and what else it knows.
 #[derive(Debug, Default)]
 pub struct HomeListing {
     number: u64,
     sent: BTreeMap<RelativePath, Entry>,
-    /// Where the last cell changed something.
+    /// Paths that the last cell changed.
     touched: BTreeSet<RelativePath>,
-    /// What the last cell wrote, as it lies here now.
+    /// Files that the last cell wrote, with their present versions.
     from_mirror: BTreeMap<RelativePath, Stamp>,
-    /// What cells have made here, as far as it travels for that reason only.
+    /// What cells have made here, if it is copied only for that reason.
     made: BTreeSet<RelativePath>,
 }
 
 impl HomeListing {
-    /// What to say now: everything, or what has changed. What lies where nobody could look counts as unchanged.
+    /// Returns the next listing: complete, or the changes. Paths in folders that could not be read
+    /// count as unchanged.
     pub fn next(&mut self, seen: Seen, whole: bool) -> Listing {
         let base = (!whole && self.number > 0).then_some(self.number);
         if whole {
@@ -78,20 +79,21 @@ impl HomeListing {
         listing
     }
 
-    /// How many files the notebook's folder has, as far as a mirror was told.
+    /// The number of files in the notebook's folder, as far as the mirror knows.
     #[must_use]
     pub fn files(&self) -> usize {
         let is_file = |entry: &&Entry| !matches!(entry, Entry::Folder { .. });
         self.sent.values().filter(is_file).count()
     }
 
-    /// Only what was listed may be read.
+    /// Whether the file was listed. Only listed files may be read.
     #[must_use]
     pub fn has_file(&self, path: &RelativePath) -> bool {
         matches!(self.sent.get(path), Some(Entry::File { .. }))
     }
 
-    /// A cell changed something at these paths, whether or not it is so here now: the mirror has to hear of them.
+    /// Records paths that a cell changed, whether or not the change was made here, so that the next
+    /// listing includes them.
     pub fn touched(&mut self, paths: impl IntoIterator<Item = RelativePath>) {
         for path in paths {
             self.sent.remove(&path);
@@ -99,34 +101,35 @@ impl HomeListing {
         }
     }
 
-    /// What cells have made here travels, whatever it is called.
+    /// What cells have made here. It is copied, whatever its name.
     #[must_use]
     pub fn made(&self) -> &BTreeSet<RelativePath> {
         &self.made
     }
 
-    /// A cell has made these.
+    /// Records what a cell has made.
     pub fn were_made(&mut self, paths: impl IntoIterator<Item = RelativePath>) {
         self.made.extend(paths);
     }
 
-    /// These files are as the mirror has them.
+    /// Records files that are as the mirror has them.
     pub fn came_from_mirror(&mut self, written: impl IntoIterator<Item = (RelativePath, Stamp)>) {
         self.from_mirror.extend(written);
     }
 }
 
-/// What a look at the notebook's folder found.
+/// What was found in the notebook's folder.
 #[derive(Debug)]
 pub struct Seen {
     pub entries: BTreeMap<RelativePath, Entry>,
-    /// Folders of which every name is among the entries; none is the notebook's folder itself.
+    /// Folders that were listed to the end; `None` stands for the notebook's folder itself.
     listed: BTreeSet<Option<RelativePath>>,
-    /// There is more.
+    /// Whether there is more.
     pub cut: bool,
-    /// What does not travel, because it is hidden or a rule says so, without what is in it; the first few.
+    /// The first few paths that are not copied because they are hidden or a rule excludes them,
+    /// without their contents.
     pub left_out: Vec<RelativePath>,
-    /// Lines of `.batonignore` that say nothing.
+    /// Lines of `.batonignore` that have no effect.
     pub broken_rules: Vec<String>,
     /// Why some folders could not be read.
     pub errors: Vec<FilesError>,
@@ -134,12 +137,12 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Whether it is certain that nothing is there.
+    /// Whether it is certain that the path does not exist.
     fn lacks(&self, path: &RelativePath) -> bool {
         !self.entries.contains_key(path) && !self.knows_nothing_of(path)
     }
 
-    /// Whether the path leads into a folder that nobody could read to its end.
+    /// Whether the path is in a folder that could not be read to the end.
     fn knows_nothing_of(&self, path: &RelativePath) -> bool {
         let mut child = path.clone();
         loop {
@@ -156,7 +159,7 @@ impl Seen {
     }
 }
 
-/// Looks at the whole folder, up to `most` files and folders. `made` travels whatever it is called.
+/// Looks at the whole folder, up to `most` files and folders. `made` is copied, whatever its name.
 #[must_use]
 pub fn list(root: &Root, most: usize, made: &BTreeSet<RelativePath>) -> Seen {
     let mut seen = Seen {
@@ -192,7 +195,7 @@ pub fn list(root: &Root, most: usize, made: &BTreeSet<RelativePath>) -> Seen {
     }
 }
 
-/// `None` for what cannot be mirrored: sockets and the like, and links to folders elsewhere.
+/// `None` for what cannot be mirrored, such as sockets, and links to folders outside.
 fn entry(root: &Root, path: &RelativePath, status: &Status) -> Option<Entry> {
     if status.is_folder() {
         let mode = status.mode & 0o777;
@@ -220,8 +223,7 @@ fn file(status: &Status) -> Entry {
     }
 }
 
-/// A file as it was listed: of the links only those are followed that lead to a file elsewhere, and a cell can make none
-/// of these.
+/// Opens a listed file. Follows only links to files outside, which a cell cannot make.
 pub fn open_listed(root: &Root, path: &RelativePath) -> io::Result<File> {
     let place = root.folder().at(path)?;
     if !place.status()?.is_link() {
@@ -233,7 +235,7 @@ pub fn open_listed(root: &Root, path: &RelativePath) -> io::Result<File> {
     }
 }
 
-/// As long as it is the same, the file is.
+/// A file is unchanged for as long as this value is.
 #[must_use]
 pub fn stamp(status: &Status) -> Stamp {
     let mut hasher = DefaultHasher::new();

@@ -1,4 +1,4 @@
-//! What a cell did to its mirror: what is there now, compared with what was known before.
+//! A cell's changes to its mirror: compares the present contents with what was known before.
 //!
 //! **Invariant:** pure.
 
@@ -8,15 +8,15 @@ use baton_protocol::Piece;
 use baton_protocol::files::{Base, Change, RelativePath};
 use serde_bytes::ByteBuf;
 
-/// What the mirror knows of one path.
+/// What the mirror knows about one path.
 #[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Known {
-    /// How it is at home; none until the next listing says how it got there.
+    /// Its state at home; none until the next listing reports what arrived there.
     pub(crate) home: Option<Base>,
     pub(crate) here: Found,
 }
 
-/// What lies at a path of the mirror.
+/// What exists at a path of the mirror.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Found {
     File {
@@ -24,10 +24,10 @@ pub enum Found {
         bytes: u64,
         modified_ns: i64,
         mode: u32,
-        /// Without its bytes.
+        /// Whether the file has no bytes yet.
         placeholder: bool,
-        /// It was written so shortly before it was looked at that it may change without a new time. These were its
-        /// bytes.
+        /// Present if the file was written so shortly before the scan that it may change again
+        /// without a new time. These were its bytes.
         unsure: Option<Vec<Piece>>,
     },
     Folder {
@@ -41,16 +41,16 @@ pub enum Found {
 
 #[derive(Debug, Clone, PartialEq)]
 pub enum Difference {
-    /// Complete as it is.
+    /// Needs no further data.
     Change(Change),
-    /// The bytes of this file have to be read.
+    /// The bytes of this file must be read.
     Written {
         path: RelativePath,
         over: Option<Base>,
         bytes: u64,
-        /// It is another name of a file whose bytes are not here yet.
+        /// It is another name of a file that has no bytes here yet.
         placeholder: bool,
-        /// With these bytes it is no difference; none when something else is different, too.
+        /// With these bytes it is unchanged; none if something else is different, too.
         unsure: Option<Vec<Piece>>,
     },
 }
@@ -123,7 +123,7 @@ impl<'a> Comparison<'a> {
         }
     }
 
-    /// A file with other bytes than what was at its path.
+    /// Compares a file that may have other bytes than before.
     fn file(
         &mut self,
         path: &'a RelativePath,
@@ -190,7 +190,7 @@ impl<'a> Comparison<'a> {
             }
             return;
         }
-        // What has taken the place of a file says itself what it replaces, unless it is a folder.
+        // A file that replaced this one names what it replaces. A folder does not.
         if (now.is_none() || is_folder)
             && !self.moved_away.contains(path)
             && let Some(base) = before.home.clone()

@@ -1,4 +1,5 @@
-//! Files of a mirror that have no bytes yet, by inode: their names may change while nobody has read them.
+//! Files of a mirror that have no bytes yet. They are found by inode, because they may be renamed
+//! before they are read.
 
 use std::collections::HashMap;
 use std::fs::File;
@@ -9,7 +10,7 @@ use baton_protocol::files::RelativePath;
 
 use crate::folder::{Handle, Status};
 
-/// Shared by the mirror and by whoever watches what a session opens.
+/// Shared by the mirror and the task that watches what a session opens.
 #[derive(Debug, Clone, Default)]
 pub struct Placeholders {
     by_inode: Arc<Mutex<HashMap<u64, Placeholder>>>,
@@ -17,22 +18,23 @@ pub struct Placeholders {
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Placeholder {
-    /// At home.
+    /// The path at home.
     pub path: RelativePath,
     pub bytes: u64,
     device: u64,
     modified_ns: i64,
-    /// Somebody tried to open it with the wish that it be emptied.
+    /// A process tried to open the file in order to empty it.
     emptied: bool,
 }
 
 impl Placeholders {
-    /// What has to be fetched before this file is read. A file that a cell has emptied is nobody's placeholder.
+    /// Returns what to fetch before this file is read. A file that a cell has emptied is no longer
+    /// a placeholder.
     #[must_use]
     pub fn get(&self, status: &Status) -> Option<Placeholder> {
         let mut by_inode = self.lock();
         let placeholder = by_inode.get(&status.inode)?;
-        // A session may name any file of this machine.
+        // A session may name any file on this machine.
         if status.device != placeholder.device {
             return None;
         }
@@ -43,7 +45,7 @@ impl Placeholders {
         None
     }
 
-    /// The file, to be filled with what is at home, if it is a placeholder. Its name is not looked up again.
+    /// Opens the file, to fill it from home, if it is a placeholder. Its name is not looked up again.
     pub fn open(&self, handle: &Handle) -> io::Result<Option<(File, Placeholder)>> {
         let status = handle.status()?;
         match self.get(&status) {
@@ -52,7 +54,7 @@ impl Placeholders {
         }
     }
 
-    /// Somebody opens the file to write it from the beginning. Whether that succeeds is seen the next time.
+    /// A process opens the file to empty it. The next look at the file shows whether that succeeded.
     pub fn emptied(&self, inode: u64) {
         if let Some(placeholder) = self.lock().get_mut(&inode) {
             placeholder.emptied = true;
@@ -70,7 +72,7 @@ impl Placeholders {
         self.lock().insert(status.inode, placeholder);
     }
 
-    /// It has this name at home, too.
+    /// Records the file's new name at home.
     pub(super) fn moved(&self, inode: u64, path: &RelativePath) {
         if let Some(placeholder) = self.lock().get_mut(&inode) {
             placeholder.path = path.clone();
@@ -92,14 +94,15 @@ impl Placeholders {
 }
 
 impl Placeholder {
-    /// Its time alone may have changed (`touch`); a file that was emptied and made large again has another time, too.
+    /// Whether the file has no bytes yet. Its time alone may have changed (`touch`). A file that
+    /// was emptied and extended again has another time, too.
     fn is(&self, status: &Status) -> bool {
         let untouched = status.modified_ns == self.modified_ns;
         status.bytes == self.bytes && status.blocks == 0 && (untouched || !self.emptied)
     }
 }
 
-/// To read and write, also what its owner may not write.
+/// Opens a file to read and write, even if its owner may not write it.
 fn open_anyway(handle: &Handle, status: &Status) -> io::Result<File> {
     match handle.open() {
         Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {

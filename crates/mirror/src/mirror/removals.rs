@@ -1,8 +1,8 @@
-//! What proves that a cell removed what is gone from its mirror.
+//! The proof that a cell removed what is missing in its mirror.
 //!
-//! Where the system tells of each name that a session takes away, such a call is the proof, of a file or of a folder
-//! that it was in. Elsewhere a name that is gone counts as removed by the cell, unless more is gone than one should
-//! believe.
+//! If the system reports each name that a session removes, such a call proves that the cell removed
+//! the file, or a folder that contained it. Otherwise a missing name counts as removed by the cell,
+//! unless more is missing than is plausible.
 //!
 //! **Invariant:** pure.
 
@@ -14,7 +14,7 @@ use baton_protocol::files::{Change, RelativePath};
 
 use super::compare::{Difference, Found, Known};
 
-/// How many files one cell may remove unseen; also less than half of all.
+/// The most files that one cell may remove unseen; they must also be less than half of all.
 const MOST_UNSEEN: usize = 100;
 
 #[derive(Default)]
@@ -22,7 +22,7 @@ pub(super) struct Removals {
     pub(super) are_seen: bool,
     /// Folders that the mirror knows, by inode.
     folders: HashMap<u64, RelativePath>,
-    /// Known names that a call was to take away.
+    /// Known names that a call was about to remove.
     seen: BTreeSet<RelativePath>,
 }
 
@@ -52,12 +52,13 @@ impl Removals {
         self.seen.insert(path);
     }
 
-    /// What is there after a cell was not taken away: a call that failed, or put it back, proves nothing of later cells.
+    /// Forgets calls whose names still exist after the cell. They failed or were undone, and prove
+    /// nothing about later cells.
     pub(super) fn end_cell(&mut self, found: &BTreeMap<RelativePath, Found>) {
         self.seen.retain(|path| !found.contains_key(path));
     }
 
-    /// The differences without the removals that nothing proves, and what those would have removed.
+    /// Returns the differences without removals that have no proof, and the paths of those removals.
     pub(super) fn proven(
         &self,
         known: &BTreeMap<RelativePath, Known>,
@@ -80,7 +81,7 @@ impl Removals {
         (proven, missing)
     }
 
-    /// The name itself, or a folder on the way to it that is not there any more.
+    /// Whether the removal of this name was seen, or that of a folder on the way to it that no longer exists.
     fn was_seen(
         &self,
         path: &RelativePath,
@@ -107,7 +108,7 @@ impl Removals {
     }
 }
 
-/// The name that is gone afterwards.
+/// The name that the difference removes.
 fn removed(difference: &Difference) -> Option<&RelativePath> {
     match difference {
         Difference::Change(Change::Removed { path, .. } | Change::FolderRemoved { path }) => {
@@ -118,7 +119,7 @@ fn removed(difference: &Difference) -> Option<&RelativePath> {
     }
 }
 
-/// What only has another name is not lost.
+/// Whether the number of removals is plausible. Renamed files do not count.
 fn is_believable(known: &BTreeMap<RelativePath, Known>, differences: &[Difference]) -> bool {
     let is_file = |known: &&Known| !matches!(known.here, Found::Folder { .. });
     let files = known.values().filter(is_file).count();

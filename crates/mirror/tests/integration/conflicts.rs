@@ -1,4 +1,4 @@
-//! Somebody changes the same files at home; links lead elsewhere; something fails.
+//! Files that something else changes at home, links that lead outside, and failures.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -95,7 +95,7 @@ fn nothing_is_written_through_a_link() {
     fs::write(outside.path().join("secret"), "theirs").unwrap();
     symlink(outside.path().join("secret"), home.join("borrowed")).unwrap();
     let notes = pair.cell(|pair| {
-        // What a link to a file elsewhere says can be read, but not written.
+        // A file outside that a link leads to can be read, but not written.
         let place = pair.at("borrowed");
         pair.fill(&place);
         assert_eq!(text(&place), "theirs");
@@ -150,7 +150,7 @@ fn a_moved_link_is_a_new_one() {
     assert_eq!(committed.notes.len(), 1, "{:?}", committed.notes);
     drop(committed);
     assert!(fs::symlink_metadata(pair.home.join("link")).is_err());
-    // Where it was it led nowhere else than before.
+    // In its old place the link still had the same target.
     assert!(fs::symlink_metadata(pair.home.join(there.as_path())).is_ok());
 }
 

@@ -83,7 +83,7 @@ fn what_was_never_read_is_moved_without_its_bytes() {
         fs::rename(pair.removing("a"), pair.removing("folder/b")).unwrap();
     });
     assert_eq!(fs::read(home.join("folder/b")).unwrap(), bytes(5000));
-    // The placeholder is still one, and knows its new name.
+    // It is still a placeholder, with its new name.
     pair.cell(|pair| {
         let place = pair.at("folder/b");
         assert_eq!(fs::metadata(&place).unwrap().blocks(), 0);
@@ -109,7 +109,7 @@ fn a_touched_placeholder_is_still_one_and_an_emptied_one_is_not() {
         .unwrap();
     pair.fill(&touched);
     assert_eq!(fs::read(&touched).unwrap(), bytes(5000));
-    // As `np.memmap(…, mode="w+")`: the size of before, and no bytes yet.
+    // Like `np.memmap(…, mode="w+")`: the same size as before, and no bytes yet.
     pair.before(&emptied, Before::Emptying);
     File::create(&emptied).unwrap().set_len(5000).unwrap();
     pair.fill(&emptied);

@@ -1,4 +1,4 @@
-//! Real errors of the system, wherever a folder is looked at.
+//! Real errors of the operating system at every access to a folder.
 
 use std::path::Path;
 use std::process::Command;
@@ -8,7 +8,7 @@ use nix::unistd::{AccessFlags, access};
 
 const LOADED: &str = "BATON_TEST_FAULTS";
 
-/// Runs `test`, whose name in this program is `name`, in a process in which [`Fault`]s can happen.
+/// Runs `test`, whose name in this program is `name`, in a process in which [`Fault`]s are possible.
 pub(crate) fn with_faults(name: &str, test: impl FnOnce()) {
     if std::env::var_os(LOADED).is_some() {
         return test();
@@ -17,7 +17,7 @@ pub(crate) fn with_faults(name: &str, test: impl FnOnce()) {
     assert!(said.contains("1 passed"), "{said}");
 }
 
-/// All tests of this program are true where the system lacks `openat2`, too.
+/// All tests of this program also pass if the system lacks `openat2`.
 #[test]
 fn without_openat2() {
     if std::env::var_os(LOADED).is_none() {
@@ -35,7 +35,7 @@ fn without_openat2() {
     }
 }
 
-/// What this program says, run with these arguments where faults can happen.
+/// Runs this program with these arguments where faults are possible. Returns its output.
 fn run_again(arguments: &[&str], environment: &[(&str, &str)]) -> String {
     let folder = tempfile::tempdir().unwrap();
     let library = folder.path().join("faults.so");
@@ -62,12 +62,12 @@ pub(crate) struct Fault {
     pub(crate) error: Errno,
     /// How many calls succeed first.
     pub(crate) after: u32,
-    /// Whether all calls fail from then on, or one.
+    /// Whether all calls fail from then on, or only one.
     pub(crate) sticky: bool,
 }
 
 impl Fault {
-    /// What `work` returns, in which this happens.
+    /// Returns the result of `work`, during which this fault happens.
     pub(crate) fn during<T>(self, work: impl FnOnce() -> T) -> T {
         arm(self.error as i32, self.after, self.sticky);
         let done = work();
@@ -81,7 +81,7 @@ fn arm(error: i32, after: u32, sticky: bool) {
     access(path.as_str(), AccessFlags::F_OK).unwrap();
 }
 
-/// Calls until one look at a folder of a few files has no more.
+/// More calls than one listing of a few files makes.
 pub(crate) const CALLS: u32 = 60;
 
 pub(crate) fn faults() -> impl Iterator<Item = Fault> {

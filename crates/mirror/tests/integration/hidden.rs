@@ -1,4 +1,4 @@
-//! Hidden files, and what `.batonignore` says.
+//! Hidden files, and the rules in `.batonignore`.
 
 use std::fs;
 
@@ -92,7 +92,7 @@ fn what_a_cell_made_comes_home_and_stays_with_the_session() {
         });
         assert!(notes.is_empty(), "{notes:?}");
     }
-    // A later session hears of it, too.
+    // A later session gets the change, too.
     pair.begin_again();
     pair.sync();
     assert!(!pair.at(".cache/secret").exists());

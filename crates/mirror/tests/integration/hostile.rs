@@ -1,5 +1,5 @@
-//! Whatever a session does to its mirror and a worker says of it, and whatever another process renames meanwhile:
-//! nothing outside of the two folders is read, written or removed.
+//! Whatever a session does to its mirror, whatever a worker claims about it, and whatever another
+//! process renames meanwhile: nothing outside the two folders is read, written or removed.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -18,14 +18,14 @@ use crate::renamer::Renamer;
 
 const SECRET: &str = "nobody else's";
 
-/// Folders, files and links have the same few names, so that one often takes another's place.
+/// Folders, files and links share a few names, so that they often replace each other.
 fn names() -> impl Strategy<Value = RelativePath> {
     let name = prop_oneof![Just("a"), Just("b"), Just("c")];
     let names = prop_oneof![3 => vec(name.clone(), 1..2), 2 => vec(name, 2..4)];
     names.prop_map(|names| RelativePath::new(names.join("/")).unwrap())
 }
 
-/// Where links lead; `OUTSIDE` stands for the folder outside.
+/// Targets of links; `OUTSIDE` stands for the folder outside.
 fn targets() -> impl Strategy<Value = String> {
     let part = prop_oneof![
         3 => Just(".."), 1 => Just("."), 1 => Just("a"), 1 => Just("b"), 2 => Just("outside")
@@ -55,7 +55,7 @@ fn things() -> impl Strategy<Value = Thing> {
     ]
 }
 
-/// One thing that somebody does with a few names.
+/// One operation on a few names.
 #[derive(Debug, Clone)]
 enum Deed {
     Make(RelativePath, Thing),
@@ -71,7 +71,7 @@ fn deeds() -> impl Strategy<Value = Deed> {
     ]
 }
 
-/// A folder that is nobody's business, beside the two folders and with the same names in it.
+/// A folder that must not be touched, beside the two folders and with the same names in it.
 struct Outside {
     folder: PathBuf,
     before: Vec<(PathBuf, (String, u32))>,
@@ -97,11 +97,11 @@ impl Outside {
         target.replace("OUTSIDE", self.folder.to_str().unwrap())
     }
 
-    /// As a session does it, that stops at nothing. What cannot be done is not done.
+    /// Does what a malicious session could do. Operations that fail are skipped.
     fn deed(&self, root: &Path, deed: &Deed) {
         let place = |path: &RelativePath| root.join(path.as_path());
         match deed {
-            // The session may reach the folder outside by its own links, and is not what is tested.
+            // A session may reach the folder outside through its own links; that is not tested here.
             Deed::Make(path, _) | Deed::Remove(path) if leads_out(root, path) => {}
             Deed::Move(from, to) if leads_out(root, from) || leads_out(root, to) => {}
             Deed::Make(path, Thing::Folder) => drop(fs::create_dir(place(path))),
@@ -179,7 +179,7 @@ fn listing(number: u64, deeds: &[Deed], outside: &Outside) -> Listing {
     listing
 }
 
-/// What a worker says that a cell did.
+/// The changes that a worker claims a cell has made.
 fn changes(deeds: &[Deed], outside: &Outside, base: impl Fn(&RelativePath) -> Base) -> Vec<Change> {
     let change = |deed: &Deed| match deed.clone() {
         Deed::Make(path, Thing::Folder) => Change::FolderMade { path, mode: 0o755 },
@@ -237,7 +237,7 @@ proptest! {
             while_renaming(&root, &outside.folder, || {
                 let _ = pair.mirror.sync(&listing);
                 for (path, _) in &listing.changed {
-                    // What a worker fetches before a cell runs.
+                    // A file that a worker fetches before a cell runs.
                     if let Ok(Some((file, _))) = pair.mirror.open_placeholder(path) {
                         file.set_len(0).unwrap();
                     }
@@ -287,7 +287,7 @@ proptest! {
                 false => commit(),
             }
             prop_assert!(outside.is_untouched(), "{:?}", tree(&outside.folder));
-            // A link of the other process may have been kept, as everything of the student's is.
+            // A link of the other process may have been kept, like everything of the student's.
             if renamed {
                 continue;
             }

@@ -1,4 +1,4 @@
-//! What the mirror hears of home.
+//! What listings tell the mirror about home.
 
 use std::ffi::OsStr;
 use std::fs;

@@ -1,4 +1,4 @@
-//! Folders that are gone, replaced, or cannot be read: never taken for empty.
+//! Folders that are gone, replaced, or unreadable: they are never treated as empty.
 
 use std::fs;
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! A notebook's folder and its mirror, in two folders of this machine.
+//! A notebook's folder and its mirror, both on this machine.
 #![allow(clippy::unwrap_used)]
 
 mod conflicts;

@@ -1,4 +1,4 @@
-//! Home, mirror, and what carries bytes between them.
+//! Home, mirror, and a replacement for the transport between them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
@@ -15,7 +15,7 @@ use baton_protocol::files::{Change, Content, RelativePath};
 use bytes::Bytes;
 use tempfile::TempDir;
 
-/// No cell has made anything.
+/// No cell has made any file.
 pub(crate) const NOTHING: BTreeSet<RelativePath> = BTreeSet::new();
 
 pub(crate) struct Pair {
@@ -27,13 +27,13 @@ pub(crate) struct Pair {
     folder: TempDir,
 }
 
-/// What happens to a file of the mirror next.
+/// What is about to happen to a file of the mirror.
 #[derive(Debug, Clone, Copy)]
 pub(crate) enum Before {
     Opening,
-    /// Opening it to write it from the beginning.
+    /// Opening it in order to empty it.
     Emptying,
-    /// It loses its name, or something else gets it.
+    /// Removing its name, or giving the name to another file.
     Removing,
 }
 
@@ -52,7 +52,7 @@ impl Pair {
         }
     }
 
-    /// What a worker does when a mirror is lost.
+    /// Replaces a lost mirror, as a worker does.
     pub(crate) fn begin_again(&mut self) {
         for name in ["mirror", "waiting"] {
             fs::remove_dir_all(self.folder.path().join(name)).unwrap();
@@ -61,7 +61,7 @@ impl Pair {
         self.listing = HomeListing::default();
     }
 
-    /// One cell: what `work` does in the mirror happens at home, too.
+    /// Runs one cell: what `work` does in the mirror is repeated at home.
     pub(crate) fn cell(&mut self, work: impl FnOnce(&mut Self)) -> Vec<String> {
         self.sync();
         work(self);
@@ -89,7 +89,7 @@ impl Pair {
         self.folder.path().join("state")
     }
 
-    /// The trash can only be beside the notebook then.
+    /// Makes the state folder unusable, so that the trash can only be beside the notebook.
     pub(crate) fn spoil_state_folder(&self) {
         fs::write(self.state_folder(), "not a folder").unwrap();
     }
@@ -98,7 +98,7 @@ impl Pair {
         &self.root
     }
 
-    /// A place at home for what a cell did.
+    /// A staging folder at home for a cell's changes.
     pub(crate) fn stage(&self) -> Result<Staging, FilesError> {
         Staging::create(&self.root, &self.trash())
     }
@@ -157,7 +157,7 @@ impl Pair {
         self.mirror.root().join(name)
     }
 
-    /// What a worker does when a session opens a file.
+    /// Does what a worker does when a session opens a file.
     pub(crate) fn fill(&mut self, place: &Path) {
         if !place.is_file() {
             return;
@@ -174,7 +174,7 @@ impl Pair {
         self.mirror.filled(&file, &content).unwrap();
     }
 
-    /// What a worker does when a session is about to do this.
+    /// Does what a worker does when a session is about to do this.
     pub(crate) fn before(&mut self, place: &Path, what: Before) {
         match what {
             Before::Opening => self.fill(place),
@@ -192,7 +192,7 @@ impl Pair {
         }
     }
 
-    /// The place of something that a cell is about to remove or to rename, or of what a rename replaces.
+    /// The path of something that a cell is about to remove, rename, or replace by renaming.
     pub(crate) fn removing(&mut self, name: impl AsRef<Path>) -> PathBuf {
         let place = self.at(name);
         self.before(&place, Before::Removing);
@@ -225,7 +225,7 @@ fn new_mirror(folder: &Path) -> Mirror {
     mirror
 }
 
-/// Kind, permissions and content of everything in a folder but the trash.
+/// Kind, permissions and content of everything in a folder except the trash.
 pub(crate) fn tree(folder: &Path) -> BTreeMap<PathBuf, (String, u32)> {
     let mut tree = BTreeMap::new();
     let mut folders = vec![folder.to_owned()];

@@ -1,5 +1,5 @@
-//! Whatever cells do in the mirror, home looks as if they had done it there. Whatever else happens to the mirror, home
-//! changes only as the cell did.
+//! Whatever cells do in the mirror, home looks as if they had done it there. Whatever else happens
+//! to the mirror, only the cell's changes reach home.
 
 use std::collections::BTreeSet;
 use std::ffi::OsString;
@@ -65,7 +65,7 @@ fn steps() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Does it in a folder; `before` is told what is about to happen to which file.
+/// Does the step in a folder, and calls `before` about each file first.
 fn run(
     step: &Step,
     number: usize,
@@ -142,7 +142,7 @@ fn run(
     }
 }
 
-/// Two names of one file are two files on the other side, which a later write tells apart.
+/// Two names of one file become two files on the other side; a later write would make them differ.
 fn unlink_twins(folder: &Path) {
     for (path, (what, mode)) in tree(folder) {
         let path = folder.join(path);
@@ -156,17 +156,17 @@ fn unlink_twins(folder: &Path) {
     }
 }
 
-/// What happens to the mirror besides.
+/// What else happens to the mirror.
 #[derive(Debug, Clone)]
 enum Accident {
     None,
-    /// While it is looked at after the cell.
+    /// During the scan after the cell.
     Fault(Fault),
     Gone,
     Replaced,
-    /// Something else than the cell removes this.
+    /// Something other than the cell removes this.
     Removed(PathBuf),
-    /// Its file system is another one all at once. (Only a test that runs as root can do that.)
+    /// Its file system is suddenly another one. (Only possible if the test runs as root.)
     Covered(PathBuf),
 }
 
@@ -228,7 +228,7 @@ impl Accident {
     }
 }
 
-/// `false` where this process may not.
+/// Returns `false` if this process has no permission.
 fn mount(path: &Path) -> bool {
     let mount = Command::new("mount")
         .args(["-t", "tmpfs", "none"])
@@ -303,7 +303,7 @@ fn home_follows(at_first: &[Step], cells: &Cells) -> Result<(), TestCaseError> {
         } else {
             for path in before.keys().chain(done.keys()).chain(now.keys()) {
                 let is = now.get(path);
-                // A removal by the cell that failed is a proof of the same name.
+                // A failed removal by the cell also proves a removal of the same name.
                 let was_tried = is.is_none() && path.ancestors().any(|path| tried.contains(path));
                 let of_cell = is == done.get(path) || was_tried;
                 prop_assert!(of_cell || is == before.get(path), "{path:?}");

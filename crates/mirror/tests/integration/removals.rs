@@ -1,4 +1,5 @@
-//! Only what a cell was seen removing is removed at home; where removals are not seen, only what can be believed.
+//! Only removals that a cell was seen making are repeated at home. If removals are not seen, only
+//! plausible ones are.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -55,7 +56,7 @@ fn what_was_in_a_folder_that_a_cell_renamed_is_there_no_more() {
     let names: Vec<_> = tree(&pair.home).into_keys().collect();
     assert_eq!(names.len(), 6);
     assert!(names.iter().all(|name| name.starts_with("moved")));
-    // The folder is known by its new name.
+    // The folder is known under its new name.
     pair.sync();
     let place = pair.at("moved/1");
     pair.before(&place, Before::Removing);

@@ -1,6 +1,7 @@
-"""Renames folders and puts links to a folder outside in their place, while somebody else works there.
+"""Renames folders and puts links to a folder outside in their place, while another process works there.
 
-In: a folder and the one outside, and when to end. Out: a line for each. It follows no link itself.
+In: a folder, the folder outside, and a line that ends each round. Out: a line at the beginning and end of each round.
+This program itself follows no link.
 """
 
 import os

@@ -1,4 +1,4 @@
-//! Another process that renames folders, and puts links to a folder outside in their place.
+//! Another process that renames folders and puts links to a folder outside in their place.
 
 use std::io::{BufRead, BufReader, Write};
 use std::path::Path;
@@ -28,7 +28,7 @@ impl Renamer {
         }
     }
 
-    /// It renames in this folder while `work` goes on.
+    /// Lets it rename in this folder while `work` runs.
     pub(crate) fn during<T>(
         &mut self,
         folder: &Path,

@@ -1,4 +1,4 @@
-//! What a cell deletes or replaces is in the trash, and comes back.
+//! Files that a cell deletes or replaces are in the trash and can be restored.
 
 use std::fs;
 use std::path::Path;
@@ -24,7 +24,7 @@ fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()
 }
 
-/// Home has `a` and `data/b`; a cell replaces the one and deletes the other.
+/// Home has `a`, which a cell replaces, and `data/b`, which it deletes.
 fn used(pair: &mut Pair) {
     fs::create_dir(pair.home.join("data")).unwrap();
     fs::write(pair.home.join("a"), "before").unwrap();
@@ -54,7 +54,7 @@ fn what_a_cell_takes_away_comes_back() {
     }
     assert_eq!(text(pair.home.join("a")), "before");
     assert_eq!(text(pair.home.join("data/b")), "deleted");
-    // What was there instead can come back in turn.
+    // The file that was replaced by restoring can be restored in turn.
     let [Kept { .. }] = &pair.trash().kept().unwrap()[..] else {
         panic!("{:?}", kept(&pair));
     };
@@ -122,7 +122,7 @@ fn the_trash_is_bounded_in_size_and_age() {
     let bytes = 2500;
     pair.trash().tidy(TrashLimits { bytes, ..PLENTY }).unwrap();
     assert_eq!(sizes(&pair).len(), 2);
-    // Nothing goes that a cell may still take back.
+    // Files that a cell may still restore are not removed.
     fs::write(pair.home.join("b"), "y").unwrap();
     pair.sync();
     fs::remove_file(pair.removing("b")).unwrap();

@@ -10,73 +10,73 @@ pub struct Pool {
     pub pool: String,
     pub min: u32,
     pub max: u32,
-    /// Cells that one of its workers runs at once, as the last one said.
+    /// The number of cells that one of its workers runs at once, as the last worker reported.
     #[serde(default)]
     pub slots: u32,
     /// How many workers it should have now.
     pub wanted: u32,
     /// Workers that take jobs.
     pub up: u32,
-    /// Workers that are asked for and have not come.
+    /// Workers that were requested and have not connected yet.
     pub pending: u32,
     /// Connected workers that take no more jobs.
     #[serde(default)]
     pub leaving: u32,
-    /// How many starts in a row have failed.
+    /// The number of consecutive starts that failed.
     pub failures: u32,
-    /// After too many failures it starts nothing until somebody resumes it.
+    /// After too many failures the pool starts nothing until it is resumed by hand.
     pub paused: bool,
     /// Why the last start failed.
     pub last_failure: Option<String>,
-    /// How long a start takes, by the last ones.
+    /// How long a start takes, judged by the last ones.
     pub start: Option<Estimate>,
     pub workers: Vec<PoolWorker>,
 }
 
-/// How many workers of a pool there should be, for a program that starts them.
+/// The number of workers that a pool should have, for a program that starts them.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Scale {
     pub pool: String,
-    /// How many workers should take jobs. For a program that sets a number of replicas.
+    /// The number of workers that should take jobs. For a program that sets a number of replicas.
     pub wanted: u32,
-    /// The same and those that are leaving. For a program that starts what is missing and counts every worker until its
-    /// process has ended.
+    /// The same plus the workers that are leaving. For a program that starts missing workers and
+    /// counts each one until its process has ended.
     pub processes: u32,
 }
 
-/// A worker joins a pool whose workers something else starts.
+/// A worker joins a pool whose workers are started by another system.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JoinPool {
-    /// What the system that started it calls it, such as the name of a pod.
+    /// The worker's name in the system that started it, such as the name of a pod.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     #[schema(max_length = 253)]
     pub called: Option<String>,
 }
 
-/// What the worker is from then on. Not `Debug`: it holds a secret.
+/// The identity of the worker from then on. Not `Debug`: it holds a secret.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Joined {
     pub name: String,
-    /// Of this worker and this life alone.
+    /// Valid for this worker and this life of it only.
     pub token: String,
-    /// After how long without a cell it leaves. Absent: it stays.
+    /// The worker leaves after this time without a cell. Absent: it stays.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub idle_exit_ms: Option<u64>,
-    /// After how long it leaves in any case.
+    /// The worker leaves after this time in any case.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub leaves_in_ms: Option<u64>,
 }
 
-/// A worker that a pool was asked for.
+/// A worker that was requested from a pool.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PoolWorker {
     pub name: String,
-    /// What the batch system calls it.
+    /// The batch system's id for it.
     pub job: Option<String>,
     pub state: PoolWorkerState,
     pub submitted_ms: i64,
-    /// When the batch system expects it to begin.
+    /// When the batch system expects it to start.
     pub expected_ms: Option<i64>,
 }
 
@@ -88,9 +88,9 @@ pub enum PoolWorkerState {
     /// It has not connected yet.
     Starting,
     Connected,
-    /// It takes nothing more.
+    /// It takes no new jobs.
     Leaving,
-    /// It was connected, and its job has not ended.
+    /// It was connected, and its batch job has not ended.
     Disconnected,
 }
 

@@ -1,4 +1,4 @@
-//! When people of a course work together, and how long they wait then.
+//! The times at which people of a course work together, and how long their cells wait then.
 
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
@@ -12,28 +12,28 @@ pub struct Lesson {
     pub people: u32,
 }
 
-/// The next time that a lesson takes place, or the one that takes place now.
+/// The next occurrence of a lesson, or the current one.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LessonOutlook {
     pub course: String,
-    /// As it was written.
+    /// As written in the timetable.
     pub when: String,
     pub people: u32,
     pub starts_ms: i64,
     pub ends_ms: i64,
-    /// Cells that run at once on the workers that are there now.
+    /// The number of cells that the present workers run at once.
     pub slots_now: u32,
-    /// With so many at once, 99 of 100 cells start within a minute.
+    /// With this many slots, 99 of 100 cells start within a minute.
     pub enough_slots: u32,
-    /// With so many, if the pools are as large as they may be.
+    /// The number of slots if the pools grow to their largest size.
     pub most_slots: u32,
-    /// For each of these numbers.
+    /// One entry for each of these numbers.
     pub waits: Vec<LessonWait>,
-    /// What happened the last time; null: nothing in the last eight days.
+    /// The last occurrence; null if there was none in the last eight days.
     pub last: Option<PastLesson>,
 }
 
-/// How long cells would wait, by what people of the course did in the last weeks.
+/// How long cells would wait, judged by what people of the course did in the last weeks.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct LessonWait {
     pub slots: u32,
@@ -41,11 +41,11 @@ pub struct LessonWait {
     pub wait_99_ms: u64,
 }
 
-/// What a lesson was like.
+/// What happened in a past lesson.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct PastLesson {
     pub starts_ms: i64,
-    /// Who ran cells in it.
+    /// The number of people who ran cells in it.
     pub people: u32,
     pub cells: u32,
     /// One in a hundred waited longer.

@@ -1,4 +1,4 @@
-//! Messages between proxy, broker and worker, and what the broker keeps of them.
+//! Messages between proxy, broker and worker, and what the broker stores of them.
 
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
@@ -11,7 +11,7 @@ use baton_protocol::{
 };
 use serde_bytes::ByteBuf;
 
-/// A state that is held and small.
+/// A held state that is small enough to be enclosed.
 fn enclosed() -> State {
     let State::Memory(held) = held() else {
         unreachable!()
@@ -25,7 +25,7 @@ fn enclosed() -> State {
     })
 }
 
-/// The golden files are those of this version.
+/// The golden files belong to this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
     assert_eq!(PROTOCOL_VERSION, 3);

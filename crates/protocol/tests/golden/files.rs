@@ -1,4 +1,4 @@
-//! What proxy and worker say about files.
+//! Messages about files between proxy and worker.
 
 use super::{golden, samples::manifest};
 use baton_protocol::files::{
@@ -115,7 +115,7 @@ golden!(changes_are_read, "change", Change, [
     Change::ModeSet { .. } => "mode_set",
 });
 
-/// Nothing that arrives can name a place outside of the folder.
+/// No message can name a path outside the folder.
 #[test]
 fn a_path_that_leads_out_is_not_read() {
     for wrong in [

@@ -1,7 +1,7 @@
-//! One file for each message: today's code reads it, and writes the same bytes.
+//! One file for each message. Today's code reads it, and writes the same bytes.
 //!
-//! `BATON_WRITE_GOLDEN=1` writes the files that are missing. Files are never edited: a message that changes its
-//! bytes needs another protocol version and a file of its own.
+//! `BATON_WRITE_GOLDEN=1` writes missing files. Files are never edited: a message whose bytes
+//! change needs another protocol version and a new file.
 #![allow(clippy::unwrap_used)]
 
 mod broker;
@@ -14,7 +14,8 @@ use baton_protocol::{decode, encode};
 use serde::{Serialize, de::DeserializeOwned};
 use std::{collections::BTreeSet, fmt::Debug, fs, path::PathBuf};
 
-/// `name` has one arm for each variant, so a new one does not compile without a name, and `samples` must have each.
+/// `name` has one arm for each variant, so a new variant does not compile without a name, and
+/// `samples` must include it.
 fn check<Message: Serialize + DeserializeOwned + PartialEq + Debug>(
     kind: &str,
     samples: &[Message],

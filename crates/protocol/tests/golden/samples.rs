@@ -1,4 +1,4 @@
-//! The values that the messages are made of. They never change.
+//! The values used in the messages. They never change.
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
@@ -202,7 +202,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
     ]
 }
 
-/// Of a job that outlives its notebook kernel.
+/// Events of a job that outlives its notebook kernel.
 pub(crate) fn orphan_events() -> Vec<JobEvent> {
     vec![
         JobEvent::Finished {

@@ -3,7 +3,7 @@
 use super::{Job, Precedence, in_queue_order};
 use baton_protocol::{JobId, api::AheadBecause};
 
-/// The waiting jobs that are ahead of this one, the next one first.
+/// The waiting jobs ahead of this one, in queue order.
 #[must_use]
 pub fn ahead_of(jobs: &[Job], job: JobId) -> Vec<(JobId, AheadBecause)> {
     let line = in_queue_order(jobs);
@@ -36,7 +36,7 @@ pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     };
     if turns(|precedence| precedence.boost = 1.0).is_gt() {
         AheadBecause::Deadline
-    // Two jobs of the same millisecond have waited equally long.
+    // Two jobs submitted in the same millisecond have waited equally long.
     } else if !ahead.low_priority
         && behind.low_priority
         && turns(|precedence| precedence.low_priority = false).is_ge()

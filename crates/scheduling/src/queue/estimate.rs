@@ -1,8 +1,8 @@
-//! When each waiting job starts: a simulation of the queue, many times, with the rules that assign.
+//! When each waiting job starts: simulates the queue many times, with the rules that assign jobs.
 //!
-//! Each play draws run times, starts of sessions, and the pauses before people return from the past ([`Outlook`]), so it
-//! includes people who come later and overtake. Each play uses the same random numbers every time, so an estimate changes
-//! only if the queue or the outlook changes.
+//! Each play draws run times, session starts, and pauses until people return from the past
+//! ([`Outlook`]), so it includes people who submit later and overtake. Each play always uses the
+//! same random numbers, so an estimate changes only if the queue or the outlook changes.
 //!
 //! **Invariant:** the same input gives the same estimates.
 
@@ -13,23 +13,23 @@ use crate::queue::{Job, Outlook, Spread, Worker};
 use baton_protocol::JobId;
 use play::World;
 
-/// Of 59 plays, the sixth from either end have four of five between them; likewise the second of 19, for a queue so
-/// long that each play takes long.
+/// Of 59 plays, four in five lie between the sixth from either end. The same holds for the second
+/// of 19, used for a queue so long that each play takes long.
 const PLAYS: u64 = 59;
 const PLAYS_OF_A_LONG_QUEUE: u64 = 19;
 const LONG_QUEUE: usize = 80;
-/// One step simulates about so many jobs, which takes a few milliseconds.
+/// One step simulates about this many jobs, which takes a few milliseconds.
 const JOBS_AT_ONCE: usize = 2000;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct StartEstimate {
-    /// In milliseconds from now: four of five jobs start within.
+    /// In milliseconds from now; four of five jobs start within this range.
     pub starts: Spread,
-    /// At most so many people are likely to overtake it.
+    /// The largest number of people who are likely to overtake it.
     pub overtakers: u32,
 }
 
-/// A estimate that is made in steps, because for a long line it takes longer than a decision may.
+/// An estimate that is computed in steps, because for a long queue it takes longer than a decision may.
 #[derive(Debug, Clone)]
 pub struct Estimation {
     world: World,
@@ -39,7 +39,7 @@ pub struct Estimation {
 }
 
 impl Estimation {
-    /// `jobs` in order of arrival, those that were just assigned with their worker.
+    /// `jobs` are in order of arrival. Jobs that were just assigned have their worker.
     #[must_use]
     pub fn new(jobs: &[Job], workers: &[Worker], jobs_per_person: u32, outlook: Outlook) -> Self {
         let world = World::new(jobs, workers, jobs_per_person, outlook);
@@ -71,8 +71,8 @@ impl Estimation {
         until == plays
     }
 
-    /// Returns the estimate of each waiting job, in queue order, after the last step. It is `None` if the job did not start
-    /// in more than one of ten plays.
+    /// Returns the estimate of each waiting job, in queue order. Call it after the last step. It is
+    /// `None` if the job did not start in more than one of ten plays.
     #[must_use]
     pub fn finish(self) -> Vec<(JobId, Option<StartEstimate>)> {
         let said = self.starts.into_iter().zip(self.overtakers);

@@ -1,9 +1,9 @@
-//! What is known of the past: how long cells ran, how long sessions took to start, and when people come back.
+//! What is known of the past: how long cells ran, how long sessions took to start, and when people return.
 //!
-//! In: submissions, starts and ends as they happen. Out: the [`Outlook`] that an estimate is made from.
-//! A cell's length is like those of its own last runs, the more so the more of them there are; else like its person's
-//! in the course, else like the course's. Where nothing is known, nothing is said.
-//! A cell is known by a key that says nothing of its code.
+//! In: submissions, starts and ends as they happen. Out: the [`Outlook`] from which an estimate is made. A cell
+//! is expected to take as long as its own last runs; the more of those there are, the more they count.
+//! Otherwise the person's runs in the course count, and otherwise the course's. If nothing is known, nothing is
+//! predicted. A cell is identified by a key that does not reveal its code.
 //!
 //! **Invariant:** pure; at most [`MOST_RUNS`] runs are remembered, and people who left are forgotten.
 
@@ -21,18 +21,18 @@ use std::{
 };
 
 pub const MOST_RUNS: usize = 20_000;
-/// Older runs of the same kind say less.
+/// The number of runs to look at; older runs of the same kind say less.
 const LOOK_AT: usize = 24;
 const LOOK_AT_IN_COURSE: usize = 24;
-/// Who submits nothing for so long after a cell has gone away.
+/// A person who submits nothing for this long after a cell has left.
 const ABSENT_MS: i64 = 1_800_000;
 /// A course's last pauses between two cells.
 const MOST_PAUSES: usize = 300;
 const MOST_STARTS: usize = 60;
-/// So long ago the people came from whom it is seen how many more are to come.
+/// Arrivals of new people in this period predict how many more will come.
 const NEWCOMERS_MS: i64 = 600_000;
 const MOST_NEWCOMERS: usize = 200;
-/// Fewer runs of a course say too little about the cells of others.
+/// With fewer runs, a course says too little about other cells.
 const FEWEST_RUNS: usize = 5;
 
 #[derive(Debug, Clone)]
@@ -42,7 +42,7 @@ pub struct Run {
     pub run_ms: u64,
 }
 
-/// A run with the times of its job, for what is loaded.
+/// A run with the times of its job, loaded from the store.
 #[derive(Debug, Clone)]
 pub struct PastRun {
     pub run: Run,
@@ -50,7 +50,7 @@ pub struct PastRun {
     pub finished_ms: i64,
 }
 
-/// A job that is not over.
+/// An unfinished job.
 #[derive(Debug, Clone, Copy)]
 pub struct Open<'job> {
     pub cell: Option<CellKey>,
@@ -62,7 +62,7 @@ pub struct Open<'job> {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Progress {
     Waits,
-    /// A worker has it, and its session is not ready yet.
+    /// A worker has the job, and its session is not ready yet.
     Starts {
         cold: bool,
         already_ms: u64,
@@ -80,7 +80,7 @@ pub struct History {
     of_course: Recent<String>,
     people: HashMap<Account, Person>,
     courses: HashMap<String, Comings>,
-    /// From assignments to starts: where no session was, and where one was.
+    /// Times from assignment to start: without a session, and with one.
     cold: VecDeque<u64>,
     warm: VecDeque<u64>,
 }
@@ -91,17 +91,18 @@ struct Recent<Key>(HashMap<Key, VecDeque<u64>>);
 #[derive(Debug, Clone, Copy, Default)]
 struct Person {
     open: u32,
-    /// When the last of them ended.
+    /// When the person's last job ended.
     since_ms: i64,
 }
 
-/// When the people of a course come.
+/// When the people of a course submit cells.
 #[derive(Debug, Clone, Default)]
 struct Comings {
     pauses: VecDeque<Seen>,
-    /// When somebody came who had not been here.
+    /// When new people came.
     newcomers: VecDeque<i64>,
-    /// How much further from the past the present is than usual, as a logarithm: what ranges learn from their misses.
+    /// How much more the present differs from the past than usual, as a logarithm. Estimated from
+    /// ranges that missed.
     stranger: f64,
 }
 
@@ -112,7 +113,7 @@ impl<Key> Default for Recent<Key> {
 }
 
 impl History {
-    /// The first to end first.
+    /// The history of these runs, ordered by their end.
     #[must_use]
     pub fn of(runs: impl IntoIterator<Item = PastRun>) -> Self {
         let mut history = Self::default();
@@ -124,7 +125,7 @@ impl History {
         history
     }
 
-    /// A run that ended by itself.
+    /// Adds a run that ended by itself.
     pub fn add(&mut self, run: Run) {
         if let Some(cell) = run.cell {
             self.of_cell.add(cell, run.run_ms);
@@ -143,7 +144,7 @@ impl History {
         }
     }
 
-    /// To be told of each job, also of those that never run.
+    /// Records a submission. Call this for each job, even if it never runs.
     pub fn submitted(&mut self, account: &Account, at_ms: i64) {
         let known = self.people.get(account).copied();
         let course = self.courses.entry(account.course.clone()).or_default();
@@ -166,7 +167,7 @@ impl History {
         self.people.entry(account.clone()).or_default().open += 1;
     }
 
-    /// The end of a job that was submitted, however it ended.
+    /// Records the end of a submitted job, however it ended.
     pub fn ended(&mut self, account: &Account, at_ms: i64) {
         if let Some(person) = self.people.get_mut(account) {
             person.open = person.open.saturating_sub(1);
@@ -176,13 +177,14 @@ impl History {
         self.people.retain(|_, person| here(person));
     }
 
-    /// A session took so long from the assignment to the start of the cell.
+    /// Records how long a session took from the assignment to the start of the cell.
     pub fn started(&mut self, cold: bool, took_ms: u64) {
         let starts = if cold { &mut self.cold } else { &mut self.warm };
         push(starts, took_ms, MOST_STARTS);
     }
 
-    /// A job starts after so much time of which ranges were told before, the first one first.
+    /// Learns from a job that started after `started`. `ranges` are the ranges that were estimated
+    /// for it before, oldest first.
     pub fn started_after(&mut self, account: &Account, ranges: &[(u64, u64)], started: u64) {
         let Some((first, later)) = ranges.split_first() else {
             return;
@@ -198,7 +200,7 @@ impl History {
         course.stranger = stranger.clamp(-STRANGEST, STRANGEST);
     }
 
-    /// What a cell that has run for a while takes from now on.
+    /// How much longer a cell is likely to take that has run for `already_ms`.
     #[must_use]
     pub fn takes(
         &self,
@@ -211,7 +213,7 @@ impl History {
         self.takes_like(cell, account, of_course.as_ref(), already_ms, limit_ms)
     }
 
-    /// How much of what is expected of a job comes from runs of the same cell, from 0 to 1.
+    /// The share of a job's expected duration that comes from runs of the same cell, from 0 to 1.
     fn of_its_own(&self, job: &Open<'_>) -> f64 {
         let Some(runs) = job.cell.and_then(|cell| self.of_cell.last(&cell, LOOK_AT)) else {
             return 0.0;
@@ -226,7 +228,7 @@ impl History {
         }
     }
 
-    /// The runs of a course. `None` when there are too few.
+    /// The run times of a course. `None` if there are too few.
     fn of_course(&self, course: &str) -> Option<Times> {
         let runs = self.of_course.last(course, LOOK_AT_IN_COURSE)?;
         let runs = Some(runs).filter(|runs| runs.len() >= FEWEST_RUNS)?;
@@ -250,7 +252,7 @@ impl History {
         let of_course = of_course.map(|times| times.all().to_vec());
         let mut known = Vec::new();
         let mut left = 1.0;
-        // A few runs of this very cell say more than many of others.
+        // A few runs of this very cell count more than many runs of others.
         for (runs, others) in [
             (of_cell, OTHERS_WITH_OWN),
             (of_account, OTHERS_WITH_PERSON),
@@ -266,7 +268,7 @@ impl History {
             );
             left -= part;
         }
-        // Longer than any before; only its end is known.
+        // The run may take longer than any before; these factors stand for that unknown tail.
         let longest = known.iter().map(|(ms, _)| *ms).max().unwrap_or(0);
         let longer = longest.max(already_ms);
         known.extend([1.15, 1.6, 3.0].map(|factor| (scaled(longer, factor), 0.004)));
@@ -276,8 +278,8 @@ impl History {
         Times::weighted(known.into_iter().map(from_now).collect())
     }
 
-    /// What an estimate needs to know beside the order: of `open` jobs, and of the people who may come, each with the
-    /// precedence of the next job.
+    /// Everything except the order that an estimate needs: about `open` jobs, and about people who
+    /// may submit, each with the precedence of their next job.
     #[must_use]
     pub fn outlook(
         &self,
@@ -382,7 +384,7 @@ impl History {
             unlike_runs: unlike(UNLIKE_RUNS, runs) * stranger.exp(),
             unlike_pauses: unlike(UNLIKE_PAUSES, pauses.ended()),
             pauses,
-            // With the first of them the watching began.
+            // The first of them marks the start of the period, so it does not count.
             newcomers: newcomers.len().saturating_sub(1) as f64 / watched_ms as f64,
             newcomers_for_ms: watched_ms,
             newcomer: precedence(&nobody),
@@ -390,25 +392,25 @@ impl History {
     }
 }
 
-/// A run is not exactly like the last one.
+/// Factors around each past run, because no run takes exactly as long as the last.
 const AROUND: [f64; 3] = [0.85, 1.0, 1.2];
 
 /// The standard deviation of the logarithm of one run, or of one pause.
 const UNLIKE_RUNS: f64 = 1.3;
 const UNLIKE_PAUSES: f64 = 0.9;
-/// A class goes on to other exercises, whose cells are all longer or shorter.
+/// The class moves on to other exercises, whose cells may all be longer or shorter.
 const OTHER_EXERCISES: f64 = 0.15;
 
-/// As many runs of others weigh as much as those of the same cell, or of the same person.
+/// This many runs of others count as much as one run of the same cell, or of the same person.
 const OTHERS_WITH_OWN: f64 = 0.3;
 const OTHERS_WITH_PERSON: f64 = 4.0;
 
-/// One of five ranges is to miss, and how fast they get wider or narrower when others do.
+/// The share of ranges that should miss, and how fast ranges widen or narrow when more or fewer do.
 const MISSES: f64 = 0.2;
 const LEARNING: f64 = 0.05;
 const STRANGEST: f64 = 1.2;
 
-/// How far a mean to come is from that of so many in the past, as the standard deviation of its logarithm.
+/// How far a future mean is from the mean of `count` past values, as the standard deviation of its logarithm.
 fn unlike(one: f64, count: usize) -> f64 {
     let of_mean = one / (count.max(1) as f64).sqrt();
     of_mean.hypot(OTHER_EXERCISES)
@@ -422,7 +424,7 @@ fn scaled(ms: u64, factor: f64) -> u64 {
     (ms as f64 * factor) as u64 + u64::from(factor > 1.0)
 }
 
-/// Of times of which so much has passed.
+/// The remaining time of something that has taken `already_ms`.
 fn remaining(all: &Times, already_ms: u64) -> Times {
     all.longer_than(already_ms)
         .unwrap_or_else(|| Times::exactly((already_ms / 2).max(500)))

@@ -1,19 +1,19 @@
 //! Which job runs next, on which worker, and what waiting people see.
 //!
-//! In: every unfinished job in order of arrival and every worker that is connected. Out: assignments, and for each
-//! job that still waits its place and the first rule that keeps it from running ([`plan`]); and when it may start
-//! ([`estimate`]), from what the past tells ([`History`]).
-//! What a student is told follows from the same rules that assign, so the two cannot disagree.
+//! In: every unfinished job in order of arrival, and every connected worker. Out: assignments, and
+//! for each job that still waits its position and the first rule that keeps it from running
+//! ([`plan`]). Also when it may start ([`estimate`]), judged by the past ([`History`]). What a
+//! student sees follows from the same rules that assign jobs, so the two cannot disagree.
 //!
-//! The order is a weighted fair share: the account with the lowest weighted use runs first. Waiting counts
-//! like GPU time that was not used, so every job runs in the end. A notebook runs one job at a time, a
-//! person at most `jobs_per_person`, a worker at most `slots`. A notebook whose session holds what no other can have
-//! waits a while for that session's worker. A job that one of these rules holds back does not hold up the jobs behind
-//! it.
+//! The order is a weighted fair share: the account with the lowest weighted use runs first. Waiting
+//! counts like unused GPU time, so every job runs in the end. A notebook runs one job at a time, a
+//! person at most `jobs_per_person`, a worker at most `slots`. If a notebook's session holds
+//! objects that no other session can have, its job waits a while for that session's worker. A job
+//! that one of these rules holds back does not delay the jobs behind it.
 //!
-//! A job runs on a worker that meets all it requires ([`Offer`]). Of those, the one with the notebook's warm session
-//! comes first, because it lacks only what changed since; then the least loaded one. What a worker without a session
-//! has of the state in its cache is not known here.
+//! A job runs on a worker that meets all of its requirements ([`Offer`]). Of those workers, the one with the
+//! notebook's warm session comes first, because it lacks only what has changed since; then the least loaded
+//! one. Which parts of the state a worker without a session has in its cache is not known here.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
@@ -41,19 +41,20 @@ use foldhash::{HashMap, HashMapExt};
 use occupancy::{Occupancy, Taken};
 use std::{collections::HashSet, sync::Arc};
 
-/// Ten seconds of waiting weigh as much as a second of GPU time that was not used.
+/// Ten seconds of waiting count as much as one second of unused GPU time.
 const WAITING_PER_USE: f64 = 10.0;
 /// A job of low priority is ordered as if its account had used this much more.
 const LOW_PRIORITY_MS: f64 = 3_600_000.0;
 
-/// How long a job waits for the worker whose session holds what no other can have, before it runs on another.
+/// How long a job waits for the worker whose session holds what no other session can have, before
+/// it runs on another.
 pub const SESSION_PATIENCE_MS: u64 = 600_000;
 
-/// On whose account a notebook's jobs go.
+/// The account that a notebook's jobs are charged to.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Account {
     pub owner: String,
-    /// Empty: none.
+    /// Empty if there is none.
     pub course: String,
 }
 
@@ -66,37 +67,37 @@ pub struct Job {
     /// The worker that has it, connected or not.
     pub worker: Option<WorkerId>,
     pub precedence: Precedence,
-    /// Staff hold it back.
+    /// Staff hold the job.
     pub held: bool,
-    /// None of its course's jobs is started.
+    /// Whether its course is paused.
     pub paused: bool,
-    /// Staff moved it to the front; the one that was moved last is the first.
+    /// Present if staff moved it to the front. The job that was moved last has the largest number and comes first.
     pub front: Option<i64>,
-    /// What its worker must be.
+    /// The requirements for its worker.
     pub needs: Arc<[Requirement]>,
 }
 
-/// What decides about the order between two jobs.
+/// What determines the order of two jobs.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Precedence {
-    /// What the account has used of late, in milliseconds of GPU time.
+    /// The account's recent use, in milliseconds of GPU time.
     pub used_ms: f64,
-    /// Of the course. Twice the weight is twice the share.
+    /// The course's weight. Twice the weight is twice the share.
     pub weight: f64,
-    /// What a deadline multiplies the weight by; 1 without one.
+    /// The factor by which a deadline multiplies the weight; 1 without one.
     pub boost: f64,
     pub low_priority: bool,
     pub waited_ms: u64,
 }
 
-/// A worker that is connected.
+/// A connected worker.
 #[derive(Debug, Clone)]
 pub struct Worker {
     pub worker: WorkerId,
     pub slots: u32,
     /// Notebooks whose session is warm here.
     pub warm: HashSet<NotebookId>,
-    /// Those among them whose session holds what no other can have.
+    /// Those of them whose session holds what no other session can have.
     pub keeping: HashSet<NotebookId>,
     /// Takes new jobs: neither paused nor about to leave.
     pub open: bool,
@@ -120,15 +121,15 @@ pub enum Reason {
     /// This job of the same notebook or of the same person runs.
     OwnJobRuns(JobId),
     NoWorker,
-    /// None is open.
+    /// No worker takes new jobs.
     WorkersClosed,
-    /// A job that came later is ahead because of its course's deadline.
+    /// A job that arrived later is ahead because of its course's deadline.
     BehindDeadline(JobId),
     /// A job that staff moved to the front is ahead.
     BehindMoved,
-    /// The notebook's session on this busy worker holds what no other can have.
+    /// The notebook's session holds what no other session can have, and this worker, which has it, is busy.
     OwnSession(WorkerId),
-    /// No worker that is connected meets this.
+    /// No connected worker meets this.
     NoWorkerFits(Requirement),
     /// The workers that meet this are busy, while others are free.
     FittingWorkersBusy(Requirement),
@@ -138,7 +139,7 @@ pub enum Reason {
 #[derive(Debug, Default)]
 pub struct Plan {
     pub assignments: Vec<(JobId, WorkerId)>,
-    /// The next one first.
+    /// In queue order.
     pub positions: Vec<(JobId, QueuePosition)>,
 }
 
@@ -158,7 +159,7 @@ impl Worker {
 }
 
 impl Precedence {
-    /// Lower is sooner.
+    /// A lower value runs sooner.
     #[must_use]
     pub fn rank(&self) -> f64 {
         let low = if self.low_priority {
@@ -170,14 +171,15 @@ impl Precedence {
     }
 }
 
-/// `jobs` in order of arrival.
+/// Computes assignments and positions. `jobs` must be in order of arrival.
 #[must_use]
 pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
     let mut occupancy = Occupancy::new(jobs, workers, jobs_per_person);
     let mut assigned = Vec::new();
     let mut waiting = Vec::new();
     let is_boosted = |job: &Job| job.precedence.boost > 1.0 && job.front.is_none();
-    // Of those that are ahead because of a deadline the last to arrive: on each worker, and (`None`) in the line.
+    // The last to arrive of the jobs that are ahead because of a deadline: on each worker, and
+    // (`None`) in the queue.
     let mut boosted: HashMap<Option<WorkerId>, usize> = HashMap::new();
     for (arrival, job) in jobs.iter().enumerate() {
         if job.worker.is_some() && is_boosted(job) {
@@ -237,7 +239,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
     }
 }
 
-/// The waiting jobs, the next one first.
+/// The waiting jobs, in queue order.
 #[must_use]
 pub fn in_queue_order(jobs: &[Job]) -> Vec<&Job> {
     in_order(jobs).into_iter().map(|(_, job)| job).collect()

@@ -1,10 +1,10 @@
-//! Which notebooks, people and slots have a job at one moment.
+//! Which notebooks, people and slots have a running job at one moment.
 
 use super::{Job, Reason, SESSION_PATIENCE_MS, Worker};
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 
-/// Built for each decision, so nothing in it is copied or allocated per job.
+/// Built for each decision, so it neither copies nor allocates for each job.
 #[derive(Debug, Clone)]
 pub(super) struct Occupancy<'jobs> {
     workers: &'jobs [Worker],
@@ -18,7 +18,7 @@ pub(super) struct Occupancy<'jobs> {
 #[derive(Debug, Clone, Copy)]
 struct Jobs {
     count: u32,
-    /// Which of them tells why others wait.
+    /// The job that is named as the reason why others wait.
     first: JobId,
 }
 
@@ -75,7 +75,7 @@ impl<'jobs> Occupancy<'jobs> {
         }
     }
 
-    /// Whether this worker is there and meets the job's needs.
+    /// Whether this worker is connected and meets the job's requirements.
     pub(super) fn suits(&self, worker: WorkerId, job: &Job) -> bool {
         let mut workers = self.workers.iter();
         workers.any(|other| other.worker == worker && fits(job, other))
@@ -92,14 +92,14 @@ impl<'jobs> Occupancy<'jobs> {
         }
     }
 
-    /// What the job requires and the workers lack that are still free once all jobs are placed.
+    /// The requirement that keeps the job from the workers that are still free once all jobs are placed.
     pub(super) fn missing_in_the_free(&self, job: &Job) -> Option<Requirement> {
         let is_free = |worker: &&Worker| worker.open && self.busy(worker) < worker.slots;
         let mut free = self.workers.iter().filter(is_free);
         free.find_map(|worker| worker.lacks(&job.needs)).cloned()
     }
 
-    /// The first requirement with which no worker is left that meets those before it.
+    /// The first requirement that no worker meets together with all requirements before it.
     fn met_by_none<'needs>(&self, needs: &'needs [Requirement]) -> Option<&'needs Requirement> {
         let mut workers = self.workers.iter();
         if self.workers.is_empty() || workers.any(|worker| worker.lacks(needs).is_none()) {
@@ -138,8 +138,8 @@ impl<'jobs> Occupancy<'jobs> {
         (self.busy(worker) >= worker.slots).then_some(worker.worker)
     }
 
-    /// Of those that meet its needs, the warm session's worker first, then the least loaded one. `None` when no slot is
-    /// free.
+    /// Of the workers that meet the job's requirements, prefers the one with the warm session, then
+    /// the least loaded one. `None` if no slot is free.
     fn choose_worker(&self, job: &Job) -> Option<WorkerId> {
         self.workers
             .iter()

@@ -1,11 +1,11 @@
-//! What a worker offers, and whether it meets what a job requires.
+//! What a worker offers, and whether it meets a job's requirements.
 
 use baton_protocol::{
     Environment, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
 
-/// What a worker is, as far as jobs may require it.
+/// The properties of a worker that jobs may require.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Offer {
     pub devices: Vec<Device>,
@@ -13,9 +13,9 @@ pub struct Offer {
 }
 
 impl Offer {
-    /// Whether it meets this requirement. How long it stays is no part of an offer.
+    /// Whether it meets this requirement. How long it stays is not part of an offer.
     ///
-    /// A session may come onto any GPU of the worker, so a worker with unlike GPUs offers what all of them have.
+    /// A session may get any GPU of the worker, so a worker with different GPUs offers what all of them have.
     #[must_use]
     pub fn meets(&self, requirement: &Requirement) -> bool {
         match requirement {
@@ -38,7 +38,7 @@ impl Offer {
         }
     }
 
-    /// Whether a worker of this kind meets it once its environments are prepared.
+    /// Whether the worker will meet it once its environments are prepared.
     #[must_use]
     pub fn will_meet(&self, requirement: &Requirement) -> bool {
         match requirement {

@@ -1,23 +1,23 @@
-//! The queue position as people see it: a range if others are likely to overtake, and never further back without a
-//! reason.
+//! The queue position as people see it: a range if others are likely to overtake. It never moves
+//! back without a reason.
 
 use crate::queue::{Job, ahead::because};
 use baton_protocol::api::{AheadBecause, MovedBack};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What was shown last of one job.
+/// The last position that was shown for one job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ShownPosition {
     /// 1 = next.
     pub position: u32,
-    /// The last position that it is likely to have.
+    /// The largest position that it is likely to have.
     pub last: u32,
-    /// The best position that was shown, and when, in the caller's milliseconds.
+    /// The best position that was shown, and when, in milliseconds of the caller's clock.
     best: (u32, u64),
 }
 
 impl ShownPosition {
-    /// `overtakers`: at most so many people are likely to overtake; `None` if unknown.
+    /// `overtakers`: the most people who are likely to overtake; `None` if unknown.
     #[must_use]
     pub fn next(before: Option<Self>, position: u32, overtakers: Option<u32>, now_ms: u64) -> Self {
         let last = position.saturating_add(overtakers.unwrap_or(0));
@@ -32,7 +32,7 @@ impl ShownPosition {
                 last,
                 best: before.best,
             },
-            // No job came ahead, so the end of the range has no reason to move back.
+            // No job got ahead, so the end of the range has no reason to move back.
             Some(before) => Self {
                 position,
                 last: last.min(before.last).max(position),
@@ -44,14 +44,14 @@ impl ShownPosition {
         }
     }
 
-    /// Whether both read the same.
+    /// Whether both are displayed the same.
     #[must_use]
     pub fn is_same(&self, other: &Self) -> bool {
         (self.position, self.last) == (other.position, other.last)
     }
 
-    /// Why it is further back than an earlier position. `line` is that of [`crate::queue::in_queue_order`], in which it has this
-    /// place.
+    /// Why it is further back than an earlier position. `line` is the result of
+    /// [`crate::queue::in_queue_order`], in which the job has this position.
     #[must_use]
     pub fn moved_back(&self, line: &[&Job], now_ms: u64) -> Option<MovedBack> {
         let (best, at_ms) = self.best;
@@ -72,7 +72,7 @@ impl ShownPosition {
             people: u32::try_from(owners.len()).unwrap_or(u32::MAX),
             because: *because,
         });
-        // All of them waited before: their holds or pauses ended.
+        // All of them waited before: their holds or pauses have ended.
         moved.or_else(|| {
             let other = ahead.last()?;
             Some(MovedBack {

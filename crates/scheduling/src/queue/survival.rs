@@ -1,20 +1,20 @@
-//! The distribution of times of which some were not seen to their end.
+//! The distribution of durations, some of which were not observed to their end.
 //!
-//! In: times, each with whether it ended or was still going on, or broken off, when last seen (censored). Out: the part
-//! that is longer than any time (Kaplan and Meier 1958). What is censored counts as long as it was seen, so long times
-//! are not left out because they are long.
+//! In: durations, each with whether it ended or was still going on, or interrupted, when last observed
+//! (censored). Out: the share that is longer than any given time (Kaplan and Meier 1958). A censored duration
+//! counts for as long as it was observed, so long ones are not left out for being long.
 
-/// A time in seconds that was watched.
+/// An observed duration in seconds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Seen {
     pub seconds: f64,
-    /// It ended then; else it would have gone on.
+    /// Whether it ended then; otherwise it would have gone on.
     pub ended: bool,
 }
 
 #[derive(Debug, Clone, Default)]
 pub struct Survival {
-    /// Times at which some ended, and the part that is longer.
+    /// The times at which some ended, and the share that is longer.
     steps: Vec<(f64, f64)>,
     ended: usize,
     watched_seconds: f64,
@@ -24,7 +24,7 @@ pub struct Survival {
 impl Survival {
     #[must_use]
     pub fn of(mut seen: Vec<Seen>) -> Self {
-        // Who ends at the same moment as another is lost from sight was still seen.
+        // At equal times, an end comes before a censored duration, which was still observed then.
         seen.sort_by(|one, other| {
             let by_time = one.seconds.total_cmp(&other.seconds);
             by_time.then(other.ended.cmp(&one.ended))
@@ -48,13 +48,13 @@ impl Survival {
         }
     }
 
-    /// How many were seen to their end.
+    /// How many were observed to their end.
     #[must_use]
     pub fn ended(&self) -> usize {
         self.ended
     }
 
-    /// Ends per second that somebody watched: the likeliest rate if the times are exponential. Zero when none ended.
+    /// Ends per second of observation: the likeliest rate if durations are exponential. Zero if none ended.
     #[must_use]
     pub fn rate(&self) -> f64 {
         if self.ended == 0 {
@@ -63,14 +63,15 @@ impl Survival {
         self.ended as f64 / self.watched_seconds.max(f64::MIN_POSITIVE)
     }
 
-    /// The part that is longer than so many seconds.
+    /// The share that is longer than this.
     #[must_use]
     pub fn longer_than(&self, seconds: f64) -> f64 {
         let until = self.steps.partition_point(|(time, _)| *time <= seconds);
         until.checked_sub(1).map_or(1.0, |last| self.steps[last].1)
     }
 
-    /// The seconds that this part (0 to 1) stays within; `None` when fewer were seen to their end.
+    /// The duration in seconds that this share (0 to 1) does not exceed; `None` if fewer were
+    /// observed to their end.
     #[must_use]
     pub fn percentile(&self, part: f64) -> Option<f64> {
         let enough = self
@@ -79,7 +80,7 @@ impl Survival {
         self.steps.get(enough).map(|(time, _)| *time)
     }
 
-    /// So many times that are distributed so. Where no end was seen, the longest time stands.
+    /// `count` durations with this distribution. The longest stands for those whose end was not observed.
     #[must_use]
     pub fn sample(&self, count: usize) -> Vec<f64> {
         (0..count)
@@ -88,7 +89,7 @@ impl Survival {
             .collect()
     }
 
-    /// Seconds on average; what was not seen to its end counts as the longest.
+    /// The mean in seconds; durations that were not observed to their end count as the longest.
     #[must_use]
     pub fn mean(&self) -> f64 {
         let mut sum = 0.0;
@@ -100,13 +101,13 @@ impl Survival {
         sum + (self.longest - since) * longer
     }
 
-    /// Seconds of the longest, seen to its end or not.
+    /// The longest in seconds, whether observed to its end or not.
     #[must_use]
     pub fn longest(&self) -> f64 {
         self.longest
     }
 
-    /// How far from `longer_than` the part of longer times is at most, from 0 to 1 (Kolmogorov's distance).
+    /// The largest difference between this and `longer_than`, from 0 to 1 (Kolmogorov's distance).
     #[must_use]
     pub fn distance(&self, longer_than: impl Fn(f64) -> f64) -> f64 {
         let mut before = 1.0;
@@ -121,7 +122,7 @@ impl Survival {
         most
     }
 
-    /// As a line for a plot: seconds and the part that is longer.
+    /// Points of a plot: seconds, and the share that is longer.
     #[must_use]
     pub fn curve(&self) -> Vec<(f64, f64)> {
         let mut curve = vec![(0.0, 1.0)];
@@ -155,7 +156,7 @@ mod tests {
         assert!((all.rate() - 0.5).abs() < 1e-12);
     }
 
-    /// The times of Freireich and others 1963, which textbooks on survival begin with.
+    /// The data of Freireich and others 1963, the standard example in textbooks on survival.
     #[test]
     fn it_is_kaplan_and_meiers_estimate() {
         let ended = [6, 6, 6, 7, 10, 13, 16, 22, 23].map(|weeks| (f64::from(weeks), true));

@@ -1,8 +1,9 @@
-//! How long something is likely to take: equally likely times.
+//! How long something is likely to take, as equally likely times.
 
 use std::sync::Arc;
 
-/// In milliseconds: nine of ten take longer, half of them do, one of ten does.
+/// In milliseconds: nine of ten take longer than `lower`, half of them longer than `middle`, one of
+/// ten longer than `upper`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Spread {
     pub lower: u64,
@@ -26,7 +27,7 @@ impl Spread {
 }
 
 impl Times {
-    /// So many points of a weighted sample.
+    /// The number of points of a weighted sample.
     const POINTS: usize = 40;
 
     /// `None` when there are none.
@@ -42,7 +43,7 @@ impl Times {
         Self([ms].into())
     }
 
-    /// Of times with weights, which need not sum to 1. `None` when nothing weighs anything.
+    /// From times with weights, which need not add up to 1. `None` if all weights are zero.
     pub(crate) fn weighted(mut times: Vec<(u64, f64)>) -> Option<Self> {
         times.sort_unstable_by_key(|(ms, _)| *ms);
         let all: f64 = times.iter().map(|(_, weight)| weight).sum();
@@ -70,7 +71,7 @@ impl Times {
         &self.0
     }
 
-    /// The time that this part (0 to 1) stays within.
+    /// The time that this share (0 to 1) does not exceed.
     #[must_use]
     pub fn at(&self, part: f64) -> u64 {
         let last = self.0.len() - 1;
@@ -80,7 +81,7 @@ impl Times {
         from + ((to - from) as f64 * beyond) as u64
     }
 
-    /// Of those that are longer than what has passed, what is left. `None` when none is.
+    /// The remaining time of those that are longer than `already_ms`. `None` if none is.
     #[must_use]
     pub fn longer_than(&self, already_ms: u64) -> Option<Self> {
         let longer = self.0.iter().filter(|ms| **ms > already_ms);

@@ -1,4 +1,4 @@
-//! The arbiter against sessions that do what it says, late, never, or after their death.
+//! The arbiter with sessions that carry out its actions, late, never, or after their death.
 
 #![allow(clippy::unwrap_used)]
 
@@ -102,7 +102,7 @@ fn more_than_the_host_could_hold_is_refused_but_to_who_is_alone() {
 
 #[test]
 fn the_host_need_not_hold_what_the_gpu_does() {
-    // 20 GB at a time are on the host, and 40 GB while one returns.
+    // 20 GB at a time are on the host, and 40 GB while one session returns.
     let mut world = World::with_memory(136 * GB, 64 * GB);
     for session in 1..=2 {
         let cells = [cell(0.0, 100.0, 78 * GB), cell(5.0, 100.0, 0)];
@@ -115,7 +115,7 @@ fn the_host_need_not_hold_what_the_gpu_does() {
 
 #[test]
 fn many_small_sessions_may_have_more_than_the_host() {
-    // Of 160 GB, 80 GB are on the host, and 20 GB more while one returns.
+    // Of 160 GB, 80 GB are on the host, and 20 GB more while one session returns.
     let mut world = World::with_memory(80 * GB, 101 * GB);
     for session in 1..=9 {
         let cells = [cell(session as f64, 30.0, 20 * GB), cell(5.0, 30.0, 0)];
@@ -264,7 +264,7 @@ fn who_does_not_move_its_memory_is_ended() {
     assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
 }
 
-/// Up to so much more leaves than was asked for.
+/// Up to this much more is swapped out than was requested.
 const PART: u64 = 64 << 20;
 
 fn leaves(session: u64, bytes: u64) -> Action {
@@ -283,7 +283,7 @@ fn no_more_leaves_the_gpu_than_is_needed_and_no_more_comes_back() {
         world.add(session, script(session, &cells));
     }
     world.run();
-    // The second lacks 20 GB; then each of the first ones' 20 GB comes back for as much of the other's.
+    // The second lacks 20 GB. Then each 20 GB of the first return in exchange for as much of the other's.
     assert_eq!(world.told.responses.len(), 4);
     assert_eq!(world.told.moved_bytes, (20 + 3 * 20 + 20) * GB);
 }
@@ -320,7 +320,7 @@ fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
         let said = tell(Event::Grew { session, bytes }, 0.0);
         assert_eq!(said.len(), 1);
     }
-    // 20 GB of the first are on their way; other programs take what the host has.
+    // 20 GB of the first are being moved; other programs use up the host's memory.
     let bytes = 20 * GB;
     assert_eq!(
         tell(Event::PartLeft { session: 1, bytes }, 1.0),
@@ -331,13 +331,13 @@ fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
     );
     assert_eq!(tell(Event::SwappedOut(1), 1.0), []);
     assert_eq!(tell(Event::HostHas { bytes: GB }, 2.0), []);
-    // More than there is on the host is refused at once.
+    // More than the host has is refused at once.
     let bytes = 20 * GB;
     assert_eq!(
         tell(Event::Grew { session: 2, bytes }, 3.0),
         [Action::Refuse { session: 2, bytes }]
     );
-    // The first one's memory comes back only when as much of the other's has found room.
+    // The first session's memory returns only once as much of the other's has found room.
     assert_eq!(tell(Event::CellStarted(1), 4.0), []);
     assert_eq!(tell(Event::Wanted(1), 4.0), []);
     assert_eq!(
@@ -355,7 +355,7 @@ fn who_waits_for_ever_for_room_on_the_host_is_ended() {
         let cells = [cell(edit, 1.0, 50 * GB), cell(30.0, 1.0, 0)];
         world.add(session, script(session, &cells));
     }
-    // After 20 GB of the first one's have left; nothing can make room for them any more.
+    // After 20 GB of the first session have left, nothing can make room for them any more.
     world.host_has(seconds(25.0), 0);
     world.run();
     assert_eq!(world.told.ended, [1]);
@@ -442,7 +442,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
         arbiter.handle(Event::Grew { session, bytes }, Duration::ZERO);
     }
     let asleep = seconds(300.0);
-    // One session has at most half of the host's, so that it does not limit what others may have.
+    // One session may use at most half of the host's memory, so that it does not limit the others.
     assert_eq!(
         arbiter.handle(Event::Woke, asleep),
         [leaves(1, 15 * GB - PART)]
@@ -456,7 +456,7 @@ fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
         [leaves(3, PART)]
     );
     assert_eq!(arbiter.handle(Event::SwappedOut(3), asleep), []);
-    // What it left on the host stays there after its way back.
+    // What it left on the host stays there after its return.
     assert_eq!(
         arbiter.handle(Event::Expected(1), asleep),
         [Action::SwapIn(1)]
@@ -496,7 +496,8 @@ fn any_script() -> impl Strategy<Value = Script> {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// With far more memory together than the host has: who is allowed to grow is never ended for want of room there.
+    /// The sessions have far more memory together than the host. A session that was allowed to grow
+    /// is never ended because the host lacks room.
     #[test]
     fn whoever_is_allowed_to_grow_can_return(
         scripts in proptest::collection::vec(any_script(), 2..9),
@@ -519,8 +520,9 @@ proptest! {
         world.run();
     }
 
-    /// What `World` checks at each step: leases only to who waits and is resident, never two without leave, memory
-    /// within bounds, no hand-over that nobody wants; and at the end nobody waits.
+    /// What `World` checks at each step: leases go only to resident sessions that wait, never to
+    /// two at once unless permitted; memory stays within bounds; there is no needless hand-over. At
+    /// the end no session waits.
     #[test]
     fn whatever_sessions_do_the_rules_hold_and_nobody_waits_for_ever(
         scripts in proptest::collection::vec(any_script(), 1..9),

@@ -1,4 +1,4 @@
-//! What sessions are to do, and what was seen of it.
+//! What sessions should do, and what was observed.
 
 use std::{collections::BTreeMap, time::Duration};
 
@@ -6,7 +6,7 @@ use baton_scheduling::arbiter::{Epoch, SessionId};
 
 pub(crate) const GB: u64 = 1_000_000_000;
 
-/// One cell: how long its student edits before, how long it computes, how much more memory it takes.
+/// One cell: how long its student edits before it, how long it computes, and how much memory it adds.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Cell {
     pub(crate) edit: Duration,
@@ -18,26 +18,26 @@ pub(crate) struct Cell {
 pub(crate) struct Script {
     pub(crate) user: u64,
     pub(crate) cells: Vec<Cell>,
-    /// Does not come to rest when it is told to.
+    /// Ignores requests to give up its lease.
     pub(crate) is_deaf: bool,
-    /// Does not move its memory when it is told to.
+    /// Ignores requests to move its memory.
     pub(crate) is_stuck: bool,
-    /// What its libraries hold after each cell without using it; they free that when they are told to.
+    /// Memory that its libraries keep unused after each cell; they free it on request.
     pub(crate) held: u64,
-    /// Its context leaves the GPU when it is told to; else its process ends.
+    /// Its context leaves the GPU on request; otherwise its process ends.
     pub(crate) can_sleep: bool,
     /// Its process ends at this time.
     pub(crate) dies_at: Option<Duration>,
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Debug, Default)]
 pub(crate) struct Told {
     pub(crate) ended: Vec<SessionId>,
     pub(crate) refused: Vec<SessionId>,
-    /// Told to leave the GPU because of its context.
+    /// Sessions that had to leave the GPU because of their context.
     pub(crate) released: Vec<SessionId>,
-    /// Session, cell, from submission to end.
+    /// Session, cell, and time from submission to end.
     pub(crate) responses: Vec<(SessionId, usize, Duration)>,
     pub(crate) moved_bytes: u64,
     pub(crate) most_together: usize,
@@ -50,14 +50,14 @@ pub(crate) enum Happening {
     CellBegins(SessionId),
     CellDone(SessionId, u64),
     Rests(SessionId, Epoch),
-    /// So many bytes, and whether these were the last.
+    /// The bytes moved, and whether these were the last.
     MovedOut(SessionId, u64, bool),
     MovedIn(SessionId),
     Wants(SessionId),
     Fails(SessionId),
-    /// It asks again for so much.
+    /// The session asks for this much again.
     Asks(SessionId, u64),
-    /// It needs so much, and so much is free.
+    /// The session needs this much, and only this much is free.
     FindsFull(SessionId, u64, u64),
     Dies(SessionId),
     Sleeps(SessionId),

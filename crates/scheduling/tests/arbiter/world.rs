@@ -1,4 +1,4 @@
-//! Sessions and a GPU that do what an arbiter says, after delays, and check that it may say so.
+//! Sessions and a GPU that carry out an arbiter's actions after delays, and check that each action is allowed.
 
 mod checks;
 
@@ -19,21 +19,21 @@ struct Session {
     left: Duration,
     lease: Option<Lease>,
     waits: bool,
-    /// Between cells it is false.
+    /// False between cells.
     has_cell: bool,
     has_context: bool,
-    /// Its context is off the GPU.
+    /// Whether its context is off the GPU.
     sleeps: bool,
     is_resident: bool,
     moves: bool,
     bytes: u64,
-    /// Of those, on the host.
+    /// The part of them that is on the host.
     away: u64,
-    /// Of what is on the host, allocated while the rest was there: nothing has been written to it.
+    /// The part of its host memory that was allocated while the rest was there: nothing has been written to it.
     on_paper: u64,
-    /// On the host, empty or not.
+    /// Host memory reserved for it, used or not.
     places: u64,
-    /// Granted and not found; the arbiter has not heard of that.
+    /// Bytes that were granted and not found; the arbiter does not know that yet.
     not_found: u64,
     gone: bool,
     /// When it began to wait, for the longest wait.
@@ -64,17 +64,18 @@ pub(crate) struct World {
     now: Duration,
     wake_at: Option<Duration>,
     entries: u64,
-    /// Changes whenever who computes does.
+    /// Changes whenever the set of computing sessions does.
     version: u64,
     settled: Duration,
     drain: Duration,
     bandwidth: f64,
-    /// Of this many moves in, one finds the GPU full.
+    /// One in this many moves to the GPU finds it full.
     in_the_way: Option<u64>,
     moves_in: u64,
-    /// What a session's context takes, which nobody tells the arbiter.
+    /// The size of a session's context, which the arbiter is not told.
     context_bytes: u64,
-    /// The host has as much as at the start, and the GPU no contexts: so everybody who was allowed to grow can return.
+    /// The host's memory is as at the start, and the GPU has no contexts, so every session that was
+    /// allowed to grow can return.
     is_steady: bool,
     pub(crate) told: Told,
 }
@@ -145,13 +146,13 @@ impl World {
         }
     }
 
-    /// From this time on the host has so much for more memory of sessions.
+    /// From this time on, the host has this much memory left for sessions.
     pub(crate) fn host_has(&mut self, time: Duration, bytes: u64) {
         self.is_steady = false;
         self.enter(time, Happening::HostHas(bytes));
     }
 
-    /// Until nothing more happens. Everybody's cells have ended then.
+    /// Runs until nothing more happens, and checks that all cells have ended.
     pub(crate) fn run(&mut self) {
         self.run_until(Duration::MAX);
         for (id, session) in &self.sessions {
@@ -304,7 +305,7 @@ impl World {
         self.tell(Event::CellEnded(id));
     }
 
-    /// While its cell computes it does not hear that it should.
+    /// A session does not react while its cell computes.
     fn trim(&mut self, id: SessionId) {
         let session = self.sessions.get_mut(&id).expect("it is known");
         if session.gone || session.has_cell || session.moves {
@@ -366,7 +367,7 @@ impl World {
         }
     }
 
-    /// Of the GPU, without what `id` has or is about to have.
+    /// Free GPU memory, except for what `id` has or is about to have.
     fn free_bytes(&self, id: SessionId) -> u64 {
         let of_others = |(other, session): (&SessionId, &Session)| {
             if *other == id {
@@ -381,7 +382,7 @@ impl World {
         self.settings.memory.usable_bytes.saturating_sub(used)
     }
 
-    /// What was granted may not be there.
+    /// What was granted may not be available.
     fn grow(&mut self, id: SessionId, bytes: u64) {
         let free = self.free_bytes(id);
         let session = self.sessions.get_mut(&id).expect("it is known");
@@ -397,7 +398,7 @@ impl World {
         }
         session.not_found = bytes;
         let free_bytes = free - session.bytes.min(free);
-        // What else the arbiter decided is told before.
+        // Scheduled, so that the arbiter's other actions are carried out first.
         self.enter(self.now, Happening::FindsFull(id, bytes, free_bytes));
         self.enter(
             self.now + Duration::from_millis(20),
@@ -405,7 +406,7 @@ impl World {
         );
     }
 
-    /// Without a rhythm with which the moves of two sessions could fall in step.
+    /// Pseudo-random, so that the moves of two sessions do not fall into step.
     fn is_unlucky(&self, one_in: u64) -> bool {
         let scattered = self.moves_in.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         scattered.is_multiple_of(one_in)
@@ -467,7 +468,7 @@ impl World {
             Action::SwapOut { session: id, bytes } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 (session.moves, session.is_resident) = (true, false);
-                // Memory leaves in whole parts.
+                // Memory is moved in whole parts.
                 let bytes = bytes
                     .next_multiple_of(self.settings.part_bytes)
                     .min(session.bytes - session.away);
@@ -508,7 +509,7 @@ impl World {
                 let stirs = next.is_none_or(|cell| cell.grow == 0);
                 if session.script.can_sleep {
                     if stirs {
-                        // A thread that goes on between cells.
+                        // A thread that runs on between cells.
                         self.enter(self.now, Happening::Wants(id));
                     }
                     self.enter(self.now, Happening::Sleeps(id));
@@ -519,7 +520,7 @@ impl World {
         }
     }
 
-    /// When a move of so many bytes ends that begins now.
+    /// When a move of this many bytes ends that begins now.
     fn time_of(&self, bytes: u64) -> Duration {
         self.now + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }
@@ -531,7 +532,7 @@ impl World {
         self.calendar.push(Reverse((time, self.entries, happening)));
     }
 
-    /// Work is done at the same pace for all who compute.
+    /// All computing sessions progress at the same pace.
     fn settle(&mut self) {
         let elapsed = self.now - self.settled;
         self.settled = self.now;

@@ -1,4 +1,4 @@
-//! Pools keep their terms whatever waits.
+//! Pools keep their terms whatever jobs wait.
 #![allow(clippy::unwrap_used)]
 
 use baton_scheduling::pools::{
@@ -121,7 +121,7 @@ proptest! {
         }
         let given: u32 = demands.iter().map(|demand| demand.jobs).sum();
         prop_assert!(given as usize <= waiting.len());
-        // None is left while the only pool that can run it has room.
+        // No job is left out while the only pool that can run it has room.
         for job in waiting.iter().filter(|job| job.pools.len() == 1) {
             let pool = job.pools[0];
             let (terms, present) = &pools[pool];
@@ -130,7 +130,7 @@ proptest! {
         }
     }
 
-    /// Nothing is ended and started again for the same load: starting what is wanted leaves nothing to start.
+    /// Under constant load nothing is ended and started again: starting what is wanted leaves nothing to start.
     #[test]
     fn a_steady_load_settles(terms in terms(), demand in demand(), present in present()) {
         let mut present = Present { failures: 0, pending: 0, ..present };
@@ -232,19 +232,19 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
         workers,
         until_ms: 6_400_000,
     };
-    // Five come two at a time, in three rounds of 40 s, and are there a minute before.
+    // Five workers start two at a time, in three rounds of 40 s, and are ready a minute before.
     assert_eq!(workers(2, 819_999), Floor::default());
     assert_eq!(workers(2, 820_000), floor(5));
     assert_eq!(workers(2, 5_000_000), floor(5));
     assert_eq!(workers(7, 5_000_000), Floor::default());
-    // None of the others' slots can run its jobs.
+    // None of the other workers' slots can run its jobs.
     let strange = Lesson {
         other_slots: 0,
         ..lesson.clone()
     };
     let alone = floors(&[strange], &[(terms, kind)], 7, 1_000_000);
     assert_eq!(alone, [floor(7)]);
-    // Another one that begins later leaves this one what it has.
+    // A lesson that begins later takes nothing from this one.
     let later = Lesson {
         slots: 50,
         start_ms: 1_000_001,

@@ -1,4 +1,5 @@
-//! A class on a simulated clock, in which everybody submits the next cell as soon as the last one has ended.
+//! A class on a simulated clock, in which every student submits the next cell as soon as the last
+//! one has ended.
 
 use baton_protocol::{JobId, NotebookId, WorkerId};
 use baton_scheduling::queue::{Job, Precedence, Worker, plan};
@@ -21,7 +22,7 @@ pub(crate) struct Student {
     pub(crate) weight: f64,
     pub(crate) boost: f64,
     pub(crate) low_priority: bool,
-    /// Of a run, in milliseconds: from, to.
+    /// The range of run times, in milliseconds.
     pub(crate) runs: (u64, u64),
     pub(crate) used_ms: f64,
     pub(crate) used_at: u64,
@@ -56,7 +57,7 @@ struct Cell {
     student: usize,
     submitted: u64,
     run_ms: u64,
-    /// Since when it runs.
+    /// When it started.
     started: Option<u64>,
 }
 
@@ -163,7 +164,7 @@ impl Class {
     }
 }
 
-/// 1 when all have the same, 1/n when one has all.
+/// 1 if all have the same, 1/n if one has everything.
 pub(crate) fn jain(shares: &[f64]) -> f64 {
     let sum: f64 = shares.iter().sum();
     let squares: f64 = shares.iter().map(|share| share * share).sum();

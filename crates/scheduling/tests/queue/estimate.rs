@@ -1,4 +1,4 @@
-//! When cells start: what an estimate promises for any queue, and how well it holds in lectures.
+//! When cells start: what an estimate guarantees for any queue, and how accurate it is in lectures.
 
 use crate::{
     lecture::score::Score,
@@ -12,7 +12,7 @@ use baton_scheduling::queue::{
 use proptest::prelude::*;
 use std::{collections::HashMap, sync::Arc};
 
-/// Nobody comes, and each job takes exactly so long.
+/// No new people come, and each job takes exactly this long.
 pub(crate) fn certain(takes: &[Option<u64>]) -> Outlook {
     let expected = |ms: &Option<u64>| Expected {
         course: 0,
@@ -65,13 +65,12 @@ proptest! {
         }
     }
 
-    /// Where nothing is uncertain, jobs start in the order in which they are
-    /// assigned as the running ones end.
+    /// If nothing is uncertain, jobs start in the order in which they are assigned as the running ones end.
     #[test]
     fn jobs_start_in_the_order_in_which_they_are_assigned((mut jobs, mut workers, each) in class()) {
         workers.iter_mut().for_each(|worker| worker.keeping.clear());
-        // Which worker a job takes matters to others only where needs differ; the estimate moves sessions, the plan
-        // below does not.
+        // A job's worker matters to other jobs only if requirements differ. The estimate moves
+        // sessions; the plan below does not.
         jobs.iter_mut().for_each(|job| job.needs = Arc::default());
         workers.iter_mut().for_each(|worker| worker.leaves_in_ms = None);
         let first = plan(&jobs, &workers, each);
@@ -79,7 +78,7 @@ proptest! {
         let same = vec![Some(60_000); after.len()];
         let said = said(estimate_starts(&after, &workers, each, certain(&same)));
         let mut last = 0;
-        // All that run end at the same time, again and again.
+        // All running jobs end at the same time, again and again.
         while after.iter().any(|job| job.worker.is_some()) {
             after.retain(|job| job.worker.is_none());
             let next = plan(&after, &workers, each);
@@ -118,10 +117,10 @@ fn a_session_that_has_to_start_is_counted_in() {
     assert_eq!((alone.lower, alone.upper), (20_000, 20_000));
     outlook.cold = Some(Times::exactly(8000));
     assert_eq!(start(&jobs, &outlook).starts, alone.map(|ms| ms + 8000));
-    // Also of a job that is before its start.
+    // This includes the start of a job's session.
     outlook.jobs[0].starting = Some(Times::exactly(5000));
     assert_eq!(start(&jobs, &outlook).starts, alone.map(|ms| ms + 13_000));
-    // A warm session starts as one did before.
+    // A warm session starts as fast as earlier ones.
     outlook.warm = Some(Times::exactly(300));
     let mut warm = worker(1, 1);
     warm.warm.insert(jobs[1].notebook);
@@ -166,12 +165,12 @@ fn people_who_used_less_and_are_about_to_come_are_counted_in() {
         "{overtaken:?}"
     );
     assert!(overtaken.overtakers >= 2, "{overtaken:?}");
-    // Who used more does not overtake.
+    // People who have used more do not overtake.
     for returning in &mut outlook.returning {
         returning.precedence.used_ms = 1_200_000.0;
     }
     assert_eq!(start(&jobs, &outlook), alone);
-    // People whom nobody knows yet may come, too.
+    // New people may come, too.
     outlook.returning.clear();
     outlook.courses[0].newcomers = 0.001;
     outlook.courses[0].newcomers_for_ms = 60_000;
@@ -189,7 +188,7 @@ fn behind_a_run_that_nobody_knows_nothing_is_said() {
     assert_eq!(jobs[0].worker, Some(worker_id(1)));
 }
 
-/// The whole measurement is `benches/estimates.py`.
+/// The full measurement is `benches/estimates.py`.
 #[test]
 fn four_of_five_ranges_hold_the_start_and_no_place_moves_back_without_a_reason() {
     let score = Score::of(0..5, Some(60), 30);
@@ -202,7 +201,7 @@ fn four_of_five_ranges_hold_the_start_and_no_place_moves_back_without_a_reason()
         );
     }
     let (told, best) = score.width();
-    // Of the few that are compared here; over twenty lectures the target is twice the best.
+    // Only a few are compared here; over twenty lectures the target is twice the best.
     assert!(2 * told <= 5 * best, "{told} {best}");
     assert!(
         score.back.tellings > 0 && score.back.without_reason == 0,

@@ -1,4 +1,4 @@
-//! A class on a simulated clock: who gets how much, and whether everybody's turn comes.
+//! A class on a simulated clock: how much each student gets, and whether every job runs in the end.
 
 use crate::class::{Class, HOUR, SECOND, Student, jain, student};
 
@@ -13,7 +13,7 @@ fn equal_students_get_equal_shares_of_a_saturated_hour() {
     assert!(index >= 0.95, "{index}");
 }
 
-/// Long cells are no way to a larger share, and short ones no loss.
+/// Long cells bring no larger share, and short ones no smaller share.
 #[test]
 fn the_length_of_cells_does_not_buy_a_larger_share() {
     let lengths = [(5, 10), (20, 60), (60, 240)];
@@ -56,8 +56,8 @@ impl Student {
     }
 }
 
-/// Somebody who has used a day of GPU time asks for little, at low priority, while others with a weight, a deadline
-/// and nothing used so far never stop coming.
+/// A person who has used a day of GPU time asks for little, at low priority. Meanwhile an endless
+/// stream of others has a weight, a deadline and no use so far.
 #[test]
 fn nobody_starves() {
     let mut victim = Student {
@@ -79,7 +79,7 @@ fn nobody_starves() {
         class.run_until(class.now + 60 * SECOND);
         assert!(class.now > last);
         last = class.now;
-        // New people all the time: whatever these have used is forgotten.
+        // The others are always new people: their use is forgotten.
         for student in &mut class.students[1..] {
             student.used_ms = 0.0;
         }

@@ -1,4 +1,4 @@
-//! What is known of the past, and what an estimate gets of it.
+//! What is known of the past, and what an estimate gets from it.
 
 use baton_protocol::CellKey;
 use baton_scheduling::queue::{
@@ -65,7 +65,7 @@ fn the_nearest_kin_counts_most() {
 fn few_runs_of_others_say_nothing() {
     let history = of((0..4).map(|_| run(Some(CELL), "ada", "ml", 1000)));
     assert_eq!(history.takes(None, &account("bob", "ml"), 0, None), None);
-    // Those of the same cell do.
+    // Runs of the same cell do.
     assert!(
         history
             .takes(Some(CELL), &account("ada", "ml"), 0, None)
@@ -81,7 +81,7 @@ fn a_run_that_goes_on_is_one_of_the_longer_ones_and_ends_with_its_limit() {
     assert!((2000..4000).contains(&fresh.at(0.1)) && (20_000..27_000).contains(&fresh.at(0.9)));
     assert!(takes(20_000, None).unwrap().middle() < 6000);
     assert!(takes(0, Some(5000)).unwrap().at(1.0) <= 5000);
-    // Longer than any before: it may take as long again.
+    // Longer than any run before: it may take as long again.
     let long = takes(600_000, None).unwrap();
     assert!(long.at(0.0) > 0 && long.at(1.0) >= 600_000);
     assert_eq!(takes(600_000, Some(600_000)).unwrap().at(1.0), 0);
@@ -98,7 +98,7 @@ fn old_runs_are_forgotten() {
     );
 }
 
-/// Ada comes back after a minute, Bob has left, Eve works for the first time.
+/// Ada returns after a minute, Bob has left, and Eve works for the first time.
 #[test]
 fn the_outlook_knows_who_may_come() {
     let mut history = History::default();
@@ -136,7 +136,7 @@ fn the_outlook_knows_who_may_come() {
     };
     assert_eq!(course.pauses.ended(), 1);
     assert_eq!(course.pauses.percentile(0.3), Some(60.0));
-    // After Ada came Eve, in five minutes.
+    // Eve came five minutes after Ada.
     let in_five_minutes = course.newcomers * 300_000.0;
     assert!((in_five_minutes - 1.0).abs() < 1e-9, "{course:?}");
     assert_eq!(outlook.jobs[0].starting, Some(Times::exactly(5000)));

@@ -1,4 +1,4 @@
-//! Which worker meets which requirement, and what a job is told that none meets.
+//! Which worker meets which requirement, and the reason that is shown for a job that none meets.
 
 use crate::{
     estimate::certain,
@@ -227,7 +227,7 @@ fn an_estimate_counts_only_workers_that_fit() {
         starts(&[with(1, 1, &a100, None), with(2, 1, &a100, None)]),
         Some(0)
     );
-    // It leaves before the job ahead has ended.
+    // The worker leaves before the job ahead has ended.
     let leaves = with(1, 1, &a100, Some(20_000));
     assert_eq!(starts(&[leaves, with(2, 1, &t4, None)]), None);
 }

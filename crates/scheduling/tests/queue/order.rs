@@ -1,4 +1,4 @@
-//! The order keeps its promises whatever the jobs and workers are.
+//! The order keeps its guarantees whatever the jobs and workers are.
 
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId, api::AheadBecause};
 use baton_scheduling::queue::{
@@ -46,8 +46,8 @@ fn precedence() -> impl Strategy<Value = Precedence> {
         )
 }
 
-/// Jobs of at most 8 notebooks of at most 4 persons. Some have a worker, at most one of each notebook; that worker
-/// may be gone.
+/// Jobs of at most 8 notebooks of at most 4 people. Some have a worker, at most one per notebook;
+/// that worker may be disconnected.
 fn jobs() -> impl Strategy<Value = Vec<Job>> {
     let worker = prop::option::weighted(0.3, 0..6_u8);
     let row = (
@@ -78,7 +78,7 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
     })
 }
 
-/// Most jobs need nothing.
+/// Most jobs have no requirements.
 fn needs() -> impl Strategy<Value = Arc<[Requirement]>> {
     let label = |label: &str| Requirement::Label {
         label: label.to_owned(),
@@ -128,7 +128,7 @@ pub(crate) fn class() -> impl Strategy<Value = (Vec<Job>, Vec<Worker>, u32)> {
     (jobs(), workers(), 1..3_u32)
 }
 
-/// The jobs as they are once the plan is carried out.
+/// The jobs after the plan is carried out.
 pub(crate) fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
     let assigned: HashMap<JobId, WorkerId> = plan.assignments.iter().copied().collect();
     let with_worker = |job: &Job| Job {
@@ -219,11 +219,12 @@ proptest! {
         let first = plan(&jobs, &workers, each);
         let again = plan(&carried_out(&jobs, &first), &workers, each);
         prop_assert!(again.assignments.is_empty());
-        // And what was told stays true. Who waits for a session may wait for another cell of the notebook as well.
+        // What was shown stays true. A job that waits for a session may also wait for another cell
+        // of the notebook.
         for (told, later) in first.positions.iter().zip(&again.positions) {
             let waits_for_both = matches!(told.1.reason, Reason::OwnSession(_))
                 && matches!(later.1.reason, Reason::OwnJobRuns(_));
-            // So may who waits for one worker while another cell of the notebook starts on another.
+            // So may a job that waits for one worker while another cell of the notebook starts on another.
             let has_needs = !of(&jobs, told.0).needs.is_empty();
             let own_runs = has_needs && matches!(later.1.reason, Reason::OwnJobRuns(_));
             prop_assert!(told == later || waits_for_both || own_runs, "{:?} {:?}", told, later);
@@ -403,7 +404,7 @@ fn without_a_worker_that_is_the_reason() {
 
 #[test]
 fn the_least_loaded_worker_is_taken() {
-    // One of two is more than one of four.
+    // One of two slots is more load than one of four.
     let jobs = [job(1, Some(1)), job(2, Some(2)), job(3, None)];
     let plan = plan(&jobs, &[worker(1, 2), worker(2, 4)], 1);
     assert_eq!(plan.assignments, [(job_id(3), worker_id(2))]);

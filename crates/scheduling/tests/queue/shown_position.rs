@@ -1,4 +1,4 @@
-//! Places as people are told them.
+//! Positions as people see them.
 
 use crate::order::{job, precedence_of};
 use baton_protocol::api::{AheadBecause, MovedBack};
@@ -28,7 +28,7 @@ fn who_came_with_less_recent_use_is_counted_and_not_named() {
         told.moved_back(&line, 15_000),
         Some(MovedBack { people: 2, because })
     );
-    // One of them has started; the reason stays until the place is as good as it was.
+    // One of them has started; the reason stays until the position is as good as it was.
     let line = in_queue_order(&jobs[..2]);
     let told = ShownPosition::next(Some(told), 2, Some(1), 16_000);
     assert_eq!(

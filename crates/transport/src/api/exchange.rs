@@ -1,5 +1,6 @@
-//! The token of a notebook server of JupyterHub opens that server, too. So it is shown to the broker once, for a token
-//! that opens nothing else; all requests carry that one until it is about to expire.
+//! Exchanges the token of a JupyterHub notebook server. That token also opens the notebook server,
+//! so the broker sees it only once and returns a token that opens nothing else. All requests carry
+//! that one until it is about to expire.
 
 use std::time::{Duration, SystemTime};
 
@@ -19,7 +20,7 @@ struct Answer {
     expires_in_seconds: u64,
 }
 
-/// What a request carries to say who asks.
+/// The value of a request's `Authorization` header.
 pub(crate) async fn authorization(dial: &Dial) -> Result<Option<String>, LinkError> {
     let Some(token) = &dial.token else {
         return Ok(None);
@@ -30,7 +31,7 @@ pub(crate) async fn authorization(dial: &Dial) -> Result<Option<String>, LinkErr
     }))
 }
 
-/// The token to show now. A Hub that is away is not needed as long as the last one counts.
+/// The token to use now. While the last one is valid, a Hub that cannot be reached does no harm.
 async fn current(
     exchanged: &Exchanged,
     dial: &Dial,
@@ -57,7 +58,7 @@ async fn current(
 }
 
 async fn exchange(dial: &Dial, of_server: &Token, now: SystemTime) -> Result<Given, LinkError> {
-    // Without a token of its own, so that this request asks for no other.
+    // Without a token, so that this request does not start another exchange.
     let dial = Dial {
         token: None,
         ..dial.clone()

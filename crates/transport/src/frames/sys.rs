@@ -1,4 +1,4 @@
-//! Taking files out of a socket.
+//! Receives files from a socket.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSliceMut};
@@ -6,11 +6,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 
-/// How much is read at once.
+/// The most bytes to read at once.
 const READ_BYTES: usize = 64 << 10;
 
-/// Appends what is there to `buffer`, without waiting. Zero bytes: the other end closed. Of several files the last
-/// one is kept, the others are closed.
+/// Appends the available bytes to `buffer`, without waiting. Zero bytes mean that the other end has
+/// closed. If several files arrive, the last one is kept and the others are closed.
 pub(super) fn receive(
     stream: &impl AsRawFd,
     buffer: &mut Vec<u8>,
@@ -24,7 +24,7 @@ pub(super) fn receive(
     for message in received.cmsgs()? {
         if let ControlMessageOwned::ScmRights(files) = message {
             for raw in files {
-                // SAFETY: the kernel has just made this descriptor for this process; nobody else owns it.
+                // SAFETY: the kernel has created this descriptor for this process, and nothing else owns it.
                 file = Some(unsafe { OwnedFd::from_raw_fd(raw) });
             }
         }

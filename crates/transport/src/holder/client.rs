@@ -13,10 +13,10 @@ use tokio::net::UnixStream;
 use super::host;
 use crate::frames::{FrameError, split};
 
-/// A proxy that is there answers at once.
+/// A proxy on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// Why state cannot be fetched from memory; another transport is still possible.
+/// Why state cannot be fetched from memory. Another transport may still work.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Unreachable {
@@ -36,7 +36,7 @@ pub enum Unreachable {
     Blob(#[from] BlobError),
 }
 
-/// What both sides send most of, without a copy of what may be large.
+/// The most frequent message of both sides, borrowed because it may be large.
 #[derive(Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Answer<'a> {
@@ -53,7 +53,7 @@ enum Question<'a> {
     },
 }
 
-/// The file that the proxy holds under this key.
+/// Fetches the file that the proxy holds under this key.
 pub async fn fetch(holder: &Holder, key: HeldKey) -> Result<Bundle, Unreachable> {
     match ask(holder, &ToHolder::Fetch { key }, None).await? {
         (FromHolder::Bundle(content), Some(file)) => Ok(Bundle::receive(content, file)?),
@@ -61,7 +61,7 @@ pub async fn fetch(holder: &Holder, key: HeldKey) -> Result<Bundle, Unreachable>
     }
 }
 
-/// Brings what a cell changed to the proxy that holds the cell's state. Returns how it is called there.
+/// Deposits a cell's changes at the proxy that holds the cell's state. Returns the key of the result there.
 pub async fn deposit(
     holder: &Holder,
     key: HeldKey,
@@ -105,7 +105,8 @@ async fn ask(
         .map_err(|_| Unreachable::Silent)?
 }
 
-/// A worker that serves one user talks to that user only; the administrator's worker serves all.
+/// A worker that serves one user talks only to that user's processes; an administrator's worker
+/// serves all users.
 fn check_owner(stream: &UnixStream) -> Result<(), Unreachable> {
     let own = geteuid();
     let peer = stream.peer_cred().map_err(Unreachable::Socket)?;

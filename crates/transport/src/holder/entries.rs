@@ -13,7 +13,8 @@ pub(super) struct Entries {
 
 struct Entry {
     state: Option<Arc<Bundle>>,
-    /// A worker that was given up may be the first to bring one; the job's last event says which counts.
+    /// The results by key. A worker whose assignment was revoked may deposit one first; the job's
+    /// last event says which one counts.
     results: HashMap<HeldKey, Bundle>,
 }
 
@@ -36,7 +37,7 @@ impl Entries {
         }
     }
 
-    /// False when nobody waits for it.
+    /// Returns false if no job waits for the result.
     pub(super) fn put_result(&self, key: HeldKey, result: HeldKey, bundle: Bundle) -> bool {
         match self.lock().get_mut(&key) {
             Some(entry) => {
@@ -55,7 +56,7 @@ impl Entries {
         self.lock().remove(&key);
     }
 
-    /// No panic is possible while it is held.
+    /// A panic cannot poison the lock, because none is possible while it is held.
     fn lock(&self) -> MutexGuard<'_, HashMap<HeldKey, Entry>> {
         self.by_key.lock().unwrap_or_else(PoisonError::into_inner)
     }

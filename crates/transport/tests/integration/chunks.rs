@@ -1,4 +1,4 @@
-//! Chunks there and back, and a broker that restarts, is full, or answers nonsense.
+//! Storing and fetching chunks, with a broker that restarts, is full, or sends invalid answers.
 
 use std::{
     collections::HashMap,
@@ -21,12 +21,12 @@ use tokio::time::Instant;
 
 use crate::server::{Server, nobody};
 
-/// A store whose chunks are named by their first bytes: the client does not check names.
+/// A store that names chunks by their first bytes: the client does not check names.
 #[derive(Default)]
 struct Store {
     chunks: HashMap<ChunkHash, Bytes>,
     requests: usize,
-    /// How many of the next answers end before their time.
+    /// How many of the next answers are cut short.
     broken_answers: usize,
     unavailable: usize,
 }

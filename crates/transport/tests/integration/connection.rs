@@ -1,4 +1,4 @@
-//! Messages both ways, and every way in which a broker can fail to be one.
+//! Messages in both directions, and every way in which a server can fail to be a broker.
 
 use std::{path::PathBuf, time::Duration};
 
@@ -34,7 +34,7 @@ fn router<Serve: Future<Output = ()> + Send + 'static>(
     Router::new().route("/v1/proxy", any(upgrade))
 }
 
-/// Answers a message with what it understood of it.
+/// Answers a message with what was decoded from it.
 async fn echo(mut socket: WebSocket) {
     while let Some(Ok(message)) = socket.recv().await {
         let Message::Binary(bytes) = message else {
@@ -167,7 +167,8 @@ async fn nonsense_is_an_error_and_the_next_message_is_read() {
     assert!(connection.receive().await.unwrap().is_some());
 }
 
-/// A silent broker is found by its silence. Time is paused once the connection stands, so that nothing is waited for.
+/// A dead broker is detected by its silence. Time is paused once the connection is open, so the
+/// test does not wait.
 #[tokio::test]
 async fn a_broker_that_does_not_answer_is_given_up() {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -256,7 +257,7 @@ async fn each_refusal_has_a_name() {
     let unavailable = answering(StatusCode::SERVICE_UNAVAILABLE).await;
     assert!(matches!(unavailable, LinkError::Status { status: 503, .. }));
     assert!(unavailable.is_transient());
-    // Not the broker's words.
+    // This text is not the broker's.
     let too_many = answering(StatusCode::TOO_MANY_REQUESTS).await;
     assert!(matches!(too_many, LinkError::Status { status: 429, .. }));
     let server = Server::tcp(Router::new()).await;

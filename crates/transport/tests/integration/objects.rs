@@ -1,4 +1,4 @@
-//! Grants, and an object store that refuses, breaks off, is slow or full, or leads elsewhere.
+//! Grants, and an object store that refuses, disconnects, is slow or full, or redirects.
 
 use std::{
     collections::{HashMap, VecDeque},
@@ -19,12 +19,12 @@ use baton_transport::{ChunkClient, LinkError};
 
 use crate::server::Server;
 
-/// What the store does instead of what it is asked for.
+/// What the store does instead of answering the request.
 enum Fault {
     Answer(u16, &'static str),
     Elsewhere,
     Silent,
-    /// A chunk with another byte.
+    /// A chunk with one byte changed.
     Wrong,
     Longer,
 }
@@ -32,15 +32,15 @@ enum Fault {
 #[derive(Default)]
 struct World {
     objects: HashMap<String, Bytes>,
-    /// In the order of the requests to the store.
+    /// Faults for the next requests to the store, in order.
     faults: VecDeque<Fault>,
-    /// To the broker, by address.
+    /// Requests to the broker, by address.
     asked: HashMap<&'static str, usize>,
     confirmed: Vec<ChunkHash>,
     address: String,
-    /// What is left of the time in which the broker takes bytes itself.
+    /// Whether the broker accepts bytes itself for one more request.
     by_broker: bool,
-    /// Grants so far: each is another one.
+    /// The number of grants so far; each has another address.
     grants: usize,
 }
 
@@ -116,7 +116,8 @@ async fn damaged(State(world): State<Shared>, body: Bytes) -> Vec<u8> {
     encode(&())
 }
 
-/// Of a broker that was started again in the meantime, unless it still takes bytes.
+/// Accepts bytes once if `by_broker` is set; otherwise answers like a broker that was restarted
+/// with an object store.
 async fn bytes(State(world): State<Shared>) -> StatusCode {
     let mut world = lock(&world);
     *world.asked.entry("bytes").or_default() += 1;
@@ -133,7 +134,7 @@ async fn object(
     method: axum::http::Method,
     body: Bytes,
 ) -> Response {
-    // The broker's token is for the broker.
+    // The store must not get the broker's token.
     assert!(!headers.contains_key(AUTHORIZATION));
     assert_eq!(headers["if-none-match"], "*");
     let fault = lock(&world).faults.pop_front();
@@ -171,7 +172,7 @@ async fn object(
     }
 }
 
-/// A broker whose store is at the same address, which nothing relies on.
+/// A broker whose store has the same address; no test relies on that.
 async fn start() -> (Server, ChunkClient, Shared) {
     let world = Shared::default();
     let router = Router::new()
@@ -211,10 +212,10 @@ async fn expired_grants_and_busy_stores_are_tried_again() {
     ];
     lock(&world).faults = faults.into();
     client.put(std::slice::from_ref(&chunk)).await.unwrap();
-    // Each attempt has a grant of its own.
+    // Each attempt has a new grant.
     assert_eq!(lock(&world).asked["uploads"], 5);
     assert_eq!(lock(&world).confirmed, [chunk.0]);
-    // It is there, which is no failure.
+    // The chunk is there already, which is no failure.
     client.put(std::slice::from_ref(&chunk)).await.unwrap();
 
     let faults = [
@@ -240,7 +241,7 @@ async fn a_store_that_goes_on_refusing_is_named() {
     );
     assert_eq!(lock(&world).asked["uploads"], 4);
 
-    // A redirect is not followed.
+    // Redirects are not followed.
     lock(&world).faults = (0..10).map(|_| Fault::Elsewhere).collect();
     let error = client.put(std::slice::from_ref(&chunk)).await.unwrap_err();
     assert!(
@@ -273,13 +274,13 @@ async fn other_bytes_are_reported_and_never_given_out() {
     let chunks = [chunk(1, 100), chunk(2, 100)];
     client.put(&chunks).await.unwrap();
     let hashes = chunks.clone().map(|(hash, _)| hash);
-    // The network did that.
+    // The damage happened on the network.
     lock(&world).faults = [Fault::Wrong, Fault::Longer].into();
     let right = chunks.clone().map(|(_, bytes)| bytes);
     assert_eq!(fetched(&client, &hashes).await.unwrap(), right);
     let reports = lock(&world).asked["damaged"];
     assert!(reports > 0);
-    // The store has other bytes.
+    // The store itself has other bytes.
     lock(&world)
         .objects
         .insert(hashes[1].to_string(), Bytes::from_static(b"false"));
@@ -314,7 +315,7 @@ async fn a_broker_that_gets_an_object_store_is_followed() {
     lock(&world).by_broker = true;
     client.put(&chunks[..1]).await.unwrap();
     assert_eq!(lock(&world).asked["uploads"], 1);
-    // From here on there is a store.
+    // From here on, the broker uses a store.
     client.put(&chunks[1..]).await.unwrap();
     assert_eq!(lock(&world).asked["bytes"], 2);
     assert_eq!(lock(&world).confirmed, [chunks[1].0]);

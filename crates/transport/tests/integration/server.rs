@@ -1,4 +1,4 @@
-//! A broker that is only a door: what the tests put behind it answers.
+//! A server in place of a broker; each test supplies the routes that answer.
 
 use std::net::Ipv4Addr;
 
@@ -46,7 +46,7 @@ impl Drop for Server {
     }
 }
 
-/// An address of this machine where nobody listens.
+/// An address of this machine where no process listens.
 pub(crate) async fn nobody() -> Dial {
     let listener = TcpListener::bind((Ipv4Addr::LOCALHOST, 0)).await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The token of a notebook server, which the broker sees only to give another one for it.
+//! The token of a notebook server, which the broker sees only to exchange it for another.
 
 use std::sync::{
     Arc, Mutex,
@@ -18,7 +18,7 @@ use crate::server::Server;
 struct Door {
     given: Arc<AtomicUsize>,
     lifetime: Arc<AtomicU64>,
-    /// What other requests carried.
+    /// The authorization of all other requests.
     seen: Arc<Mutex<Vec<String>>>,
     /// Answered instead of a token.
     broken: Arc<Mutex<Option<StatusCode>>>,
@@ -75,7 +75,7 @@ async fn it_is_exchanged_once_and_again_before_the_other_expires() {
     let door = Door::default();
     door.lifetime.store(3600, SeqCst);
     let (_server, dial) = door.open().await;
-    // All that speaks for the notebook shares what it was given.
+    // Everything that acts for the notebook shares one exchanged token.
     for api in [Api::new(&dial).unwrap(), Api::new(&dial).unwrap()] {
         api.get("/page").await.unwrap();
         api.get("/page").await.unwrap();
@@ -83,7 +83,7 @@ async fn it_is_exchanged_once_and_again_before_the_other_expires() {
     assert_eq!(*door.seen.lock().unwrap(), ["Bearer token 0"; 4]);
     assert_eq!(door.given.load(SeqCst), 1);
 
-    // What the broker does not know any more is not shown again.
+    // A token that the broker no longer knows is not sent again.
     *door.refuses.lock().unwrap() = Some("Bearer token 0".to_owned());
     door.lifetime.store(0, SeqCst);
     let api = Api::new(&dial).unwrap();

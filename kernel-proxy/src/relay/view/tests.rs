@@ -13,7 +13,7 @@ use crate::relay::ParentCell;
 const READY: &[u8] = b"\x04\x06\x05READY";
 const SUBSCRIBE: &[u8] = b"\x04\x0a\x09SUBSCRIBE";
 
-/// A kernel and a client with the view between them.
+/// A kernel and a client, connected by the view.
 struct Pair {
     kernel: DuplexStream,
     client: DuplexStream,
@@ -62,7 +62,7 @@ fn message(cell: &str, kind: &str, content: &serde_json::Value) -> Bytes {
     )
 }
 
-/// As the kernel's session numbers its messages.
+/// A stream message with the number that the kernel's session gives it.
 fn printed(cell: &str, text: &str, number: u64) -> Bytes {
     let content = json!({"name": "stdout", "text": text}).to_string();
     signed(
@@ -124,7 +124,7 @@ fn inject_below(relay: &Relay, parent: &ParentCell, text: &str) {
     relay.inject(parent, "stream", content.as_bytes(), b"{}", &[]);
 }
 
-/// Lets the view do what it can do now.
+/// Runs the view until it has nothing left to do.
 async fn settle() {
     for _ in 0..50 {
         tokio::task::yield_now().await;
@@ -137,7 +137,7 @@ impl Pair {
         settle().await;
     }
 
-    /// What the client got, in words, once the kernel is gone.
+    /// What the client received, in words, once the kernel has closed.
     async fn end(mut self) -> Vec<String> {
         drop(self.kernel);
         let mut bytes = Vec::new();
@@ -147,7 +147,7 @@ impl Pair {
     }
 }
 
-/// Every message whole, as `kind`, with the state of a status and the text of a stream.
+/// Each whole message as its `kind`, with the state of a status and the text of a stream.
 fn words(bytes: &[u8]) -> Vec<String> {
     let mut tracker = Tracker::default();
     let mut words = Vec::new();
@@ -415,8 +415,8 @@ async fn a_client_that_stands_still_loses_its_connection() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
 
-    /// However the kernel's bytes are cut, and whenever something is injected, the kernel's messages keep their
-    /// bytes and their order, and nothing is put in before the cell's input.
+    /// However the kernel's bytes are cut, and whenever something is injected, the kernel's
+    /// messages keep their bytes and their order, and nothing is inserted before the cell's input.
     #[test]
     fn messages_of_the_kernel_stay(cuts in prop::collection::vec(any::<usize>(), 0..20)) {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
@@ -430,8 +430,8 @@ proptest! {
 }
 
 proptest! {
-    /// Whatever bytes a kernel says, the client gets them from the first one on, unchanged, or loses its connection.
-    /// `PROPTEST_CASES=100000` for a longer search.
+    /// Whatever bytes a kernel sends, the client receives them from the first one on, unchanged, or
+    /// is disconnected. Set `PROPTEST_CASES=100000` for a longer search.
     #[test]
     fn any_bytes_of_a_kernel_pass_or_end_the_connection(
         begins_right in any::<bool>(),
@@ -461,7 +461,7 @@ proptest! {
     }
 }
 
-/// Injects something at every cut. Returns how often that was, and what the client got.
+/// Injects something at every cut. Returns the number of injections, and what the client received.
 async fn words_with_injections(cuts: &[usize]) -> (usize, Vec<String>) {
     let mut stream = greeting();
     for message in [

@@ -1,4 +1,4 @@
-//! Drives the link: dials, greets, resumes, and passes commands and updates on.
+//! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Duration;
@@ -15,10 +15,10 @@ use crate::remote_cell::status_line::QueuePosition;
 
 const COMMANDS: usize = 64;
 const UPDATES: usize = 256;
-/// A peer that accepts but does not greet is not a broker.
+/// A peer that accepts the connection but sends no `Welcome` is not a broker.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// Opens the link. The owner polls the returned future, which drives it, beside its own work.
+/// Opens the link. The owner polls the returned future alongside its own work.
 pub(in crate::remote_cell) fn open(
     choice: BrokerChoice,
     course: Option<String>,
@@ -57,7 +57,7 @@ struct Driver {
     choice: BrokerChoice,
     course: Option<String>,
     notebook: NotebookId,
-    /// How long chunks are tried again.
+    /// How long to retry the transfer of chunks.
     patience: Duration,
     commands: mpsc::Receiver<Command>,
     updates: mpsc::Sender<(JobId, JobUpdate)>,
@@ -70,14 +70,14 @@ struct Driver {
 
 enum Job {
     Open(OpenJob),
-    /// The proxy is done with it, which the broker has not confirmed yet.
+    /// The proxy is done with the job, and the broker has not confirmed that yet.
     Ended(Box<FromProxy>),
 }
 
 struct OpenJob {
     /// `None`: a job of an earlier kernel.
     submission: Option<Box<Submission>>,
-    /// The last answer to the running cell, or the request for its deferred state.
+    /// The last answer to the running cell, or the request for the cell's deferred state.
     answer: Option<Box<FromProxy>>,
     /// The number of the last event that was passed on.
     seen: u64,
@@ -92,7 +92,7 @@ impl OpenJob {
         }
     }
 
-    /// The request for the events that are missing.
+    /// The request for the events that this proxy has not seen.
     fn follow(&self, job: JobId) -> FromProxy {
         let after = self.seen;
         match self.submission {
@@ -199,7 +199,7 @@ impl Driver {
                 command = self.commands.recv() => match command {
                     Some(command) => self.on_command(command, broker).await,
                     None => {
-                        // If it is lost, the broker ends the session after a while.
+                        // If the message is lost, the broker ends the session after a while.
                         let _ = broker.send(&FromProxy::Goodbye {}).await;
                         return None;
                     }
@@ -245,7 +245,7 @@ impl Driver {
         }
     }
 
-    /// Records a command, connected or not.
+    /// Records a command, whether the broker is connected or not.
     fn note(&mut self, command: Command) -> Noted {
         match command {
             Command::Wake => Noted::Nothing,
@@ -360,14 +360,14 @@ impl Driver {
         let _ = self.updates.send((job, updates)).await;
     }
 
-    /// Waits for a delay, and takes commands meanwhile. Returns false when the proxy ends.
+    /// Waits for a delay, and accepts commands meanwhile. Returns false when the proxy ends.
     async fn pause(&mut self, delay: Duration) -> bool {
         let until = tokio::time::Instant::now() + delay;
         loop {
             tokio::select! {
                 () = tokio::time::sleep_until(until) => return true,
                 command = self.commands.recv() => match command {
-                    // A student who runs a cell now should not wait for a long delay.
+                    // A student who runs a cell now should not have to wait for a long delay.
                     Some(Command::Wake) => return true,
                     Some(command) => self.defer_command(command),
                     None => return false,
@@ -387,7 +387,7 @@ impl Driver {
     }
 
     fn defer_command(&mut self, command: Command) {
-        // A submission is repeated when the broker does not know the job.
+        // A submission need not be kept here: it is repeated when the broker does not know the job.
         if let Noted::Once(message) = self.note(command) {
             self.unsent.push(*message);
         }
@@ -403,7 +403,7 @@ enum Noted {
     Nothing,
 }
 
-/// `waits`: cells wait, so another attempt is worth it.
+/// `waits`: cells are waiting, so another attempt is worthwhile.
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = describe(&error);
     match error {

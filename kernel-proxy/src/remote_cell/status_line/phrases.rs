@@ -1,4 +1,4 @@
-//! Numbers and times as people say them.
+//! Numbers and times in everyday words.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ pub(super) fn escaped(text: &str) -> String {
         .replace('>', "&gt;")
 }
 
-/// A time that counts up in steps which can be read.
+/// A time that counts up, in steps large enough to read.
 pub(super) fn since(duration: Duration) -> String {
     let step = match duration.as_secs() {
         0..60 => 1,
@@ -28,7 +28,7 @@ pub(super) fn since(duration: Duration) -> String {
     whole_seconds(Duration::from_secs(duration.as_secs() / step * step))
 }
 
-/// A time that is not known better.
+/// A time that is known only roughly.
 pub(super) fn roughly(duration: Duration) -> String {
     let step = match duration.as_secs() {
         0..20 => 1,

@@ -1,4 +1,4 @@
-//! The line before the GPUs: who begins next, and on which GPU, is decided by the broker's own library.
+//! The queue for the GPUs. The broker's own library decides which cell begins next, and on which GPU.
 
 use std::{collections::HashSet, sync::Arc, time::Duration};
 
@@ -8,15 +8,16 @@ use uuid::Uuid;
 
 use super::super::people::{job, notebook};
 
-/// Everybody has one notebook, and runs one cell at a time.
+/// Each person has one notebook, and runs one cell at a time.
 #[derive(Debug)]
 pub(super) struct Line {
-    /// Those who wait and those who run, in order of arrival.
+    /// Waiting and running jobs, in order of arrival.
     jobs: Vec<Job>,
     /// One for each GPU.
     workers: Vec<Worker>,
     people: Vec<Person>,
-    /// By what each person used lately, as the broker does; else in order of arrival.
+    /// Whether the order depends on each person's recent use, as in the broker; otherwise it is
+    /// that of arrival.
     is_fair: bool,
 }
 
@@ -28,7 +29,7 @@ struct Person {
     used_at: Duration,
 }
 
-/// What somebody used counts half after this many seconds, if a site does not choose otherwise.
+/// After this many seconds, a person's use counts half. The broker's default.
 const HALF_LIFE: f64 = 12.0 * 3600.0;
 
 impl Line {
@@ -72,7 +73,7 @@ impl Line {
         person.used_at = now;
     }
 
-    /// People and the GPUs on which their cells begin now.
+    /// People, and the GPUs on which their cells begin now.
     pub(super) fn begin(&mut self, now: Duration) -> Vec<(usize, usize)> {
         let mut waiting = self.jobs.iter_mut().filter(|job| job.worker.is_none());
         let mut anybody = false;
@@ -96,7 +97,7 @@ impl Line {
         assignments.into_iter().map(begins).collect()
     }
 
-    /// The person's session is on this GPU now, and no longer on another.
+    /// Moves the person's session to this GPU.
     pub(super) fn moves(&mut self, person: usize, to: usize) {
         for worker in &mut self.workers {
             worker.warm.remove(&notebook(person));

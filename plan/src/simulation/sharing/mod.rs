@@ -1,7 +1,7 @@
-//! GPUs and the sessions on them under a policy of sharing.
+//! GPUs and their sessions under a sharing policy.
 //!
-//! Which cell begins next, and on which GPU, is decided by the broker's own `order`, and who computes on a GPU by the
-//! workers' own `arbiter`: both are called here as they are there.
+//! The broker's own queue decides which cell begins next, and on which GPU. The worker's own
+//! `arbiter` decides who computes on a GPU. Both are called here exactly as in those programs.
 
 mod line;
 mod world;
@@ -13,29 +13,29 @@ use baton_scheduling::arbiter::{Memory, Settings};
 use super::{Estimate, Length, Runs, Times, each_seed};
 use world::{Seen, World};
 
-/// People who share GPUs; each has one session, which stays on its GPU while that one takes its cells.
+/// People who share GPUs. Each has one session, which stays on its GPU for as long as that GPU takes its cells.
 #[derive(Debug, Clone)]
 pub struct Class {
     pub people: usize,
     pub gpus: usize,
-    /// How many cells each GPU takes at once, to take turns on it; all others wait at the broker.
+    /// How many cells share each GPU in turns; all others wait at the broker.
     pub slots: u32,
     pub edit: Times,
     /// GPU time of a cell.
     pub run: Times,
     pub session_bytes: u64,
     pub gpu_bytes: u64,
-    /// Between GPU and host, each way; bytes a second.
+    /// Between GPU and host in each direction, in bytes per second.
     pub bandwidth: f64,
-    /// From being told to stop until nothing is in flight, in seconds.
+    /// Seconds from the request to stop until no work is in flight.
     pub drain: f64,
-    /// Until a session with the notebook's state has begun on another GPU, in seconds.
+    /// Seconds until a session with the notebook's state has begun on another GPU.
     pub cold: f64,
 }
 
 impl Class {
-    /// Thirty people on one large GPU, who try many small things and train now and then: 88 % of the cells are short,
-    /// and 1.5 % long, which are two thirds of the work.
+    /// Thirty people on one large GPU who try many small things and sometimes train: 88 % of the
+    /// cells are short; 1.5 % are long and make up two thirds of the work.
     #[must_use]
     pub fn practical() -> Self {
         let cells = [(0.88, 0.7, 0.7), (0.105, 15.0, 0.6), (0.015, 400.0, 0.5)];
@@ -55,14 +55,15 @@ impl Class {
     }
 }
 
-/// Who computes when. All are ways to set the same order and the same arbiter, so they differ in nothing else.
+/// Decides who computes when. All policies are settings of the same queue and the same arbiter, so
+/// they differ in nothing else.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Policy {
-    /// Each cell to its end, in order of arrival.
+    /// Runs each cell to its end, in order of arrival.
     FirstCome,
-    /// Everybody in turn, for so many seconds.
+    /// Gives each person a turn of this many seconds.
     RoundRobin(f64),
-    /// As on a worker.
+    /// The policy of a worker.
     Baton,
 }
 
@@ -86,26 +87,27 @@ impl Policy {
     }
 }
 
-/// Below this many seconds of GPU time a cell is short, above [`LONG`] it is long.
+/// A cell with less GPU time than this many seconds is short; above [`LONG`] it is long.
 pub const SHORT: f64 = 5.0;
 pub const LONG: f64 = 60.0;
 
-/// What a class sees of its GPUs.
+/// What the people of a class experience.
 #[derive(Debug)]
 pub struct Shared {
     pub cells: u64,
-    /// From submission to end of short cells, in seconds: mean, and within which 50, 95 and 99 of 100 lie.
+    /// Seconds from submission to end of short cells: the mean, and the times within which 50, 95
+    /// and 99 of 100 end.
     pub short: [Estimate; 4],
-    /// How many times as long as alone on the GPU the others take.
+    /// How many times longer the other cells take than alone on the GPU.
     pub medium_slowdown: Estimate,
     pub long_slowdown: Estimate,
-    /// The part of cells that began on another GPU than the last one of that notebook.
+    /// The share of cells that began on another GPU than the notebook's previous one.
     pub moved: Estimate,
-    /// The part of the time that somebody computes on a GPU.
+    /// The share of the time in which a session computes on a GPU.
     pub utilisation: Estimate,
 }
 
-/// Cells of `class` under `policy`.
+/// Simulates the cells of `class` under `policy`.
 #[must_use]
 pub fn share(class: &Class, policy: Policy, length: Length, runs: Runs) -> Shared {
     let runs = each_seed(runs, |seed| World::new(class, policy, length, seed).run());

@@ -1,4 +1,5 @@
-//! GPUs and the sessions on them, event by event: cells come from the [`Line`] and compute as the arbiters say.
+//! GPUs and their sessions, simulated event by event: cells come from the [`Line`] and compute as
+//! the arbiters decide.
 
 use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
@@ -8,33 +9,33 @@ use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
 use super::{Class, LONG, Policy, SHORT, line::Line};
 use crate::simulation::{Length, statistics::Spread};
 
-/// Work that is left over by rounding times to nanoseconds, in seconds.
+/// Work that remains because times are rounded to nanoseconds, in seconds.
 const PRECISION: f64 = 1e-6;
 
 #[derive(Debug)]
 pub(super) struct Seen {
     pub(super) cells: u64,
-    /// Cells that began where their session was not.
+    /// Cells that began on a GPU without their session.
     pub(super) moved: u64,
     pub(super) short: Spread,
     /// Slowdowns, not times.
     pub(super) medium: Spread,
     pub(super) long: Spread,
-    /// Seconds, of all GPUs together.
+    /// Busy seconds of all GPUs together.
     pub(super) busy: f64,
 }
 
-/// What ended sessions were to do is of no effect.
+/// Events of sessions that have ended are ignored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {
     Submits(usize),
     IsReady(SessionId),
-    /// With the number of the lease: of no effect when it ended before, or when others slowed it down.
+    /// The end of this lease. Ignored if the lease ended earlier, or if other sessions slowed it down.
     Ends(SessionId, Epoch),
     ComesToRest(SessionId, Epoch),
     MovedOut(SessionId),
     MovedIn(SessionId),
-    /// Of this GPU's arbiter.
+    /// A timer of this GPU's arbiter.
     Wakes(usize),
 }
 
@@ -49,16 +50,16 @@ struct Gpu {
 /// A person's session, with its cell.
 #[derive(Debug, Clone)]
 struct Session {
-    /// The person's number, and so many times the number of people as the person had sessions before.
+    /// The person's number, plus the number of people times the number of the person's earlier sessions.
     id: SessionId,
     gpu: usize,
     cell: f64,
     left: f64,
     submitted: Duration,
     begun: Duration,
-    /// Of its memory, on the host.
+    /// The part of its memory that is on the host.
     away_bytes: u64,
-    /// While it computes.
+    /// Present while it computes.
     lease: Option<Epoch>,
 }
 
@@ -194,7 +195,7 @@ impl<'class> World<'class> {
         self.begin();
     }
 
-    /// Those whose turn it is at the broker.
+    /// Begins the cells that the broker assigns now.
     fn begin(&mut self) {
         for (person, gpu) in self.line.begin(self.now) {
             self.sessions[person].begun = self.now;
@@ -206,7 +207,7 @@ impl<'class> World<'class> {
         }
     }
 
-    /// The session ends, and a new one with the notebook's state begins elsewhere.
+    /// Ends the session, and begins a new one with the notebook's state elsewhere.
     fn move_to(&mut self, gpu: usize, person: usize) {
         let Session { id, gpu: last, .. } = self.sessions[person];
         self.tell(last, Event::Left(id));
@@ -261,7 +262,7 @@ impl<'class> World<'class> {
         self.begin();
     }
 
-    /// Nothing, of a session that has ended.
+    /// Passes the event on, unless the session has ended.
     fn tell_of(&mut self, id: SessionId, event: Event) {
         let session = &self.sessions[self.person_of(id)];
         if session.id == id {
@@ -292,7 +293,7 @@ impl<'class> World<'class> {
             }
             Action::Preempt { session, epoch, .. } => {
                 let person = self.person_of(session);
-                // A cell that has ended has nothing in flight, and says so itself.
+                // A cell that has ended has no work in flight, and reports that itself.
                 if self.sessions[person].lease.take().is_some() {
                     self.gpus[gpu].computing.retain(|other| *other != person);
                     self.enter(self.class.drain, Happening::ComesToRest(session, epoch));
@@ -322,7 +323,7 @@ impl<'class> World<'class> {
         bytes as f64 / self.class.bandwidth
     }
 
-    /// Those who compute together share their GPU.
+    /// Sessions that compute together share their GPU.
     fn settle(&mut self) {
         let elapsed = (self.now - self.settled).as_secs_f64();
         self.settled = self.now;

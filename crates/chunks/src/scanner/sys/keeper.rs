@@ -1,9 +1,11 @@
-//! Forks a process that does nothing but keep memory as it is now.
+//! Forks a process whose only purpose is to preserve memory as it is now.
 //!
-//! The kernel that forks it has threads, and locks that nobody would open in the child. So the child makes system calls
-//! only and never returns: it gives up everything but the memory that it keeps, and ends with the worker.
+//! The kernel that forks it has threads, and their locks would never be released in the child. So
+//! the child only makes system calls and never returns. It gives up everything except the memory
+//! that it keeps, and ends with the worker.
 //!
-//! **Invariant:** the keeper is the worker's child and not the kernel's, so nothing of the student's waits for it.
+//! **Invariant:** the keeper is a child of the worker and not of the kernel, so no code of the
+//! student waits for it.
 
 use core::{arch::asm, ptr};
 
@@ -31,7 +33,7 @@ mod number {
     pub(super) const PPOLL: usize = 73;
 }
 
-/// The same on all processors.
+/// The same number on all processors.
 const PIDFD_OPEN: usize = 434;
 const CLOSE_RANGE: usize = 436;
 
@@ -45,7 +47,7 @@ const POLLIN: i16 = 1;
 const EVERY_SIGNAL: u64 = u64::MAX;
 const MASK_BYTES: usize = size_of::<u64>();
 const NAME: &[u8; 13] = b"baton-keeper\0";
-/// No process has so many, so closing from here on closes nothing.
+/// No process has this descriptor, so closing the range from here on has no effect.
 const LAST_DESCRIPTOR: usize = u32::MAX as usize;
 
 #[repr(C)]
@@ -55,21 +57,21 @@ struct PollDescriptor {
     found: i16,
 }
 
-/// Forks a child of `worker` that has this process's memory without the ranges in `dropped`, each an address and its
-/// bytes, and lives until it is killed or `worker` ends. Returns its number, or the negative of an error's.
+/// Forks a child of `worker` that has this process's memory without the ranges in `dropped` (address and size),
+/// and lives until it is killed or `worker` ends. Returns its process id, or a negative error number.
 ///
 /// # Safety
 /// `worker` is the parent of this process, `dropped` points to `count` ranges, and none of these covers `dropped`
 /// itself, this library or the stack of the calling thread.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn baton_keep(worker: i32, dropped: *const [usize; 2], count: usize) -> isize {
-    // SAFETY: of the whole function: these calls read and write what lives on this stack, and the caller's `dropped`.
+    // SAFETY: for the whole function: these calls access only this stack and the caller's `dropped`.
     unsafe {
         let supported = call(CLOSE_RANGE, [LAST_DESCRIPTOR, LAST_DESCRIPTOR, 0, 0, 0]);
         if supported < 0 {
             return supported;
         }
-        // Before the child exists: a worker that ends meanwhile has ended in the child's eyes, too.
+        // Open it before the child exists, so that the child notices a worker that ends meanwhile.
         let descriptor = call(PIDFD_OPEN, [worker as usize, 0, 0, 0, 0]);
         if descriptor < 0 {
             return descriptor;
@@ -88,12 +90,12 @@ pub unsafe extern "C" fn baton_keep(worker: i32, dropped: *const [usize; 2], cou
     }
 }
 
-/// The keeper itself, with all signals blocked.
+/// Runs the keeper, with all signals blocked.
 ///
 /// # Safety
-/// As [`baton_keep`], in its child.
+/// The same as for [`baton_keep`], in its child.
 unsafe fn keep(worker: isize, dropped: *const [usize; 2], count: usize) -> ! {
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         let descriptor = worker as usize;
         call(number::SETPGID, [0; 5]);
@@ -122,12 +124,12 @@ unsafe fn keep(worker: isize, dropped: *const [usize; 2], count: usize) -> ! {
 }
 
 /// # Safety
-/// As the system call with this number and these arguments.
+/// That of the system call with this number and these arguments.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
     let result;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         asm!(
             "syscall",
@@ -146,12 +148,12 @@ unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
 }
 
 /// # Safety
-/// As the system call with this number and these arguments.
+/// That of the system call with this number and these arguments.
 #[cfg(target_arch = "aarch64")]
 #[inline(always)]
 unsafe fn call(number: usize, arguments: [usize; 5]) -> isize {
     let result;
-    // SAFETY: the caller's.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         asm!(
             "svc 0",

@@ -1,6 +1,6 @@
-//! Chances that are always the same.
+//! Random numbers that are always the same.
 
-/// Of one thing, in each play another.
+/// The random numbers of one object, a different one in each play.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Chance(u64);
 
@@ -16,20 +16,20 @@ impl Chance {
         )
     }
 
-    /// Of something else about the same thing.
+    /// The random numbers of another property of the same object.
     pub(super) fn and(self, what: u64) -> Self {
         Self(mixed(self.0 ^ mixed(what)))
     }
 
-    /// At least 0, less than 1.
+    /// A number from 0 (included) to 1 (excluded).
     pub(super) fn in_play(self, play: u64) -> f64 {
         (self.and(play).0 >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Half of them are below 1; the logarithm is distributed normally with this standard deviation.
+    /// A factor with median 1. Its logarithm is normally distributed with this standard deviation.
     pub(super) fn factor_in_play(self, play: u64, spread: f64) -> f64 {
         let (one, other) = (self.in_play(play), self.and(1).in_play(play));
-        // The transform of Box and Muller.
+        // The Box-Muller transform.
         let normal = (-2.0 * (1.0 - one).ln()).sqrt() * (std::f64::consts::TAU * other).cos();
         (spread * normal).exp()
     }

@@ -1,6 +1,7 @@
-//! One way in which the line may go on.
+//! One possible future of the queue.
 //!
-//! The rules are those of [`crate::queue::plan`], on numbers in place of names, because this is done thousands of times.
+//! The rules are those of [`crate::queue::plan`], with numbers instead of names, because this runs
+//! thousands of times.
 
 use super::chance::Chance;
 use crate::queue::{
@@ -11,32 +12,32 @@ use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
 use std::{cmp::Reverse, collections::BinaryHeap, sync::Arc};
 
-/// A play that is longer than any lecture tells nothing.
+/// A play that is longer than any lecture says nothing.
 const HORIZON_MS: u64 = 8 * 3_600_000;
-/// The newcomers of a course that one play counts in.
+/// The most newcomers of a course that one play simulates.
 const MOST_NEWCOMERS: u64 = 200;
 const RUN: u64 = 1;
 const START: u64 = 2;
 const PAUSE: u64 = 3;
 
-/// What all plays begin with.
+/// The common start of all plays.
 #[derive(Debug, Clone)]
 pub(super) struct World {
     outlook: Outlook,
     jobs_per_person: u32,
     workers: Vec<Room>,
-    /// Where each notebook has a warm session.
+    /// The workers on which each notebook has a warm session.
     warm: Vec<Vec<usize>>,
-    /// Where each notebook has a session that holds what no other can have.
+    /// The worker on which each notebook has a session that holds what no other session can have.
     keeping: Vec<Option<usize>>,
     people: usize,
     waiting: Vec<JobId>,
-    /// With the worker where that one is connected.
+    /// Each with its worker, if that is connected.
     running: Vec<(Entry, Option<usize>)>,
-    /// In order. The first of them are those of `waiting` that may be started.
+    /// In queue order. Starts with those of `waiting` that may be started.
     line: Vec<Entry>,
     returning: Vec<Person>,
-    /// Of each job, whether each worker meets its needs apart from time; `None`: all do.
+    /// For each job, whether each worker meets its requirements other than time; `None`: all do.
     fits: Vec<Option<Vec<bool>>>,
 }
 
@@ -45,20 +46,20 @@ struct Room {
     slots: u32,
     busy: u32,
     id: WorkerId,
-    /// In how many milliseconds from the beginning it takes nothing more.
+    /// The time from the beginning after which it takes no more jobs.
     leaves_ms: u64,
 }
 
-/// A job, or what somebody submits who comes later.
+/// A job, or one that a person submits later.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
     order: Order,
-    /// Its number among those that wait.
+    /// Its number among the waiting jobs.
     waiting: Option<usize>,
     person: Person,
-    /// Its number in [`Outlook::jobs`]; `None`: of one that is not submitted yet.
+    /// Its number in [`Outlook::jobs`]; `None` if it is not submitted yet.
     job: Option<usize>,
-    /// How long it may run, if that is limited.
+    /// The job's time limit, if it has one.
     limit_ms: u64,
     chance: Chance,
 }
@@ -66,7 +67,7 @@ struct Entry {
 #[derive(Debug, Clone, Copy)]
 struct Person {
     owner: usize,
-    /// `None`: one that is not known, somewhere warm or not.
+    /// `None`: an unknown notebook, which may have a warm session anywhere.
     notebook: Option<usize>,
     course: usize,
     precedence: Precedence,
@@ -74,7 +75,7 @@ struct Person {
     chance: Chance,
 }
 
-/// Lower is sooner. The ranks of all who wait fall alike, so their order stays.
+/// A lower value runs sooner. The ranks of all waiting jobs fall equally, so their order stays the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Order {
     front: Reverse<Option<i64>>,
@@ -84,13 +85,13 @@ struct Order {
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Start {
     pub(super) after_ms: u64,
-    /// How many started before it who had not come yet.
+    /// How many started before it that had not been submitted yet.
     pub(super) overtakers: u64,
 }
 
 impl Order {
     fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
-        // As if it had been asked at the beginning.
+        // The rank that this job would have had at the beginning.
         let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
         Self {
             front: Reverse(front),
@@ -104,7 +105,7 @@ impl Order {
     }
 }
 
-/// Names, by number.
+/// Gives names consecutive numbers.
 struct Numbers<Name>(HashMap<Name, usize>);
 
 impl<Name: std::hash::Hash + Eq> Numbers<Name> {
@@ -222,7 +223,7 @@ impl World {
             .collect()
     }
 
-    /// The next one first.
+    /// The waiting jobs, in queue order.
     pub(super) fn waiting(&self) -> &[JobId] {
         &self.waiting
     }
@@ -231,7 +232,7 @@ impl World {
         entry.job.map(|number| &self.outlook.jobs[number])
     }
 
-    /// Of each that waits, when it starts, if it does.
+    /// Returns when each waiting job starts, if it does.
     pub(super) fn play(&self, number: u64) -> Vec<Option<Start>> {
         let mut play = Play {
             world: self,
@@ -258,7 +259,7 @@ impl World {
     }
 }
 
-/// 0 without a limit.
+/// The time limit of a job; 0 without one.
 fn limit_ms(needs: &[Requirement]) -> u64 {
     let limits = needs.iter().map(|need| match need {
         Requirement::Time { ms } => *ms,
@@ -267,7 +268,7 @@ fn limit_ms(needs: &[Requirement]) -> u64 {
     limits.max().unwrap_or(0)
 }
 
-/// Which workers meet the needs of a job, apart from time; `None`: all of them.
+/// Which workers meet a job's requirements other than time; `None`: all of them.
 fn fitting(job: &Job, workers: &[&Worker]) -> Option<Vec<bool>> {
     let is_lasting = |need: &&Requirement| !matches!(need, Requirement::Time { .. });
     job.needs.iter().find(is_lasting)?;
@@ -288,28 +289,28 @@ struct Play<'world> {
     world: &'world World,
     number: u64,
     workers: Vec<Room>,
-    /// Where a notebook ran last, of those that ran in this play.
+    /// Where each notebook ran last in this play.
     last_worker: Vec<Option<usize>>,
     busy_notebooks: Vec<bool>,
     busy_owners: Vec<u32>,
-    /// Jobs of each person that wait or run.
+    /// Each person's jobs that wait or run.
     open: Vec<u32>,
-    /// In order, by their numbers: they move often.
+    /// Numbers of entries, in queue order: they move often.
     line: Vec<usize>,
     entries: Vec<Entry>,
     events: BinaryHeap<Reverse<(u64, Event)>>,
     runs: Vec<(Entry, Option<usize>, u64)>,
     people: Vec<Person>,
     starts: Vec<Option<Start>>,
-    /// How many of those that wait now have not started.
+    /// How many of the jobs that wait now have not started.
     left: usize,
     newly_started: u64,
-    /// Of each course, how much longer all runs and pauses are than the past tells.
+    /// For each course, the factors by which all its runs and pauses are longer than in the past.
     unlike: Vec<(f64, f64)>,
 }
 
 impl Play<'_> {
-    /// False when something runs of which nobody knows how long it takes.
+    /// Returns false if a job runs whose duration is unknown.
     fn begin(&mut self) -> bool {
         let world = self.world;
         for entry in &world.line {
@@ -393,7 +394,7 @@ impl Play<'_> {
         }
     }
 
-    /// Some never do.
+    /// Simulates the person's return. Some people never return.
     fn comes_back(&mut self, person: Person, now: u64) {
         let pauses = &self.world.outlook.courses[person.course].pauses;
         let (_, lazier) = self.unlike[person.course];
@@ -432,7 +433,7 @@ impl Play<'_> {
         self.entries.push(entry);
     }
 
-    /// Starts what can be started. False when a run begins of which nobody knows how long it takes.
+    /// Starts all jobs that can start. Returns false if the duration of one of them is unknown.
     fn fill(&mut self, now: u64) -> bool {
         let mut position = 0;
         while position < self.line.len() && self.has_room(now) {
@@ -530,7 +531,8 @@ impl Play<'_> {
             && person.precedence.waited_ms + now < SESSION_PATIENCE_MS
     }
 
-    /// The warm session's worker first, then the least loaded one; and whether it is warm.
+    /// Prefers the worker with the warm session, then the least loaded one. Also returns whether
+    /// the session is warm.
     fn choose_worker(&self, entry: &Entry, now: u64) -> Option<(usize, bool)> {
         let notebook = entry.person.notebook;
         let is_warm = |at: usize| {

@@ -1,4 +1,4 @@
-//! What must hold whenever the arbiter has said something.
+//! What must hold after each decision of the arbiter.
 
 use baton_scheduling::arbiter::{Action, EndReason, Event, SessionId};
 

@@ -1,6 +1,7 @@
-//! A lecture on a simulated clock: students come, think, and run cells on workers whose sessions take time to start.
+//! A lecture on a simulated clock: students come, think, and run cells on workers whose sessions
+//! take time to start.
 //!
-//! The order, the estimates and when they are told are those of the broker.
+//! The order, the estimates and the times at which they are shown are those of the broker.
 
 pub(crate) mod people;
 pub(crate) mod score;
@@ -22,7 +23,7 @@ const HALF_LIFE_MS: f64 = 12.0 * 3600.0 * 1000.0;
 const TELL_EVERY: u64 = 1000;
 const SAME_ESTIMATE_MS: u64 = 2000;
 
-/// What a student was told of a waiting cell at one time.
+/// What a student saw of a waiting cell at one time.
 #[derive(Debug, Clone)]
 pub(crate) struct Telling {
     pub(crate) at: u64,
@@ -30,11 +31,11 @@ pub(crate) struct Telling {
     pub(crate) moved_back: Option<MovedBack>,
     /// In absolute times.
     pub(crate) starts: Option<Spread>,
-    /// What one can know at best: told by the lecture itself, played on many times from here.
+    /// The best possible estimate: from the lecture itself, continued many times from here.
     pub(crate) best: Option<Spread>,
 }
 
-/// A cell that waited, with all that was said of it.
+/// A cell that waited, with everything that was shown about it.
 #[derive(Debug, Clone)]
 pub(crate) struct Told {
     pub(crate) tellings: Vec<Telling>,
@@ -43,7 +44,7 @@ pub(crate) struct Told {
 
 #[derive(Debug, Clone, Copy)]
 enum Doing {
-    /// Until the next cell.
+    /// Thinks until the next cell.
     Thinks {
         since: u64,
         until: u64,
@@ -94,12 +95,12 @@ pub(crate) struct Lecture {
     people: Vec<Person>,
     cells: BTreeMap<u128, Cell>,
     next: u128,
-    /// Of each worker, the sessions that are warm, the one used last at the end.
+    /// The warm sessions of each worker, the most recently used last.
     warm: Vec<VecDeque<NotebookId>>,
     history: History,
-    /// Nothing is told while the lecture is played on to see how it might go.
+    /// Whether estimates are shown; not while the lecture is continued to see how it might go.
     tells: bool,
-    /// Zero, or: of so many cells that wait one is told what can be known at best.
+    /// One in this many waiting cells also gets the best possible estimate; zero: none.
     best_each: u128,
     pub(crate) told: Vec<Told>,
 }
@@ -139,7 +140,7 @@ impl Lecture {
         while self.step(end) {}
     }
 
-    /// What happens next; false when that is after the end.
+    /// Does what happens next; false if that is after the end.
     fn step(&mut self, end: u64) -> bool {
         let comes = |person: &Person| match person.doing {
             Doing::Thinks { until, .. } => Some(until),
@@ -185,7 +186,7 @@ impl Lecture {
         self.cells.insert(self.next, cell);
     }
 
-    /// Its session has started, or the cell has ended.
+    /// The cell's session has started, or the cell has ended.
     fn go_on(&mut self, id: u128) {
         let Some(cell) = self.cells.get_mut(&id) else {
             return;
@@ -340,7 +341,7 @@ impl Lecture {
         }
     }
 
-    /// When it starts if all that nobody can know is drawn anew, many times.
+    /// When the cell starts if everything unknowable is drawn again, many times.
     fn best(&self, id: u128) -> Option<Spread> {
         const TIMES: u64 = 99;
         let mut starts: Vec<u64> = (0..TIMES)
@@ -370,7 +371,7 @@ impl Lecture {
         self.now
     }
 
-    /// Draws anew what has not happened yet.
+    /// Draws everything again that has not happened yet.
     fn forget(&mut self) {
         let (now, habits, random) = (self.now, &self.habits, &mut self.random);
         for person in &mut self.people {

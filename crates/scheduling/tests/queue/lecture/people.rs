@@ -6,18 +6,18 @@ use rand_distr::{Distribution, LogNormal};
 const SECOND: f64 = 1000.0;
 const MINUTE: f64 = 60.0 * SECOND;
 
-/// What is the same for everybody in one lecture. All times are in milliseconds.
+/// What is the same for all students of one lecture. All times are in milliseconds.
 #[derive(Debug, Clone)]
 pub(crate) struct Habits {
     pub(crate) students: usize,
     pub(crate) workers: usize,
     pub(crate) slots: u32,
-    /// Sessions that a worker keeps warm.
+    /// The number of sessions that a worker keeps warm.
     pub(crate) warm: usize,
-    /// Of each cell of the notebook, when nobody has changed it.
+    /// For each cell of the notebook, in its original version.
     medians: Vec<f64>,
     thinking: f64,
-    /// Everybody's first cell comes within this time.
+    /// Every student's first cell is submitted within this time.
     arrivals: f64,
     cold: f64,
 }
@@ -27,7 +27,7 @@ pub(crate) struct Habits {
 pub(crate) struct Student {
     pace: f64,
     pub(crate) cell: usize,
-    /// How often the code was changed, and what that did to its length.
+    /// How often the code was changed, and how that changed its duration.
     pub(crate) version: u64,
     factor: f64,
 }
@@ -56,7 +56,7 @@ impl Habits {
         (self.arrivals * random.random::<f64>()) as u64
     }
 
-    /// From the assignment to the start of the cell.
+    /// The time from the assignment to the start of the cell.
     pub(crate) fn start(&self, cold: bool, random: &mut Random) -> u64 {
         let median = if cold { self.cold } else { 0.2 * SECOND };
         (median * around(0.35, random)) as u64
@@ -73,7 +73,7 @@ impl Student {
         }
     }
 
-    /// Until the next cell is submitted.
+    /// The time until the next cell is submitted.
     pub(crate) fn thinks(&self, habits: &Habits, random: &mut Random) -> u64 {
         let time = match random.random::<f64>() {
             // The notebook's next cells were queued with this one.
@@ -84,7 +84,7 @@ impl Student {
         time as u64
     }
 
-    /// Goes on to another cell, or changes this one.
+    /// Moves on to another cell, or changes this one.
     pub(crate) fn goes_on(&mut self, habits: &Habits, random: &mut Random) {
         if random.random::<f64>() < 0.5 {
             self.cell = (self.cell + 1) % habits.medians.len();
@@ -108,7 +108,7 @@ fn around(spread: f64, random: &mut Random) -> f64 {
     factor.sample(random)
 }
 
-/// A time drawn again and again until it is longer than what has passed of it.
+/// A time drawn repeatedly until it is longer than what has already passed.
 pub(crate) fn longer_than(passed: u64, mut draw: impl FnMut() -> u64) -> u64 {
     let drawn = std::iter::repeat_with(&mut draw).take(1000);
     let mut drawn = drawn.filter(|time| *time > passed);

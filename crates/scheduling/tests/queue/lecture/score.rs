@@ -1,4 +1,4 @@
-//! How good what was told was, over many lectures.
+//! How good the estimates were, over many lectures.
 
 use super::{Lecture, Telling, Told};
 
@@ -10,23 +10,24 @@ pub(crate) struct Score {
     pub(crate) first: Held,
     pub(crate) later: Held,
     pub(crate) back: MovesBack,
-    /// Of the tellings for which both are known: the width of what was told, and the narrowest that holds as much.
+    /// Where both are known: the width of the range shown, and that of the narrowest range that
+    /// holds as many starts.
     pub(crate) widths: Vec<(u64, u64)>,
     pub(crate) best: Held,
 }
 
-/// Tellings that put a cell further back than the one before.
+/// Estimates that put a cell further back than the one before.
 #[derive(Debug, Default)]
 pub(crate) struct MovesBack {
     pub(crate) cells: usize,
     pub(crate) tellings: usize,
-    /// Further than it had been told to fall.
+    /// Further than the range that was shown.
     pub(crate) beyond: usize,
-    /// And nobody said why.
+    /// Without a reason being shown.
     pub(crate) without_reason: usize,
 }
 
-/// Where starts lay.
+/// Where starts were in relation to the ranges.
 #[derive(Debug, Default)]
 pub(crate) struct Held {
     pub(crate) none: usize,
@@ -62,14 +63,14 @@ impl Held {
         self.before + self.within + self.after
     }
 
-    /// The part of starts that the ranges held.
+    /// The share of starts inside the ranges.
     pub(crate) fn part(&self) -> f64 {
         self.within as f64 / self.ranges().max(1) as f64
     }
 }
 
 impl Score {
-    /// Of lectures with these numbers.
+    /// The score of the lectures with these seeds.
     pub(crate) fn of(
         seeds: impl Iterator<Item = u64>,
         minutes: Option<u64>,
@@ -109,7 +110,7 @@ impl Score {
         self.back.cells += usize::from(was_back);
     }
 
-    /// The median widths: as told, and at best.
+    /// The median widths: as shown, and at best.
     pub(crate) fn width(&self) -> (u64, u64) {
         let median = |mut widths: Vec<u64>| {
             widths.sort_unstable();
