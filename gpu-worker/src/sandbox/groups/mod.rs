@@ -23,7 +23,7 @@ use crate::processes;
 /// The group into which a worker moves itself, because in version 2 only groups without processes can limit those
 /// below. systemd's `DelegateSubgroup=` may name it, too.
 const OWN: &str = "worker";
-/// The worker's processor weight; each session has [`group::WEIGHT`]. So the work of sessions does not slow down
+/// The worker's processor weight; a session has a tenth of it. So the work of sessions does not slow down
 /// what the worker does for all of them.
 const OWN_WEIGHT: &str = "1000";
 /// Names of sessions' groups begin with this, followed by their worker's process id.
