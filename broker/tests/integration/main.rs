@@ -16,6 +16,7 @@ mod environments;
 mod exhaustion;
 mod external_pools;
 mod foreign;
+mod forms;
 mod harness;
 mod journal;
 mod killed;
