@@ -1,4 +1,4 @@
-# Everything that is made lies in .venv and target/. A second run does only what changed.
+# The environment is in .venv/, and build products are in target/. A second run redoes only what changed.
 # PROFILE=release builds the optimised binary (`make bench` does).
 
 SHELL := /bin/bash
@@ -19,10 +19,11 @@ export PROFILE
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export CARGO_TARGET_DIR := $(CURDIR)/target
 
-# The tests start a thousand Pythons, many of them from sources: compiled once, whatever the environment says.
+# The tests start a thousand Python processes, many of which import sources. So byte code is cached even if the
+# environment turns that off.
 unexport PYTHONDONTWRITEBYTECODE
 
-# What goes into the wheel. Tests do not, so a changed test installs nothing anew.
+# What goes into the wheel. Tests are not part of it, so a changed test does not reinstall the package.
 SOURCES := pyproject.toml README.md LICENSE Cargo.toml Cargo.lock \
 	$(shell find src kernel-proxy gpu-worker broker crates plan runner kernelspec python-shim/baton python-shim/baton_shim \
 		-type f -not -path '*/tests/*' -not -path '*/__pycache__/*')
@@ -57,7 +58,7 @@ lab: $(INSTALLED)
 test: browser lint test-rust test-python test-ends
 	@echo "Not run: make test-cuda-libraries (needs Python 3.10, and takes some minutes)"
 
-# The Rust tests start kernels: they find Python and the shim here.
+# The Rust tests start kernels. These variables say where Python and the shim are.
 .PHONY: test-rust
 test-rust: export PYTHONPATH := $(CURDIR)/python-shim
 test-rust: export BATON_TEST_PYTHON := $(BIN)/python
@@ -67,27 +68,30 @@ test-rust: $(VENV)/.requirements-test $(VENV)/.azurite $(VENV)/.requirements-cud
 	then cargo nextest run --no-fail-fast --workspace --locked --cargo-profile $(PROFILE); \
 	else cargo test --no-fail-fast --workspace --locked --profile $(PROFILE); fi
 
-# Two at a time, which share nothing but processors; those of one file are one user's, in order, and so each library
-# that takes seconds to load is loaded by one of the two.
+# Two processes run the tests, each as an imaginary user of its own; they share only the processors. `loadfile` keeps
+# the tests of a file in one process and in order, so that only one of the two loads each slow library.
 .PHONY: test-python
 test-python: $(VENV)/.requirements-frameworks $(VENV)/.requirements-kubernetes $(VENV)/.suites $(VENV)/.hub $(VENV)/.azurite $(VENV)/.batch $(VENV)/.labextension $(INSTALLED)
 	scripts/install-system-packages network sandbox guest slurm gridengine containers
 	$(BIN)/pytest -m "not gpu" -n 2 --dist loadfile python-shim/tests
 	$(BIN)/pytest -m "not gpu and not cuda_libraries" -n 2 --dist loadfile tests
 
-# The oldest and the newest versions that are supported, with the tests that tell most. It says so where a Python is missing.
+# The oldest and the newest supported versions, with the tests that depend most on versions. If a Python is missing, its
+# tests are skipped and a line says so.
 .PHONY: test-ends
 test-ends: $(VENV)/.requirements-test
 	scripts/install-system-packages stubs
 	$(BIN)/python scripts/test_matrix.py --ends
 
-# Four further environments, of up to 5 GB, so apart from `make test`; MATRIX="newest --remove" runs one.
+# Four environments, some of which take 5 GB, so `make test` does not include them. MATRIX="newest --remove" runs one of
+# them and removes it afterwards.
 .PHONY: test-matrix
 test-matrix: $(VENV)/.requirements-test $(INSTALLED)
 	scripts/install-system-packages stubs sandbox
 	$(BIN)/python scripts/test_matrix.py $(MATRIX)
 
-# Real libraries of CUDA under the interposer, with moves at random. BATON_TEST_SEED=N repeats what a run printed.
+# Real CUDA libraries on the interposer, which moves memory at random times. BATON_TEST_SEED=N repeats the run that
+# printed this seed.
 .PHONY: test-cuda-libraries
 test-cuda-libraries: $(VENV)/.cuda-libraries $(VENV)/.requirements-test
 	$(BIN)/pytest -m cuda_libraries --reruns 0 tests/cuda_libraries
@@ -96,19 +100,21 @@ test-cuda-libraries: $(VENV)/.cuda-libraries $(VENV)/.requirements-test
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)
 	$(BIN)/pytest -m gpu
 
-# Also without a GPU: then the result says what was not run. `make bench-gpu GPU="--minutes 10 --seconds 15"` is a first look.
+# Without a GPU, the result says what was not run. `make bench-gpu GPU="--minutes 10 --seconds 15"` gives a first
+# impression.
 .PHONY: bench-gpu
 bench-gpu: export PROFILE := release
 bench-gpu: $(VENV)/.requirements-test $(VENV)/.requirements-cuda
 	$(BIN)/python benches/gpu/counts.py
 	$(BIN)/python benches/gpu/run.py $(GPU)
 
-# `python3 benches/gpu/first_day.py` does the same where there is no make.
+# On a machine without make, run `python3 benches/gpu/first_day.py` instead.
 .PHONY: gpu-first-day
 gpu-first-day: gpu
 	$(PYTHON) benches/gpu/first_day.py $(GPU)
 
-# For a machine with this Python. What PyTorch brings, such as the bindings of the CUDA driver, is not in it.
+# The target machine needs the Python of KIT_PYTHON. Packages that PyTorch installs, such as the bindings of the CUDA
+# driver, are not in the kit.
 KIT := dist/gpu-kit
 KIT_PYTHON ?= 3.12
 .PHONY: gpu-kit
@@ -137,7 +143,7 @@ lint: $(VENV)/.requirements-dev
 	$(BIN)/mypy
 	$(BIN)/typos
 
-# What needs no server, browser or framework, and of the Rust tests what takes seconds.
+# Tests that need no server, browser or framework. Of the Rust tests, only those that take seconds.
 .PHONY: check
 check: lint $(VENV)/.requirements-test
 	if cargo nextest --version >/dev/null 2>&1; \
@@ -149,7 +155,7 @@ check: lint $(VENV)/.requirements-test
 		$(foreach name,analysis completion first_uses link options source,python-shim/tests/shim/test_$(name).py) \
 		$(foreach name,errors in_place keeper names singletons,python-shim/tests/state/test_$(name).py)
 
-# Licences, duplicates and sources of the crates; needs `cargo install cargo-deny`.
+# Checks licences, duplicates and sources of the crates. Needs `cargo install cargo-deny`.
 .PHONY: deny
 deny:
 	cargo deny --all-features check licenses bans sources
@@ -167,7 +173,7 @@ bench-installed: $(VENV)/.requirements-test $(INSTALLED)
 clean:
 	rm -rf $(VENV) target tests/artefacts .mypy_cache .ruff_cache .hypothesis
 
-# After a change in labextension/. What it makes is checked in, so that `pip install` from source needs no Node.
+# Run this after a change in labextension/. Its output is checked in, so that `pip install` from source needs no Node.
 .PHONY: labextension
 labextension: $(VENV)/.labextension
 	scripts/build-labextension
@@ -189,7 +195,7 @@ $(VENV)/.requirements-frameworks: requirements/frameworks.txt scripts/stub_cuda.
 	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 
-# The same with the CUDA libraries that torch names: of the stand-ins none is left.
+# The same with the CUDA libraries that torch requires. stub_cuda.py then removes the stubs.
 $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scripts/stub_cuda.py \
 		$(VENV)/.requirements-test
 	scripts/install-system-packages stubs
@@ -197,7 +203,7 @@ $(VENV)/.requirements-gpu: requirements/frameworks.txt requirements/gpu.txt scri
 	$(BIN)/python scripts/stub_cuda.py
 	touch $@
 
-# Helm as a library, and schemas. What they need is pinned for the Hub.
+# Helm as a library, and schemas. Their dependencies are pinned in hub.txt.
 $(VENV)/.requirements-kubernetes: requirements/kubernetes.txt $(VENV)/.requirements-hub
 	$(BIN)/pip install --quiet --no-deps -r $<
 	touch $@
@@ -212,8 +218,8 @@ $(VENV)/.cuda-libraries: requirements/cuda-libraries.txt scripts/find-python | $
 	$(VENV)/cuda-libraries/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@
 
-# Test suites of others, for tests/test_foreign_suites.py: source archives, which contain the tests. Their plugins are
-# kept apart, because they change how pytest runs.
+# Test suites of other projects, for tests/test_foreign_suites.py. Only source archives contain the tests. The plugins
+# are in a folder of their own, because they change how pytest runs.
 $(VENV)/.suites: requirements/suites.txt requirements/suite-plugins.txt $(VENV)/.requirements-test
 	rm -rf $(VENV)/suites
 	$(BIN)/pip download --quiet --no-deps --no-binary ipykernel,jupyter_server,nbclient \
@@ -222,27 +228,28 @@ $(VENV)/.suites: requirements/suites.txt requirements/suite-plugins.txt $(VENV)/
 	$(BIN)/pip install --quiet --no-deps --target $(VENV)/suites/plugins -r requirements/suite-plugins.txt
 	touch $@
 
-# The proxy of a JupyterHub, for tests/test_hub.py. No script of a package is run.
+# JupyterHub's proxy, for tests/test_hub.py. Packages may not run install scripts.
 $(VENV)/.hub: requirements/hub/package.json requirements/hub/package-lock.json $(VENV)/.requirements-hub
 	mkdir -p $(VENV)/hub
 	cp requirements/hub/*.json $(VENV)/hub
 	$(BIN)/npm ci --prefix $(VENV)/hub --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
-# Microsoft's server for tests of Azure Blob Storage. No script of a package is run.
+# Azurite, Microsoft's test server for Azure Blob Storage. Packages may not run install scripts.
 $(VENV)/.azurite: requirements/azurite/package.json requirements/azurite/package-lock.json $(VENV)/.requirements-hub
 	mkdir -p $(VENV)/azurite
 	cp requirements/azurite/*.json $(VENV)/azurite
 	$(BIN)/npm ci --prefix $(VENV)/azurite --silent --ignore-scripts --no-audit --no-fund
 	touch $@
 
-# Programs that run notebooks by themselves, for tests/test_batch_tools.py. They add to JupyterLab, so they are kept apart.
+# Programs that run notebooks unattended, for tests/test_batch_tools.py. They extend JupyterLab, so they are in a folder
+# of their own.
 $(VENV)/.batch: requirements/batch.txt $(VENV)/.requirements-hub
 	rm -rf $(VENV)/batch
 	$(BIN)/pip install --quiet --no-deps --target $(VENV)/batch -r $<
 	touch $@
 
-# What builds the extension of JupyterLab. No script of a package is run.
+# Tools that build the JupyterLab extension. Packages may not run install scripts.
 $(VENV)/.labextension: labextension/package.json labextension/package-lock.json $(VENV)/.requirements-hub
 	rm -rf $(VENV)/labextension
 	mkdir -p $(VENV)/labextension

@@ -1,4 +1,4 @@
-"""What a JupyterHub needs to know of Baton; for jupyterhub_config.py."""
+"""What a JupyterHub needs to know about Baton. Copy it into jupyterhub_config.py."""
 
 from pathlib import Path
 
@@ -7,16 +7,16 @@ c = get_config()  # noqa: F821
 c.JupyterHub.services.append(
     {
         "name": "baton",
-        # Where the Hub's proxy finds the broker: it shows the dashboard at /services/baton/.
+        # The address of the broker, whose dashboard the Hub's proxy shows at /services/baton/.
         "url": "https://broker.example.edu:8470",
-        # The same as in /etc/baton/hub-token.
+        # The broker reads the same token (`token_file` in broker.toml).
         "api_token": Path("/etc/baton/hub-token").read_text().strip(),
         "oauth_no_confirm": True,
     }
 )
-# Who may open the dashboard. Students see their own cells there, staff those of their courses.
+# Every user of the Hub may open the dashboard. Students see their own cells there; staff see those of their courses.
 c.JupyterHub.load_roles.append({"name": "user", "scopes": ["self", "access:services!service=baton"]})
-# The course ml101: its students, and its staff.
+# The course ml101: its students and its staff.
 c.JupyterHub.load_groups.update({"ml101": [], "ml101-staff": []})
-# Where notebooks find the broker; they come with the token that the Hub gave to their server.
+# The broker's address for notebooks. They sign in with the token that the Hub gave to their server.
 c.Spawner.environment.update({"BATON_BROKER_ADDRESS": "https://broker.example.edu:8470"})

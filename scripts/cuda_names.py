@@ -1,9 +1,9 @@
-"""Which functions of the CUDA driver libraries ask for, out of their wheels.
+"""List the functions of the CUDA driver that libraries look up, from the libraries' wheels.
 
 Usage: cuda_names.py WHEEL... > gpu-worker/interposer/src/library/sys/asked.txt
 
-Each line of the result is a name. `pip download --no-deps` brings the wheels; the first lines say which they were.
-A test of the interposer compares the names with what it decides of each.
+The first lines of the output say which wheels were read; each further line is a name. Get the wheels with
+`pip download --no-deps`. A test of the interposer fails if it has no decision about one of the names.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-# Of the driver's functions; other libraries' names begin otherwise.
+# What follows `cu` in the names of the driver's functions. Names of other libraries' functions begin differently.
 GROUPS = (
     "Array Checkpoint Coredump Ctx Destroy Dev Device Driver EGL Event External Fabric Flush Func GL Get Graph "
     "Graphics Green Import Init Ipc Kernel Launch Library Link Logs Mem Mipmapped Module Multicast Occupancy Param "

@@ -1,7 +1,7 @@
 """Run one notebook on the kernel "Python (shared GPU)" and show what its cells print.
 
-The notebook's first `%%gpu` cell starts broker and worker for this user, and they end by themselves ten minutes after
-the last notebook. Their data lie in `target/demo`; a new build gets a new service.
+The notebook's first `%%gpu` cell starts a broker and a worker for this user. They end ten minutes after the last
+notebook has closed. Their data is in `target/demo`. A new build gets a new broker and worker.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def main() -> int:
 
 def own_service() -> dict[str, str]:
     build = BINARY.stat().st_mtime_ns
-    # A socket's path must be short, so it cannot lie in the checkout.
+    # A socket's path must be short, so it cannot be in the checkout.
     runtime = Path(tempfile.gettempdir()) / f"baton-demo-{os.getuid()}-{build:x}"
     return {
         "BATON_RUNTIME_FOLDER": str(runtime),

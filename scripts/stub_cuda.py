@@ -1,11 +1,12 @@
 """Let PyPI's torch import and compute on the CPU without the 2.5 GB of CUDA libraries that it is linked against.
 
-PyPI has no CPU build of torch for Linux. Installed with `--no-deps` it lacks its CUDA libraries, and the loader wants
-every function of them at once. So for each library that is missing, a small one is compiled that has just the
-functions that torch names; each returns "no device", and torch says that there is no GPU, in its usual words.
+PyPI has no CPU build of torch for Linux. After an installation with `--no-deps` the CUDA libraries are missing, and
+the loader resolves all of their functions when torch is imported. So this script compiles a small stub for each
+missing library, with only the functions that torch names. Each function returns "no device", so torch reports in its
+usual words that there is no GPU.
 
-Needs gcc and binutils. Where all libraries are there, also real ones, it makes none. A torch that wants something
-that is not known here is an error that names it.
+Needs gcc and binutils. Makes no stub for a library that is installed. Fails if this torch needs a library that is not
+in the list of known ones, and names it.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ KNOWN = set(
     "nvToolsExt".split()
 )
 OF_CUDA = re.compile(r"(__)?(cuda|cublas|cudnn|cufft|cuFile|cupti|curand|cusparse|nccl|nvrtc|nvshmem|nvtx)")
-NO_DEVICE = 100  # of CUDA's error numbers
+NO_DEVICE = 100  # CUDA's error number
 TRIAL = "import torch; assert (torch.ones(2, 2) @ torch.ones(2)).tolist() == [2, 2]; torch.cuda.is_available()"
 
 
 class Unknown(Exception):
-    """This torch wants what no stub is known for."""
+    """This torch needs something for which there is no stub."""
 
 
 def main() -> int:
@@ -46,7 +47,7 @@ def main() -> int:
 
 
 def libraries_of_torch() -> tuple[Path, list[Path]]:
-    """The folder where torch looks for libraries, and those that it brought along."""
+    """The folder where torch looks for libraries, and the libraries that its wheel contains."""
     installed = distribution("torch")
     names = [Path(str(file.locate())) for file in installed.files or () if re.search(r"\.so(\.|$)", file.name)]
     return Path(str(installed.locate_file("torch/lib"))).resolve(), [name.resolve() for name in names]
@@ -66,15 +67,15 @@ def make_stubs(folder: Path, own: list[Path]) -> list[str]:
 
 
 def missing_libraries(own: list[Path]) -> list[str]:
-    """What `import torch` loads and the loader does not find."""
+    """The libraries that `import torch` loads and that the loader does not find."""
     loaded = [path for path in own if path.name.startswith(("_C.", "libtorch_global_deps."))]
     return sorted(set(re.findall(r"(\S+) => not found", output_of("ldd", *loaded))))
 
 
 def wanted_functions(own: Iterable[Path], missing: list[str]) -> tuple[dict[str, set[str]], dict[str, str]]:
-    """For each missing library the functions that it must have, and the version that they must be marked with.
+    """For each missing library, the functions that it must have and the symbol version that they must carry.
 
-    The loader does not mind in which library a function without a version is.
+    The loader accepts a function without a version from any library.
     """
     functions: dict[str, set[str]] = defaultdict(set)
     nodes = {library: node for path in own for library, node in needed_versions(path) if library in missing}
@@ -99,7 +100,7 @@ def needed_versions(path: Path) -> Iterable[tuple[str, str]]:
 
 
 def symbols(path: Path, which: str) -> Iterable[tuple[str, str]]:
-    """Names and versions of those that the loader must find, or that it finds here."""
+    """Names and versions of the symbols that this library defines or needs (`which`), without weak references."""
     for line in output_of("nm", "--dynamic", which, path).splitlines():
         *_, kind, symbol = line.split()
         name, _, node = symbol.partition("@")

@@ -1,13 +1,15 @@
 """Run tests of the Python package with other versions of Python and of the libraries.
 
-Each file in `requirements/matrix/` is an environment: its first lines name the Python and the tests, some of them of
-`tests/`, which run Baton as it is installed beside this script's Python; the rest pins every package. `python
-scripts/test_matrix.py` runs all of them, `... oldest newest` these two, and `--ends` these two with only the tests
-that tell most about versions (`make test`). Environments are made with uv in `.venv/matrix/`, where a second run finds
-them; `--remove` removes each after its tests (the large ones take 5 GB).
+Each file in `requirements/matrix/` is an environment. Its first lines name the Python, the tests in
+`python-shim/tests/` (`Tests`) and those in `tests/` (`EndToEnd`); the rest pins every package. The end-to-end tests run
+the Baton that is installed for this script's Python.
 
-A Python is looked for by its name on the PATH, with pyenv and with uv, and never downloaded. One that is missing is an
-error, and with `--ends` a line that says so.
+`python scripts/test_matrix.py` runs all environments, and `... oldest newest` runs these two. `--ends` also runs these
+two, but only the tests that depend most on versions (`make test`). uv makes the environments in `.venv/matrix/`, and a
+second run uses them again. `--remove` removes each one after its tests; the large ones take 5 GB.
+
+The script looks for a Python on the PATH, then with pyenv, then with uv, and never downloads one. A missing Python is
+an error, except with `--ends`, which prints a line and continues.
 """
 
 from __future__ import annotations
@@ -57,7 +59,7 @@ def main() -> int:
 
 
 def described(name: str) -> Environment:
-    """Raises OSError where there is no such file, and KeyError where its first lines say too little."""
+    """Raises OSError if there is no such file, and KeyError if its first lines lack the Python or the tests."""
     file = FILES / f"{name}.txt"
     said = dict(re.findall(r"^# (\w+): (.+)$", file.read_text(), re.MULTILINE))
     return Environment(name, said["Python"], said["Tests"].split(), said.get("EndToEnd", "").split(), file)
@@ -98,7 +100,7 @@ def candidates(version: str) -> Iterator[str]:
 
 
 def is_version(python: str, version: str) -> bool:
-    """A shim of pyenv's is on the PATH for each version that any of its Pythons has, and may fail."""
+    """Runs it, because pyenv has shims on the PATH for all its versions, and the shim of an inactive one fails."""
     command = [python, "-c", "import sys, venv; print('{}.{}'.format(*sys.version_info))"]
     said = subprocess.run(command, capture_output=True, text=True, check=False)
     return said.returncode == 0 and said.stdout.strip() == version
@@ -129,7 +131,7 @@ def run_tests(folder: Path, tests: list[str] | tuple[str, ...]) -> bool:
 
 
 def run_end_to_end(folder: Path, tests: list[str]) -> bool:
-    """With the wheel that is installed here, which is of no particular Python."""
+    """Copies the installed wheel into the environment. The wheel works with any version of Python."""
     (packages,) = folder.glob("lib/python*/site-packages")
     for file in importlib.metadata.files("baton-jupyter") or []:
         place = packages.joinpath(*file.parts)

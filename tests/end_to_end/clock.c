@@ -1,5 +1,5 @@
-// Shifts the clock of the day of a process that loads this (LD_PRELOAD) by what $SHIFTED_CLOCK says: a file of one
-// 64-bit number of seconds, which another process may change at any time. The monotonic clock goes on as it is.
+// Shifts the wall clock of a process that loads this library (LD_PRELOAD). $SHIFTED_CLOCK names a file with the number
+// of seconds, as one 64-bit integer, which another process may change at any time. The monotonic clock is not shifted.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -2,33 +2,33 @@
 
 CREATE TABLE jobs (
     job BLOB NOT NULL PRIMARY KEY,
-    -- The order of arrival.
+    -- Jobs are numbered in order of arrival.
     sequence INTEGER NOT NULL UNIQUE,
     notebook BLOB NOT NULL,
     notebook_name TEXT NOT NULL,
-    -- The person, and the course that the notebook is for; empty when it is for none.
+    -- The person, and the course of the notebook; empty if it has none.
     owner TEXT NOT NULL,
     course TEXT NOT NULL,
     state TEXT NOT NULL CHECK (state IN ('queued', 'assigned', 'started', 'finished')),
     outcome TEXT,
-    -- Nobody asks for this job's events any more; the row stays for the pages.
+    -- 1: no peer asks for this job's events any more. The row stays for the pages.
     closed INTEGER NOT NULL DEFAULT 0,
     cancel_wanted INTEGER NOT NULL DEFAULT 0,
     worker BLOB,
     worker_name TEXT,
     fencing INTEGER NOT NULL DEFAULT 0,
-    -- The number of the worker's last stored event of this assignment.
+    -- The number of the worker's last event of this assignment that is stored.
     acknowledged INTEGER NOT NULL DEFAULT 0,
-    -- The assignment during which the proxy sent a whole state; 0 when it never did.
+    -- The assignment during which the proxy sent a whole state; 0 if it never did.
     state_fencing INTEGER NOT NULL DEFAULT 0,
-    -- MessagePack; both are gone as soon as the job is finished, because it never runs again.
+    -- MessagePack. Both are set to NULL when the job is finished, because it never runs again.
     cell BLOB,
     manifest BLOB,
-    -- Makes runs of the same cell known as such; says nothing of its code.
+    -- The same for all runs of a cell. Reveals nothing about its code.
     cell_key BLOB,
     -- MessagePack.
     priority BLOB NOT NULL,
-    -- How long it may run.
+    -- The time limit.
     timeout_ms INTEGER,
     submitted_ms INTEGER NOT NULL,
     started_ms INTEGER,
@@ -49,20 +49,20 @@ CREATE TABLE events (
     PRIMARY KEY (job, number)
 ) STRICT;
 
--- What the order and the budget go by.
+-- GPU time used, which decides the queue order and counts against the budget.
 CREATE TABLE spent (
     owner TEXT NOT NULL,
     course TEXT NOT NULL,
-    -- Milliseconds of GPU time as they counted at at_ms; they fade from there.
+    -- Milliseconds of GPU time, as of `at_ms`. The value decays from then on.
     faded_ms REAL NOT NULL,
     at_ms INTEGER NOT NULL,
-    -- Since the budget's last reset that was followed by a run.
+    -- The last budget period in which something was charged: its start, and the milliseconds charged in it.
     period_start_ms INTEGER NOT NULL,
     period_ms INTEGER NOT NULL,
     PRIMARY KEY (owner, course)
 ) STRICT;
 
--- Sums that stay.
+-- Daily sums, which are never deleted.
 CREATE TABLE usage (
     -- Days since 1970, in UTC.
     day INTEGER NOT NULL,
@@ -82,8 +82,8 @@ CREATE TABLE workers (
     gone_ms INTEGER
 ) STRICT;
 
--- One row for each file of the chunk folder. The row is written before the file and the file is removed before the
--- row, so that a file without a row cannot be.
+-- One row for each file of the chunk folder. The row is written before the file, and the file is removed before the
+-- row, so there is never a file without a row.
 CREATE TABLE chunks (
     hash BLOB NOT NULL PRIMARY KEY,
     touched_ms INTEGER NOT NULL

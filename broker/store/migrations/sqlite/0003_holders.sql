@@ -1,13 +1,13 @@
--- Who holds a chunk: whoever brought its bytes, or was given them by a job of their own. Who held the old ones is not
--- known; their files get rows of nobody at the next start, and go after a term.
+-- Who holds a chunk: a person who uploaded its bytes, or who received them from a job of their own. The holders of the
+-- existing chunks are unknown. At the next start their files get rows without a holder, and are deleted after a term.
 
 DROP TABLE chunks;
 
 -- A file of the chunk folder has one row for each holder, and at least one. The first row is written before the file,
--- and the file is removed before the last row, so that a file without a row cannot be.
+-- and the file is removed before the last row, so there is never a file without a row.
 CREATE TABLE chunks (
     hash BLOB NOT NULL,
-    -- A person in a course; both empty for nobody.
+    -- A person in a course; both empty if there is no holder.
     owner TEXT NOT NULL,
     course TEXT NOT NULL,
     bytes INTEGER NOT NULL,
@@ -16,7 +16,7 @@ CREATE TABLE chunks (
 ) STRICT;
 
 CREATE INDEX chunks_touched ON chunks (touched_ms);
--- What each person holds, without looking at the rows.
+-- With this index, the bytes that a person holds are summed without reading the rows.
 CREATE INDEX chunks_held ON chunks (owner, bytes);
--- Whose notebook a worker speaks of.
+-- Finds the account of a notebook that a worker names.
 CREATE INDEX jobs_of_notebook ON jobs (notebook) WHERE closed = 0;

@@ -1,2 +1,2 @@
--- What a cell had of its GPU, where sessions take turns on it: MessagePack of one GpuUsage.
+-- How a cell used its GPU, if sessions share it by time: one GpuUsage as MessagePack.
 ALTER TABLE jobs ADD COLUMN gpu BLOB;

@@ -1,23 +1,23 @@
--- What is known of each pool of workers, by its name in the settings.
+-- What the broker knows about each pool of workers, by the pool's name in the settings.
 CREATE TABLE pools (
     name TEXT NOT NULL PRIMARY KEY,
-    -- Starts in a row that failed, and why the last one did.
+    -- Failed starts since the last successful one, and why the last one failed.
     failures INTEGER NOT NULL,
     words TEXT,
-    -- What its workers are (MessagePack), once one has come, and how many jobs each takes at once.
+    -- What its workers offer (MessagePack), known once one has connected, and how many jobs each runs at once.
     offer BLOB,
     slots INTEGER NOT NULL
 ) STRICT;
 
--- One row for each life of a worker of a pool.
+-- One row for each worker that a pool has started.
 CREATE TABLE pool_workers (
     name TEXT NOT NULL PRIMARY KEY,
     pool TEXT NOT NULL,
-    -- Of the worker's own token, which is valid until `ended_ms`.
+    -- The hash of the worker's own token, which is valid until `ended_ms`.
     token_hash TEXT NOT NULL,
-    -- 1: it does not leave when it is idle.
+    -- 1: the worker stays when it is idle.
     kept INTEGER NOT NULL,
-    -- What the batch system calls it; NULL until that is known.
+    -- Its name in the batch system; NULL until that is known.
     job TEXT,
     submitted_ms INTEGER NOT NULL,
     connected_ms INTEGER,

@@ -1,2 +1,2 @@
--- 'cell', 'notebook' or 'script': what the job runs.
+-- What the job runs: 'cell', 'notebook' or 'script'.
 ALTER TABLE jobs ADD COLUMN job_kind TEXT NOT NULL DEFAULT 'cell';

@@ -1,4 +1,4 @@
--- How many saved states of its holder name a chunk. The sweep looks at those that none names.
+-- How many saved states of the holder name the chunk. The sweep examines only chunks that no state names.
 ALTER TABLE chunks ADD COLUMN of_states INTEGER NOT NULL DEFAULT 0;
 
 WITH RECURSIVE named (owner, course, name, number) AS (

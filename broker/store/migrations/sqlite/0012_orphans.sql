@@ -1,2 +1,2 @@
--- When the job's notebook kernel had ended; what it leaves waits for another kernel of its person.
+-- When the job's notebook kernel ended. The job's result is kept for another kernel of the same person.
 ALTER TABLE jobs ADD COLUMN orphaned_ms INTEGER;

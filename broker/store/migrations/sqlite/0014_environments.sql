@@ -4,6 +4,6 @@ CREATE TABLE environments (
     -- BLAKE3 of `lock_files`, as workers report it.
     digest TEXT NOT NULL,
     lock_files BLOB NOT NULL,
-    -- When a worker last told it.
+    -- When a worker last reported it.
     seen_ms INTEGER NOT NULL
 ) STRICT;

@@ -1,2 +1,2 @@
--- Objects that somebody may upload and the broker has not seen, which are counted and looked at.
+-- Counts and lists the objects that a person may upload but the broker has not seen.
 CREATE INDEX chunks_pending ON chunks (owner) WHERE stored = 0;

@@ -1,7 +1,9 @@
-// Makes looking at folders fail, as a broken disk or a process without descriptors does. Loaded before the C library.
+// Makes system calls that read folders fail, as on a broken disk or in a process that has no file descriptors left.
+// Loaded before the C library.
 //
-// access("/baton-faults/ERRNO/AFTER/STICKY", 0) arms it: after AFTER calls the next one fails, or all that follow do.
-// ERRNO 0 disarms it. With BATON_TEST_NO_OPENAT2 the system has no openat2.
+// access("/baton-faults/ERRNO/AFTER/STICKY", 0) arms it. The next AFTER calls succeed. Then one call fails with ERRNO,
+// or, if STICKY is not 0, all further calls do. ERRNO 0 disarms it.
+// If BATON_TEST_NO_OPENAT2 is set, the system seems to lack openat2.
 #define _GNU_SOURCE
 #include <dirent.h>
 #include <dlfcn.h>

@@ -31,14 +31,14 @@ app.kubernetes.io/instance: {{ .Release.Name }}
 {{ include "baton.scheme" . }}://{{ include "baton.name" . }}-broker.{{ .Release.Namespace }}.svc:8470
 {{- end -}}
 
-{{/* Lines of TOML for a flat map: a scalar or a list of scalars in JSON is the same in TOML. */}}
+{{/* Lines of TOML for a flat map. Scalars, and lists of them, are written the same way in JSON and TOML. */}}
 {{- define "baton.toml" -}}
 {{- range $key, $value := . }}
 {{ $key }} = {{ toJson $value }}
 {{- end }}
 {{- end -}}
 
-{{/* What every container of this chart has. */}}
+{{/* The security context of every container of this chart. */}}
 {{- define "baton.restricted" -}}
 allowPrivilegeEscalation: false
 readOnlyRootFilesystem: true
@@ -50,7 +50,7 @@ capabilities:
 {{- .Values.pools | default (dict "gpu" dict) | toJson -}}
 {{- end -}}
 
-{{/* The settings of one pool, over those of all: `dict "root" $ "name" NAME` gives JSON. */}}
+{{/* JSON of one pool's settings, merged over poolDefaults. Argument: `dict "root" $ "name" NAME`. */}}
 {{- define "baton.pool" -}}
 {{- $own := index (include "baton.pools" .root | fromJson) .name | default dict -}}
 {{- mergeOverwrite (deepCopy .root.Values.poolDefaults) (deepCopy $own) | toJson -}}
@@ -65,7 +65,7 @@ imagePullSecrets:
 {{- end }}
 {{- end -}}
 
-{{/* The API of claims for devices that this cluster has. */}}
+{{/* This cluster's version of the API for device claims. */}}
 {{- define "baton.claims" -}}
 {{- if semverCompare ">=1.34.0-0" .Capabilities.KubeVersion.Version }}resource.k8s.io/v1{{ else }}resource.k8s.io/v1beta2{{ end -}}
 {{- end -}}

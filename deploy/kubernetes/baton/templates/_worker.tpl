@@ -1,4 +1,4 @@
-{{/* The pod of a worker: `dict "root" $ "name" NAME "pool" POOL`. */}}
+{{/* The pod of a worker. Argument: `dict "root" $ "name" NAME "pool" POOL`. */}}
 {{- define "baton.worker" -}}
 {{- $root := .root }}
 {{- $pool := .pool }}
@@ -10,7 +10,7 @@ metadata:
     app.kubernetes.io/component: worker
     baton/pool: {{ .name }}
   annotations:
-    # Ending a worker for a fuller node would end its cells.
+    # If the autoscaler moved a worker to free its node, the worker's cells would end.
     cluster-autoscaler.kubernetes.io/safe-to-evict: "false"
     {{- if ne $pool.kind "scaled-job" }}
     checksum/config: {{ include (print $root.Template.BasePath "/worker-config.yaml") $root | sha256sum }}
@@ -24,10 +24,10 @@ spec:
   enableServiceLinks: false
   {{- include "baton.pullSecrets" $root | nindent 2 }}
   restartPolicy: {{ eq $pool.kind "scaled-job" | ternary "OnFailure" "Always" }}
-  # Running cells end, then their results reach the broker, and two minutes for the rest.
+  # Time for running cells to end, then for their results to reach the broker, and two minutes for everything else.
   terminationGracePeriodSeconds: {{ add (int $pool.stopGraceSeconds) (int $pool.handoverSeconds) 120 }}
   {{- if $walled }}
-  # Root in the pod has no rights on the node, and bubblewrap may mount a /proc of its own.
+  # With a user namespace, root in the pod has no rights on the node, and bubblewrap may mount a /proc of its own.
   hostUsers: false
   {{- end }}
   {{- with $pool.runtimeClassName }}
@@ -93,7 +93,7 @@ spec:
       secret:
         secretName: {{ $root.Values.tls.secretName }}
         defaultMode: 0440
-        # The key stays with the broker.
+        # Without the private key, which only the broker gets.
         items: [{ key: ca.crt, path: ca.crt }]
     {{- end }}
     - name: scratch

@@ -1,4 +1,4 @@
-// The server says what has changed and htmx puts it in place. Without scripts the page is complete, only still.
+// The server sends what has changed, and htmx replaces it in the page. Without scripts the page is complete but static.
 "use strict";
 
 const button = document.getElementById("pause");
@@ -15,12 +15,12 @@ if (button && document.querySelector("#updates")) {
   button.addEventListener("click", () => {
     paused = !paused;
     button.setAttribute("aria-pressed", String(paused));
-    // A new stream begins with everything.
+    // A new stream begins with all live parts of the page.
     if (!paused) connection?.reader?.cancel();
   });
 }
 
-// Times of courses without a zone of their own are written in that of the browser.
+// Times of courses without a time zone are shown in the time zone of the browser.
 const clock = new Intl.DateTimeFormat("sv-SE", { hour: "2-digit", minute: "2-digit" });
 const moment = new Intl.DateTimeFormat("sv-SE", { dateStyle: "short", timeStyle: "long" });
 
@@ -28,7 +28,7 @@ function writeTimes() {
   for (const element of document.querySelectorAll("[data-clock], [data-moment], [data-title]")) {
     const { clock: shortly, moment: fully, title: hinted } = element.dataset;
     const text = shortly ? clock.format(Number(shortly)) : fully ? moment.format(Number(fully)) : null;
-    // What is right already stays: each change is looked at again.
+    // Only different text is written, because each change calls this function again.
     if (text && element.textContent !== text) element.textContent = text;
     const hint = hinted ?? (element.hasAttribute("title") ? shortly : null);
     const title = hint && moment.format(Number(hint));
