@@ -1,4 +1,4 @@
-"""What both kernels use and nothing else of the package is needed for.
+"""What both kernels use, and what needs nothing else of the package.
 
-**Invariant:** imports nothing of the package but this folder.
+**Invariant:** imports nothing of the package outside this folder.
 """

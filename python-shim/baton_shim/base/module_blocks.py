@@ -1,4 +1,4 @@
-"""`with gpu:` in the student's own modules: their blocks are taken out when the import system compiles the source.
+"""`with gpu:` in the student's own modules: the blocks are taken out when the import system compiles the source.
 
 **Invariant:** bytecode of such a module is neither read nor written, because other programs would use it.
 """
