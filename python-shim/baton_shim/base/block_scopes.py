@@ -144,7 +144,7 @@ class Inside(ast.NodeVisitor):
 
 
 class Leaving(ast.NodeTransformer):
-    """Rewrites a block so that it ends where it is left, and records how. Functions and classes in it stay as they are."""
+    """Rewrites a block so that it ends where it is left, and records how. Inner functions and classes stay as is."""
 
     def __init__(self, *, in_function: bool, first: str | None = None) -> None:
         """`first` is the first parameter of the enclosing function, which `super()` looks at."""
