@@ -79,7 +79,7 @@ class Deferred:
         return " and ".join(f"In[{number}]" for number in self._cells)
 
     def may_grow(self) -> bool:
-        """Whether a cell may leave memory in its session: no background work here can look at it, and little is kept."""
+        """Whether a cell may leave memory in its session: no background work here could see it, and little is kept."""
         kept = self._table.deferred.kept_bytes() if self._table is not None else 0
         return kept < MOST_KEPT_BYTES and not has_background_work(self._home.shell)
 
