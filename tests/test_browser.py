@@ -82,9 +82,7 @@ def test_the_dashboard_lists_the_cells(place: Place, page: Page, artefacts: Path
 
 
 def test_a_notebook_is_run_in_the_background(address: str, page: Page, place: Place, artefacts: Path) -> None:
-    """Its own kernel, a plain one, is busy; the button saves the notebook first, and the result is a notebook beside
-    it.
-    """
+    """Its own kernel, a plain one, is busy; the button saves the notebook first, and the result is another notebook."""
     cells = ["import time\ntime.sleep(600)", "print('from', 'the job')"]
     write_notebook(place, "whole.ipynb", cells)
     page.goto(f"{address}lab/tree/whole.ipynb?reset")

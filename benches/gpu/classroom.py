@@ -107,9 +107,7 @@ def cells_of(student: int, pass_seconds: float) -> Callable[[], Cell]:
 
 
 def attend(end: Turns, students: list[Running], pass_seconds: float, seconds: float) -> tuple[list[float], int]:
-    """How long short cells took, and the number of completed cells. Cells that run at the end are
-    awaited, and count.
-    """
+    """How long short cells took, and the number of completed cells. Cells still running at the end count, too."""
     draws = [cells_of(number, pass_seconds) for number in range(len(students))]
     pending = [draw() for draw in draws]
     began = [0.0] * len(students)

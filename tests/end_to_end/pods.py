@@ -27,9 +27,7 @@ class Node:
     tls_secret: str
     port: int
     images: Images | None = None
-    """The images of their containers; `None`: use the programs of this environment, with the pods'
-    folders elsewhere.
-    """
+    """The images of their containers; `None`: this environment's programs, with the pods' folders elsewhere."""
 
     @property
     def broker(self) -> str:

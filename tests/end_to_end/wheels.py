@@ -82,9 +82,7 @@ class Wheels:
             wheel.writestr(f"{information}/RECORD", f"{name}.py,,\n{information}/METADATA,,\n{information}/RECORD,,\n")
 
     def make_source(self, name: str, go: Path, secret: Path) -> None:
-        """Builds a package whose own code runs during installation: it waits for a file, and tries to reach another
-        one.
-        """
+        """Builds a package that runs code during installation: it waits for a file, and tries to reach another."""
         backend = BACKEND.format(name=name, go=str(go), secret=str(secret))
         project = (
             f'[project]\nname = "{name}"\nversion = "1.0"\n'

@@ -34,9 +34,7 @@ class Job:
         self.number, self.unit = number, unit
         """The `In[number]` of its cell, and whether it is that cell or a call in it."""
         self.status = "waiting"
-        """`waiting` for earlier background cells, `running` (which includes the queue for a GPU), `done`, `failed` or
-        `cancelled`.
-        """
+        """`waiting` for earlier background cells, `running` or queued for a GPU, `done`, `failed` or `cancelled`."""
         self._ended = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None

@@ -62,9 +62,7 @@ class Deferred:
         self.loss: list[str] = []
         """What the next cell reports about cells that were rolled back."""
         self._later: Message | None = None
-        """A message that arrived during a call that depends on the missing state, or when this machine had no room for
-        it.
-        """
+        """A message that arrived during a call that needs the missing state, or when this machine had no room."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seam(home.shell)
 
@@ -218,9 +216,7 @@ class Deferred:
     # ---- while the kernel has nothing to do ----
 
     def listen(self) -> None:
-        """After a cell: from now on, messages of the proxy are received while the kernel is idle, as output of that
-        cell.
-        """
+        """After a cell: while the kernel is idle, receives the proxy's messages as output of that cell."""
         try:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._home.link.fileno(), self._readable)

@@ -30,9 +30,7 @@ class Helper:
     """A running helper. Raises GpuServiceError if it does not start."""
 
     def __init__(self, folder: str, name: str, kind: str | None = None) -> None:
-        """`folder`: the program's initial working directory. `name`: the program's name, for people. `kind`: that of
-        all its jobs.
-        """
+        """`folder`: the initial working directory. `name`: the program's, for people. `kind`: that of all its jobs."""
         binary = find_binary()
         if binary is None:
             raise GpuServiceError(*NOT_FOUND)

@@ -86,9 +86,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._file = ""
 
     def try_a_cell(self) -> None:
-        """Raises any error that would stop a student's cell or the sending of its results. The session cannot be used
-        after.
-        """
+        """Raises any error that would stop a cell or the sending of its results. Makes the session unusable."""
         self.shell.run_cell("found = sum(range(10))", store_history=False).raise_error()
         self._table.snapshot(["found"])
 

@@ -307,9 +307,7 @@ class Preloaded(MetaPathFinder):
         return [self._names[number] for number, is_found in enumerate(found) if is_found]
 
     def _link(self) -> None:
-        """Stores numbers instead of names. Reading an object writes its reference count, which costs a fork a memory
-        page.
-        """
+        """Stores numbers, not names: reading an object writes its reference count, which costs a fork a page."""
         self._names = list(self._modules)
         self._index = {name: number for number, name in enumerate(self._names)}
         self._links = []

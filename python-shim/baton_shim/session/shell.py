@@ -46,9 +46,7 @@ class Result(NamedTuple):
 
 
 class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
-    """Formats the result here, where its object is, and keeps both. Of several results, all but the
-    last are displayed.
-    """
+    """Formats the result where its object is, and keeps both. Displays all but the last of several results."""
 
     result: Result | None = None
     cell: str | None = None
@@ -121,9 +119,7 @@ class SessionEvents(EventManager):  # type: ignore[misc]
                 self.shell.display_pub.unregister_hook(self.shell.keep_display)
 
     def _waits_for_the_cell(self, callback: Any) -> bool:
-        """After a block, the cell continues with its figures, so the notebook shows and closes them at the
-        cell's end.
-        """
+        """After a block, the cell continues with its figures; the notebook shows and closes them at its end."""
         return self.shell.block_runs and getattr(callback, "__name__", "") == "flush_figures"
 
 

@@ -65,9 +65,7 @@ def main() -> None:
 
 
 def leave_out_debugger() -> None:
-    """ipykernel loads a debugger if it finds one, which takes a fifth of its start. A session's
-    debugger has no client.
-    """
+    """ipykernel would load a debugger, which takes a fifth of its start and has no client in a session."""
     sys.modules[DEBUGGER] = None  # type: ignore[assignment]
 
 

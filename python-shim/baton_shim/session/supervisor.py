@@ -90,9 +90,7 @@ def _limit_processes(wanted: int) -> None:
 
 
 def _keep_only(connection: int) -> None:
-    """Closes everything else, so that only the kernel holds its connection and its output, and their
-    ends are noticed.
-    """
+    """Closes all else, so that only the kernel holds its connection and output, and their ends are noticed."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)

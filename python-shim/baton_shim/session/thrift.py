@@ -27,9 +27,7 @@ class Thrift:
         self._descriptor = -1
 
     def end_cell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called when a cell's code has ended. From the first use of the GPU on, `loop` receives the
-        worker's requests.
-        """
+        """Called at the end of a cell's code. From the first GPU use on, `loop` receives the worker's requests."""
         if not self._is_here:
             return
         if self._descriptor < 0:

@@ -82,9 +82,7 @@ _SPENT: dict[type, Callable[[Any], object]] = {
 
 
 def where_it_stayed(home: bool) -> str:
-    """For an object that stayed in the notebook kernel (`home`) or the session: where it is, as the
-    other end says it.
-    """
+    """Where an object stayed, as the other end says it: in the notebook kernel (`home`) or the session."""
     return "stayed in your notebook" if home else "lives on the GPU machine"
 
 

@@ -31,9 +31,7 @@ class Segment:
 
 class Segments:
     def __init__(self, user_of: Callable[[Segment], Any]) -> None:
-        """`user_of` returns an object that keeps a segment's memory alive. (A weak reference would prevent
-        `resize`.)
-        """
+        """`user_of` returns an object that keeps a segment's memory alive. (A weak reference would break `resize`.)"""
         self._user_of = user_of
         self.by_number: dict[int, Segment] = {}
         self.next_number = 0

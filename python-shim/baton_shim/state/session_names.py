@@ -24,9 +24,7 @@ def of_ipython(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether it may come from IPython or a library. `torch.compile` puts compiled code beside a function, as
-    `__compiled_fn_1`.
-    """
+    """Whether it may come from IPython or a library: `torch.compile` adds names such as `__compiled_fn_1`."""
     return name.startswith("__") or of_ipython(name)
 
 

@@ -270,9 +270,7 @@ class Table:
         return path_to(obj, [(name, self.namespace[name])], self._kinds)
 
     def footprint(self, values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
-        """The mutable objects and memory that the values reach. `held_by`: the contents of an object that
-        is not sent.
-        """
+        """The mutable objects and memory that the values reach. `held_by`: the contents of an unsent object."""
         return footprint(values, self._walker, held_by)
 
     def with_graphs(self) -> list[Any]:
@@ -284,9 +282,7 @@ class Table:
         return self._numbering.number(obj) is not None
 
     def snapshot_deferred(self) -> Snapshot:
-        """In a session: the bytes that the last message left out. Counts once the other end's next message continues
-        it.
-        """
+        """In a session: the bytes that the last message left out. Counts once the other end's next one continues it."""
         snapshot = self.deferred.snapshot(self.messages)
         self._pins.append(snapshot)
         return snapshot
@@ -297,9 +293,7 @@ class Table:
         self.messages += 1
 
     def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
-        """In the notebook: undoes these messages; or, if deferred bytes are lost, all since the first that left bytes
-        out. The table is void afterwards, or was before.
-        """
+        """In the notebook: undoes these messages, by default all since the first with missing bytes. Voids the table."""
         self.broken = True
         if undos is None:
             self.deferred.roll_back()
@@ -309,9 +303,7 @@ class Table:
         self._kinds.settle()
 
     def let_go(self) -> None:
-        """In the notebook: the table is void, and nothing more of it will arrive. It refers to no objects
-        from now on.
-        """
+        """In the notebook: the table is void, and nothing more will arrive. It drops all its objects."""
         self.broken = True
         self._segments.clear()
         del self._numbering, self._stays, self._walker, self._views, self._bindings, self.deferred

@@ -48,9 +48,7 @@ class Views:
                     self._move_to(number, segment)
 
     def hide(self, replaced: Set[int]) -> list[Segment]:
-        """Hides segments that only replaced objects use: a resized array, or another one, may now be at the same
-        address.
-        """
+        """Hides segments that only replaced objects use: a resized array may now be at the same address."""
         numbers = {self.segment_of[number] for number in replaced if number in self.segment_of}
         hidden = [self._segments.by_number[number] for number in numbers]
         hidden = [segment for segment in hidden if segment.users <= replaced]

@@ -128,9 +128,7 @@ class Hooks:
 
 
 class Sieve:
-    """Finds the notebook's entries in a table. Tables of more than a hundred entries seldom change
-    between two cells.
-    """
+    """Finds the notebook's entries in a table. Large tables (over a hundred entries) seldom change between cells."""
 
     def __init__(self) -> None:
         self._seen: tuple[list[Any], list[Any]] = [], []

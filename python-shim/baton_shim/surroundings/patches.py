@@ -85,9 +85,7 @@ class Patches:
             BEFORE.setdefault(place_of(key), one)
 
     def read_new(self, cells: list[str], namespace: Mapping[str, Any]) -> None:
-        """In the notebook. The last cell is read again next time, because it may not have imported yet what
-        it names.
-        """
+        """In the notebook. The last cell is read again next time, as it may not have imported what it names yet."""
         for text in cells[self._cells :]:
             self.read(text, namespace)
         self._cells = max(0, len(cells) - 1)
@@ -266,9 +264,7 @@ def put_back(generic: Any, kind: type, function: Any) -> None:
 
 
 def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:
-    """The assigned attribute; for a whole class, functions and classes of the notebook, also as methods
-    and properties.
-    """
+    """The assigned attribute; for a class, functions and classes of the notebook, also as methods and properties."""
     module, name, attribute = owner
     found = owner_of(module, name)
     if found is None:

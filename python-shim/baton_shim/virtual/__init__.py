@@ -59,9 +59,7 @@ class Switch:
 
     @property
     def real(self) -> bool:
-        """Whether `cuda` is a real GPU in this kernel. In the notebook kernel it never is, even if the machine has a
-        GPU.
-        """
+        """Whether `cuda` is a real GPU in this kernel; never in the notebook kernel, even if the machine has one."""
         return (self._session or not self.on) and machine_has_gpu()
 
     @property

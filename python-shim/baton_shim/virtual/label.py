@@ -47,9 +47,7 @@ class Labels:
         return found
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Calls `changed` after the first label is created and after the last one is gone. Returns a function to stop
-        that.
-        """
+        """Calls `changed` after the first label is created and the last one is gone. Returns a function to stop it."""
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 

@@ -14,9 +14,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """Sets the attribute. A replacement gets the original's name, so that it is sent as the function of
-        that name.
-        """
+        """Sets the attribute. A replacement gets the original's name, so it is sent as the function of that name."""
         before = vars(owner).get(name, _MISSING)
         if isinstance(value, types.FunctionType) and callable(before):
             for detail in ("__module__", "__name__", "__qualname__", "__doc__"):

@@ -1,6 +1,4 @@
-"""A cell's calls go through the mode only while something is on the virtual GPU, however the first
-label was created.
-"""
+"""A cell's calls go through the mode only while something is on the virtual GPU, whatever created the first label."""
 
 from __future__ import annotations
 

@@ -101,9 +101,7 @@ def keep_kernel(name: str, kernel: NotebookKernel) -> None:
 
 
 def take_kept(name: str | None) -> NotebookKernel | None:
-    """The kernel that was kept under this name, if it still runs. Ends any other: a session runs one notebook at a
-    time.
-    """
+    """The kernel that was kept under this name, if it still runs. Ends any other: a session runs one at a time."""
     found = None
     while _kept:
         kept, kernel = _kept.pop()

@@ -62,9 +62,7 @@ class TransformKind(ReducedKind):
 
 
 class RegistryKind(ReducedKind):
-    """A registry. Its own pickling drops the notebook's callbacks and the link from a colour bar to its image, and uses
-    up an id.
-    """
+    """A registry. Its own pickling drops the notebook's callbacks and colour bars' links, and uses up an id."""
 
     name = "matplotlib callbacks"
 

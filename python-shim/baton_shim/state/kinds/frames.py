@@ -105,9 +105,7 @@ class FrameKind(WholeKind):
 
 
 class ArrowColumnKind(WholeKind):
-    """Text and other columns that pandas keeps in Arrow arrays, with their chunks; pandas' own pickling copies all
-    chunks into one.
-    """
+    """Text and other columns in Arrow arrays, with their chunks; pandas' own pickling joins the chunks."""
 
     name = "pandas arrow column"
 

@@ -42,9 +42,7 @@ class ReducedKind(Kind):
         return reduced_form(obj)
 
     def read(self, obj: Any) -> State:
-        """The way of updating it (`state`, `graft` or `replace`; `named` if it is pickled by name), and the frozen
-        form.
-        """
+        """How it is updated (`state`, `graft`, `replace`; `named` if pickled by name), and the frozen form."""
         try:
             form = self.form(obj)
         except Exception as error:

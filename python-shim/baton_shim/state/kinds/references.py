@@ -173,9 +173,7 @@ LIST_ITERATORS: dict[type, Callable[[list[Any]], Iterator[Any]]] = {type(walk([]
 
 
 class ListIteratorKind(Kind):
-    """A partly used iterator over a list remains bound to the list, even beyond its end if the list has
-    become shorter.
-    """
+    """A partly used iterator over a list remains bound to the list, even if that is shorter now."""
 
     name = "list iterator"
     blind = True

@@ -47,9 +47,7 @@ _TYPES = {
 
 
 def of_interpreter() -> list[Any]:
-    """Lists, dicts and a text of which Python has exactly one, in the same order on both ends. Their contents are not
-    sent.
-    """
+    """Lists, dicts and a text that Python has once, in the same order on both ends. Contents are not sent."""
     of_sys = sys.path, sys.argv, sys.modules, sys.meta_path, sys.path_hooks, sys.path_importer_cache
     return [*of_sys, vars(builtins), argparse.SUPPRESS]
 

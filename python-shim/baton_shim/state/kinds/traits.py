@@ -57,9 +57,7 @@ def observers(obj: Any) -> Handlers:
 
 @functools.lru_cache(maxsize=4096)
 def declared(kind: type) -> tuple[Any, ...]:
-    """The handlers that its class declares and `__setstate__` attaches. Finding them reads all
-    attributes, each time.
-    """
+    """Handlers that its class declares and `__setstate__` attaches. Finding them reads all attributes, each time."""
     from traitlets.traitlets import EventHandler
 
     found = (vars(base).items() for base in kind.__mro__[::-1])

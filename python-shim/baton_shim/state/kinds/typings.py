@@ -1,6 +1,4 @@
-"""Type variables, new types and type aliases of the notebook. Python pickles them by name, which means nothing in
-another kernel.
-"""
+"""Type variables, new types and type aliases of the notebook. Pickled by name, they would mean nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -72,9 +70,7 @@ class TypingKind(Kind):
 
 
 def is_ours(obj: Any) -> bool:
-    """Whether it belongs to the notebook. A parameter in `def f[T]()` claims to be in `typing`, which
-    does not have it.
-    """
+    """Whether it is the notebook's. A parameter in `def f[T]()` claims to be in `typing`, which lacks it."""
     of_typing = obj.__module__ == "typing"
     return obj.__module__ == "__main__" or (of_typing and getattr(typing, obj.__name__, None) is not obj)
 

@@ -47,9 +47,7 @@ _NAMES = {
 
 
 def of_whole_numbers(args: Any) -> bool:
-    """Whether the first tensor of a call has integers. If other tensors do not, torch refuses that
-    first on any device.
-    """
+    """Whether a call's first tensor has integers. If others do not, torch refuses that first on any device."""
     tensor = first_tensor(args)
     return tensor is not None and tensor.dtype in _NAMES
 
