@@ -129,7 +129,7 @@ class Gpu:
     Options are those of `%%gpu`, as arguments: `with gpu(timeout="5m", mem="8G"):` or `@gpu(priority="low")`.
     On the GPU machine itself, `with gpu:` and `@gpu` change nothing.
 
-    Raises RuntimeError where Baton does not run, ValueError for an option that `%%gpu` does not have.
+    Raises RuntimeError if Baton does not run, ValueError for an option that `%%gpu` does not have.
     """
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:

@@ -27,7 +27,7 @@ Result = TypeVar("Result")
 
 class Part(NamedTuple):
     without: str
-    """What the student has to do without, in a few words. Empty where Baton knows another way."""
+    """What the student loses without it, in a few words. Empty if Baton has another way."""
     needs: tuple[str, ...] = ()
 
 

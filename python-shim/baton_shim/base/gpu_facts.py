@@ -45,7 +45,7 @@ class Asking:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Starts the program, which needs no GPU lease."""
+        """Starts the program without the interposer, so it needs no GPU lease."""
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],

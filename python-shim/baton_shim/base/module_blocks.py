@@ -23,7 +23,7 @@ def look(loader: SourceFileLoader, source: bytes) -> None:
 
 
 def compiled(source: Any, path: Any, *, _optimization: int = -1) -> CodeType:
-    """As `SourceLoader.source_to_code`."""
+    """Like `SourceLoader.source_to_code`."""
     from baton_shim.base.with_gpu import transformed
 
     tree: Any = compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True, optimize=_optimization)

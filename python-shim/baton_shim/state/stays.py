@@ -29,7 +29,7 @@ class Stays:
         self._said: dict[int, dict[int, Any]] = {}  # what the other end knows: numbers, with their objects
 
     def below(self, numbers: Iterable[int]) -> set[int]:
-        """Numbers of what those of these objects that stay here hold, or held at the last message."""
+        """Numbers of the objects that staying objects among these hold, or held at the last message."""
         below: set[int] = set()
         if self._said:
             for number in self._said.keys() & numbers:

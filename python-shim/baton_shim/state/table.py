@@ -293,7 +293,7 @@ class Table:
         self.messages += 1
 
     def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
-        """In the notebook: undoes these messages, by default all since the first with missing bytes. Voids the table."""
+        """In the notebook: undoes these messages, by default all since the first that lacks bytes. Voids the table."""
         self.broken = True
         if undos is None:
             self.deferred.roll_back()

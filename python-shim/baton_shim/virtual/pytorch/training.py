@@ -141,7 +141,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compare(optimizer: Any) -> None:
-    """A parameter and its optimizer state must be on one device, unlike after moving the model since the first step."""
+    """Raises if a parameter's state is on the other device, because the model was moved after the first step."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items() if state else ():
             counts = name in _ON_CPU or not isinstance(value, Tensor) or value.dim() == 0
