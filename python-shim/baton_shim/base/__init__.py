@@ -1,4 +1,4 @@
-"""What both kernels use, and what needs nothing else of the package.
+"""Code of both kernels that needs nothing else of the package.
 
 **Invariant:** imports nothing of the package outside this folder.
 """

@@ -2,7 +2,7 @@
 
 A KeyboardInterrupt in the middle of a frame would lose bytes; in the middle of an apply, half of a change. So a call
 holds interrupts while it runs: they are counted, and they end waits. They raise as usual only while the student's own
-code (or a prompt of Jupyter) runs. The same holds in ordinary cells (`Aim`), and never inside a message.
+code (or a prompt of Jupyter) runs. In ordinary cells (`Aim`) the same holds, and none strikes inside a message.
 
 **Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
 """

@@ -33,7 +33,7 @@ _looks: list[Look] = []
 
 
 def when_imported(module: str, action: Action) -> None:
-    """Calls `action` after the module's next first execution, unless that fails."""
+    """Calls `action` after the module is next executed for the first time, unless that fails."""
     install()
     _waiting.setdefault(module, []).append(action)
 

@@ -54,7 +54,7 @@ def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None
     import contextlib
     import gc
 
-    gc.disable()  # garbage of libraries is small, and searching for it takes longer than all that Baton does here
+    gc.disable()  # imports leave little garbage, and searching for it takes longer than all that Baton does here
     from ipykernel.kernelapp import IPKernelApp
     from traitlets.config import Config
 

@@ -2,7 +2,7 @@
 
 A block of a cell becomes module-level code of its own. A block in a function becomes a nested function that declares
 the names it binds `nonlocal`, so the variables are shared as closures share them. A block that is left by `break`,
-`continue` or `return` returns which one it was, and the code around it acts on that.
+`continue` or `return` reports that, and the code around it acts on it.
 
 **Invariant:** a tree without `with gpu:` is returned as it is; lines and columns remain those of the source.
 """

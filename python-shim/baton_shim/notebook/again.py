@@ -1,5 +1,4 @@
-"""Output of the last `%%gpu` cells, kept to be shown again: for `%gpu_output`, and for a page that was closed
-meanwhile.
+"""Output of the last `%%gpu` cells, kept for `%gpu_output`, and for a page that was closed meanwhile.
 
 The proxy keeps what the session published for a while. A cell's value, its error and what IPython shows after the cell
 were published by this kernel and are kept here.

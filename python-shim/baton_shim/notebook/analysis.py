@@ -66,7 +66,7 @@ class CellNames:
     deletes: set[str] = field(default_factory=set)
     """Names that may be deleted, by `del` or at the end of `except ... as name`."""
     certain: set[str] = field(default_factory=set)
-    """Names in `loads` or `deletes` that the cell reads before binding them on every path."""
+    """Those of these names that the cell certainly reads before it binds them."""
     stores: set[str] = field(default_factory=set)
     hinted: set[str] = field(default_factory=set)
     """Words of a magic's line or of a string that may be names."""

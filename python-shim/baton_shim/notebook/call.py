@@ -46,7 +46,7 @@ class Call:
         self.refusal: GpuServiceError | None = None
         self.give_up_at: float | None = None
         self.wants_deferred = False
-        """The call must be repeated once all deferred state of earlier cells has arrived."""
+        """Whether the call must be repeated once all deferred state of earlier cells has arrived."""
 
     def run(self) -> landing.Landed | None:
         names = names_of(self.cell)

@@ -115,7 +115,7 @@ UNNAMED = "The variables of this cell"
 
 
 def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:
-    """Adds the variable's name to an error of packing or rebuilding, which lacks it: the one that fails alike alone."""
+    """Finds the variable behind an error of packing or rebuilding: the one that fails with the same error alone."""
     import cloudpickle
 
     for name in sorted(names):

@@ -36,7 +36,7 @@ class Ending:
     def _at_exit(self) -> None:
         if self._restarts or os.getpid() != self._process:
             return
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a slow kernel, and waits on
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a slow kernel, and keeps waiting
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 self._save()
