@@ -50,7 +50,7 @@ class SessionBlocks(OnGpuMachine):
         assert self._block is not None
         (_, function, arguments, keywords), self._block = self._block, None
         ended, self._ended = self._ended, (DONE, None)
-        self._namespace.pop(EXIT, None)  # left by a block that recorded how it ended, and then failed
+        self._namespace.pop(EXIT, None)  # from a block that recorded how it ends, and then failed
         given = (function and function.__closure__, arguments, keywords)
         return given if any(given) else None, ended
 

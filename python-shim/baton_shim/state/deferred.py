@@ -184,7 +184,7 @@ class Deferred:
         on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
         chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
         others = [segment for segment in segments if segment.number not in on_gpu]
-        # Asking the system takes longer than computing the sizes, so it is asked only if the budget is exceeded.
+        # Asking the system takes longer than a scan, so it is asked only if some of the memory may be deferred.
         if sum(segment.bytes for segment in others) > budget.other_bytes:
             others = [segment for segment in others if not is_untouched(segment)]
         chosen = [segment for segment in chosen if not is_untouched(segment)]
