@@ -1,6 +1,6 @@
-"""A class while its broker is killed (-9) at random moments: 200 cells of 20 notebooks, for at least a minute.
+"""A class whose broker is killed (-9) at random moments: 200 cells of 20 notebooks, for at least a minute.
 
-Not a measurement but a proof: it fails unless every cell ran once and each line of output came once and in order.
+This is a test, not a measurement: it fails unless every cell ran once and each line of output arrived once, in order.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def main() -> None:
             return kernel
 
         service.start_broker()
-        service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")  # cells note their runs beside the notebook
+        service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")  # cells record their runs beside the notebook
         done = chaos(
             service,
             new_kernel,

@@ -1,12 +1,12 @@
 """A full course on one broker, on SQLite and on PostgreSQL: 500 scripted notebooks, 16 workers, 20 cells a second.
 
-2,000 more notebooks are connected and do nothing. It fails when a line of output is lost or doubled, or a cell.
-All of it, the PostgreSQL too, shares the processors of this machine, and the disk with whoever else has it: so how long
-a small write takes until it is safe is measured beside each run, and which slow cells waited while such a write hung.
-And each engine runs twice at the same time, with its files on the disk and with its files in memory, where what is left
-is the broker's own time, on half of the machine.
-Fairness, on a simulated clock, is that of equal students who never stop submitting for an hour.
-`broker_load.py SECONDS` says how long; the issue's ten minutes are `broker_load.py 600`.
+2,000 more notebooks are connected and do nothing. It fails if a line of output or a cell is lost or duplicated.
+Everything, including PostgreSQL, shares the processors of this machine, and the disk with its other users. So beside
+each run it measures how long a small write takes until it is safe, and which slow cells waited during such a write.
+Each engine runs twice at the same time: with its files on the disk, and with its files in memory. The second run shows
+the broker's own time, on half of the machine.
+Fairness is measured on a simulated clock, for equal students who submit without a pause for an hour.
+`broker_load.py SECONDS` sets the duration; the issue's ten minutes are `broker_load.py 600`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Campaigns of faults against real notebooks: every promise of docs/concepts/failures.md, whatever fails.
+"""Campaigns of faults against real notebooks: every promise of docs/concepts/failures.md holds, whatever fails.
 
-Not a measurement but a proof: it runs for as long as it is told, prints each violation with the command that repeats
+This is a test, not a measurement: it runs for the requested time, prints each violation with the command that repeats
 its campaign, and fails if there was one.
 
     benches/chaos.py --minutes 10
@@ -27,11 +27,11 @@ from end_to_end.campaign.faults import FAULTS
 
 CELLS_OF_A_CAMPAIGN = 120
 AT_ONCE = 3
-"""Most of the time a campaign waits for something that is frozen or away."""
+"""A campaign mostly waits for something that is frozen or unreachable."""
 
 
 def main() -> int:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # when the campaigns that run have cleaned up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # running campaigns clean up first
     options = parsed()
     first = options.seed if options.seed is not None else random.SystemRandom().randrange(10**6)
     total, campaigns, began = Findings(), 0, time.monotonic()
@@ -72,7 +72,7 @@ def parsed() -> argparse.Namespace:
 
 
 def enough(options: argparse.Namespace, total: Findings, campaigns: int, seconds: float) -> bool:
-    """Any limit that was given."""
+    """Whether any of the given limits is reached."""
     return (
         (options.minutes is not None and seconds >= options.minutes * 60)
         or (options.cells is not None and total.cells.total() >= options.cells)

@@ -1,6 +1,6 @@
 """Thirty people on one GPU, some of whom train, simulated under three rules: how long short cells take.
 
-The simulation calls the broker's order and the workers' arbiter, so ours are the rules that run.
+The simulation calls the broker's queue order and the workers' arbiter, so it uses the real rules.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from end_to_end.service import BINARY
 
 CLASS = "--users 30 --edit 90s --session-memory 4GB --gpu-memory 140GB --link 50GB".split()
 OURS = "Baton's own rules"
-# Seconds: the mean and the 99th percentile, from submission to end.
+# Seconds from submission to end: the mean and the 99th percentile.
 TARGETS = {"short_mean_seconds": 2.0, "short_p99_seconds": 12.0}
 
 

@@ -1,4 +1,4 @@
-"""What a client feels beside plain ipykernel in the same run: start, output, idle cost, output of `%%gpu` cells."""
+"""What a client notices compared with plain ipykernel in the same run: start, output, idle cost, `%%gpu` output."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ STARTS = 48
 
 
 def start_ms(place: Place, name: str) -> float:
-    """From the start to the first reply; ended again. `wait_for_ready` waits for more, and in steps of 200 ms."""
+    """From the start to the first reply; then ends it. `wait_for_ready` waits for more, in steps of 200 ms."""
     manager = KernelManager(kernel_name=name)
     begin = time.perf_counter()
     manager.start_kernel(env=place.environment, cwd=str(place.work))
@@ -36,7 +36,7 @@ def start_ms(place: Place, name: str) -> float:
 
 
 def in_turns(plain: Kernel, shared: Kernel, code: str) -> dict[str, float]:
-    """The best of a few turns each, in seconds; what comes last is the same for both."""
+    """The best of a few alternating rounds, in seconds; the steps after them are the same for both."""
     times: dict[str, list[float]] = {PLAIN: [], SHARED: []}
     for turn in range(TURNS):
         for name, kernel in in_turn(turn, (PLAIN, plain), (SHARED, shared)):
@@ -45,12 +45,12 @@ def in_turns(plain: Kernel, shared: Kernel, code: str) -> dict[str, float]:
 
 
 def in_turn(turn: int, *all_of_them: Any) -> list[Any]:
-    """Each is as often the first."""
+    """Rotates the order, so that each is first equally often."""
     return list(all_of_them if turn % 2 else reversed(all_of_them))
 
 
 def check_lines(kernel: Kernel, code: str) -> float:
-    """How long 100 000 lines take, in seconds, all of them there and in order."""
+    """Seconds for 100 000 lines, which must all arrive in order."""
     begin = time.perf_counter()
     result = kernel.run(code, seconds=120).ok()
     taken = time.perf_counter() - begin
@@ -65,13 +65,13 @@ def idle_percent(process: psutil.Process) -> float:
 
 
 def computed_s(process: psutil.Process) -> float:
-    """As the scheduler counts; a process's times count in hundredths of a second, which here is the whole limit."""
+    """Measured by the scheduler; a process's own times have a resolution of 10 ms, which is the whole limit here."""
     threads = Path(f"/proc/{process.pid}/task").glob("*/schedstat")
     return sum(int(thread.read_text().split()[0]) for thread in threads) / 1e9
 
 
 def print_to_client_ms(kernel: Kernel) -> float:
-    """One host has one clock: the cell prints when it printed."""
+    """The clock is the same at both ends: the cell prints the time at which it printed."""
     cell = kernel.begin(
         "%%gpu\nimport time\nfor _ in range(50):\n    print(time.time(), flush=True)\n    time.sleep(0.2)"
     )

@@ -1,7 +1,7 @@
-"""What the first cell of a notebook waits for: a session that is forked of a zygote, in turns with a Python of its own.
+"""What the first cell of a notebook waits for: a session forked from a zygote, alternating with one that starts Python.
 
-The notebook has imported PyTorch itself where its cell does, so only the session's imports are measured. Both workers
-have the default sandbox.
+The notebook has imported PyTorch itself if its cell does, so only the session's imports are measured. Both workers have
+the default sandbox.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def open_kernel(service: Service) -> Kernel:
 
 
 def private_mb(kernel: Kernel) -> float:
-    """Of the session and of its supervisor."""
+    """Of the session and its supervisor."""
     session = psutil.Process(kernel.session_pid)
     supervisor = session.parent()
     processes = [session] if supervisor is None else [session, supervisor]
@@ -72,7 +72,7 @@ def private_mb(kernel: Kernel) -> float:
 
 
 def crowd(service: Service) -> float:
-    """Until all of them have had their first cell, in milliseconds."""
+    """Milliseconds until all of them have had their first cell."""
     with ExitStack() as cleanup:
         kernels = []
         for _ in range(AT_ONCE):

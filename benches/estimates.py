@@ -1,4 +1,4 @@
-"""Whether cells start when students were told, in twenty simulated lectures, against the best possible estimate."""
+"""Whether cells start when students were told they would, in twenty simulated lectures, against the best estimate."""
 
 from __future__ import annotations
 

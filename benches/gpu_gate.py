@@ -1,7 +1,7 @@
-"""What taking turns costs a program that is alone on a GPU: nanoseconds for each submission.
+"""What time-sharing costs a program that is alone on a GPU: nanoseconds for each submission.
 
-On a driver in host memory, which is soon through with a submission; on a real one a launch takes 2 to 5 µs. The worker
-and the driver are the same in all rows, so the differences are the interposer's.
+The driver is in host memory and handles a submission quickly; on a real one a launch takes 2 to 5 µs. The worker and
+the driver are the same in all rows, so the differences are the interposer's.
 """
 
 from __future__ import annotations

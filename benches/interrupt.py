@@ -1,4 +1,4 @@
-"""How long a `%%gpu` cell takes to end after a press on stop, by phase, next to an ordinary cell in the same run."""
+"""How long a `%%gpu` cell takes to end after a press on stop, by phase, compared with an ordinary cell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def says_what_it_waits_for(cell: Cell) -> None:
 
 
 def press(kernel: Kernel, code: str, goes: Callable[[Cell], None]) -> float:
-    """From the press to the end of the cell, in milliseconds."""
+    """Milliseconds from the press to the end of the cell."""
     cell = kernel.begin(code)
     goes(cell)
 
@@ -59,7 +59,7 @@ def main() -> None:
 
 
 def measure(service: Service, kernel: Kernel, busy: Kernel) -> dict[str, list[float]]:
-    """In turns. The first turn is left out: in it IPython loads what it shows errors with."""
+    """In alternation. The first round is left out, because IPython loads what it needs to show errors in it."""
     phases: dict[str, Callable[[], float]] = {
         "ordinary cell": lambda: press(kernel, SLEEPS, begun),
         "`%%gpu` cell that runs": lambda: press(kernel, f"%%gpu\n{SLEEPS}", begun),

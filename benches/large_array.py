@@ -1,7 +1,7 @@
-"""A `%%gpu` cell that touches 100 MB, against a plain copy of the same bytes and against ipyparallel.
+"""A `%%gpu` cell that touches 100 MB, compared with a plain copy of the same bytes and with ipyparallel.
 
 Cold: the array is new to the session. Warm: it is there already and unchanged. Changed: the cell writes to all of it.
-ipyparallel does by hand what the cell does by itself: push, execute, pull.
+With ipyparallel, the user does by hand what the cell does by itself: push, execute, pull.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def on_ipyparallel() -> dict[str, dict[str, Any]]:
 
         read = repeated(lambda: touch("first = x[0]", "first"))
         write = repeated(lambda: touch("import numpy; x = x + 1", "x"))
-    # It has no memory of what an engine holds: by hand, a push costs the same every time.
+    # It does not remember what an engine holds: by hand, a push always costs the same.
     return {"cold": read, "warm": read.copy(), "changed": write}
 
 

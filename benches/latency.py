@@ -1,4 +1,4 @@
-"""What a `%%gpu` cell adds, part by part, as `baton bench latency` says it; and the hand-over for `baton plan`."""
+"""What a `%%gpu` cell adds, part by part, as reported by `baton bench latency`; and the hand-over for `baton plan`."""
 
 from __future__ import annotations
 

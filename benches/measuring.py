@@ -1,4 +1,4 @@
-"""What all benchmarks share: a place, clocks, percentiles, and how results are written."""
+"""Shared code of all benchmarks: a place, clocks, percentiles, and how results are written."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ sys.path.insert(0, str(FOLDER.parent / "tests"))
 from end_to_end import Kernel, Place  # noqa: E402
 from end_to_end.place import is_service  # noqa: E402
 
-# Of this machine. `page.py` adds them to the page of the release.
+# Results of this machine. `page.py` adds them to the page of the release.
 RESULTS = FOLDER.parent / "target/benches"
 
 
@@ -64,7 +64,7 @@ def milliseconds(work: Callable[[], object]) -> float:
 
 
 def repeated(work: Callable[[], object], before: Callable[[], object] = lambda: None, runs: int = 5) -> dict[str, Any]:
-    """Shortest, median and longest, in milliseconds."""
+    """Shortest, median and longest time, in milliseconds."""
     times = []
     for _ in range(runs):
         before()
@@ -78,19 +78,19 @@ def summary(times: list[float]) -> dict[str, Any]:
 
 
 def sides(kernel: Kernel) -> tuple[list[psutil.Process], list[psutil.Process]]:
-    """The processes of the notebook, and those of the machine that its cells run on.
+    """The processes of the notebook, and those of the machine that runs its cells.
 
-    The service of one user alone is a child of the first proxy that needed it.
+    The service of a single user is a child of the first proxy that needed it.
     """
     home = [kernel.proxy, *(child for child in kernel.proxy.children() if not is_service(child))]
     return home, [process for process in kernel.place.processes() if process not in home]
 
 
 class Peak:
-    """What two groups of processes hold at most while the block runs, beyond what they held before.
+    """The most that two groups of processes hold while the block runs, beyond what they held before.
 
     A process holds its own pages; the second group also holds files in memory. Those are counted for the whole machine,
-    so another user of it can be seen in them.
+    so other users of the machine affect them.
     """
 
     def __init__(self, *groups: list[psutil.Process]) -> None:
@@ -136,9 +136,9 @@ def spread(times: list[float]) -> dict[str, float]:
 
 
 def report(name: str, rows: dict[str, dict[str, Any]], verdict: dict[str, Any], facts: list[Any] | None = None) -> None:
-    """Write the result as JSON and as a Markdown table, and print the table.
+    """Writes the result as JSON and as a Markdown table, and prints the table.
 
-    `facts` are whatever else was found out, in JSON only.
+    `facts` are further findings, in JSON only.
     """
     result = {
         "benchmark": name,
@@ -170,7 +170,7 @@ def machine() -> dict[str, str]:
 
 
 def gpu() -> str:
-    """Name, driver and memory of each, as NVIDIA's program says; empty where there is none."""
+    """Name, driver and memory of each GPU, according to NVIDIA's program; empty if there is none."""
     try:
         command = ["nvidia-smi", "--query-gpu=name,driver_version,memory.total", "--format=csv,noheader"]
         said = subprocess.run(command, capture_output=True, text=True, timeout=30)
@@ -180,7 +180,7 @@ def gpu() -> str:
 
 
 def markdown(result: dict[str, Any], heading: str = "#") -> str:
-    """A section with the table of what was measured."""
+    """A section with the table of measurements."""
     rows: dict[str, dict[str, Any]] = result["rows"]
     columns = list(next(iter(rows.values())))
     lines = [f"{heading} {result['benchmark']}", "", result["about"], ""]

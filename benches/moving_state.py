@@ -1,12 +1,12 @@
-"""How long state takes on its way, on one machine, against what the memory itself allows.
+"""How long transferring state takes on one machine, compared with what the memory itself allows.
 
-The limits are ratios within one run: against a copy of the same bytes, against reading them once, against pickle and
-against an empty cell. `times the floor` is against the formula in `workloads.py`, plus the time of an ordinary cell.
-Memory is what all processes of a side hold at most, beyond what they held before and the state itself.
+The limits are ratios within one run: to a copy of the same bytes, to reading them once, to pickle and to an empty cell.
+`times the floor` compares with the formula in `workloads.py`, plus the time of an ordinary cell. Memory is the most
+that all processes of a side hold, beyond what they held before and the state itself.
 
-What memory costs that is new to a process differs by ten times from one second to the next on a virtual machine that
-returns free memory to its host. So the copy that new state is compared with is made in turns with the cells that move
-it, and the shortest times are compared, in which neither waited for the host.
+On a virtual machine that returns free memory to its host, the cost of memory that is new to a process varies tenfold
+from one second to the next. So the copy that new state is compared with alternates with the cells that transfer it, and
+the shortest times are compared, in which neither waited for the host.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from measuring import Kernel, Peak, kernels, milliseconds, private_place, repeat
 from workloads import ALL, COLD, DIRTY, EMPTY, GIGABYTE, HELD, SMALL_NEW, SMALL_SAME, TRAINING_STEP, Workload
 
 ORDINARY = 3.6
-"""Ordinary cells that fit into the limit of an empty one: 10 ms, where an ordinary cell takes 2.8 ms."""
+"""The limit for an empty cell, in ordinary cells: 10 ms, with 2.8 ms for an ordinary cell."""
 
 LOADED = "empty cell, with PyTorch loaded and all of the above in the session"
 
@@ -37,7 +37,7 @@ def main() -> None:
     with private_place() as place, kernels(place, "baton") as (kernel,):
         kernel.run("import numpy as np").ok()
         kernel.gpu("pass").ok()
-        # In turns with what is held against it: the machine's speed changes.
+        # Alternates with what it is compared with, because the machine's speed changes.
         in_turns: dict[str, Callable[[], None]] = {
             COLD.name: lambda: copies.append(milliseconds(source.copy)),
             EMPTY.name: lambda: ordinary.append(milliseconds(lambda: kernel.run("pass").ok())),
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 def measured(kernel: Kernel, workload: Workload, ordinary: list[float], in_turns: Callable[[], None]) -> dict[str, Any]:
-    """Baton's times with one workload, and what a last, unmeasured cell moves and holds."""
+    """Baton's times with one workload, and what a last, unmeasured cell transfers and holds."""
     kernel.run(workload.setup).ok()
 
     def before() -> None:
@@ -105,7 +105,7 @@ def measured(kernel: Kernel, workload: Workload, ordinary: list[float], in_turns
 
 
 def forget(kernel: Kernel, names: tuple[str, ...]) -> None:
-    """The session forgets what a name held when it hears of a new value."""
+    """Makes the session drop a name's value, by sending a new one."""
     for name in names:
         kernel.run(f"{name} = None").ok()
         kernel.gpu(f"{name}").ok()

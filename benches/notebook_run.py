@@ -1,4 +1,4 @@
-"""`baton run` of a notebook with many empty cells, beside `jupyter execute` on the plain kernel, in turns."""
+"""`baton run` of a notebook with many empty cells, compared with `jupyter execute` on the plain kernel."""
 
 from __future__ import annotations
 

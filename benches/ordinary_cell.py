@@ -1,4 +1,4 @@
-"""How much longer an ordinary cell takes than on plain ipykernel: 3 rounds of 1000 cells on each, in turns."""
+"""How much longer an ordinary cell takes than on plain ipykernel: 3 alternating rounds of 1000 cells on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLAIN, SHARED = "plain ipykernel", "Python (shared GPU)"
 
 
 def one_round(plain: Kernel, shared: Kernel) -> dict[str, list[float]]:
-    """In turns, each as often the first. The client's own collections of garbage, whose times grow, are left out."""
+    """Alternates, with each first equally often, and without the client's ever slower garbage collections."""
     both = [(PLAIN, plain), (SHARED, shared)]
     times: dict[str, list[float]] = {PLAIN: [], SHARED: []}
     gc.collect()

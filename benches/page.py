@@ -1,4 +1,4 @@
-"""Add what was measured on this machine to the page of this release: `benches/results/VERSION.md`, and `.json`."""
+"""Adds the measurements on this machine to the page of this release: `benches/results/VERSION.md`, and `.json`."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What other tools offer for the same: to be imported by a notebook kernel, one remote process for each tool.
+"""Other tools for the same task: imported by a notebook kernel, with one remote process for each tool.
 
-Each tool's `cell(body, takes, gives)` brings names there, runs the body, and brings names home. Which ones, a person
-has to say. Started as a program it is the remote process.
+Each tool's `cell(body, takes, gives)` sends names there, runs the body, and returns names. The user has to say which
+names. Run as a program, this module is the remote process.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Ipyparallel:
 
 
 class Dill:
-    """A session is dumped into a file in memory and loaded there, and the same on the way home."""
+    """A session is dumped to a file in memory and loaded there, and the same on the way back."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         self.namespace = namespace
@@ -99,7 +99,7 @@ def start(*arguments: str, **pipes: int) -> subprocess.Popen[bytes]:
 
 
 def at_once(connection: socket.socket) -> None:
-    """Else a small message waits up to 40 ms for the other end's word that it has the one before."""
+    """Otherwise a small message waits up to 40 ms for the acknowledgement of the previous one."""
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
 

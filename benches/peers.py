@@ -1,6 +1,6 @@
-"""The same cells with other tools, each in a notebook of its own, all seen by the same client.
+"""The same cells with other tools, each in a separate notebook, all measured by the same client.
 
-Baton is given `%%gpu` and nothing else. The others are told by hand which names to bring there and home.
+Baton gets `%%gpu` and nothing else. The other tools are told by hand which names to send and to return.
 """
 
 from __future__ import annotations

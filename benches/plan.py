@@ -1,4 +1,4 @@
-"""How fast `baton plan` answers, against its targets: the exact chain on one core, simulated cells on all."""
+"""How fast `baton plan` answers, compared with its targets: the exact chain on one core, simulated cells on all."""
 
 from __future__ import annotations
 

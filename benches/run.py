@@ -1,4 +1,4 @@
-"""Run every benchmark, one after the other, each in a process of its own, and write the page of this release."""
+"""Runs every benchmark, one after the other, each in a separate process, and writes the page of this release."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """What a sandbox costs: the first cell of a notebook, which starts its session, and an empty cell in a warm session.
 
-In turns with a worker without a sandbox, in the same run.
+Alternates with a worker without a sandbox, in the same run.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def open_service(cleanup: ExitStack, sandbox: str) -> Service:
     service = Service.create()
     cleanup.callback(service.close)
     service.start_broker()
-    # In a sandbox a mirror has the notebook's path; in both, the session works in the notebook's folder itself.
+    # In a sandbox, a mirror would be at the notebook's path; here, sessions work in the notebook's folder itself.
     service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_SESSION_MEMORY="8GiB")
     return service
 

@@ -1,7 +1,7 @@
-"""1 GB into a cell and back by each transport, in turns, against a plain copy of the same bytes.
+"""1 GB into a cell and back by each transport, alternating, compared with a plain copy of the same bytes.
 
-Everything is on one machine, so that the numbers compare the work and not a network. The object store is SeaweedFS with
-its files on the same disk as the broker's.
+Everything is on one machine, so the numbers compare the work and not a network. The object store is SeaweedFS, with its
+files on the same disk as the broker's.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
         target = np.zeros_like(source)
         for _ in range(RUNS):
             for name, one in kernels.items():
-                # Other bytes each time, so that nothing is there already.
+                # New bytes each time, so that none of them has been sent before.
                 one.run(f"x = np.random.default_rng().integers(0, 256, {BYTES}, dtype='uint8')").ok()
                 times[f"{name}, in"].append(milliseconds(lambda one=one: one.gpu("first = x[0]").ok()))
                 times[f"{name}, back"].append(milliseconds(lambda one=one: back(one)))
@@ -54,7 +54,7 @@ def back(kernel: Kernel) -> None:
 
 @contextmanager
 def kernel(transport: str) -> Iterator[Kernel]:
-    """A notebook with a broker and a worker of its own."""
+    """A notebook with a separate broker and worker."""
     service = Service.create()
     with ExitStack() as stack:
         stack.callback(service.close)

@@ -1,7 +1,7 @@
-"""What a student's warm `%%gpu` cells cost while another student attacks the broker, next to calm ones in the same run.
+"""What a student's warm `%%gpu` cells cost while another student attacks the broker, compared with calm cells.
 
-Each attack comes in waves, one a second. The attacker has only processor time that nobody else wants: its own machine
-would be another one.
+Each attack comes in waves, one per second. The attacker gets only processor time that is not needed otherwise, because
+a real one would use another machine.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from end_to_end.service import run_binary
 
 ROUNDS = 8
 CELLS = 25
-"""In each round, calm and under each attack."""
+"""The number of cells in each round, both calm and under each attack."""
 WAVE_SECONDS = 1.0
 TARGET_RATIO = 2.0
 MIB = 1 << 20
 
 
 class Attacker:
-    """A student's token, and where the broker is."""
+    """A student's token, and the broker's address."""
 
     def __init__(self, port: int, token: str) -> None:
         self.port, self.token = port, token
@@ -86,7 +86,7 @@ def say(peer: websocket.WebSocket, kind: str, **body: Any) -> None:
 
 
 def messages_that_are_never_whole(attacker: Attacker) -> Iterator[None]:
-    """60 MB are announced on each of five connections, and two come with each wave."""
+    """60 MB are announced on each of five connections, but each wave sends only 2 MB."""
     part = bytes(2 * MIB)
     while True:
         with contextlib.ExitStack() as open_ones:
@@ -119,7 +119,7 @@ def answers_to_no_question(attacker: Attacker) -> Iterator[None]:
 
 
 def manifests_that_lie(attacker: Attacker) -> Iterator[None]:
-    """One chunk that nobody has, named 16,000 times."""
+    """One chunk that does not exist, named 16,000 times."""
     peer = attacker.notebook()
     piece = {"stored": {"hash": bytes(32), "bytes": 4 * MIB}}
     while True:
@@ -157,7 +157,7 @@ ATTACKS: dict[str, Callable[[Attacker], Iterator[None]]] = {
 
 
 def keep_on(name: str, port: int, token: str, began: Event) -> None:
-    """Until it is ended. What the broker closes is opened again."""
+    """Runs until it is ended, and reopens what the broker closes."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     pause = threading.Event()
     while True:

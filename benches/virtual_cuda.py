@@ -1,9 +1,8 @@
-"""Virtual CUDA against plain CPU PyTorch in the same run: what the label costs, what a notebook pays that never says
-`cuda`, and what importing torch costs more.
+"""Virtual CUDA compared with plain CPU PyTorch: the cost of the label, of notebooks without `cuda`, and of the import.
 
-Four processes take turns: one without virtual CUDA, one with it whose tensors are on the CPU, one whose are on the
-GPU, and one without it in which every call of torch goes through a function mode that does nothing: no label can cost
-less than this `floor`. Of each work the median of the fastest half counts.
+Four processes alternate: one without virtual CUDA; one with it and tensors on the CPU; one with it and tensors on the
+GPU; and one without it in which every torch call goes through a function mode that does nothing: no label can cost less
+than this `floor`. For each work, the result is the median of the fastest half.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from measuring import report
 SHIM = Path(__file__).parent.parent / "python-shim"
 ROUNDS = 5
 IMPORTS = 12
-# An installed package is compiled once, and not with each import.
+# An installed package is compiled once, not at each import.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
-# By what the tensors are on.
+# By the device of the tensors.
 TARGETS = {
     "cpu": {
         "x + 1, 8 numbers": 1.05,
@@ -70,7 +69,7 @@ def main() -> None:
 
 
 def best(times: list[float]) -> float:
-    """Microseconds. The median of the fastest half: one lucky run says nothing."""
+    """Microseconds. The median of the fastest half, because a single lucky run means nothing."""
     return statistics.median(sorted(times)[: (len(times) + 1) // 2])
 
 
@@ -113,7 +112,7 @@ def function_mode_that_does_nothing() -> Any:
 
 
 def fastest(work: Callable[[], object], count: int) -> float:
-    """Microseconds for one."""
+    """Microseconds for one call."""
     times = []
     for _ in range(5):
         begin = time.perf_counter()

@@ -1,4 +1,4 @@
-"""What an empty `%%gpu` cell costs when its session is warm, next to an ordinary empty cell in the same run."""
+"""What an empty `%%gpu` cell costs in a warm session, compared with an ordinary empty cell in the same run."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What `with gpu:` and `@gpu` cost next to an empty `%%gpu` cell, in turns, with warm sessions.
+"""What `with gpu:` and `@gpu` cost compared with an empty `%%gpu` cell, alternating, with warm sessions.
 
-In one kernel, and in a plain program, which has a session of its own.
+In one kernel, and in a plain program, which has its own session.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ for line in sys.stdin:
 
 @contextmanager
 def program(place: Place) -> Iterator[subprocess.Popen[str]]:
-    """Makes a call for each line, and answers with one."""
+    """Makes a call for each line, and answers with a line."""
     path = place.work / "program.py"
     path.write_text(PROGRAM)
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}

@@ -1,6 +1,6 @@
-"""The states and cells that benchmarks move, and the least time that physics allows each of them.
+"""The states and cells that benchmarks transfer, and the least time that the hardware allows for each.
 
-A workload's cell reads and writes the names that it gives; `before` is run at home, unmeasured, ahead of each cell.
+A workload's cell reads and writes the names in it; `before` runs in the notebook, unmeasured, before each cell.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 
 GIGABYTE = 1_000_000_000
 SPREAD = 1000
-"""Into how many places the change of 1 % goes."""
+"""The number of places over which the change of 1 % is spread."""
 
 MODEL_BYTES = 10_489_896
-"""Of the parameters below. Gradients and Adam's two moments are as large again, each."""
+"""The size of the parameters below. Gradients and Adam's two moments are of the same size, each."""
 
 
 @dataclass(frozen=True)
 class Work:
-    """What a cell must at least look at and move: bytes, and small objects (numbers and strings)."""
+    """What a cell must at least read and transfer: bytes, and small objects (numbers and strings)."""
 
     reached: int = 0
     new: int = 0
@@ -27,9 +27,10 @@ class Work:
     objects_home: int = 0
 
     def floor_ms(self) -> float:
-        """Two round trips, one look at each byte on each side, one copy of what changed, one pickle of what is small.
+        """Two round trips, one read of each byte on each side, one copy of the changes, one pickle of the small
+        objects.
 
-        Rates of a 2-core machine, in bytes per second: looking 33e9, another process's memory 9e9, memcpy 20e9, memory
+        Rates of a 2-core machine, in bytes per second: reading 33e9, another process's memory 9e9, memcpy 20e9, memory
         that is new to the process 10e9; 64 ns to pickle and 43 ns to unpickle a small object.
         """
         seconds = 0.1e-3
@@ -50,9 +51,9 @@ class Workload:
     before: str = "pass"
     runs: int = 5
     warm_up: int = 0
-    """Cells ahead of those that are measured: what a state costs once it is known."""
+    """The number of cells before the measured ones: shows what a state costs once it is known."""
     state: int = 0
-    """Bytes of the state that a session comes to hold with this workload."""
+    """Bytes of the state that a session holds with this workload."""
     tidy: tuple[str, ...] = field(default=())
     """Names that are not needed afterwards."""
 
@@ -104,7 +105,7 @@ COLD = Workload(
 
 DIRTY = Workload(
     "1 GB, of it 1 % changed in 1000 places",
-    # A change of 10 KB begins and ends inside of blocks of 4 KiB.
+    # A change of 10 KB begins and ends inside 4 KiB blocks.
     Work(reached=GIGABYTE, up=GIGABYTE // 100 + SPREAD * 4096),
     "first = x[0]",
     takes=("x",),

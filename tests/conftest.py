@@ -1,4 +1,4 @@
-"""Fixtures: one imaginary user for the whole run, kernels of that user, and services for the tests that break them."""
+"""Fixtures: one imaginary user for the whole run, kernels of that user, and services for tests that break them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture(scope="session", autouse=True)
 def leftovers() -> Iterator[Leftovers]:
-    """The last word of a run: nothing that it started is left."""
+    """The last check of a run: no process that it started remains."""
     leftovers = Leftovers()
     yield leftovers
     left = leftovers.close()
@@ -26,7 +26,7 @@ def leftovers() -> Iterator[Leftovers]:
 
 @pytest.fixture(scope="session")
 def place(leftovers: Leftovers) -> Iterator[Place]:
-    """The home of a user who configured nothing: the first `%%gpu` cell starts a service."""
+    """The home of a user who has configured nothing: the first `%%gpu` cell starts a service."""
     place = Place.create()
     yield place
     left = place.close()
@@ -35,7 +35,7 @@ def place(leftovers: Leftovers) -> Iterator[Place]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _private_environment(place: Place) -> Iterator[None]:
-    """Libraries in this process (jupyter_client, nbclient) look for their folders in the environment, too."""
+    """Libraries in this process (jupyter_client, nbclient) also find their folders through the environment."""
     before = dict(os.environ)
     os.environ.clear()
     os.environ.update(place.environment)
@@ -60,7 +60,7 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
 
 @pytest.fixture
 def gate(tmp_path: Path) -> Iterator[Gate]:
-    """Opens in the end, because cells in the background outlive their kernels."""
+    """Opens at the end, because cells in the background outlive their kernels."""
     gate = Gate(tmp_path)
     yield gate
     gate.open_all()
@@ -81,7 +81,7 @@ def network() -> Iterator[Network]:
 
 
 class SharedKernel:
-    """One kernel for many tests: emptied before each, replaced after a failure."""
+    """One kernel for many tests: emptied before each test, replaced after a failure."""
 
     def __init__(self, place: Place) -> None:
         self._place = place
@@ -108,7 +108,7 @@ def _shared_kernel(place: Place) -> Iterator[SharedKernel]:
 
 @pytest.fixture
 def has_failed(request: pytest.FixtureRequest) -> Callable[[], bool]:
-    """Whether the test did not pass, once it is over."""
+    """Whether the test failed, once it is over."""
 
     def ask() -> bool:
         report = getattr(request.node, "call_report", None)
@@ -135,7 +135,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 @pytest.fixture
 def service() -> Iterator[Service]:
-    """A broker and workers of this test's own, as separate processes that it may kill."""
+    """A broker and workers for this test only, as separate processes that it may kill."""
     service = Service.create()
     yield service
     left = service.close()
@@ -144,7 +144,7 @@ def service() -> Iterator[Service]:
 
 @pytest.fixture
 def artefacts() -> Path:
-    """Where a test leaves something to look at."""
+    """The folder for files that a test leaves for a person to look at."""
     folder = ROOT / "tests/artefacts"
     folder.mkdir(exist_ok=True)
     return folder

@@ -1,4 +1,4 @@
-"""Background cells that outlive their notebook kernel, and `%gpu_attach` in another one."""
+"""Background cells that outlive their notebook kernel, and `%gpu_attach` in another kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ NONE = "No cell has run in the background\n"
 
 
 def begun(kernel: Kernel, body: str) -> Cell:
-    """A background cell that runs."""
+    """A background cell that is running."""
     cell = background(kernel, f"print('begun')\n{body}")
     cell.wait_for_text("begun")
     return cell
@@ -39,7 +39,7 @@ def notebook_kernel(kernel: Kernel) -> psutil.Process:
 
 @pytest.fixture(scope="module")
 def calm() -> Iterator[Service]:
-    """A service that no test breaks. Its worker's sessions see gates."""
+    """A service that no test breaks. Sessions of its worker see gates."""
     service = Service.create()
     courses = service.place.folder / "courses.toml"
     courses.write_text("jobs_per_person = 4\n")
@@ -52,7 +52,7 @@ def calm() -> Iterator[Service]:
 
 @pytest.fixture
 def start(calm: Service, new_kernel: Callable[..., Kernel]) -> Callable[[], Kernel]:
-    """Begins kernels of one person."""
+    """Starts kernels of one person."""
     return lambda: calm.kernel(new_kernel)
 
 
@@ -64,7 +64,7 @@ def away(service: Service, new_kernel: Callable[..., Kernel]) -> Iterator[Callab
     return lambda **environment: service.kernel(new_kernel, **environment)
 
 
-# ---- what comes
+# ---- what arrives
 
 
 def test_a_cell_goes_on_after_a_restart_and_the_next_kernel_gets_what_it_leaves(

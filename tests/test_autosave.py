@@ -1,4 +1,4 @@
-"""Where a course wants it, a notebook's variables are saved when its kernel ends, and the next kernel says so."""
+"""If a course wants it, a notebook's variables are saved when its kernel ends, and the next kernel says so."""
 
 from __future__ import annotations
 

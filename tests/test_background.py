@@ -1,4 +1,4 @@
-"""`%%gpu --background`: the notebook goes on, and is never different from one whose cells ran one after another."""
+"""`%%gpu --background`: the notebook continues, and always looks as if its cells had run one after another."""
 
 from __future__ import annotations
 
@@ -202,7 +202,7 @@ def test_settings_that_the_notebook_changed_meanwhile_stay(kernel: Kernel, gate:
     expected = kernel.run("import random as own; generator = own.Random(5); generator.random()").ok().value
     assert kernel.run("random.random()").ok().value == expected
     assert kernel.evaluate("np.get_printoptions()['precision'], decimal.getcontext().prec") == (3, 7)
-    # The notebook has not used numpy's generator, so the cell's use of it counts.
+    # The notebook has not used numpy's generator, so the cell's use of it takes effect.
     second = "float(np.random.RandomState(1).rand(2)[1])"
     assert kernel.run(f"float(np.random.rand()) == {second}").ok().value == "True"
     kernel.run("decimal.getcontext().prec = 28; np.set_printoptions(precision=8)").ok()
@@ -341,7 +341,7 @@ def test_what_a_call_was_given_is_lent(kernel: Kernel, gate: Gate) -> None:
 
 
 def test_any_order_of_cells_is_as_if_they_ran_one_after_another(kernel: Kernel) -> None:
-    """Notebooks of random cells, of which some run in the background, against the same cells in plain Python."""
+    """Notebooks of random cells, some of which run in the background, compared with the same cells in plain Python."""
     for seed in range(12):
         dice = random.Random(seed)
         cells = [code(dice) for _ in range(14)]
@@ -388,7 +388,7 @@ SEEN = """(
 
 
 def code(dice: random.Random) -> str:
-    """A cell: some statements that read, change, bind or alias what others have."""
+    """A cell: some statements that read, change, bind or alias objects of other cells."""
     n = dice.randrange(10)
     statements = [
         f"array[{n % 6}] += {n}",
@@ -416,7 +416,7 @@ def test_the_broker_is_killed_again_and_again(service: Service, new_kernel: Call
     service.start_worker()
     kernel = service.kernel(new_kernel)
     kernel.run("values, other = [], []").ok()
-    work = "for _ in range(30): time.sleep(0.1)\n"  # the worker's sandbox sees no gate
+    work = "for _ in range(30): time.sleep(0.1)\n"  # the worker's sandbox does not show the gate
     cell = background(kernel, f"import time\nvalues.append(1)\nprint('begun')\n{work}values.append(2)\nprint('end')")
     background(kernel, "values.append(3)", "second")
     cell.wait_for_text("begun")

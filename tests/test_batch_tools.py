@@ -1,4 +1,4 @@
-"""Programs that run other people's notebooks by themselves: nbgrader and jupyter-scheduler, on a course's GPUs."""
+"""Programs that run other people's notebooks unattended: nbgrader and jupyter-scheduler, on a course's GPUs."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SERVER_TOKEN = "token-of-the-server"
 
 
 class Course:
-    """A student, a grader on the staff, and one place for a cell at a time."""
+    """A student, a grader on the staff, and a single slot."""
 
     def __init__(self, service: Service, new_kernel: Callable[..., Kernel]) -> None:
         self.service, self._new_kernel = service, new_kernel
@@ -114,7 +114,7 @@ def graded(source: str, grade_id: str, **marks: Any) -> nbformat.NotebookNode:
 
 
 def test_submissions_are_graded_while_a_class_works(course: Course) -> None:
-    """Each cell of the class goes before those of the grader that wait, and the grades are right."""
+    """Each cell of the class runs before the grader's waiting cells, and the grades are right."""
     grading = Grading(course.service.place, **course.environment("tia"), BATON_PRIORITY="low")
     expected = {}
     for number in range(SUBMISSIONS):
@@ -155,7 +155,7 @@ def test_submissions_are_graded_while_a_class_works(course: Course) -> None:
 
 @contextmanager
 def scheduler(course: Course, folder: Path) -> Iterator[httpx.Client]:
-    """A Jupyter server with jupyter-scheduler, as a student's."""
+    """A student's Jupyter server with jupyter-scheduler."""
     place = course.service.place
     settings = {
         "ip": "127.0.0.1",
@@ -197,11 +197,11 @@ def test_a_scheduled_notebook_runs_on_the_gpus_of_the_course(course: Course) -> 
         made = client.post("scheduler/jobs", json=job)
         assert made.is_success, made.text
         url = f"scheduler/jobs/{made.json()['job_id']}"
-        ended = {"COMPLETED", "FAILED"}  # one that has not begun is STOPPED
+        ended = {"COMPLETED", "FAILED"}  # a job that has not begun is STOPPED
         wait_until(lambda: client.get(url).json()["status"] in ended, "the job has ended", seconds=90)
         told = client.get(url).json()
         assert told["status"] == "COMPLETED", told
-    # Its page downloads the result from there.
+    # The scheduler's page downloads the result from there.
     (result,) = (course.service.place.folder / "home").rglob("scheduler_staging_area/*/night-*.ipynb")
     ran = nbformat.read(result, as_version=4)
     assert "trained for 3\n" in [printed(cell) for cell in ran.cells]

@@ -19,7 +19,7 @@ def set_policy(name):
 
 @pytest.fixture
 def kernel(new_kernel: Callable[..., Kernel], tmp_path: Path) -> Kernel:
-    """Beside it lies a library that keeps its settings to itself."""
+    """Has a library beside it that keeps its settings to itself."""
     (tmp_path / "library.py").write_text(LIBRARY)
     started = new_kernel(folder=tmp_path)
     started.run("import library").ok()
@@ -89,7 +89,7 @@ def test_an_error_is_an_ordinary_one_and_the_cell_is_not_noted(kernel: Kernel) -
     assert endless.finish().error[0] == "KeyboardInterrupt"  # type: ignore[index]
     there = kernel.gpu("library.calls").ok()
     assert there.value == "[]"
-    assert there.stderr.startswith("hint: library.set_policy() of In[")  # holds in the notebook only
+    assert there.stderr.startswith("hint: library.set_policy() of In[")  # it holds in the notebook only
 
 
 def test_an_error_in_the_session_is_said_once_and_stops_nothing(kernel: Kernel) -> None:

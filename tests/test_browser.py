@@ -1,4 +1,4 @@
-"""In JupyterLab and Notebook, as a student sees it: pick the kernel, run an example, look at the service's page."""
+"""A student's steps in JupyterLab and Notebook: select the kernel, run an example, look at the service's page."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_launcher_offers_the_kernel(address: str, page: Page, artefacts: Pat
     page.goto(f"{address}lab?reset")
     card = page.locator('.jp-LauncherCard[title="Python (shared GPU)"]').first
     expect(card).to_be_visible()
-    # The logo is there, not only the first letter.
+    # The logo is shown, not only the first letter.
     expect(card.locator("img")).to_have_js_property("naturalWidth", 64)
     page.screenshot(path=artefacts / "launcher.png")
 
@@ -72,7 +72,7 @@ def test_pick_the_kernel_and_run_the_example(address: str, page: Page, artefacts
 
 
 def test_the_dashboard_lists_the_cells(place: Place, page: Page, artefacts: Path) -> None:
-    """The service that the cells above started, by the address that `baton status` says."""
+    """The service that the cells above started, at the address that `baton status` prints."""
     status = run_binary(place, "status").stdout
     (dashboard,) = (word for word in status.split() if word.startswith("http://127.0.0.1:"))
     page.goto(dashboard)
@@ -82,7 +82,7 @@ def test_the_dashboard_lists_the_cells(place: Place, page: Page, artefacts: Path
 
 
 def test_a_notebook_is_run_in_the_background(address: str, page: Page, place: Place, artefacts: Path) -> None:
-    """While its own kernel, a plain one, is busy; the button saves it first, and the result is a notebook beside it."""
+    """Its own kernel, a plain one, is busy; the button saves the notebook first, and the result is another notebook."""
     cells = ["import time\ntime.sleep(600)", "print('from', 'the job')"]
     write_notebook(place, "whole.ipynb", cells)
     page.goto(f"{address}lab/tree/whole.ipynb?reset")
@@ -147,17 +147,17 @@ def run_all(page: Page) -> None:
 
 
 def expect_kernel(page: Page, state: str) -> None:
-    """As the status bar says it."""
+    """Checks the state in the status bar."""
     expect(page.get_by_text(f"Python (shared GPU) | {state}")).to_be_visible()
 
 
 def test_a_reload_while_a_gpu_cell_runs(
     address: str, browser: Browser, page: Page, place: Place, artefacts: Path
 ) -> None:
-    """The cell goes on, for the reloaded page and for a second tab; its slider moves, and a callback answers.
+    """The cell continues, for the reloaded page and for a second tab; its slider moves, and a callback answers.
 
-    JupyterLab asks for the widgets once the kernel is idle again, and shows an error for those which it meets before
-    that, with any kernel. So a tab first gets back what the cell showed.
+    JupyterLab requests the widgets once the kernel is idle again, and with any kernel shows an error for widgets that
+    it meets before that. So a tab first shows the cell's output again.
     """
     go = place.work / "go"
     cells = [
@@ -200,9 +200,10 @@ def test_a_reload_while_a_gpu_cell_runs(
 def test_a_tab_that_was_closed_while_gpu_cells_ran(
     address: str, browser: Browser, page: Page, place: Place, artefacts: Path
 ) -> None:
-    """Opened again while the cell runs, the page follows it, and one that is opened after its end shows all the same.
+    """If the page is opened again while the cell runs, it follows the cell; after the cell's end, it shows the same
+    output.
 
-    What was shown meanwhile is under its cell with its number, and in the notebook's file, also for the next cell,
+    Output that was missed is under its cell with its number, and in the notebook's file. That includes the next cell,
     which was waiting when the tab was closed.
     """
     shown, go, end = (place.work / f"closed-{name}" for name in ("shown", "go", "end"))
@@ -244,7 +245,7 @@ def test_a_tab_that_was_closed_while_gpu_cells_ran(
 def test_a_background_cell_shows_its_output_below_itself(
     address: str, page: Page, place: Place, artefacts: Path
 ) -> None:
-    """While other cells run, and on a page that was opened again meanwhile."""
+    """While other cells run, and on a page that was reopened in between."""
     more, end = place.work / "more", place.work / "end"
     wait = "while not os.path.exists({!r}):\n    time.sleep(0.05)\n"
     cells = [
@@ -298,7 +299,7 @@ def saved(place: Place, notebook: str) -> str:
 def test_the_toolbar_widgets_and_the_debugger(
     address: str, page: Page, place: Place, artefacts: Path, front: str, request: pytest.FixtureRequest
 ) -> None:
-    """Notebook 7 is made of the same parts, so both are asked the same."""
+    """Notebook 7 consists of the same parts, so both are tested in the same way."""
     name = request.node.callspec.id
     cells = [
         "%%gpu\nimport ipywidgets as widgets\nbutton, label = widgets.Button(), widgets.Label('still')\n"
@@ -327,7 +328,7 @@ def test_the_toolbar_widgets_and_the_debugger(
     stopped = run_cell(page, 2)
     go_on = page.get_by_role("button", name="Continue").first
     expect(go_on).to_be_visible()
-    if name == "lab":  # Notebook hides the panel until it is asked for
+    if name == "lab":  # Notebook hides the panel at first
         expect(page.locator(".jp-DebuggerCallstack-body").get_by_text("module")).to_be_visible()
         expect(page.locator(".jp-DebuggerVariables-body").get_by_text("first")).to_be_visible()
     page.screenshot(path=artefacts / f"debugger-{name}.png", full_page=True)
@@ -348,7 +349,7 @@ def write_notebook(place: Place, name: str, cells: list[str]) -> None:
 
 
 def has_kernel(address: str, notebook: str) -> bool:
-    """Until then what a page says of its kernel is a guess, and cells that are run are lost."""
+    """Until then, the kernel state on a page is a guess, and cells that are run are lost."""
     sessions = httpx.get(f"{address}api/sessions", timeout=60).json()
     kernels = [session["kernel"] for session in sessions if session["path"] == notebook]
     return any(kernel["connections"] and kernel["execution_state"] == "idle" for kernel in kernels)
@@ -359,7 +360,7 @@ def expect_idle(page: Page) -> None:
 
 
 def run_cell(page: Page, number: int) -> Locator:
-    """The output of a cell that has not run yet. Keys are lost on a page that is still being put together."""
+    """The output of a cell that has not run yet. Keys are lost while a page is being built."""
     cell = page.locator(".jp-CodeCell").nth(number)
     ran = cell.locator(".jp-InputPrompt").filter(has_text=re.compile(r"\[[\d*]+\]"))
     for patience in (5_000, 20_000, 60_000):

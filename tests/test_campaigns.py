@@ -1,6 +1,6 @@
-"""Random faults while random cells run: whatever fails, what notebooks see is what the model allows.
+"""Random faults while random cells run: whatever fails, the model allows what notebooks see.
 
-`benches/chaos.py` runs such campaigns for as long as it is told.
+`benches/chaos.py` runs such campaigns for any length of time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def test_a_campaign(seed: int) -> None:
     assert findings.faults
 
 
-# ---- the model finds what is wrong
+# ---- the model finds errors
 
 CELL = CellPlan(
     "one",

@@ -1,4 +1,4 @@
-"""What clients ask of a kernel, in an ordinary cell and under `%%gpu`: the same."""
+"""Requests of clients to a kernel, in an ordinary cell and under `%%gpu`: the results are the same."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def test_completion_inspection_and_is_complete_of_a_gpu_cell(kernel: Kernel) -> 
 
 @BOTH
 def test_usage_and_kernel_info_while_a_cell_runs(kernel: Kernel, front: str) -> None:
-    """JupyterLab and a server that culls ask on control all the time."""
+    """JupyterLab, and a server that culls, send requests on control all the time."""
     flag = kernel.place.work / f"usage-{bool(front)}"
     cell = kernel.begin(waiting_code(front, flag))
     cell.wait_for_text("begun")
@@ -158,7 +158,7 @@ def test_a_client_that_reads_nothing_stops_nobody_and_sees_the_end(
         stuck.connect(f"tcp://127.0.0.1:{kernel.manager.iopub_port}")
         wait_until(lambda: kernel.run("pass").ok() and stuck.poll(0), "it has subscribed")
         for front in ("", "%%gpu\n"):
-            # The other client is never so far behind that the proxy has to leave out anything of its.
+            # The other client is never so far behind that the proxy has to drop its messages.
             parts, gates = [], []
             for _ in range(4):
                 parts.append(f"for _ in range(150): show({{'text/plain': 'x' * 40_000}})\n{gate.closed()}")
@@ -178,11 +178,11 @@ def test_a_client_that_reads_nothing_stops_nobody_and_sees_the_end(
             assert any("displays were left out here" in word for word in words)
         status = Path(f"/proc/{kernel.proxy.pid}/status").read_text()
         peak, program = (int(*re.findall(rf"{name}:\s+(\d+) kB", status)) for name in ("VmHWM", "RssFile"))
-        assert peak - program < 40 << 10  # of the 48 MB that it was sent
+        assert peak - program < 40 << 10  # of the 48 MB that were sent to it
 
 
 def words_until_idle(kernel: Kernel, socket: Any, seen: Result) -> list[str]:
-    """What another client gets of a cell: its kinds of messages, with the states and texts in them."""
+    """The messages about a cell that another client gets: their kinds, with the states and texts in them."""
     session = Session(key=kernel.client.session.key)
     cell = seen.published[0]["parent_header"]["msg_id"]
     words, kernels = [""], set()
@@ -227,7 +227,7 @@ class Debugger:
 
 
 def test_breakpoints(new_kernel: Callable[..., Kernel]) -> None:
-    """They stop an ordinary cell; for a `%%gpu` cell there is a word instead."""
+    """Breakpoints stop an ordinary cell; for a `%%gpu` cell a message explains where debugging works."""
     kernel = new_kernel()
     debugger = Debugger(kernel)
     code = "first = 1\nsecond = 2"
@@ -262,7 +262,7 @@ def test_sockets_instead_of_ports(place: Any) -> None:
 
 @pytest.mark.parametrize("settings", [{"signature_scheme": "hmac-sha512"}, {"key": b""}], ids=["sha512", "unsigned"])
 def test_other_signatures(place: Any, settings: dict[str, Any]) -> None:
-    """Clients refuse messages that are signed in another way than they asked for."""
+    """Clients refuse messages that are signed with another scheme than they requested."""
     manager = KernelManager(kernel_name="baton", session=Session(**settings))
     manager.start_kernel(env=place.environment, cwd=str(place.work))
     kernel = Kernel(manager, place)

@@ -1,6 +1,6 @@
 """One small notebook through the clients that people use: each shows the same.
 
-`test_browser` has JupyterLab.
+JupyterLab is tested in `test_browser`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QT_CLIENT = Path(__file__).parent / "end_to_end/qt_client.py"
 
 @pytest.fixture
 def notebook(tmp_path: Path) -> Path:
-    """Errors are meant, so clients go on behind them."""
+    """The errors are intended, so clients continue after them."""
     metadata = {"tags": ["raises-exception"]}
     cells = [nbformat.v4.new_code_cell(code, metadata=metadata) for code in CELLS]
     written = nbformat.v4.new_notebook(cells=cells)
@@ -43,7 +43,7 @@ def notebook(tmp_path: Path) -> Path:
 
 
 def check(shown: str, answer: str = NOBODY_ANSWERS) -> None:
-    """All of it is there, in this order."""
+    """Checks that all of it is there, in this order."""
     expected = ["here 20", "there 21", "[21]", answer, "ZeroDivisionError", "after 21"]
     assert re.search(".*".join(map(re.escape, expected)), shown, re.DOTALL), shown
 
@@ -60,7 +60,7 @@ def run(place: Place, *arguments: str | Path) -> subprocess.CompletedProcess[str
 
 
 def test_nbclient_and_nbval(place: Place, notebook: Path) -> None:
-    """nbval compares what the cells show now with what they showed before."""
+    """nbval compares the cells' output with their earlier output."""
     executed = nbformat.read(notebook, as_version=4)
     NotebookClient(executed, timeout=60).execute()
     nbformat.write(executed, notebook)
@@ -77,9 +77,9 @@ def test_papermill(place: Place, notebook: Path) -> None:
 
 
 def test_jupyter_console(place: Place) -> None:
-    """Typed into its terminal."""
+    """The code is typed into its terminal."""
     command = ["-m", "jupyter_console", "--kernel=baton", "--ZMQTerminalInteractiveShell.kernel_is_complete_timeout=30"]
-    # Without answers about the cursor, which a terminal would give.
+    # Disables cursor queries, which only a terminal would answer.
     environment = place.environment | {"PROMPT_TOOLKIT_NO_CPR": "1", "TERM": "xterm"}
     console = pexpect.spawn(sys.executable, command, env=environment, cwd=str(place.work), encoding="utf-8", timeout=60)
     shown = ""
@@ -103,7 +103,7 @@ def test_jupyter_console(place: Place) -> None:
 
 
 def test_qtconsole_client(place: Place, notebook: Path) -> None:
-    """Its client is that of Spyder, too; it needs Qt, but no window."""
+    """Spyder uses the same client, too; it needs Qt, but no window."""
     result = run(place, QT_CLIENT, notebook)
     assert result.returncode == 0, result.stderr
     check(result.stdout, "answer YES")

@@ -1,4 +1,4 @@
-"""The list in `compat.py` of what Baton touches of other packages is complete and true, and what has moved is said."""
+"""`compat.py` lists everything undocumented that Baton uses of other packages, and moved places are reported."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ OF_PYTHON = frozenset(
 )
 """Names of CPython's own library."""
 OF_IPYTHON = frozenset("_ih _oh _ _repr_latex_ _repr_png_ _repr_svg_ _repr_disabled".split())
-"""What IPython documents: variables of a notebook, methods by which objects show themselves."""
+"""Names that IPython documents: variables of a notebook, and methods by which objects display themselves."""
 NAMED = frozenset({"_internal", "_pydevd_bundle"})
-"""`pip` in a program of its own, which says itself when it fails; a package whose threads are debugpy's."""
+"""`pip`, which runs as a separate program and reports errors itself; and a package whose threads are debugpy's."""
 
 SUBCLASSED = {
     "IPython.core.interactiveshell": "InteractiveShell",
@@ -41,7 +41,7 @@ SUBCLASSED = {
     "comm.base_comm": "CommManager",
     "jupyter_client.session": "Session",
 }
-"""Classes of which Baton replaces methods of objects."""
+"""Classes whose objects get replaced methods."""
 
 
 def is_private(name: str) -> bool:
@@ -60,7 +60,7 @@ def nodes() -> Iterator[tuple[Path, ast.AST]]:
 
 
 def names_in(node: ast.AST) -> list[str]:
-    """What a piece of code names: an attribute, a text of nothing but names, an import."""
+    """Names in a piece of code: an attribute, a text that consists of names, an import."""
     if isinstance(node, ast.Attribute):
         return [node.attr]
     if isinstance(node, ast.Constant) and isinstance(node.value, str) and re.fullmatch(r"[\w. ]+", node.value):
@@ -80,7 +80,7 @@ def replaced_methods() -> frozenset[str]:
 
 @cache
 def own() -> frozenset[str]:
-    """Names that the package itself defines, and that are not those of a class of IPython or ipykernel."""
+    """Names that the package itself defines, and that no class of IPython or ipykernel has."""
     defined = set()
     for _, node in nodes():
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
@@ -137,7 +137,7 @@ def test_what_is_listed_is_there() -> None:
 
 
 def test_the_lists_of_the_test_are_true() -> None:
-    """Names of CPython and of IPython would hide others of the same name, so none is there in vain."""
+    """Names of CPython and of IPython would hide others of the same name, so the lists contain only names in use."""
     used = {name for _, node in nodes() for name in names_in(node)}
     assert sorted((OF_PYTHON | OF_IPYTHON | NAMED) - used) == []
 

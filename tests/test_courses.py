@@ -1,4 +1,4 @@
-"""A course on one broker: people with tokens of their own, limits, budgets, and the words for those who wait."""
+"""A course on one broker: people with their own tokens, limits, budgets, and messages for those who wait."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Course:
         return self._tokens[name].read_text().strip()
 
     def asks(self, *arguments: str) -> Any:
-        """What a command prints as JSON, by the broker's own socket."""
+        """The JSON output of a command, through the broker's own socket."""
         return json.loads(self.says(*arguments))
 
     def says(self, *arguments: str, name: str | None = None) -> str:
@@ -200,7 +200,7 @@ def test_data_that_staff_published_is_brought_by_nobody_else(course: Course) -> 
         files = (service.data / "chunks").rglob("*")
         return {path.name for path in files if path.is_file() and path.stat().st_size > 1 << 19}
 
-    # From the beginning of the file, and from that of its array.
+    # Chunks start at the beginning of the file, and again at that of its array.
     there = large_chunks()
     assert len(there) == 6
     service.kill("worker-0")

@@ -1,4 +1,4 @@
-"""The dashboard in a browser, with a full class on it: readable for everybody, alive, and of use without a mouse."""
+"""The dashboard in a browser, with a full class: readable for everyone, live, and usable without a mouse."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAGES = ("", "people", "workers", "capacity", "courses", "course?name=ml101", "a
 
 @pytest.fixture(scope="module")
 def room() -> Iterator[Classroom]:
-    """Below a prefix that a proxy in front would keep."""
+    """Below a path prefix that a proxy in front would pass on."""
     with classroom(PREFIX) as room:
         yield room
 
@@ -33,7 +33,7 @@ def browser() -> Iterator[Browser]:
 
 
 def sign_in(context: BrowserContext, room: Classroom, name: str) -> Page:
-    """Fails later if the page complains, or asks another host."""
+    """Fails later if the page logs errors, or requests another host."""
     page = context.new_page()
     page.set_default_timeout(30_000)
     page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
@@ -119,13 +119,13 @@ def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
 
 
 def seconds_of(text: str) -> int:
-    """What a page means by `2 h 5 min` or `7 s`."""
+    """The number of seconds in `2 h 5 min` or `7 s`."""
     units = {"h": 3600, "min": 60, "s": 1}
     return sum(int(number) * units[unit] for number, unit in re.findall(r"(\d+) (h|min|s)\b", text))
 
 
 def test_times_are_those_that_the_api_tells(tia: Page, room: Classroom) -> None:
-    """Of a class whose cells run and wait for minutes, counted here from what programs are told."""
+    """A class whose cells run and wait for minutes; the times are computed here from the API's answers."""
     jobs = room.ask("root", "/v1/jobs?state=unfinished&limit=500")
     now = time.time() * 1000
     free_to_run = [job for job in jobs if job["waiting"] and job["waiting"]["rule"] not in ("held", "course_paused")]
@@ -173,7 +173,7 @@ def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Bro
     tia.keyboard.press("Enter")
     expect(tia.locator("#job")).to_contain_text("staff hold it back: Come to room 5")
     expect(watched).to_contain_text("staff hold it back: Come to room 5")
-    # What moved under the reader is still what was in focus.
+    # The focus is still on the same element, although it moved.
     expect(watched.locator("a")).to_be_focused()
 
     watcher.get_by_role("button", name="Pause updates").click()
@@ -193,7 +193,7 @@ def test_a_ta_acts_by_keyboard_and_others_see_it_at_once(tia: Page, browser: Bro
 def test_scripts_that_arrive_late_do_their_part(tia: Page, room: Classroom) -> None:
     def late(route: Route) -> None:
         tia.wait_for_function("window.htmx")
-        # What htmx itself puts off is over.
+        # Everything that htmx has postponed is done.
         tia.evaluate("new Promise((done) => setTimeout(done))")
         route.continue_()
 
@@ -262,6 +262,6 @@ def test_an_open_page_goes_on_after_a_restart_of_the_broker(browser: Browser, ro
     room.restart_broker()
     room.run("drain", "gpu-1", "--reason", "A new driver")
     expect(page.locator("#machines")).to_contain_text("A new driver")
-    # The browser itself says that nobody was there.
+    # The browser itself reports that the server was unreachable.
     complaints[:] = [text for text in complaints if "net::ERR_" not in text]
     context.close()

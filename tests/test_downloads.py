@@ -1,4 +1,4 @@
-"""Data that a `%%gpu` cell wants from the internet, on a worker that has none."""
+"""Downloads in a `%%gpu` cell, on a worker without internet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HINT = "hint: this GPU machine may have no internet: download the data in an ord
 
 @pytest.fixture(scope="module")
 def apart() -> Iterator[Kernel]:
-    """A notebook whose worker is in a network of its own, without a way out."""
+    """A notebook whose worker is in a separate network, without access to others."""
     service = Service.create()
     service.start_broker()
     service.start_worker(prefix=["unshare", "--map-root-user", "--net"])
@@ -47,7 +47,7 @@ def test_a_program(apart: Kernel, program: str) -> None:
 
 
 def test_what_the_notebook_downloads_is_there(apart: Kernel) -> None:
-    """The way that the hint names; here the data comes from a file."""
+    """The way that the hint recommends; here the data comes from a file."""
     apart.run("import pathlib; (folder := pathlib.Path('downloaded')).mkdir()").ok()
     apart.run("import urllib.request; (folder / 'source').write_text('1,2')").ok()
     apart.run("urllib.request.urlretrieve((folder / 'source').absolute().as_uri(), folder / 'data.csv')").ok()

@@ -1,4 +1,4 @@
-"""A broker with TLS: cells run over it, and everybody who meets a wrong certificate is told what is wrong."""
+"""A broker with TLS: cells run over it, and everyone who meets a wrong certificate learns what is wrong."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def served(service: Service) -> Iterator[Service]:
 
 @pytest.fixture
 def encrypted(tls: Tls, port: int) -> Iterator[Service]:
-    """A broker that encrypts."""
+    """A broker with TLS."""
     yield from served(Service(Place.create(), f"https://{HERE}:{port}", tls))
 
 
 @pytest.fixture
 def plain(port: int) -> Iterator[Service]:
-    """A broker that does not."""
+    """A broker without TLS."""
     yield from served(Service(Place.create(), f"http://{HERE}:{port}"))
 
 
 def shown(service: Service) -> str:
-    """The certificate that a new connection is shown."""
+    """The certificate that a new connection gets."""
     host, port = service.address.removeprefix("https://").split(":")
     return ssl.get_server_certificate((host, int(port)))
 
@@ -133,12 +133,12 @@ def test_a_renewed_certificate_is_used_and_ends_no_cell(
     assert shown(encrypted) != before
     kernel.client.input("go on")
     assert cell.finish().ok().value == "'go on'"
-    # Neither end had to connect again.
+    # Neither end had to reconnect.
     assert "connection to the broker was lost" not in encrypted.log("worker-0")
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Of a JupyterHub the one answer that the broker asks for, over TLS."""
+    """The only answer of a JupyterHub that the broker needs, over TLS."""
 
     def do_GET(self) -> None:
         scopes = ["access:services!service=baton"]
@@ -151,7 +151,7 @@ class Hub(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def hub(tls: Tls) -> Iterator[tuple[str, ssl.SSLContext]]:
-    """Its address, and what it shows."""
+    """Its address, and the TLS context with its certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(tls.certificate, tls.key)
     server = ThreadingHTTPServer((HERE, 0), Hub)

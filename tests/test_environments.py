@@ -1,4 +1,4 @@
-"""Environments of courses: where their cells run, how they are built, and the same beside the notebook."""
+"""Environments of courses: where their cells run, how they are built, and the same environment beside the notebook."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ VERSION = "import course_tool\nprint(course_tool.VERSION)"
 
 @pytest.fixture(scope="session")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Wheels:
-    """They are packed once for all tests."""
+    """Wheels that are packed once for all tests."""
     return Wheels.with_what_baton_needs(tmp_path_factory.mktemp("wheels"))
 
 
 @pytest.fixture
 def wheels(packed: Wheels, service: Service) -> Wheels:
-    """Where sandboxed builds may read them."""
+    """The wheels where sandboxed builds may read them."""
     folder = service.place.signs / "wheels"
     folder.mkdir()
     for wheel in packed.folder.iterdir():
@@ -58,7 +58,7 @@ def wheels(packed: Wheels, service: Service) -> Wheels:
 
 
 class Class:
-    """Courses with environments, on a broker and workers of their own."""
+    """Courses with environments, on a separate broker and workers."""
 
     def __init__(self, service: Service, new_kernel: Callable[..., Kernel]) -> None:
         self.service = service
@@ -79,7 +79,7 @@ class Class:
         return run_binary(self.service.place, *arguments, **(self.service.access | environment))
 
     def environments(self) -> dict[str, dict[str, Any]]:
-        """What the one worker offers, by name."""
+        """The environments that the one worker offers, by name."""
         said = self.run("workers", "--json")
         assert said.returncode == 0, said.stderr
         (worker,) = json.loads(said.stdout)
@@ -278,7 +278,7 @@ def test_cells_find_the_system_of_an_image(course: Class, wheels: Wheels) -> Non
 
 
 def begun(builds: Path) -> list[Path]:
-    """What the code of a package leaves in a folder that changes all the time."""
+    """What a package's code has left in a folder that changes all the time."""
     return [Path(folder, "begun") for folder, _, files in os.walk(builds) if "begun" in files]
 
 

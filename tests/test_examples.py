@@ -34,12 +34,12 @@ NAMES = [
 
 
 GPU_CODE = re.compile(r"^%%gpu|^ *with gpu:|^@gpu", re.MULTILINE)
-"""What shows the line that says where it ran."""
+"""Code that runs on a GPU; its cell shows the line that says where it ran."""
 
 
 @cache
 def results_of(name: str, folder: Path, *, first_line: str = "", first: int = 0, step: int = 1) -> list[Result]:
-    """What each code cell showed. `first_line` goes on top of those from `first` in steps of `step`."""
+    """The output of each code cell. `first_line` is added to cells from `first` on, in steps of `step`."""
     notebook = nbformat.read(FOLDER / f"{name}.ipynb", as_version=4)
     for cell in [cell for cell in notebook.cells if cell.cell_type == "code"][first::step]:
         if not cell.source.startswith("%%gpu"):
@@ -68,7 +68,7 @@ def test_no_other_examples() -> None:
 def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
     for result in results_of(name, place.work):
         ran_there = GPU_CODE.search(result.code) is not None and "is a generator" not in str(result.error)
-        ran_there &= "--background" not in result.code  # nbclient no longer listens when the line comes
+        ran_there &= "--background" not in result.code  # nbclient no longer listens when the line arrives
         assert [line[1:5] for line in result.notices] == (["PU: "] if ran_there else [])
 
 
@@ -109,7 +109,7 @@ def test_plots_and_progress(place: Place) -> None:
     assert bar.stdout == "total 19900\n"
     assert ["application/vnd.jupyter.widget-view+json" in content["data"] for content in widget.displays] == [True]
     assert widget.stdout == "the bar stands at 5\n"
-    # nbclient writes an update into the output that it updates.
+    # nbclient applies an update to the output that it updates.
     assert status.outputs == [("display_data", "'seen in the notebook'")]
     assert last.stdout == "total is 19900\n"
 
@@ -206,7 +206,7 @@ def test_your_first_hour(place: Place) -> None:
     matched(r"before training: (\d+)% right\n", before.stdout)
     assert "20/20" in trained.stderr
     assert int(matched(r"after 20 epochs: (\d+)% right\n", trained.stdout)) > 90
-    # nbclient writes an update into the output that it updates.
+    # nbclient applies an update to the output that it updates.
     assert [sorted(content["data"]) for content in curve.displays] == [["image/png", "text/plain"]]
     assert curve.stdout == "epochs: 40\n"
     assert [sorted(content["data"]) for content in plot.displays] == [["image/png", "text/plain"]]
@@ -257,7 +257,7 @@ def test_many_calls(place: Place) -> None:
     assert error.stdout == "division by zero ['This is the error of item 2 of gpu.map: 0']\n"
 
 
-# ---- with a real GPU: numbers are near those of the CPU, unless the GPU drew them
+# ---- with a real GPU: numbers are close to those of the CPU, unless the GPU drew them
 
 NUMBER = re.compile(r"[-+]?\d+(?:\.\d*)?(?:e[-+]?\d+)?")
 DRAWN_THERE = {"08-pytorch-from-data-to-model": (4, 5), "09-pytorch-in-an-hour": (4,)}
@@ -265,7 +265,7 @@ DRAWN_THERE = {"08-pytorch-from-data-to-model": (4, 5), "09-pytorch-in-an-hour":
 
 
 def texts(result: Result) -> list[str]:
-    """One behind the other for each kind of output; torch pads numbers, and breaks lines, by their width."""
+    """The texts of each kind of output, joined; torch pads numbers, and breaks lines, by their width."""
     return [
         " ".join(text.replace("[ ", "[").split()) for _, text in sorted(result.outputs, key=lambda output: output[0])
     ]

@@ -1,4 +1,4 @@
-"""Pools whose workers something else starts: an autoscaler reads a number, and each worker joins by itself."""
+"""Pools whose workers are started externally: an autoscaler reads a number, and each worker joins by itself."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def cloud() -> Iterator[Cloud]:
 
 
 def holding(cloud: Cloud, new_kernel: Callable[..., Kernel], name: str) -> Cell:
-    """A cell that runs until the file of its name exists."""
+    """A cell that runs until the file with its name exists."""
     kernel = cloud.service.kernel(new_kernel, BATON_TEST_SIGN=str(cloud.service.place.signs / name))
     kernel.run("import os; sign = os.environ['BATON_TEST_SIGN']").ok()
     return kernel.begin(
@@ -114,7 +114,7 @@ def test_an_autoscaler_starts_as_many_workers_as_are_needed_and_none_twice(
     cloud.start_broker(idle="1s")
     cloud.autoscaler.poll()
     assert (cloud.autoscaler.read, cloud.autoscaler.pods) == ([0], [])
-    # Three people, and two machines at most.
+    # Three people, and at most two machines.
     cells = {name: holding(cloud, new_kernel, name) for name in ("ada", "bob", "cid")}
     waits = "A GPU machine is being started"
     cells["ada"].wait_for(lambda result: waits in str(result.outputs), "the line says what is awaited")
@@ -148,7 +148,7 @@ def test_a_pod_that_is_evicted_is_replaced_at_once(cloud: Cloud, new_kernel: Cal
     held = holding(cloud, new_kernel, "held")
     held.wait_for_text("runs")
     cloud.autoscaler.running[0].send_signal(signal.SIGTERM)
-    # It still runs its cell, so there is one process where no worker takes cells.
+    # It still runs its cell, so there is one process, but no worker that accepts cells.
     expected = {"pool": POOL, "wanted": 0, "processes": 1}
     wait_until(lambda: cloud.autoscaler.scale() == expected, "the worker leaves")
     cloud.autoscaler.poll()

@@ -38,14 +38,14 @@ def notebook(running: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
 
 
 def begin_endless(kernel: Kernel) -> tuple[Cell, int]:
-    """A cell that has changed something and now runs, and the process that it runs in."""
+    """A running cell that has changed something, and the process that runs it."""
     cell = kernel.begin("%%gpu\nimport os\nvalues.append('lost')\nprint(" + WHO + ", flush=True)\nwhile True: pass")
     shown = cell.wait_for(lambda result: result.stdout.endswith("\n"), "the cell runs").stdout
     return cell, kernel.place.session_pid(shown)
 
 
 def check_lost(result: Result, kernel: Kernel) -> None:
-    """The error says that the variables are safe, and they are."""
+    """Checks that the error says that the variables are safe, and that they are."""
     assert result.error is not None, result.outputs
     assert SAFE in result.plain_traceback
     assert kernel.evaluate("values") == [1, 2]
@@ -166,7 +166,7 @@ def test_an_answer_to_input_survives_the_broker(running: Service, notebook: Kern
     broker = running.broker
     broker.suspend()
     running.wait_until_stopped(broker)
-    notebook.client.input("Ada")  # which this broker never passes on
+    notebook.client.input("Ada")  # this broker never passes it on
     running.kill("broker")
     running.start_broker()
     cell.wait_for(lambda _: len(cell.questions) == 2, "the second question")
@@ -176,7 +176,7 @@ def test_an_answer_to_input_survives_the_broker(running: Service, notebook: Kern
 
 
 class Gate:
-    """Lets a cell go on step by step, and counts how often it ran."""
+    """Lets a cell continue step by step, and counts its runs."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -264,7 +264,7 @@ def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook
 
 @pytest.fixture
 def breakable_python(service: Service) -> tuple[Path, Path]:
-    """A Python, and a file; while that is there, it does not start."""
+    """A Python, and a file; while the file exists, the Python does not start."""
     broken, python = service.place.signs / "broken", service.place.signs / "python"
     python.write_text(
         f'#!/bin/sh\n[ ! -e {broken} ] || {{ echo "no libpython"; exit 3; }}\nexec {sys.executable} "$@"\n'
@@ -285,7 +285,7 @@ def busy(service: Service) -> set[str]:
 def test_a_worker_that_cannot_start_sessions_fails_no_cells(
     service: Service, new_kernel: Callable[..., Kernel], breakable_python: tuple[Path, Path]
 ) -> None:
-    """They go to another worker; and it gets cells again once sessions start there."""
+    """They run on another worker; and the first one gets cells again once sessions start there."""
     python, broken = breakable_python
     service.start_broker()
     faulty = service.start_worker(slots=1, BATON_WORKER_PYTHON=str(python))
@@ -334,14 +334,14 @@ def test_the_only_worker_cannot_start_sessions(
 def test_a_worker_tries_a_cell_before_it_takes_any(
     service: Service, new_kernel: Callable[..., Kernel], tmp_path: Path, trouble: str, told: str
 ) -> None:
-    """Staff see why it takes none, also after the broker has started anew."""
+    """Staff see why it accepts none, also after a restart of the broker."""
     python = tmp_path / "python"
     start = f"export PYTHONPATH={python}.d; mkdir -p $PYTHONPATH; rm -f $PYTHONPATH/*.py"
     end = f'exec {sys.executable} "$@"'
     python.write_text(f"#!/bin/sh\n{start}\n{trouble}\n{end}\n")
     python.chmod(0o755)
     service.start_broker()
-    # Its Python changes a folder of its own, which no sandbox allows.
+    # Its Python changes one of its folders, which no sandbox allows.
     worker = service.begin_worker(BATON_WORKER_PYTHON=str(python), BATON_WORKER_SANDBOX="none")
     wait_until(
         lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so"
@@ -377,7 +377,7 @@ def test_ordinary_cells_need_no_broker(running: Service, notebook: Kernel) -> No
 
 
 def test_a_full_disk_for_jobs(service: Service, new_kernel: Callable[..., Kernel], gate: Gate) -> None:
-    """A new cell is told; one that runs goes on, and its output comes when there is room again."""
+    """A new cell gets an error; a running one continues, and its output arrives when there is space again."""
     service.start_broker(small_disk=True)
     service.start_worker()
     running, other = service.kernel(new_kernel), service.kernel(new_kernel)
@@ -399,7 +399,7 @@ def test_a_full_disk_for_jobs(service: Service, new_kernel: Callable[..., Kernel
 
 
 def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_kernel: Callable[..., Kernel]) -> None:
-    """A new notebook is told; one that is connected works on."""
+    """A new notebook gets an error; a connected one continues to work."""
     new = running.kernel(new_kernel)
     new.run("values = [1, 2]").ok()
     with running.no_descriptors():
@@ -412,7 +412,7 @@ def test_a_broker_without_descriptors(running: Service, notebook: Kernel, new_ke
 
 
 def test_a_worker_without_descriptors_for_the_result(running: Service, notebook: Kernel, gate: Gate) -> None:
-    """Only the session has what the cell changed, so it is asked again until the worker can take it."""
+    """Only the session has the cell's changes, so the worker asks it again until it can receive them."""
     cell = notebook.begin(f"%%gpu\n{gate.code}\nvalues")
     gate.open(0)
     gate.open(1)
@@ -454,7 +454,7 @@ def test_a_full_disk_for_the_result(service: Service, new_kernel: Callable[..., 
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
 
 
-# ---- what a worker lacks
+# ---- packages that a worker lacks
 
 
 def test_a_package_that_the_worker_does_not_have(
@@ -474,7 +474,7 @@ def test_a_package_that_the_worker_does_not_have(
 def test_a_broker_that_is_away_for_half_a_minute_when_a_cell_ends(
     running: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
-    """Longer than a request waits: the session keeps what the cell made, which has to go through the broker."""
+    """Longer than a request waits: the session keeps the results, which have to pass through the broker."""
     kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run("import numpy as np, pathlib").ok()
     marker = running.place.signs / "go"

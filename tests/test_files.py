@@ -1,7 +1,7 @@
-"""Files of the notebook's folder in `%%gpu` cells whose session does not see the folder.
+"""Files of the notebook's folder in `%%gpu` cells whose session cannot access the folder.
 
-The worker is made to mirror the folder although it could see it; so what a test reads in the session can only have
-come through the mirror, as long as it is named by a relative path.
+The worker is made to mirror the folder although it could access it. So a file that a test reads in the session by a
+relative path can only have arrived through the mirror.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_what_a_cell_does_to_files_is_done_here(kernel: Kernel, folder: Path) ->
     }
     assert (folder / "script.sh").stat().st_mode & 0o777 == 0o755
     assert kernel.evaluate("__import__('numpy').load('made/deep/array.npy').tolist()") == [0, 1, 2, 3, 4]
-    # Back and forth: each side sees what the other one wrote last.
+    # In alternation: each side sees what the other one wrote last.
     for number in range(3):
         kernel.run(f"open('changed', 'w').write('here {number}')").ok()
         assert kernel.gpu("open('changed').read()").ok().value == f"'here {number}'"
@@ -275,7 +275,7 @@ def test_hidden_files_stay_here_unless_a_rule_lets_them_travel(kernel: Kernel, f
     assert kernel.evaluate("seen, text") == (([".env", ".made", "a"], False), ("mine", "new"))
 
 
-# ---- one worker of the test's own
+# ---- a separate worker
 
 
 def test_a_notebook_in_the_home_folder_says_what_stays(service: Service, new_kernel: Callable[..., Kernel]) -> None:
@@ -313,7 +313,7 @@ def test_a_root_worker_works_in_no_folder_of_somebody_elses(
     (work / "a").write_text("text")
     os.chown(work, 12345, -1)
     kernel = service.kernel(new_kernel)
-    # In a sandbox a mirror has the path of the folder.
+    # In a sandbox, a mirror is at the path of the folder.
     kernel.gpu("import os\nfolder = os.stat('.').st_dev, os.stat('.').st_ino\ntext = open('a').read()").ok()
     there = work.stat()
     assert kernel.evaluate("folder") != (there.st_dev, there.st_ino)
@@ -334,7 +334,7 @@ def test_a_worker_killed_in_the_middle_changes_no_file(service: Service, new_ker
     service.start_worker(BATON_WORKER_FILES="mirror")
     assert kernel.gpu("open('a', 'a').write(' and after')").ok().value == "10"
     assert (work / "a").read_text() == "before and after"
-    # The mirror of the dead worker is gone as soon as another one is made there.
+    # The mirror of the dead worker is removed when another one is created there.
     assert len(list(service.place.folder.rglob("mirror/work"))) == 1
 
 

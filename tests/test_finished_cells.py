@@ -1,10 +1,10 @@
 """What a cell has reported as done stays done, whatever happens next: random sequences against a small model.
 
-Every cell leaves its memory in the session, and changes all of it in place. Between and during the cells the student
+Every cell leaves its memory in the session, and changes all of it in place. Between and during the cells, the student
 stops them once or twice, they crash, their session dies, the broker fails to store, is killed and started again, and
 workers die.
 
-`BATON_SEED` and `BATON_STEPS` repeat a sequence or make it longer.
+`BATON_SEED` and `BATON_STEPS` repeat a sequence or lengthen it.
 """
 
 from __future__ import annotations
@@ -44,12 +44,12 @@ class Model:
     done: list[int] = field(default_factory=list)
     """The numbers of the cells whose changes the notebook has, in order."""
     cells: dict[int, int] = field(default_factory=dict)
-    """Of those that may not be home yet: the number in In[...], and their own."""
+    """Cells whose state may not have arrived: the number in In[...], and the cell's own number."""
     may_lose: bool = False
-    """A worker has died since everything was home."""
+    """A worker has died since all state arrived."""
 
     def hear(self, result: Result) -> None:
-        """Only what is told is lost, and only from a worker that died."""
+        """Only reported cells are lost, and only if a worker died."""
         for cells, names in LOST.findall(result.stderr):
             assert self.may_lose, result.stderr
             assert {"a", "log"} <= set(names.split(", ")), result.stderr
@@ -99,7 +99,7 @@ class Campaign:
         chosen()
         return chosen.__name__
 
-    # ---- what a student does
+    # ---- actions of a student
 
     def begin(self, code: str) -> Cell:
         self.number += 1
@@ -130,27 +130,27 @@ class Campaign:
         self.end(cell)
 
     def runs(self, cell: Cell) -> bool:
-        """A worker that dies at the wrong moment ends the cell first."""
+        """Whether the cell runs; a worker that dies at the wrong moment ends it first."""
         wait_until_any(cell, "runs")
         return not cell.done
 
     def look(self) -> None:
         self.model.look(self.kernel.run("look()", seconds=PATIENCE).ok())
 
-    # ---- what goes wrong
+    # ---- faults
 
     def crash(self) -> None:
         self.end(self.begin(CHANGE + "\nimport os; os._exit(3)"))
 
     def lose_session(self) -> None:
-        """Once it has set aside what its cells left."""
+        """Kills the session once a keeper has its cells' state."""
         wait_until(self.is_settled, "the session has settled", PATIENCE)
         for process in self.children():
             if process.name() != KEEPER:
                 process.kill()
 
     def is_settled(self) -> bool:
-        """One that was forked before the last cell began keeps what an earlier one left."""
+        """Whether a keeper is new enough: one that was forked before the last cell began keeps older state."""
         keepers = [process for process in self.children() if process.name() == KEEPER]
         return (
             any(keeper.create_time() >= self.began for keeper in keepers)
@@ -173,7 +173,7 @@ class Campaign:
         self.service.start_broker()
 
     def meanwhile(self, trouble: Callable[[float], None]) -> None:
-        """One at a time, while the student goes on."""
+        """Runs one fault at a time, while the student continues."""
         self.settle()
         self.trouble = threading.Thread(target=trouble, args=(self.dice.uniform(0.1, 3),))
         self.trouble.start()
@@ -189,13 +189,13 @@ class Campaign:
         self.worker = self.service.start_worker()
 
     def children(self) -> list[psutil.Process]:
-        """The worker's: sessions and keepers."""
+        """The worker's child processes: sessions and keepers."""
         children = self.service.process(self.worker).children()
         return [child for child in children if child.is_running() and child.status() != psutil.STATUS_ZOMBIE]
 
 
 def wait_until_any(cell: Cell, text: str) -> None:
-    """Until the cell has printed this, or is over."""
+    """Waits until the cell has printed this, or has ended."""
     while text not in cell.so_far.stdout and not cell.done:
         cell.kernel.pump(1)
 

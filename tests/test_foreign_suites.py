@@ -1,6 +1,6 @@
-"""Tests of others, from their public packages, with this kernel as `python3`: no failure that plain ipykernel lacks.
+"""Test suites of other packages, with this kernel as `python3`: it causes no failure that plain ipykernel does not.
 
-What is left out stands in `docs/reference/jupyter.md` with the reason, and is read from there.
+Tests that are left out are listed in `docs/reference/jupyter.md` with the reason, and read from there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Suite:
     scope: str
     """The folder whose tests are run or listed as left out."""
     least: int
-    """How many there are that do not skip themselves."""
+    """The least number of tests that do not skip themselves."""
 
     @property
     def folder(self) -> Path:
@@ -54,7 +54,7 @@ SUITES = [
 ]
 OPTIONS = (
     "-q -r fE -p no:cacheprovider -W ignore -o asyncio_default_fixture_loop_scope=function -o addopts= --timeout 120 "
-    # Of our own tests; they take seconds to load.
+    # Plugins of our own tests; they take seconds to load.
     "-p no:nbval -p no:hypothesispytest"
 ).split()
 
@@ -73,13 +73,13 @@ class Run:
         )
 
     def end(self) -> None:
-        """Where a test gave up before."""
+        """Ends it, if a test gave up before."""
         if self._process.poll() is None:
             self._process.terminate()
             self._process.communicate(timeout=30)
 
     def result(self) -> tuple[int, set[str], str]:
-        """How many passed, which failed, and what was said."""
+        """The number of passed tests, the failed ones, and the output."""
         said, _ = self._process.communicate(timeout=600)
         passed = re.search(r"(\d+) passed", said.rsplit("\n", 2)[-2])
         failed = {line.split(" - ")[0].split(" ", 1)[1] for line in said.splitlines() if is_failure(line)}
@@ -103,7 +103,7 @@ def kernels(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(place: Place, kernels: Path) -> Iterator[dict[str, Run]]:
-    """All at once: they mostly wait."""
+    """All suites at once, because they mostly wait."""
     workers = max(2, (os.cpu_count() or 2) // 2)
     started = {suite.package: Run(suite, place, suite.files, kernels, workers) for suite in SUITES}
     yield started
@@ -117,7 +117,7 @@ def runs(place: Place, kernels: Path) -> Iterator[dict[str, Run]]:
 def test_suite(suite: Suite, runs: dict[str, Run], place: Place, kernels: Path) -> None:
     passed, failed, said = runs[suite.package].result()
     assert passed + len(failed) >= suite.least, said
-    if failed:  # once more with nothing beside them, and then as they are without Baton
+    if failed:  # again with nothing in parallel, and then without Baton
         _, failed, said = Run(suite, place, sorted(failed), kernels, workers=0).result()
     if failed:
         failed -= Run(suite, place, sorted(failed), None, workers=0).result()[1]

@@ -47,7 +47,7 @@ def test_only_packages_of_cuda_are_left_out() -> None:
     assert len(left_out) < len(requires("torch") or ())
 
 
-# library, function, what is said
+# library, function, expected message
 NEW: dict[str, tuple[str, str, str]] = {
     "library": ("libwarp.so.1", "warpFold", "it wants libwarp.so.1"),
     "function": ("libnccl.so.2", "warpFold", "undefined symbol: warpFold"),
@@ -74,7 +74,7 @@ def test_a_torch_that_wants_what_is_known_gets_it(tmp_path: Path) -> None:
 
 
 def make_torch(folder: Path, library: str, function: str) -> Path:
-    """A package of that name whose library wants a function of another one, which is not there."""
+    """A package of that name whose library needs a function of another library that lacks it."""
     torch, about = folder / "torch", folder / "torch-99.dist-info"
     (torch / "lib").mkdir(parents=True)
     about.mkdir()

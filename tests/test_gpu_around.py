@@ -1,4 +1,4 @@
-"""What surrounds a `%%gpu` cell goes there and back with it, and its options hold, through all of Baton."""
+"""The surroundings of a `%%gpu` cell are sent there and back with it, and its options work, through all of Baton."""
 
 from __future__ import annotations
 

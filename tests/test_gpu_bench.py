@@ -1,4 +1,4 @@
-"""The programs of `make bench-gpu`, tried on a driver in host memory: what they say of themselves, not of a GPU."""
+"""The programs of `make bench-gpu` on a driver in host memory: tests the programs, not a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent.parent
-# The tests' own home has no compiler.
+# The tests' own home folder has no compiler.
 ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 256
@@ -36,7 +36,7 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def first_day(results: Path, *arguments: object) -> dict[str, Any]:
-    """What it reports."""
+    """Its report."""
     command = [sys.executable, ROOT / "benches/gpu/first_day.py", "--results", results, *map(str, arguments)]
     subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, timeout=300)
     report: dict[str, Any] = json.loads((results / "gpu-first-day.json").read_text())
@@ -88,7 +88,7 @@ def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: P
 
 
 def test_the_first_day_reports_parts_that_hang(tmp_path: Path, machine: Path) -> None:
-    """A limit that none can keep."""
+    """With a time limit that no part can keep."""
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--longest", 0.05)
     ended = {part: report["rows"][part]["result"] for part in ("notebooks", "frameworks", "probe", "handover")}
     assert all(result.startswith("ended: its time was over") for result in ended.values()), ended

@@ -1,4 +1,4 @@
-"""With a real NVIDIA GPU: a `%%gpu` cell reaches it, and the notebook kernel beside it holds none of it.
+"""With a real NVIDIA GPU: a `%%gpu` cell reaches it, and the notebook kernel beside it uses none of it.
 
 Only libcuda is needed, which comes with the driver; no framework has to be installed.
 """

@@ -1,4 +1,4 @@
-"""With a real NVIDIA GPU: frameworks in turns, two programs at a time that together have more than they may use."""
+"""With a real NVIDIA GPU: frameworks with time-sharing, two programs at a time that need more memory than there is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a `%%gpu` cell shows: the same as an ordinary cell, plus one line that says where it ran."""
+"""The output of a `%%gpu` cell: that of an ordinary cell, plus one line that says where it ran."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from end_to_end.results import NOTICE, displayed
 
 
 def check_same(kernel: Kernel, body: str) -> list[tuple[str, str]]:
-    """The cell with `%%gpu` shows what it shows without."""
+    """Checks that the cell shows the same with and without `%%gpu`."""
     here = kernel.run(body).ok().outputs
     there = kernel.gpu(body).ok().outputs
     assert there == here
@@ -33,7 +33,7 @@ def test_the_summary_line_says_where(kernel: Kernel) -> None:
 
 @pytest.mark.parametrize("end", ["42", "1 / 0", "import matplotlib.pyplot as plt; plt.plot([1]); plt.show()"])
 def test_the_line_stands_below_all_that_the_cell_shows(kernel: Kernel, end: str) -> None:
-    """Also where it has said before that the cell runs."""
+    """Also if the line has already said that the cell runs."""
     go_on = f"import time; began = time.monotonic()\nwhile time.monotonic() < began + 1.5: time.sleep(0.05)\n{end}"
     shown = displayed(kernel.gpu(go_on).published)
     assert re.match(r"CPU: \d", shown.pop())
@@ -53,14 +53,14 @@ def test_a_cell_that_shows_nothing_is_said_to_run(kernel: Kernel, tmp_path: Path
 
 
 def test_what_the_notebook_has_printed_stays(kernel: Kernel) -> None:
-    """There is no message that removes Baton's line alone."""
+    """There is no message that removes only Baton's line."""
     body = "import time; began = time.monotonic()\nwhile time.monotonic() < began + 1.5: time.sleep(0.05)\nprint('b')"
     shown = displayed(kernel.run(f"print('a')\nget_ipython().run_cell_magic('gpu', '', {body!r})").ok().published)
     assert [shown[0], shown[1][:5], shown[2]] == ["a\n", "CPU: ", "b\n"]
 
 
 def test_everything_comes_from_one_kernel(kernel: Kernel) -> None:
-    """By the header. JupyterLab drops a message that waits while one of another kernel session comes in."""
+    """According to the header. JupyterLab drops a waiting message if one of another kernel session arrives."""
     shown = kernel.gpu("print('x')\ndisplay(1)\n2").ok().published
     kinds = {message["msg_type"] for message in shown}
     assert kinds >= {"execute_input", "stream", "display_data", "execute_result"}
@@ -109,7 +109,7 @@ def test_output_comes_while_the_cell_runs(kernel: Kernel) -> None:
 
 
 def test_what_is_said_while_the_state_arrives_is_not_lost(kernel: Kernel) -> None:
-    """Before the session says that the cell has started; the pause lets the first line travel alone."""
+    """Before the session reports that the cell has started; because of the pause, the first line is sent alone."""
     define = (
         "class Loud:\n    def __setstate__(self, state):\n        import time\n"
         "        print('arrives', flush=True)\n        time.sleep(0.5)\n        self.__dict__ = state\n"
@@ -132,7 +132,7 @@ def test_what_a_thread_prints_after_its_cell_is_not_shown(kernel: Kernel) -> Non
 
 
 def test_everything_is_there_when_the_cell_ends(kernel: Kernel) -> None:
-    """What its threads say, too, and what nobody flushed."""
+    """Including the output of its threads, and output that was not flushed."""
     code = (
         "import threading\nfrom IPython.display import display\ndef speak():\n"
         "    thread = threading.Thread(target=lambda: display('by a thread'))\n    print('first', end='')\n"

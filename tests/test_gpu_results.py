@@ -1,4 +1,4 @@
-"""`Out[n]`, questions, errors and IPython's own ways around a `%%gpu` cell."""
+"""`Out[n]`, questions, errors and IPython's own features around a `%%gpu` cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Variables go to a `%%gpu` cell and come back, as if the cell had run in the notebook."""
+"""Variables are sent to a `%%gpu` cell and back, as if the cell had run in the notebook."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from end_to_end import Kernel
 
 
 def check(kernel: Kernel, here: str, there: str, expression: str, expected: object) -> None:
-    """Run `here` in the notebook, `there` as a `%%gpu` cell, then look at an expression in the notebook."""
+    """Runs `here` in the notebook, `there` as a `%%gpu` cell, then checks an expression in the notebook."""
     kernel.run(here).ok()
     kernel.gpu(there).ok()
     assert kernel.evaluate(expression) == expected
@@ -194,7 +194,7 @@ sys.modules["made_there"] = made_there
 
 
 def test_what_the_notebook_cannot_rebuild_costs_the_cell_nothing_else(kernel: Kernel) -> None:
-    """As of a module that a compiler writes while it runs."""
+    """For example, an object of a module that a compiler writes while it runs."""
     kernel.run("numbers = [1]").ok()
     result = kernel.gpu(f"{ONLY_THERE}thing = made_there.Thing()\nnumbers.append(2)").ok()
     what = "'Thing' of the module 'made_there' cannot be imported here"
@@ -219,7 +219,7 @@ def test_what_cannot_travel_is_refused_before_the_run(kernel: Kernel) -> None:
 
 
 def test_what_cannot_travel_inside_something_is_named_with_its_path(kernel: Kernel) -> None:
-    """It hinders only the cell that uses it."""
+    """It stops only the cell that uses it."""
     kernel.run("class Loader:\n    size = 3\nloader = Loader()\nloader._iterator = (n for n in range(3))").ok()
     assert kernel.gpu("loader.size").ok().value == "3"
     result = kernel.gpu("for batch in loader._iterator:\n    print(batch)")

@@ -1,4 +1,4 @@
-"""Notebooks that share one GPU: a driver in host memory, whose card is too small for them together."""
+"""Notebooks that share one GPU: a driver in host memory, with a card that is too small for all of them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from end_to_end.waiting import wait_until
 
 ROOT = Path(__file__).parent.parent
 
-# The tests' own home has no compiler.
+# The tests' own home folder has no compiler.
 ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 64
 
-# What a library for GPUs does, without its comfort.
+# A minimal GPU library.
 LIBRARY = '''
 """Numbers on a GPU."""
 import ctypes
@@ -82,13 +82,13 @@ def values(address, count):
 
 @pytest.fixture
 def cards() -> list[int]:
-    """How much memory each has, in MiB."""
+    """The memory of each card, in MiB."""
     return [CARD_MIB]
 
 
 @pytest.fixture(scope="module")
 def gpu_machine() -> str:
-    """The program that makes machines. Built once: each time cargo would wait for whatever else is built."""
+    """The program that creates machines. Built once, because cargo would wait for other builds each time."""
     command = ["cargo", "build", "--quiet", "--locked", "--message-format=json"]
     command += ["-p", "baton-gpu-tests", "--bin", "gpu-machine"]
     built = subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, stdout=subprocess.PIPE, text=True)
@@ -105,7 +105,7 @@ def machine(service: Service, gpu_machine: str, cards: list[int]) -> Path:
     return folder
 
 
-# What stands where in the card's file.
+# Offsets in the card's file.
 LOST, SLICES, CONTEXT = 3, 4, 5
 GPU_IS_LOST = 15
 
@@ -130,7 +130,7 @@ def mode() -> str:
 
 @pytest.fixture
 def faults() -> str:
-    """What fails in the driver."""
+    """Faults in the driver."""
     return ""
 
 
@@ -199,7 +199,7 @@ SAME, NEW = "c_void_p(256)", "c_void_p(None)"
     [
         ("", SAME),
         ("cuCheckpointProcessLock:1:801", NEW),
-        # The first is the trial's.
+        # The first call belongs to the trial.
         ("cuCheckpointProcessCheckpoint:2:801", NEW),
         ("cuCheckpointProcessRestore:2:999", NEW),
     ],
@@ -212,12 +212,12 @@ def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
     kernels = [notebook() for _ in range(3)]
     for kernel in kernels[:2]:
         kernel.gpu("import card\nkept = ['as it was']\naddress = card.allocate(1 << 19)").ok()
-    # Three contexts leave 28 MiB, however much of the others' memory moves.
+    # Beside three contexts, only 28 MiB are free, however much of the others' memory moves.
     count = (36 << 20) // 8
     large = kernels[2].gpu(f"import card\naddress = card.allocate({count})\ncard.launch('add', address, {count}, 7)")
     large.ok()
     assert kernels[2].gpu(f"print(card.values(address, {count}))").ok().stdout == "{7}\n"
-    # Who had a cell last was left alone.
+    # The session of the most recent cell was not touched.
     assert kernels[1].gpu("print(card.values(address, 1 << 19), kept)").ok().stdout == "{0} ['as it was']\n"
     first = kernels[0].gpu("print(card.module, kept)").ok()
     assert first.stdout == f"{session} ['as it was']\n"
@@ -226,7 +226,7 @@ def test_a_notebook_without_a_cell_makes_room_when_contexts_fill_the_card(
     if session == SAME:
         assert kernels[0].gpu("print(card.values(address, 1 << 19))").ok().stdout == "{0}\n"
     else:
-        # A new context needs room, too.
+        # A new context needs memory, too.
         kernels[0].gpu("address = card.allocate(1 << 19)\nprint(card.values(address, 1 << 19))").ok()
 
 
@@ -236,7 +236,7 @@ def test_a_cell_that_waits_until_its_session_can_come_back_is_interrupted(
     put(machine, CONTEXT, 12 << 20)
     asleep, large = notebook(), notebook()
     asleep.gpu("import card\nkept = ['as it was']\naddress = card.allocate(1 << 19)").ok()
-    # Beside two contexts there is no room for that.
+    # Beside two contexts, there is no room for that.
     large.gpu(f"import card\naddress = card.allocate({(44 << 20) // 8})").ok()
     endless = large.begin(
         "%%gpu\ncard.launch('forever')\nprint('begun')\ncard.call('cuCtxSynchronize')", stop_on_error=False
@@ -249,7 +249,7 @@ def test_a_cell_that_waits_until_its_session_can_come_back_is_interrupted(
     assert interrupted.reply["ename"] == "KeyboardInterrupt"
     large.interrupt()
     endless.finish()
-    # A cell that never began ends its session.
+    # If a cell never began, its session ends.
     assert asleep.gpu("print(card.module, kept)").ok().stdout == f"{NEW} ['as it was']\n"
 
 
@@ -282,7 +282,7 @@ def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(noteboo
     before = kernel.session_pid
     failed = kernel.gpu("x = 6\ncard.launch('touch_what_is_not_there')\ncard.call('cuCtxSynchronize')")
     assert failed.reply["ename"] == "RuntimeError"
-    if not failed.stderr:  # the interposer notices a moment after the cell has: then the next cell says it
+    if not failed.stderr:  # the interposer notices slightly later than the cell: then the next cell reports it
         failed = kernel.gpu("pass")
     assert "CUDA error 700" in failed.stderr
     assert kernel.evaluate("x") == 6
@@ -333,7 +333,7 @@ def test_a_notebook_has_a_part_for_itself_until_another_waits_for_it(notebook: C
 
 
 def listen(pipes: Path) -> socket.socket:
-    """As the server of MPS does."""
+    """Listens like the MPS server."""
     control = socket.socket(socket.AF_UNIX)
     (pipes / "control").unlink(missing_ok=True)
     control.bind(str(pipes / "control"))
@@ -356,12 +356,12 @@ def test_sessions_are_told_where_the_server_of_mps_is_and_its_end_is_said(
         kernel.gpu(show).ok()
         assert kernel.evaluate("x") == places | {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2048M"}
     ended = service.process("worker-0")
-    # A session that lives needs no answer of the server; one that starts does.
+    # A living session needs no answer of the server; a new one does.
     another = service.kernel(new_kernel)
     cell = another.begin("%%gpu\n1 + 1", stop_on_error=False)
     ended.wait(timeout=30)
     assert f"no MPS server listens in {pipes}: start it with `nvidia-cuda-mps-control -d`" in service.log("worker-0")
-    # The cell is run by the next worker, or said to have come to nothing.
+    # The next worker runs the cell, or it is reported as failed.
     with listen(pipes):
         service.start_worker(**mps)
         result = cell.finish()

@@ -1,4 +1,4 @@
-"""A pool on a real Grid Engine, with the commands of the guide: another batch system is configuration."""
+"""A pool on a real Grid Engine, with the commands of the guide: another batch system needs only configuration."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class GridEngineCluster(Cluster):
         self.batch.close()
 
     def start_broker(self, **settings: object) -> None:
-        """As the guide says, with workers of the test's place."""
+        """Configured as in the guide, with workers in the test's place."""
         [section] = [
             block for block in re.findall(r"```toml\n(.*?)```", GUIDE.read_text(), re.DOTALL) if "qsub" in block
         ]
@@ -56,12 +56,12 @@ def test_workers_come_leave_and_are_replaced(cluster: GridEngineCluster, new_ker
     kernel.run("values = [1]").ok()
     kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
     [worker] = cluster.pool["workers"]
-    # The same job is known again after the broker's death.
+    # After the broker's death, the same job is recognised.
     cluster.service.kill("broker")
     cluster.restart_broker()
     again = cluster.wait_for(lambda pool: pool["up"] == 1, "the worker is known again")
     assert [worker["job"] for worker in again["workers"]] == [worker["job"]]
-    # Deleted by an administrator, without a warning: the variables are at home.
+    # An administrator deletes it without a warning. The variables are in the notebook.
     cluster.batch.runs("qdel", worker["job"])
     cluster.wait_for(lambda pool: not pool["workers"], "Grid Engine says that the job has ended", STARTS_SECONDS)
     assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
@@ -74,7 +74,7 @@ def test_a_worker_for_which_there_is_no_gpu_waits_in_the_queue(
 ) -> None:
     cluster.start_broker(idle="5s", max=3, start_limit="600s")
     cells = [cluster.service.kernel(new_kernel).begin("%%gpu\nimport time; time.sleep(3)\n6 * 7") for _ in range(4)]
-    # Two GPUs are there; the third worker waits in the queue of the batch system.
+    # There are two GPUs; the third worker waits in the queue of the batch system.
     queued = cluster.wait_for(
         lambda pool: {"connected", "queued"} <= {worker["state"] for worker in pool["workers"]},
         "one worker is queued",

@@ -1,4 +1,4 @@
-"""With a real JupyterHub: students do nothing, staff sign in, and nobody else gets in anywhere."""
+"""With a real JupyterHub: students do nothing, staff sign in, and others get in nowhere."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from end_to_end.lab import browser_page
 from end_to_end.waiting import wait_until
 from playwright.sync_api import expect
 
-pytestmark = pytest.mark.timeout(300)  # a Hub, its proxy, and a notebook server begin one after the other
+pytestmark = pytest.mark.timeout(300)  # a Hub, its proxy, and a notebook server start one after the other
 
 STAFF = "access:services!service=baton"
 DOORS = ("/v1/jobs", "/v1/usage", "/v1/audit", "/metrics", "/", "/people.csv", "/live?of=now", "/status")
@@ -36,13 +36,13 @@ def ada(hub: Hub) -> Iterator[Notebook]:
 
 @pytest.fixture(scope="module")
 def server_token_of_ada(ada: Notebook) -> str:
-    """As any of her code can read it."""
+    """Any of her code can read it like this."""
     return ada.run("import os\nprint(os.environ['JUPYTERHUB_API_TOKEN'])").strip()
 
 
 @pytest.fixture(scope="module")
 def token_of_ada(hub: Hub, server_token_of_ada: str) -> str:
-    """What her notebook gets for that."""
+    """The token that her notebook gets in exchange for it."""
     return exchange(hub, server_token_of_ada).json()["token"]
 
 
@@ -79,7 +79,7 @@ def opens_socket(hub: Hub, token: str | None, path: str) -> bool:
 
 
 def test_a_students_cell_needs_no_set_up(hub: Hub, ada: Notebook, token_of_ada: str) -> None:
-    """Through the Hub's proxy, as the notebook's machine may reach nothing else."""
+    """Through the Hub's proxy, because the notebook's machine may reach nothing else."""
     ada.run("values = [1]")
     assert ada.run("%%gpu\nvalues.append(2)\nprint('on the worker')") == "on the worker\n"
     assert ada.run("print(values)") == "[1, 2]\n"
@@ -96,7 +96,7 @@ def test_a_notebook_servers_token_is_exchanged_for_one_that_opens_the_broker_onl
     token = given.json()["token"]
     assert 0 < given.json()["expires_in_seconds"] <= 3600
     assert ask(hub, token).is_success
-    # It opens nothing else, and the server's own nothing here.
+    # Her token opens nothing else, and the server's own token opens nothing here.
     api = f"{hub.url}/hub/api/user"
     for known, status in ((server_token_of_ada, 200), (token, 403)):
         assert httpx.get(api, headers={"Authorization": f"token {known}"}).status_code == status
@@ -107,7 +107,7 @@ def test_a_notebook_servers_token_is_exchanged_for_one_that_opens_the_broker_onl
     assert httpx.post(f"{hub.broker_url}/sign-in", data={"token": token}).status_code == 401
     for other in (token, hub.new_token("ada", STAFF)["token"], SECRETS["baton"], hub.broker_token, "0" * 32):
         assert exchange(hub, other).status_code == 401
-    # Neither the database of the broker nor its log has it.
+    # Neither the database of the broker nor its log contains it.
     ada.run("%%gpu\nprint(1)")
     for file in (hub.folder / "data").rglob("broker.db*"):
         assert server_token_of_ada.encode() not in file.read_bytes(), file
@@ -121,12 +121,12 @@ def test_who_sees_whom(hub: Hub, ada: Notebook, token_of_ada: str) -> None:
     servers = {person: hub.new_token(person, f"access:servers!server={person}/")["token"] for person in ("tia", "root")}
     own = {person: exchange(hub, token).json()["token"] for person, token in servers.items()}
     table = [
-        # Whose token, what it opens: the job, the course's settings, what only admins read.
+        # The token, and its rights: the job, the course's settings, an admin page.
         (token_of_ada, 200, False, 403),
         (whole["eve"], 404, False, 403),
         (whole["tia"], 200, True, 403),
         (whole["root"], 200, True, 200),
-        # What runs in a notebook server of staff must not act as staff.
+        # Code in a notebook server of staff must not act as staff.
         (own["tia"], 404, False, 403),
         (own["root"], 404, False, 403),
     ]
@@ -194,7 +194,7 @@ def test_a_sign_in_belongs_to_the_browser_that_began_it(hub: Hub) -> None:
     callback = f"{hub.pages}oauth_callback"
     with hub.signed_in("eve") as eve, httpx.Client(follow_redirects=False, headers={"Accept": "text/html"}) as victim:
         code = hub.code_for(eve, "baton")
-        # Without having asked, and with another state than the one of this browser.
+        # Without a request, and with a state that does not belong to this browser.
         assert victim.get(callback, params={"code": code, "state": "s"}).status_code == 403
         begun = victim.get(f"{hub.pages}job?id=7")
         assert begun.status_code == 303
@@ -210,7 +210,7 @@ def test_a_sign_in_belongs_to_the_browser_that_began_it(hub: Hub) -> None:
         assert victim.get(callback, params={"code": hub.code_for(eve, "other"), "state": state}).status_code == 403
         assert victim.cookies.get("baton_signed_in") is None
         assert victim.get(hub.pages).status_code == 303
-    # No page of another host, and nothing but pages, is the way back.
+    # A redirect leads only to pages, and never to another host.
     for path in ("//elsewhere.example/", "job;x=1", "..%2f..%2fhub"):
         with httpx.Client(headers={"Accept": "text/html"}) as client:
             answer = client.get(hub.pages + path)
@@ -240,7 +240,7 @@ def test_a_ta_signs_in_with_the_hub(hub: Hub, ada: Notebook, artefacts: Path) ->
         assert not [cookie for cookie in page.context.cookies() if cookie["name"] == "baton_signed_in"]
         page.get_by_role("link", name="Sign in").click()
         expect(page.locator(".who")).to_have_text("tia")
-        # Signed out of the Hub, the token is nobody's any more.
+        # After signing out of the Hub, the token belongs to no one.
         page.goto(f"{hub.url}/hub/logout")
         expect(page.get_by_label("Username")).to_be_visible()
 
@@ -252,7 +252,7 @@ def test_a_ta_signs_in_with_the_hub(hub: Hub, ada: Notebook, artefacts: Path) ->
 
 
 def test_what_is_known_holds_while_the_hub_is_away(hub: Hub, ada: Notebook, token_of_ada: str) -> None:
-    """The last one: no Hub is left after it."""
+    """Runs last, because no Hub is left after it."""
     assert ask(hub, token_of_ada).status_code == 200
     hub.hub.kill()
     hub.hub.wait()

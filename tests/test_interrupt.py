@@ -15,7 +15,7 @@ from end_to_end.network import Network
 from end_to_end.results import Result
 from end_to_end.service import run_binary, stopped
 
-# What hangs ends by a patience of 5 s or more. `benches/interrupt.py` measures how fast it is.
+# A hang ends by a timeout of at least 5 s. `benches/interrupt.py` measures how fast interrupts are.
 LIMIT_SECONDS = 4
 
 
@@ -28,7 +28,7 @@ def last_job(service: Service) -> dict[str, Any]:
 
 
 def interrupt(cell: Cell) -> Result:
-    """Press stop; the cell ends as an interrupted one, in time."""
+    """Presses stop; the cell ends as interrupted, in time."""
     pressed = time.monotonic()
     cell.kernel.interrupt()
     result = cell.finish(seconds=15)
@@ -60,8 +60,8 @@ def test_while_the_cell_runs(kernel: Kernel, body: str) -> None:
 
 
 def test_while_a_shell_command_runs(kernel: Kernel) -> None:
-    """IPython ends the command, and the cell goes on; as in any kernel."""
-    # Its own word: while it is started, IPython answers an interrupt with an UnboundLocalError, everywhere.
+    """IPython ends the command, and the cell continues; as in any kernel."""
+    # The command prints the marker itself. During its start, IPython answers interrupts with UnboundLocalError.
     cell = kernel.begin("%%gpu\nasked = []\n!echo begun; sleep 600\nasked.append(1)")
     cell.wait_for_text("begun")
     kernel.interrupt()
@@ -177,7 +177,7 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
     service.start_worker(BATON_WORKER_SANDBOX="none")  # the cell stops the broker
     kernel = service.kernel(new_kernel)
     kernel.run("import numpy as np\nx = np.ones(3_000_000)").ok()
-    # The cell's last act stops the broker, so what follows is the way home and never ends by itself.
+    # The cell's last action stops the broker, so returning its state never ends by itself.
     cell = kernel.begin(
         f"%%gpu\nimport os, signal\nx += 1\nprint('ran')\nos.kill({service.broker.pid}, signal.SIGSTOP)"
     )
@@ -192,7 +192,7 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
 def test_a_stop_whose_word_is_lost_on_the_way(
     service: Service, new_kernel: Callable[..., Kernel], network: Network
 ) -> None:
-    """The list says what the notebook says, once the broker can be reached again."""
+    """The list agrees with the notebook, once the broker can be reached again."""
     service.start_broker()
     service.start_worker()
     relay = network.relay(service.address, f"unix:{service.place.folder}/run/notebook.sock")
@@ -214,7 +214,7 @@ def test_a_stop_whose_word_is_lost_on_the_way(
     assert kernel.gpu("'next'").ok().value == "'next'"
 
 
-# Strikes after so many parts of the next message that the kernel's main thread sends in parts.
+# Strikes after this many parts of the next message that the kernel's main thread sends in parts.
 STRIKE = """
 import signal, threading, zmq
 def send(self, part, flags=0, *arguments, _send=zmq.Socket.send, _sent=[], **options):
@@ -231,7 +231,7 @@ zmq.Socket.send = send
 
 @pytest.mark.parametrize("parts", [1, 6])
 def test_an_ordinary_cell_that_is_interrupted_while_it_replies(kernel: Kernel, parts: int) -> None:
-    """The kernel's main thread lets the thread that interrupts it run between the parts of a reply."""
+    """Between the parts of a reply, the kernel's main thread lets the interrupting thread run."""
     kernel.run(STRIKE.format(parts=parts)).ok()
     assert kernel.run("'next'").ok().value == "'next'"
 
@@ -243,7 +243,7 @@ def test_an_ordinary_cell_that_is_interrupted_while_it_asks(kernel: Kernel) -> N
     assert kernel.run("input()", answers=["now"]).ok().value == "'now'"
 
 
-# Presses stop in the notebook while what the cell made is put in its place.
+# Presses stop in the notebook while the cell's changes are applied.
 LATE = """
 import os, signal
 home = os.getpid()
@@ -256,7 +256,7 @@ class Late:
 
 
 def test_a_cell_that_had_ended_is_not_interrupted(service: Service, new_kernel: Callable[..., Kernel]) -> None:
-    """As in any cell, and the list of jobs says the same."""
+    """As in any cell, and the list of jobs agrees."""
     service.start_broker()
     service.start_worker()
     kernel = service.kernel(new_kernel)
@@ -268,7 +268,7 @@ def test_a_cell_that_had_ended_is_not_interrupted(service: Service, new_kernel: 
 
 
 def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., Kernel]) -> None:
-    """The other way to stop a cell: nobody waits for a notebook that is gone."""
+    """The other way to stop a cell: the worker does not wait for a notebook that has ended."""
     service.start_broker()
     service.start_worker(slots=1)
     kernel = service.kernel(new_kernel)
@@ -278,7 +278,7 @@ def test_a_restart_frees_the_worker(service: Service, new_kernel: Callable[..., 
     assert kernel.gpu("print('free')", seconds=8).ok().stdout == "free\n"
 
 
-# Strikes while the kernel itself is at work: before the cell's code, or behind it.
+# Strikes while the kernel itself works: before the cell's code, or after it.
 AROUND = """
 import os, signal
 shell = get_ipython()
@@ -305,13 +305,13 @@ def test_an_interrupt_before_the_code_of_an_ordinary_cell_stops_it(kernel: Kerne
         kernel.run("ran = False; shell.input_transformers_cleanup.append(before)").ok()
         result = kernel.run(cell)
         assert result.error is not None
-        assert result.error[0] in ("KeyboardInterrupt", "CancelledError")  # the second is ipykernel's, where it awaits
+        assert result.error[0] in ("KeyboardInterrupt", "CancelledError")  # the second in a cell that awaits
         assert kernel.evaluate("ran") is False
 
 
 @pytest.mark.parametrize(
     "kernels_own", ["shell.history_manager, 'store_output'", "shell.payload_manager, 'read_payload'"]
-)  # before and behind what runs after each cell
+)  # before and after what runs after each cell
 def test_an_interrupt_behind_the_code_of_an_ordinary_cell_does_nothing(kernel: Kernel, kernels_own: str) -> None:
     kernel.run(AROUND).ok()
     assert kernel.run(f"strike_in({kernels_own})\n'this'").ok().value == "'this'"

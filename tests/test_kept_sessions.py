@@ -1,4 +1,4 @@
-"""A session that holds what no other can have: its cells wait for it, and its end is told at once and by name."""
+"""A session with objects that no other can have: its cells wait for it, and its end is reported at once, with names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def make(kernel: Kernel) -> Cell:
 
 
 def occupy(kernel: Kernel, go_on: Path) -> Cell:
-    """A worker, until the file is there."""
+    """Occupies a worker until the file exists."""
     cell = kernel.begin(
         "%%gpu\nimport pathlib, time\nprint('occupied', flush=True)\n"
         f"while not pathlib.Path({str(go_on)!r}).exists():\n    time.sleep(0.01)"

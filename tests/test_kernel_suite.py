@@ -1,6 +1,6 @@
 """The foreign suite `jupyter_kernel_test` against this kernel and against plain ipykernel: the same result.
 
-Plain ipykernel is not asked for its welcome: where it starts while the client connects, "starting" may come first.
+Plain ipykernel is not tested for its welcome: if it starts while the client connects, "starting" may arrive first.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ import pytest
 
 @pytest.fixture(scope="module", autouse=True)
 def _history_of_its_own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """The suite counts what it finds there, and other tests' cells would count, too."""
+    """The suite counts the entries of the history, which must not include other tests' cells."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
         yield
 
 
 class Samples:
-    """What the suite asks of a Python kernel: the samples of ipykernel's own use of it."""
+    """What the suite needs to know about a Python kernel: the samples that ipykernel uses for it."""
 
     language_name = "python"
     file_extension = ".py"
@@ -48,7 +48,7 @@ class Samples:
     code_clear_output = "from IPython.display import clear_output; clear_output()"
 
     def test_range_of_history(self: Any) -> None:
-        """In the place of the suite's own."""
+        """Replaces the suite's own test."""
         code = "'in a range'"
         asked = {"raw": True, "output": False}
         tail = self.history_helper([code], hist_access_type="tail", n=1, **asked)

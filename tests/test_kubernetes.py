@@ -140,7 +140,7 @@ def test_the_settings_in_the_manifests_are_valid(values: dict[str, Any], place: 
 
 @every_case
 def test_what_the_manifests_name_is_there(values: dict[str, Any]) -> None:
-    """Volumes, accounts, selectors, files in settings: everything but the Secrets and claims of others."""
+    """Volumes, accounts, selectors, files in settings: everything except Secrets and claims that others create."""
     manifests = render(values)
     names = {(manifest["kind"], manifest["metadata"]["name"]) for manifest in manifests}
     templates = dict(pods(manifests))
@@ -160,7 +160,7 @@ def test_what_the_manifests_name_is_there(values: dict[str, Any]) -> None:
         for claim in spec.get("resourceClaims", []):
             assert ("ResourceClaimTemplate", claim["resourceClaimTemplateName"]) in names
             assert {"name": claim["name"]} in container(template)["resources"]["claims"]
-        # Each file of Baton's settings lies in a volume, and its volume has it.
+        # Each file in Baton's settings is in a volume that contains it.
         mounts = [mount["mountPath"] for mount in container(template)["volumeMounts"]]
         [config] = [each["value"] for each in container(template)["env"] if each["name"] == "BATON_CONFIG"]
         configured = [
@@ -183,7 +183,7 @@ def test_what_the_manifests_name_is_there(values: dict[str, Any]) -> None:
 
 @every_case
 def test_pods_have_no_more_rights_than_they_need(values: dict[str, Any]) -> None:
-    """The restricted level of Pod Security, but for what a worker's sandbox needs."""
+    """The restricted level of Pod Security, except for what a worker's sandbox needs."""
     manifests = render(values)
     assert not {"Role", "ClusterRole", "RoleBinding", "ClusterRoleBinding"} & {each["kind"] for each in manifests}
     walled = 0
@@ -245,7 +245,7 @@ def test_gpus_are_named_as_the_values_say() -> None:
         [request] = claim["spec"]["spec"]["devices"]["requests"]
         assert request["exactly"]["count"] == 2
     assert named(manifests, "StatefulSet", "baton-mig")["spec"]["replicas"] == 7
-    # Who sets the number must not be set back by an upgrade of the chart.
+    # An upgrade of the chart must not reset a number that another component sets.
     assert "replicas" not in named(manifests, "StatefulSet", "baton-shared")["spec"]
 
 
@@ -262,19 +262,19 @@ def test_keda_reads_what_the_broker_answers() -> None:
         pool = manifest["metadata"]["labels"]["baton/pool"]
         assert asked["url"] == f"https://baton-broker.{NAMESPACE}.svc:8470/v1/scale/{pool}"
         assert asked["valueLocation"] in scale
-        # One worker for one.
+        # One worker per unit of the number.
         assert (asked["targetValue"], asked["authMode"]) == ("1", "bearer")
         named(manifests, "TriggerAuthentication", trigger["authenticationRef"]["name"])
         read[manifest["kind"]] = asked["valueLocation"]
     assert read == {"ScaledJob": "processes", "ScaledObject": "wanted"}
     for pool in ("whole", "claimed", "processors"):
         job = named(manifests, "ScaledJob", f"baton-{pool}")["spec"]
-        # The broker knows the minimum. A Job that runs is left alone when the chart changes.
+        # The broker knows the minimum. A running Job is left alone when the chart changes.
         assert (job["minReplicaCount"], job["scalingStrategy"]["strategy"]) == (0, "default")
         assert job["rollout"] == {"strategy": "gradual"}
     shared = named(manifests, "ScaledObject", "baton-shared")["spec"]
     assert shared["cooldownPeriod"] == 600
-    # Kubernetes ends workers of these pools, so they do not leave by themselves and are not started anew.
+    # Kubernetes ends workers of these pools, so they do not leave by themselves, and are not restarted.
     broker = named(manifests, "ConfigMap", "baton-broker")["data"]["broker.toml"]
     idle = dict(re.findall(r'name = "(\w+)"\nprovider = "external"\n(?:.*\n)*?idle = "(\w+)"', broker))
     assert idle == {"whole": "10m", "shared": "never", "mig": "never", "claimed": "10m", "processors": "10m"}
@@ -299,7 +299,7 @@ def test_a_pool_s_pods_get_its_own_token_and_no_key() -> None:
 
 def node_of(place: Place, made: Images | None = None) -> Node:
     values = copy.deepcopy(CASES["default"]) | {"poolDefaults": {"idle": "1s", "targetWait": "1s", "slots": 1}}
-    # Sockets lie in here and their paths must stay short.
+    # Sockets are in it, and their paths must be short.
     folder = Path(tempfile.mkdtemp(dir=place.folder, prefix=""))
     return Node(place, folder, render(values), Tls(folder), "baton-tls", free_port(), made)
 
@@ -345,7 +345,7 @@ def test_the_pods_of_the_chart_run_a_notebooks_cell(place: Place, new_kernel: Ca
         wait_until(is_done, "the cell ends", 60)
         assert cell.finish().ok().value == "[1, 2]"
         assert len(autoscaler.pods) == 1
-        # As the notes of the chart say.
+        # As in the chart's notes.
         config = node.folder / "baton-broker-0/config/broker.toml"
         told = run_binary(place, "pools", BATON_CONFIG=str(config))
         assert told.returncode == 0, told.stderr
@@ -358,7 +358,7 @@ def test_the_pods_of_the_chart_run_a_notebooks_cell(place: Place, new_kernel: Ca
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
-    """All three images, from Baton's wheel and those that it needs."""
+    """All three images, from Baton's wheel and the wheels that it needs."""
     context = tmp_path_factory.mktemp("context")
     wheels = context / "wheels"
     pip = [sys.executable, "-m", "pip"]
@@ -451,10 +451,10 @@ def test_the_two_examples_fit_together() -> None:
     [rule] = student["networkPolicy"]["egress"]
     assert rule["to"][0]["podSelector"]["matchLabels"].items() <= broker["metadata"]["labels"].items()
     assert broker["metadata"]["labels"]["hub.jupyter.org/network-access-hub"] == "true"
-    # Where that chart keeps the token that it makes for a service of this name.
+    # Where that chart keeps the token that it creates for a service of this name.
     [hub] = [volume["secret"] for volume in broker["spec"]["volumes"] if volume["name"] == "hub"]
     assert (hub["secretName"], hub["items"][0]["key"]) == ("hub", "hub.services.baton.apiToken")
-    # The network policy of the broker lets its pods in: they have this label.
+    # The network policy of the broker admits its pods, because they have this label.
     policy = named(ours, "NetworkPolicy", "baton-broker")["spec"]
     assert {"podSelector": {"matchLabels": {"app": "jupyterhub"}}} in policy["ingress"][0]["from"]
 
@@ -496,7 +496,7 @@ def test_a_hub_with_the_values_of_the_example_runs_a_students_cell() -> None:
 
 
 def test_the_guide_knows_all_values() -> None:
-    """Of the first level; those below are explained in the file itself."""
+    """The top-level values; those below are explained in the file itself."""
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     text = GUIDE.read_text()
     for key in values:

@@ -1,6 +1,6 @@
-"""State goes past the broker where notebook and worker are on one machine, and through it everywhere else.
+"""State bypasses the broker if notebook and worker are on one machine, and passes through it otherwise.
 
-Whichever way it takes, the notebook sees the same.
+With each transport, the notebook sees the same.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def running(service: Service) -> Service:
 
 
 def chunks(service: Service) -> int:
-    """How many chunks the broker has."""
+    """The number of chunks on the broker."""
     return sum(path.is_file() for path in (service.data / "chunks").glob("??/*"))
 
 
@@ -52,7 +52,7 @@ def test_both_lanes_give_the_same(running: Service, new_kernel: Callable[..., Ke
     total = kernel.evaluate("float(np.arange(1_000_000, dtype='float32').sum())")
     assert seen[:6] == (-1.0, 10.0, 4_000_000, [2.0] * 5, True, True)
     assert seen[6] == pytest.approx(total - 4, rel=1e-6)
-    # What was made there is changed in place here and there.
+    # An array that was created there is changed in place on both sides.
     kernel.run("new[10] = 7").ok()
     assert kernel.gpu("new[11] = 8\nfloat(new[10])").ok().value == "7.0"
     assert kernel.evaluate("new[10:12].tolist()") == [7.0, 8.0]
@@ -104,7 +104,7 @@ def test_a_cell_waits_in_memory_while_the_broker_is_restarted(
 
 def test_nothing_is_left_open(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_WARM_STARTS="false")  # a new zygote in the meantime has descriptors of its own
+    service.start_worker(BATON_WORKER_WARM_STARTS="false")  # a new zygote would have its own descriptors
     kernel = service.kernel(new_kernel)
     kernel.run(MAKE).ok()
     kernel.gpu("base[0] = 5").ok()

@@ -10,7 +10,7 @@ from end_to_end import Kernel, Place
 
 
 class Module:
-    """A file beside the notebook that is edited; each version says which it is."""
+    """A file beside the notebook that is edited; each version identifies itself."""
 
     def __init__(self, place: Place, name: str) -> None:
         self.name = name
@@ -21,7 +21,7 @@ class Module:
 
     def edit(self) -> None:
         self.version += 1
-        padding = "#" * self.version  # Python compares size and second of its bytecode
+        padding = "#" * self.version  # Python checks size and second of a source for its bytecode
         self.path.write_text(
             f"print('loading')\n{padding}\nVERSION = {self.version}\n"
             f"class Thing:\n    def version(self):\n        return {self.version}\n"
@@ -37,7 +37,7 @@ def module(place: Place, request: pytest.FixtureRequest) -> Iterator[Module]:
 
 
 def both(kernel: Kernel, expression: str) -> tuple[object, object]:
-    """What it is in the notebook, and in a `%%gpu` cell."""
+    """The values in the notebook, and in a `%%gpu` cell."""
     here = kernel.evaluate(expression)
     kernel.gpu(f"found = {expression}").ok()
     return here, kernel.evaluate("found")
@@ -48,7 +48,7 @@ def test_an_edit_is_seen_when_the_notebook_sees_it(kernel: Kernel, module: Modul
     assert both(kernel, "own.version(), thing.version()") == ((1, 1), (1, 1))
     module.edit()
     assert both(kernel, "own.version(), thing.version()") == ((1, 1), (1, 1))
-    kernel.kill_session()  # a fresh one has never seen the first source
+    kernel.kill_session()  # a new one has never seen the first source
     assert both(kernel, "own.version(), thing.version(), isinstance(thing, own.Thing)") == ((1, 1, True), (1, 1, True))
     kernel.run("importlib.reload(own)").ok()
     assert both(kernel, "own.version(), own.Thing().version()") == ((2, 2), (2, 2))

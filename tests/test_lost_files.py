@@ -1,4 +1,4 @@
-"""What becomes of the files of a notebook's folder when something fails, and what brings them back."""
+"""What happens to the files of a notebook's folder when something fails, and how they are restored."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from end_to_end.service import run_binary
 
 
 def mirror_of(service: Service) -> Path:
-    """The only one."""
+    """The only mirror."""
     (mirror,) = service.place.folder.rglob("mirror/work")
     return mirror
 
@@ -141,7 +141,7 @@ def contents(folder: Path) -> dict[str, str]:
     return {str(path.relative_to(folder)): path.read_text() for path in files}
 
 
-# ---- what a cell deleted or replaced
+# ---- files that a cell deleted or replaced
 
 
 def baton_files(service: Service, *arguments: str) -> str:
@@ -166,7 +166,7 @@ def test_what_a_cell_deleted_or_replaced_is_brought_back(service: Service, new_k
     expected = "warning: The cell deleted 119 files in the notebook's folder; run `baton files restore`"
     assert many.stderr.startswith(expected)
     assert contents(work) == {"results.txt": "after"}
-    # Nothing of it is there for a cell, of either kind.
+    # Cells of either kind see none of it.
     assert kernel.gpu("sorted(os.listdir())").ok().value == "['results.txt']"
     assert kernel.run("import os; sorted(os.listdir())").ok().value == "['results.txt']"
     assert "results.txt" in baton_files(service, "list")
@@ -243,7 +243,7 @@ def test_as_before_the_cell_says_what_becomes_of_files(
 
 
 def act(random: Random, number: int) -> str:
-    """A line of a cell, in which one thing happens to one file or folder."""
+    """A line of a cell that does one thing to one file or folder."""
     names = ["a", "b", "c", "data", "data/a", "data/b", "data/deep", "data/deep/c"]
     one, other = random.choice(names), random.choice(names)
     return random.choice(
@@ -260,7 +260,7 @@ def act(random: Random, number: int) -> str:
 
 
 def fault(name: str, mirror: Path, worker: psutil.Process) -> Callable[[], None]:
-    """Makes it happen; what it returns ends it."""
+    """Causes the fault; the returned function ends it."""
     if name == "gone":
         remove(mirror)
     elif name == "replaced":

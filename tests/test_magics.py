@@ -1,4 +1,4 @@
-"""IPython's magics around, in and under `%%gpu`: they do what they do in an ordinary cell."""
+"""IPython's magics around, in and under `%%gpu`: they behave as in an ordinary cell."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ ZERO = "def divide(number):\n    kept = [number]\n    return 1 / number\ndivide(
 
 
 def pages(result: Result) -> list[str]:
-    """What a `?` or a profile shows in the pager."""
+    """What `?` or a profile shows in the pager."""
     return [payload["data"]["text/plain"] for payload in result.reply["payload"] if payload["source"] == "page"]
 
 
@@ -29,7 +29,7 @@ def test_time(kernel: Kernel) -> None:
 
 
 def test_timeit(kernel: Kernel) -> None:
-    """Around, every run is a run of the cell in the session."""
+    """Around the magic, every run is a run of the cell in the session."""
     kernel.run("runs = []").ok()
     typed(kernel.run("%%timeit -n 1 -r 2\n%%gpu --quiet\nruns.append(1)").ok(), r"per loop .*of 2 runs, 1 loop each")
     assert kernel.evaluate("len(runs)") == 2
@@ -38,7 +38,7 @@ def test_timeit(kernel: Kernel) -> None:
 
 
 def test_capture(kernel: Kernel) -> None:
-    """`test_gpu_output` has it around the cell."""
+    """`test_gpu_output` tests it around the cell."""
     assert kernel.gpu("%%capture got\nprint('inside')").ok().outputs == []
     assert kernel.evaluate("got.stdout") == "inside\n"
 
@@ -50,7 +50,7 @@ def test_prun(kernel: Kernel) -> None:
 
 
 def test_writefile(kernel: Kernel) -> None:
-    """Above `%%gpu` it writes the line, as it writes any; below, the cell's machine writes what follows."""
+    """Above `%%gpu`, it writes that line like any other; below, the cell's machine writes what follows."""
     kernel.run("%%writefile above.txt\n%%gpu\n1").ok()
     kernel.gpu("%%writefile below.txt\nhello").ok()
     assert kernel.evaluate("(open('above.txt').read(), open('below.txt').read())") == ("%%gpu\n1\n", "hello\n")
@@ -113,7 +113,7 @@ def test_extensions_go_there_and_back(kernel: Kernel) -> None:
 
 
 def test_an_extension_that_the_worker_does_not_have(kernel: Kernel) -> None:
-    """Only what needs it fails."""
+    """Only code that needs it fails."""
     kernel.run(
         "import sys, types\nmodule = types.ModuleType('only_here')\n"
         "module.load_ipython_extension = lambda shell: None\nmodule.unload_ipython_extension = lambda shell: None\n"
@@ -132,7 +132,7 @@ def test_matplotlib(kernel: Kernel) -> None:
 
 
 def test_matplotlib_widget(new_kernel: Callable[..., Kernel]) -> None:
-    """A canvas of ipympl stays alive when a `%%gpu` cell changes its figure; a figure of such a cell gets one."""
+    """A canvas of ipympl stays alive when a `%%gpu` cell changes its figure; a new figure of such a cell gets one."""
     kernel = new_kernel()
     kernel.run("%matplotlib widget").ok()
     plot = "import matplotlib.pyplot as plt\nfigure, axes = plt.subplots()\nline, = axes.plot([1, 2, 3])"
@@ -163,7 +163,7 @@ def test_matplotlib_widget_shows_no_figure_after_ioff(new_kernel: Callable[..., 
 
 
 def views(result: Result) -> int:
-    """How many widgets a cell shows."""
+    """The number of widgets that a cell shows."""
     return sum("application/vnd.jupyter.widget-view+json" in display["data"] for display in result.displays)
 
 
@@ -205,7 +205,7 @@ def test_a_session_loads_no_debugger_unless_a_cell_does(new_kernel: Callable[...
 
 
 def test_a_gpu_cell_loads_no_magics_of_ipython_that_nothing_uses(new_kernel: Callable[..., Kernel]) -> None:
-    """IPython is left with magics that never work again when stop is pressed while it loads them."""
+    """If stop is pressed while IPython loads them, its magics never work again."""
     kernel = new_kernel()
     waiting = "sum(type(one).__name__ == 'LazyMagic' for one in get_ipython().magics_manager.magics['line'].values())"
     before = kernel.evaluate(waiting)

@@ -55,7 +55,7 @@ def test_results_are_those_of_the_builtin(programs: Programs) -> None:
 
 
 def test_each_call_begins_with_what_was_there(kernel: Kernel) -> None:
-    """Variables, memory, settings and random state; and nothing but results comes back."""
+    """Variables, memory, settings and random state; and only results are returned."""
     kernel.run(
         "import numpy as np, random, sys\n"
         "data = np.arange(200_000.); rows = []; random.seed(3); np.seterr(divide='ignore')\n"

@@ -1,4 +1,4 @@
-"""Only what the other side does not have moves: counted in the broker's chunks, not in seconds."""
+"""Only what the other side lacks is transferred: counted in the broker's chunks, not in seconds."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ CHUNKS_OF_X = 8
 
 
 class Store:
-    """The chunks that the broker has been given so far."""
+    """The chunks that the broker has received so far."""
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._seen: set[str] = set()
 
     def new(self) -> int:
-        """How many came since the last question."""
+        """The number of new chunks since the last call."""
         before = self._seen
         files = (path for path in (self._service.data / "chunks").rglob("*") if path.is_file())
         self._seen = before | {path.name for path in files}

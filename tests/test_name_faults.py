@@ -1,4 +1,4 @@
-"""Names that a `%%gpu` cell looks up and that its code does not show, all the way and back, and with faults between."""
+"""Names that a `%%gpu` cell looks up although its code does not show them, through all of Baton, and with faults."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ def test_names_are_listed_and_unknown_ones_are_errors(kernel: Kernel) -> None:
     assert "hint: create it inside the cell, or turn it into a list first" in refused.plain_traceback
 
 
-# ---- faults while a name is on its way
+# ---- faults while a name is being sent
 
 
 class Slow:
-    """A name `slow` whose way to the session is held up: pickling it waits for a word."""
+    """A name `slow` that is delayed on its way to the session: pickling it waits for a signal."""
 
     def __init__(self, kernel: Kernel, folder: Path) -> None:
         self.kernel, self.asked, self.go = kernel, folder / "asked", folder / "go"
@@ -103,7 +103,7 @@ class Slow:
         ).ok()
 
     def begin(self) -> tuple[Cell, int]:
-        """The cell waits for the name; and the process in which it does."""
+        """The cell, which waits for the name, and the process that runs it."""
         cell = self.kernel.begin(
             "%%gpu\nimport os\nvalues.append(2)\nprint(" + WHO + ", flush=True)\n"
             "found = eval('sl' + 'ow').x\nvalues.append(3)"
@@ -203,7 +203,7 @@ def test_an_interrupt(slow: Slow) -> None:
 def test_a_second_interrupt_leaves_a_name_that_does_not_get_on_its_way(slow: Slow) -> None:
     cell, session = slow.begin()
     slow.answer("import signal; signal.raise_signal(signal.SIGINT); open(asked, 'w').close(); open(go).read()")
-    slow.asked.read_text()  # nothing came of the first
+    slow.asked.read_text()  # the first interrupt had no effect
     slow.kernel.interrupt()
     interrupted = cell.finish(seconds=10)
     assert interrupted.error == ("KeyboardInterrupt", "")

@@ -1,4 +1,4 @@
-"""State that goes through an object store and not through the broker."""
+"""State that is transferred through an object store, not through the broker."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ def running(service: Service, store: ObjectStore) -> Service:
 
 
 def objects(service: Service, stored: bool = True) -> int:
-    """How many the broker has seen in the store, or has given grants for."""
+    """The number of objects that the broker has seen in the store, or has issued grants for."""
     with closing(sqlite3.connect(service.data / "broker.db")) as database:
         count = "SELECT COUNT(*) FROM chunks WHERE object IS NOT NULL AND stored = ?"
         return int(database.execute(count, [stored]).fetchone()[0])
 
 
 def files(service: Service) -> list[Path]:
-    """What went through the broker."""
+    """Files that were transferred through the broker."""
     return [path for path in service.data.rglob("chunks/**/*") if path.is_file()]
 
 
@@ -57,7 +57,7 @@ def test_a_cells_state_goes_through_the_store_once(
     assert kernel.evaluate("int(x[5]), bool((y == x[::-1]).all())") == (7, True)
     sent = objects(running)
     assert sent >= 128
-    # What the store has already is not sent again.
+    # Objects that the store already has are not sent again.
     kernel.run("again = x.copy()").ok()
     assert kernel.gpu("int(again[5])").ok().value == "7"
     assert objects(running) - sent < 8
@@ -72,7 +72,7 @@ WRONG = {
     Azurite: ({"AZURE_STORAGE_ACCOUNT_KEY": "YW5vdGhlcg=="}, "403", "check AZURE_STORAGE_ACCOUNT_NAME"),
     FakeGcs: ({"GOOGLE_APPLICATION_CREDENTIALS": "/nowhere"}, "/nowhere", "check GOOGLE_APPLICATION_CREDENTIALS"),
 }
-"""What is wrong, what `baton doctor` says of it, and what it advises."""
+"""The fault, what `baton doctor` says about it, and its hint."""
 
 
 def test_doctor_tries_the_store(service: Service, store: SeaweedFS | Azurite | FakeGcs) -> None:
@@ -112,7 +112,7 @@ def test_a_saved_state_is_in_the_store(running: Service, new_kernel: Callable[..
 
 
 def inside(kernel: Kernel, go: Path) -> Cell:
-    """A cell that runs, and changes everything once a file is there."""
+    """A running cell, which changes everything once a file exists."""
     cell = kernel.begin(
         "%%gpu\nimport os, time\nprint('inside', flush=True)\n"
         f"while not os.path.exists({str(go)!r}): time.sleep(0.02)\n"

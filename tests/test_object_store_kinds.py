@@ -1,4 +1,4 @@
-"""What one kind of object store has and another has not: encryption, identities, and how a grant is signed."""
+"""Features of single kinds of object stores: encryption, identities, and how a grant is signed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def service(tls: Tls) -> Iterator[Service]:
 
 
 def runs(service: Service, new_kernel: Callable[..., Kernel]) -> Kernel:
-    """A notebook whose cell went through the store."""
+    """A notebook whose cell used the store."""
     kernel = service.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run(MAKE).ok()
     cell = kernel.gpu(f"y = x[::-1].copy()\n{SUM}").ok()
@@ -68,7 +68,7 @@ def test_a_store_with_an_authority_of_its_own(
     trusting = store.settings | {"BATON_CA_FILE": str(tls.ca_file)}
     assert f"ok     The broker can use {store.address}" in run_binary(service.place, "doctor", **trusting).stdout
 
-    # From now on it shows what none of them trusts, which no patience makes better.
+    # From now on, it presents a certificate that none of them trusts, so retries are useless.
     kernel.run("x = np.roll(x, 1)").ok()
     total = kernel.evaluate(SUM)
     store.close()
@@ -85,7 +85,7 @@ def test_a_store_with_an_authority_of_its_own(
 
 @pytest.fixture
 def machine(store: Azurite) -> Iterator[tuple[str, list[str]]]:
-    """Where a machine in Azure gets tokens of its identity, and what was asked for."""
+    """Where a machine in Azure gets tokens of its identity, and a list of the requests."""
     asked = []
 
     class Machine(BaseHTTPRequestHandler):
@@ -110,7 +110,7 @@ def machine(store: Azurite) -> Iterator[tuple[str, list[str]]]:
 def test_azure_with_the_identity_of_its_machine_instead_of_a_key(
     service: Service, store: Azurite, machine: tuple[str, list[str]], new_kernel: Callable[..., Kernel]
 ) -> None:
-    """The broker asks for a key with which it signs for the identity, and keeps it."""
+    """The broker requests a key with which it signs for the identity, and keeps it."""
     address, asked = machine
     service.start_broker(**(store.settings | {"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_MSI_ENDPOINT": address}))
     service.start_worker(BATON_WORKER_SANDBOX="none")
@@ -125,7 +125,7 @@ def test_azure_with_the_identity_of_its_machine_instead_of_a_key(
     query = parse_qs(urlsplit(grant["url"]).query)
     assert query["skoid"] == ["23657296-5cd5-45b0-a809-d972a7f4dfe1"]
     assert (query["sp"], query["spr"], query["sr"]) == (["c"], ["https"], ["b"])
-    # A key for signing was asked for once.
+    # A key for signing was requested once.
     assert (store.folder / "log").read_text().count("comp=userdelegationkey") == 1
 
 
@@ -136,7 +136,7 @@ def test_google_is_asked_as_by_its_own_library(service: Service, store: FakeGcs)
     from google.oauth2.service_account import Credentials
 
     variables = store.settings
-    # Signed for the host of Google, whatever the server is.
+    # Signed for Google's host, whatever the server is.
     service.start_broker(**variables)
     credentials = Credentials.from_service_account_info(store.account)
     chunk = bytes(range(32))
@@ -169,7 +169,7 @@ def grants(service: Service, what: str, names: list[object]) -> list[dict[str, o
 
 
 def ask(service: Service, path: str, names: list[object]) -> object:
-    """As a notebook of Ada does."""
+    """A request of Ada's notebook."""
     answer = requests.post(
         f"{service.address}{path}?owner=ada",
         data=msgpack.packb(names),

@@ -1,4 +1,4 @@
-"""What the operator's guide tells people to do, done: units, configurations, backup and restore."""
+"""The steps of the operator's guide, carried out: units, configurations, backup and restore."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ UNITS = sorted((ROOT / "deploy/systemd").glob("*.service"))
 
 
 def command_of_guide(beginning: str) -> str:
-    """The line of a console block that begins so."""
+    """The line of a console block with this beginning."""
     (line,) = [line.strip() for line in GUIDE.splitlines() if line.strip().startswith(beginning)]
     return line
 
@@ -40,7 +40,7 @@ def run_shell(line: str, replacements: dict[str, str]) -> None:
 STARTED = {
     "baton-broker": "The broker listens on",
     "baton-chunks": "Serving chunks on",
-    # The worker of this test finds no broker, and goes on looking for one.
+    # The worker of this test finds no broker, and keeps looking for one.
     "baton-worker": "cannot be reached",
 }
 
@@ -106,7 +106,7 @@ def test_a_unit_starts_its_service_with_its_configuration(path: Path, place: Pla
 
 @pytest.fixture(scope="module")
 def systemd() -> None:
-    """The program that looks at units."""
+    """The program that checks units."""
     said = subprocess.run([ROOT / "scripts/install-system-packages", "systemd"], check=False)
     assert said.returncode == 0
 
@@ -139,7 +139,7 @@ def test_a_worker_has_the_time_to_stop_that_its_settings_say() -> None:
 
 
 class Listener:
-    """What systemd would hear."""
+    """Receives what systemd would."""
 
     def __init__(self, folder: Path) -> None:
         self.path = folder / "notify"
@@ -192,7 +192,7 @@ def test_settings_and_commands_of_the_guide_exist() -> None:
 
 
 def test_a_restored_copy_goes_on(service: Service, new_kernel: Callable[..., Kernel]) -> None:
-    """Copied while a cell runs and one waits; another one comes later. Then the machine's disk is lost."""
+    """Copied while one cell runs and one waits; another one is submitted later. Then the machine's disk is lost."""
     paths = {
         "/var/lib/baton": str(service.data),
         "/var/backups": str(service.place.folder),

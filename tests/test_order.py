@@ -1,6 +1,6 @@
-"""Many cells at once, half of them `%%gpu`, on a busy machine: every message stands where it belongs.
+"""Many cells at once, half of them `%%gpu`, on a busy machine: every message is in its place.
 
-`BATON_TEST_CELLS=10000` for a longer search.
+Set `BATON_TEST_CELLS=10000` for a longer search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_order_of_many_cells(kernel: Kernel) -> None:
             for number in numbers
         ]
         for number, cell in zip(numbers, cells, strict=True):
-            result = cell.finish().ok()  # which refuses what comes after idle
+            result = cell.finish().ok()  # it refuses output after idle
             text = f"{number}\n"
             assert result.outputs == [("stdout", text), ("display_data", str(number)), ("stdout", text)]
             kinds = [message["msg_type"] for message in result.published]

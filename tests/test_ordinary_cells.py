@@ -1,7 +1,7 @@
-"""Cells without `%%gpu` against a stock ipykernel beside ours: what a student sees is the same, to the last character.
+"""Cells without `%%gpu`, compared with a stock ipykernel: what a student sees is the same, to the last character.
 
-Places in memory, times, and numbers of processes and cells' temporary files, are the only things that may differ.
-What a program finds in the kernel itself is in `test_ordinary_kernels.py`.
+Only memory addresses, times, and the numbers of processes and of cells' temporary files may differ. What a program
+finds in the kernel itself is in `test_ordinary_kernels.py`.
 """
 
 from __future__ import annotations
@@ -138,7 +138,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def seen(place: Place, tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[list[str], list[str]]]:
-    """Of each cell, in the stock kernel and in ours, which ran all of them in one folder, one after the other."""
+    """The output of each cell, in the stock kernel and in ours; each ran all cells in one folder, in order."""
     folder = tmp_path_factory.mktemp("notebook")
     stock, ours = (all_of(place, name, folder) for name in ("python3", "baton"))
     return {cell: (stock[cell], ours[cell]) for cell in CELLS}
@@ -164,7 +164,7 @@ def run(kernel: Kernel, code: str, answers: tuple[str, ...]) -> Result:
 
 
 def fresh(kernel: Kernel, folder: Path) -> Kernel:
-    """Nothing is left of the cells before."""
+    """Without anything left from earlier cells."""
     for file, text in HELPERS.items():
         (folder / file).parent.mkdir(exist_ok=True)
         (folder / file).write_text(text)
@@ -173,7 +173,7 @@ def fresh(kernel: Kernel, folder: Path) -> Kernel:
 
 
 def shown(result: Result) -> list[str]:
-    """What is printed comes in pieces, whose ends are a matter of time."""
+    """Printed text arrives in pieces, whose boundaries depend on timing."""
     contents: list[dict[str, Any]] = []
     for message in result.published:
         content, before = message["content"], contents[-1] if contents else {}
@@ -189,7 +189,7 @@ ACCEPTED = {
     "a debugger in a cell": (r"skipping \d+ hidden", "Baton's frames around a cell are hidden, and pdb counts them"),
     "the module of a function in C": (r"'(_csv|csv|posix|os)'", "a function that is noted is found by its public name"),
 }
-"""What may differ in these cells, as a pattern, and why."""
+"""Allowed differences in these cells, as patterns, with the reasons."""
 
 
 @pytest.mark.parametrize("cell", CELLS)
@@ -197,6 +197,6 @@ def test_a_student_sees_the_same(cell: str, seen: dict[str, tuple[list[str], lis
     stock, ours = seen[cell]
     if cell in ACCEPTED:
         pattern, _ = ACCEPTED[cell]
-        assert ours != stock  # else the list says too much
+        assert ours != stock  # otherwise the list is too long
         stock, ours = ([re.sub(pattern, "...", text) for text in texts] for texts in (stock, ours))
     assert ours == stock

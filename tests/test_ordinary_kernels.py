@@ -1,7 +1,7 @@
-"""What a program finds in a stock ipykernel and in ours beside it: the same, but for a list of differences.
+"""What a program finds in a stock ipykernel and in ours: the same, except for a list of differences.
 
-Each difference is accepted for a reason. One that is not in the list fails the test, and so does an entry of the list
-that no longer stands for a difference.
+Each difference is accepted for a reason. The test fails if one is not in the list, and also if an entry of the list no
+longer matches a difference.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ print(json.dumps(found))
 
 NOTED = "a %%gpu cell is told what a program registered, which the library shows to nobody"
 ACCEPTED = {
-    # ---- what Baton is for
+    # ---- Baton's own features
     r"(cell|line) magic: %?(gpu|gpu_\w+|both)": "the magics",
     r"matcher: register\.<locals>\.gpu_matcher": "Tab offers their options",
     r"input_transformers_cleanup: (hoist|as_comment)": "how their first line is read",
@@ -101,22 +101,22 @@ ACCEPTED = {
     r"event pre_run_cell: begin\.<locals>\.cell_begins": "`with gpu:` is looked for in cells that mention `baton`",
     r"sys\.modules: (baton_shim(\..*)?|IPython\.core\.magic_arguments)": "its modules",
     r"environment: BATON_SCANNER": "where the library is that looks for changed memory",
-    # ---- another way to start, and a proxy that sees to what ipykernel sees to
+    # ---- another way to start, and a proxy that does some of ipykernel's work
     r"sys\.modules: (psutil(\..*)?|pwd|resource)": "clients reach the proxy, so the kernel looks for no addresses",
     r"configured: Kernel": "no pause of 0.5 ms after each cell, since the proxy misses no output",
     r"stream: (ipykernel\.iostream\.OutStream|baton_shim\.base\.streams\.Stream)": "flushing nothing costs nothing",
-    # ---- interrupts strike the student's code only
+    # ---- interrupts strike only the student's code
     r"(shell has: |replaced shell\.)(run_code|user_expressions)": "interrupts",
     r"(kernel has: |replaced kernel\.)pre_handler_hook": "interrupts",
     r"(session has: |replaced session\.)send": "interrupts",
     r"(events has: |replaced events\.)trigger": "interrupts",
     r"replaced handler \w+": "interrupts",
-    # ---- what a %%gpu cell brings is shown as any cell's
+    # ---- results of a %%gpu cell are shown like those of any cell
     r"(shell has: |replaced shell\.)(showtraceback|set_custom_exc|debugger)": "errors of %%gpu cells",
     r"(formatter has: |replaced formatter\.)format": "values of %%gpu cells",
     # ---- the session loads the source that the notebook loaded
     r"replaced _frozen_importlib_external\.(SourceFileLoader\.path_stats|FileFinder\.find_spec)": "own modules",
-    # ---- calls that are noted
+    # ---- recorded calls
     r"replaced (codecs|encodings|copyreg|csv|shutil|threading|logging|gettext|calendar|mimetypes|os)\.\w+": NOTED,
     r"replaced sqlite3\.register_(adapter|converter)": NOTED,
     r"replaced IPython\.(core\.formatters\.BaseFormatter|lib\.pretty)\.for_type(_by_name)?": NOTED,

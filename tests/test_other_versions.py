@@ -1,7 +1,7 @@
-"""Where IPython or ipykernel have moved what Baton attaches to, the kernel starts, and says what it does without.
+"""If IPython or ipykernel have moved what Baton attaches to, the kernel starts, and reports what is missing.
 
-A version that has moved something is made from the installed one, before anything else in its process: an attribute
-that nobody may set, or a name that is gone.
+A version that has moved something is simulated with the installed one, before anything else runs in its process: an
+attribute cannot be set, or a name is gone.
 """
 
 from __future__ import annotations

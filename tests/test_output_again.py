@@ -1,4 +1,4 @@
-"""`%gpu_output`: what a `%%gpu` cell showed while no page was open is shown by a later cell."""
+"""`%gpu_output`: a later cell shows the output of a `%%gpu` cell that ran while no page was open."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pip install` in a `%%gpu` cell: for this notebook's sessions, and for nobody else."""
+"""`pip install` in a `%%gpu` cell affects only this notebook's sessions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ENVIRONMENT = Path(sys.prefix)
 
 @pytest.fixture
 def kernel(new_kernel: Callable[..., Kernel]) -> Kernel:
-    """Of this test only, because a notebook remembers what was installed."""
+    """Only for this test, because a notebook remembers what was installed."""
     return new_kernel()
 
 
@@ -45,7 +45,7 @@ def lacks(kernel: Kernel, module: str) -> bool:
 
 
 def installed(name: str) -> list[Path]:
-    """What the environment has of it that workers, notebooks and these tests share."""
+    """Files of the package in the environment that workers, notebooks and these tests share."""
     return list(ENVIRONMENT.rglob(f"{name}*"))
 
 

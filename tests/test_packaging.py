@@ -1,4 +1,4 @@
-"""One wheel carries program, package and kernel; the program puts the kernel elsewhere and explains itself."""
+"""One wheel contains program, package and kernel; the program installs the kernel elsewhere and explains itself."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from PIL import Image
 ROOT = Path(__file__).parent.parent
 EXTENSION = ROOT / "kernelspec/data/share/jupyter/labextensions/baton-jupyter"
 
-# When sources changed since the installation, making the wheel compiles.
+# If sources have changed since the installation, building the wheel compiles.
 pytestmark = pytest.mark.timeout(450)
 
 
 @pytest.fixture(scope="session")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """What `pip wheel .` makes. The program is built already."""
+    """The result of `pip wheel .`. The program is built already."""
     folder = tmp_path_factory.mktemp("wheel")
     profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
     path = f"{Path(sys.executable).parent}:{OUTER_ENVIRONMENT['PATH']}"
@@ -71,7 +71,7 @@ def test_the_wheel_carries_the_extension_of_jupyterlab(wheel: zipfile.ZipFile) -
 
 
 def test_the_extension_is_the_build_of_its_source(tmp_path: Path) -> None:
-    """It is checked in, so that an installation from source needs no Node."""
+    """It is checked in, so that an installation from source does not need Node."""
     subprocess.run([ROOT / "scripts/build-labextension", tmp_path], env=OUTER_ENVIRONMENT, check=True, timeout=100)
     built = files_of(tmp_path / EXTENSION.relative_to(ROOT / "kernelspec"))
     assert built == files_of(EXTENSION), "run: make labextension"

@@ -1,4 +1,4 @@
-"""What a kernel tells a page that opens about `%%gpu` cells of an earlier page. For JupyterLab see test_browser.py."""
+"""What a kernel sends to a new page about `%%gpu` cells of an earlier page. For JupyterLab see test_browser.py."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from end_to_end.kernel import Cell
 
 
 def begin(kernel: Kernel, cell_id: str | None, code: str) -> Cell:
-    """As JupyterLab asks for a cell."""
+    """Requests a cell as JupyterLab does."""
     content = {"code": code, "silent": False, "store_history": True, "allow_stdin": True, "stop_on_error": False}
     metadata = {"cellId": cell_id} if cell_id else {}
     return kernel.send(kernel.client.session.msg("execute_request", content, metadata=metadata))
 
 
 def open_page(kernel: Kernel, saved: float) -> Cell:
-    """Of another connection. `saved`: when its file was written."""
+    """Opens a page on another connection. `saved`: when its file was written."""
     kernel.client.session.session = str(uuid.uuid4())
     content = {"comm_id": str(uuid.uuid4()), "target_name": "baton.output", "data": {"saved": saved}}
     page = kernel.send(kernel.client.session.msg("comm_open", content))
@@ -34,7 +34,7 @@ def told(page: Cell, what: str) -> list[dict[str, Any]]:
 
 
 def cells_of(kernel: Kernel, page: Cell) -> dict[str, Any]:
-    """After a cell of its own, before which the page is answered."""
+    """The cells that the page was sent, after running a cell before which the page is answered."""
     page.wait_for_idle()
     kernel.run("pass").ok()
     return {cell["id"]: cell for cell in told(page, "cell")}
@@ -94,7 +94,7 @@ def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, 
 
 
 def test_cells_that_waited_when_the_page_was_closed(kernel: Kernel, tmp_path: Path) -> None:
-    """The new page hears of the one that runs at its end, and of the next one, too; once of each."""
+    """The new page is sent the running cell when it ends, and the next one, too; each once."""
     go_on = tmp_path / "go-on"
     code = (
         f"%%gpu\nimport pathlib, time\nprint('begun', flush=True)\nwhile not pathlib.Path({str(go_on)!r}).exists():\n"
@@ -113,7 +113,7 @@ def test_cells_that_waited_when_the_page_was_closed(kernel: Kernel, tmp_path: Pa
 
 @pytest.mark.parametrize("content", [{}, {"saved": None}, {"saved": "yesterday"}])
 def test_a_page_that_says_nothing_of_its_file(kernel: Kernel, content: dict[str, Any]) -> None:
-    """Another extension with the same target harms no cell."""
+    """Another extension with the same target does not disturb cells."""
     begin(kernel, "cell", "%%gpu\nprint('shown')").finish()
     message = {"comm_id": str(uuid.uuid4()), "target_name": "baton.output", "data": content}
     page = kernel.send(kernel.client.session.msg("comm_open", message))

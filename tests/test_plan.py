@@ -1,4 +1,4 @@
-"""`baton plan` and `baton bench latency`: the guide's numbers, a course's own past, and cells that were measured."""
+"""`baton plan` and `baton bench latency`: the guide's numbers, a course's own past, and measured cells."""
 
 from __future__ import annotations
 
@@ -37,10 +37,10 @@ def test_the_guide_has_numbers() -> None:
     assert len(COMMANDS) >= 4
 
 
-@pytest.mark.timeout(300)  # five hundred people take a minute where other tests run beside this one
+@pytest.mark.timeout(300)  # five hundred people take a minute while other tests run
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command.removeprefix("baton plan "))
 def test_numbers_of_the_guide_are_said_again(place: Place, command: str) -> None:
-    """With BATON_WRITE_GOLDEN=1 the guide is written anew; the sentences around are to be read again then."""
+    """With BATON_WRITE_GOLDEN=1, the guide is rewritten; then the sentences around the numbers must be checked."""
     said = run_binary(place, *shlex.split(command)[1:]).stdout
     guide = GUIDE.read_text()
     if WRITE:
@@ -52,7 +52,7 @@ def test_numbers_of_the_guide_are_said_again(place: Place, command: str) -> None
 
 @pytest.fixture
 def course() -> Iterator[Service]:
-    """A broker with a worker, and with a past: one GPU passed on in order of arrival, for two days."""
+    """A broker with a worker, and with a past: one GPU used in order of arrival, for two days."""
     service = Service.create()
     service.start_broker()
     fill(service.data / "broker.db", int(time.time()) * 1000)
@@ -82,7 +82,7 @@ def fill(database: Path, now_ms: int) -> None:
 
 
 def insert(database: Path, rows: list[tuple[float, float | None, float | None, str | None, int]]) -> None:
-    """Cells that were submitted, started and finished then, with their outcome and person; or not yet."""
+    """Cells with their times of submission, start and end, outcome and person; None for what has not happened."""
 
     def milliseconds(seconds: float | None) -> int | None:
         return None if seconds is None else round(seconds * 1000)

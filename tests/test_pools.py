@@ -1,4 +1,4 @@
-"""Pools: a batch system gives workers, which come for waiting cells and leave when nobody needs them."""
+"""Pools: a batch system provides workers, which start for waiting cells and leave when they are not needed."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_worker_comes_for_the_first_cell_and_leaves_when_idle(
     stranger = run_binary(cluster.service.place, "worker", **(cluster.service.access | {"BATON_TOKEN": token}))
     assert stranger.returncode == 1
     assert "does not accept" in stranger.stderr
-    # Nothing of the notebook was only there.
+    # No part of the notebook was only there.
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
     assert len(cluster.submitted) == 2
 
@@ -73,7 +73,7 @@ def test_a_killed_broker_finds_its_workers_again(cluster: Batch, new_kernel: Cal
     assert cell.finish().ok().value == "[1, 2]"
     came = cluster.wait_for(lambda pool: pool["up"], "the worker is known")
     assert [worker["job"] for worker in came["workers"]] == [worker["job"] for worker in asked["workers"]]
-    # A worker that was connected is its pool's after the restart, too.
+    # After the restart, a worker that was connected still belongs to its pool.
     cluster.service.kill("broker")
     cluster.restart_broker()
     assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 2, 3]"
@@ -151,7 +151,7 @@ def test_a_worker_that_came_while_the_batch_system_did_not_answer_has_come(
     kernel.run("values = [1]").ok()
     cell = kernel.begin("%%gpu\nvalues.append(2)")
     wait_until((cluster.folder / "stalled").exists, "the broker asks for the state of the job")
-    # From here on the broker looks at no worker until the batch system answers.
+    # From here on, the broker checks no worker until the batch system answers.
     [first] = [worker["name"] for worker in cluster.pool["workers"]]
     [job] = [psutil.Process(int(file.read_text())) for file in cluster.folder.glob("*.pid")]
     cluster.unset("hold")

@@ -1,4 +1,4 @@
-"""The kernel as a process: bad connection files, foreign traffic, and what is left when something dies."""
+"""The kernel as a process: bad connection files, foreign traffic, and what remains when something dies."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CHANNELS = ("shell_port", "iopub_port", "stdin_port", "control_port", "hb_port")
 
 @pytest.fixture
 def user() -> Iterator[Place]:
-    """A user of this test's own: whatever it leaves is seen."""
+    """A user of this test only, so that everything it leaves is noticed."""
     place = Place.create()
     yield place
     assert not place.close()
@@ -154,7 +154,7 @@ def test_nothing_is_left_after_shutdown(user: Place) -> None:
 
 @pytest.mark.timeout(100 + 5 * STARTS)
 def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
-    """`BATON_TEST_STARTS=200` for more of them."""
+    """Set `BATON_TEST_STARTS=200` for more of them."""
     before = sorted((user.folder / "run").rglob("*"))
     for number in range(STARTS):
         kernel = Kernel.start(user)
@@ -163,7 +163,7 @@ def test_many_starts_and_stops_leave_nothing(user: Place) -> None:
             kernel.proxy.kill()
         kernel.shutdown()
         wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
-    kernel = Kernel.start(user)  # which tidies up behind those that were killed
+    kernel = Kernel.start(user)  # it cleans up after those that were killed
     kernel.shutdown()
     wait_until(lambda: not user.processes(), "all processes ended", seconds=10)
     left = set((user.folder / "run").rglob("*")) - set(before)
@@ -226,7 +226,7 @@ def test_a_restart_keeps_the_connection_file(new_kernel: Callable[..., Kernel]) 
 
 
 def test_the_end_of_a_run_sees_what_has_no_environment(leftovers: Leftovers) -> None:
-    """As what holds a sandbox open."""
+    """Such as the process that keeps a sandbox open."""
     said = subprocess.run(
         ["sh", "-c", "env -i sleep 600 >/dev/null & echo $!"], stdout=subprocess.PIPE, text=True, check=True
     )

@@ -17,7 +17,7 @@ from end_to_end import Kernel, Place, Service, wait_until
 from end_to_end.programs import HERE, Programs, helper_of, private_folders
 from end_to_end.service import BINARY, run_binary
 
-# ---- a program is what it is without Baton, apart from where its blocks run
+# ---- a program behaves as without Baton, apart from where its blocks run
 
 ORDINARY = {
     "functions": """
@@ -152,7 +152,7 @@ def test_an_error_of_a_call_has_the_frames_of_the_program(programs: Programs) ->
 
 
 def test_own_modules(programs: Programs) -> None:
-    """Those beside the program, wherever it is started, imported before baton or after it, or in a block only."""
+    """Modules beside the program, wherever it is started, imported before baton, after it, or only in a block."""
     programs.write("from baton import gpu\ndef f(x):\n    with gpu: x.append(1)\n    return x", "scripts/after.py")
     programs.write("def g(x): return [*x, 2]", "scripts/early.py")
     programs.write("def h(x): return [*x, 3]", "scripts/there.py")
@@ -197,7 +197,7 @@ def test_what_does_not_compile(programs: Programs, source: str) -> None:
     assert "baton_shim" not in output
 
 
-# ---- what may happen meanwhile
+# ---- events during a block
 
 SLOW = """
 import os, time
@@ -366,7 +366,7 @@ def test_changed_memory_is_found_as_in_a_kernel(programs: Programs) -> None:
 
 
 def test_children(programs: Programs) -> None:
-    """Of both kinds: each has a helper and a session of its own, and the parent keeps its own."""
+    """Children of both kinds: each has its own helper and session, and the parent keeps its own."""
     name = programs.write(
         """
         import multiprocessing, os
@@ -480,7 +480,7 @@ def read_until(terminal: int, text: str) -> str:
     return said
 
 
-# ---- where there is none, or it is here
+# ---- without a broker, or on the GPU machine
 
 CALLS = """
     from baton import gpu

@@ -1,4 +1,4 @@
-"""Rules of the house that no other tool checks."""
+"""Rules of this repository that no other tool checks."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LONGEST_FILE_LINES = 600
 
 @cache
 def files(*endings: str) -> list[Path]:
-    """What git tracks."""
+    """The files that git tracks."""
     listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [ROOT / name for name in listed.split("\0") if name.endswith(endings) and (ROOT / name).exists()]
 
@@ -121,7 +121,7 @@ def test_runtime_requirements_agree() -> None:
 
 
 def test_types_are_checked_alike_whatever_is_installed() -> None:
-    """`make lint` runs before the packages that `baton_shim` imports are there."""
+    """`make lint` runs before the packages that `baton_shim` imports are installed."""
     import sys
     import tomllib
 
@@ -138,7 +138,7 @@ def test_types_are_checked_alike_whatever_is_installed() -> None:
     assert imported - set(sys.stdlib_module_names) - skipped == {"baton_shim"}
 
 
-# ---- the table of what clients can do
+# ---- the table of client features
 
 
 def test_the_table_of_features_is_full() -> None:
@@ -169,7 +169,7 @@ def test_the_files_on_the_way_of_a_cell_exist() -> None:
     check([path for paths in lists for path in paths if not (ROOT / path).is_file()])
 
 
-# Parts of the repository whose identifiers use the glossary only. The list grows.
+# Parts of the repository whose identifiers use only words of the glossary. The list grows.
 CLEAN = (
     "broker/queue/src",
     "broker/src",
@@ -197,7 +197,7 @@ RETIRED = {
     "compaction": "relief relieve relieved",
     "on_...": "obey hear",
 }
-# `plan` has a forecast; a digest has lanes, as its algorithm says.
+# `plan` has a forecast; a digest has lanes, as in the description of its algorithm.
 ALLOWED = {"broker/src/web/page/capacity.rs": {"forecast"}, "crates/chunks/src/scanner/digest.rs": {"lane"}}
 SENTENCE_WORDS = 6
 """Names of tests are sentences, which may use any word."""

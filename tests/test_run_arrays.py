@@ -133,7 +133,7 @@ def test_a_detached_array_is_followed_and_fetched(run: Runs, place: Place, tmp_p
 
 
 def test_a_group_is_cancelled_with_what_it_has_not_submitted(run: Runs, place: Place, tmp_path: Path) -> None:
-    """Some of its jobs run, some wait in the queue, and others are to come."""
+    """Some of its jobs run, some wait in the queue, and others have not been submitted."""
     cell, _ = held(place, "never")
     write(tmp_path / "long.ipynb", cell)
     told = detach(run, "long.ipynb", "-p", "seed=1..30")

@@ -1,4 +1,4 @@
-"""`baton run --resume`: going on where a run failed."""
+"""`baton run --resume`: continues where a run failed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from end_to_end.runs import Runs, printed, read, write
 from nbformat.v4 import new_code_cell
 
 LOADS = "import uuid\nmodel = uuid.uuid4().hex\nprint(model)"
-"""A cell of which every run is another."""
+"""A cell whose result differs in each run."""
 FAILS = "step = globals().get('step', 0) + 1\nprint(step)\nif not open('data.txt').read(): raise ValueError('no data')"
 LAST = "print(model, step)"
 
@@ -46,7 +46,7 @@ def resume(run: Runs, what: str, *options: str) -> dict[str, Any]:
 
 
 def ends(run: Runs, job: str) -> None:
-    """The run, which stays because a cell failed."""
+    """Ends the run, which stays because a cell failed."""
     if run.place.has("run", f"--in-background={job}"):
         run.place.process("baton", "run", f"--in-background={job}").terminate()
         wait_until(lambda: not run.place.has("run", f"--in-background={job}"), "the process has ended")
@@ -70,7 +70,7 @@ def test_a_run_goes_on_at_the_cell_that_failed(run: Runs) -> None:
     (went_on,) = about.resumed
     assert (went_on.cell, went_on.job) == (2, about.job)
     assert about.job != job
-    # Both jobs are names of the run.
+    # Either job identifies the run.
     for name in (job, about.job):
         assert run(name, command="fetch").returncode == 0
     assert "there is nothing to resume" in run("--resume", job).stderr
@@ -107,7 +107,7 @@ def test_it_may_fail_and_go_on_again(run: Runs) -> None:
     assert again["ended"]["outcome"] == "failed"
     assert "goes on at cell 2" in again["stderr"]
     (run.folder / "data.txt").write_text("data")
-    # The cell that failed and those below may have changed, and there may be others.
+    # The cell that failed and those below it may have changed, and there may be new ones.
     write(run.folder / "train.ipynb", LOADS, "# mended\n" + FAILS, "print('new')", LAST)
     assert resume(run, again["job"])["ended"]["outcome"] == "ok"
     ran = out(run)

@@ -1,4 +1,4 @@
-"""What the crates and modules of the Rust code may know of each other."""
+"""Which crates and modules of the Rust code may know each other."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 
-# They decide, and others do. Nothing that waits, reads a clock, stores, serves or logs is built into them.
+# They decide, and others act. Nothing that waits, reads a clock, stores, serves or logs is built into them.
 PURE = ("baton-broker-queue", "baton-scheduling")
 IMPURE = {"axum", "hyper", "nix", "reqwest", "rusqlite", "sqlx", "tokio", "tracing"}
 
@@ -29,7 +29,7 @@ def manifest(folder: Path) -> dict:
 
 
 def built_into(crate: str) -> set[str]:
-    """The crates below one, without those that only tests use."""
+    """The dependencies of a crate, without those that only tests use."""
     locked: dict[str, set[str]] = {}
     for package in tomllib.loads((ROOT / "Cargo.lock").read_text())["package"]:
         names = {dependency.split()[0] for dependency in package.get("dependencies", [])}
@@ -62,7 +62,7 @@ def without_tests(path: Path) -> str:
 
 
 def for_tests_only(source: Path) -> set[Path]:
-    """The files and folders of modules that are declared as such."""
+    """The files and folders of modules that are declared as test modules."""
     found = set()
     for path in source.rglob("*.rs"):
         folder = path.parent if path.name in ("lib.rs", "main.rs", "mod.rs") else path.with_suffix("")
@@ -72,7 +72,7 @@ def for_tests_only(source: Path) -> set[Path]:
 
 
 def leaves(tree: str) -> Iterator[str]:
-    """The paths that a tree of `use` names."""
+    """The paths in a tree of `use`."""
     head, brace, inner = tree.partition("{")
     if not brace:
         yield tree.split(" as ")[0].strip()
@@ -91,10 +91,10 @@ def leaves(tree: str) -> Iterator[str]:
 
 
 def module_graph(source: Path) -> dict[str, set[str]]:
-    """The top-level modules of a crate, and which others each names."""
+    """The top-level modules of a crate, and the other modules that each one names."""
     roots = [source / name for name in ("lib.rs", "main.rs") if (source / name).exists()]
     modules = set(re.findall(r"^(?:pub(?:\(\w+\))? )?mod (\w+);", "\n".join(path.read_text() for path in roots), re.M))
-    # What the root gives a shorter path is its module's.
+    # A name that the root re-exports belongs to its module.
     again = {}
     for path in roots:
         for tree in re.findall(r"^(?:pub(?:\(\w+\))? )?use ([^;]+);", without_tests(path), re.M):
@@ -119,7 +119,7 @@ def module_graph(source: Path) -> dict[str, set[str]]:
 
 
 def circle(graph: dict[str, set[str]]) -> list[str]:
-    """Modules of which each names the next, and the last the first; empty if there are none."""
+    """A cycle: modules of which each names the next, and the last names the first; empty if there is none."""
     done: set[str] = set()
 
     def look(module: str, way: list[str]) -> list[str]:

@@ -43,7 +43,7 @@ LOOK = """(
 
 @pytest.fixture
 def later(new_kernel: Callable[..., Kernel]) -> Iterator[Callable[[Kernel], Kernel]]:
-    """Kills a kernel with all that it has, and starts the next one of the same person."""
+    """Kills a kernel with everything that it has, and starts the next one of the same person."""
 
     def start(kernel: Kernel) -> Kernel:
         kill(kernel)
@@ -178,7 +178,7 @@ def test_an_interrupt_says_whether_something_was_done(
     kernel = service.kernel(new_kernel, BATON_BROKER_ADDRESS=relay.address)
     kernel.run("x = 1\n%gpu_save one x").ok()
 
-    # The broker does it, and its answer is lost.
+    # The broker does it, but its answer is lost.
     relay.swallow("back")
     deleting = kernel.begin("%gpu_states --delete one")
     wait_until(lambda: relay.has_swallowed("back"), "the broker has answered")
@@ -190,7 +190,7 @@ def test_an_interrupt_says_whether_something_was_done(
     relay.mend()
     wait_until(lambda: "no saved states" in kernel.run("%gpu_states").ok().stdout, "it was done")
 
-    # The broker is away, so it was not asked.
+    # The broker cannot be reached, so it got no request.
     relay.cut()
     saving = kernel.begin("%gpu_save two x")
     saving.wait_for(lambda result: "Saving x ..." in result.stderr, "it waits for the broker")
@@ -237,7 +237,7 @@ def test_some_variables_and_undo(new_kernel: Callable[..., Kernel], later: Calla
 def test_what_came_from_a_session_or_a_state_is_saved_again(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
-    """Its memory is mapped, not Python's own."""
+    """Its memory is mapped, and not Python's own."""
     service.start_broker()
     service.start_worker()
     first = service.kernel(new_kernel)

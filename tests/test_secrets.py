@@ -67,7 +67,7 @@ def test_a_session_inherits_no_secret(service: Service, new_kernel: Callable[...
     for environment in kernel.evaluate("seen"):
         assert environment["COURSE_DATA"] == "/data"
         assert environment["PYTHONHASHSEED"] == "7"
-        # In front of it comes the folder of programs that the student installs.
+        # It is preceded by the folder of programs that the student installs.
         assert environment["PATH"].endswith(os.environ["PATH"])
         assert not {"COURSE", "BATON_TOKEN", "BATON_TOKEN_FILE", *SECRETS} & set(environment)
         told = " ".join(environment.values())
@@ -77,7 +77,7 @@ def test_a_session_inherits_no_secret(service: Service, new_kernel: Callable[...
 @pytest.mark.skipif(os.getuid() != 0, reason="only root starts programs of another user")
 @pytest.mark.parametrize("command", ["worker", "broker", "up"])
 def test_no_process_of_the_same_user_reads_what_a_service_was_started_with(command: str) -> None:
-    """As a session is one."""
+    """A session is such a process."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         program = folder / "baton"

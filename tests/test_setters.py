@@ -90,7 +90,7 @@ def notebooks() -> Iterator[tuple[str, list[str]]]:
 
 
 def imported(cells: list[str]) -> dict[str, Any]:
-    """What the notebook's imports bind. All else that it binds is its own, and nothing of it counts as a library."""
+    """The names that the notebook imports. Its other names are its own and do not count as a library."""
     namespace: dict[str, Any] = {}
     for cell in cells:
         try:
@@ -107,7 +107,7 @@ def imported(cells: list[str]) -> dict[str, Any]:
 
 
 def test_at_most_one_notebook_in_thirty_is_told_something_false() -> None:
-    """None of these notebooks sets anything that Baton does not carry, so each line would be false."""
+    """None of these notebooks sets anything that Baton does not carry, so each line would be wrong."""
     from baton_shim.notebook.setters import setters
 
     found, count, calls = [], 0, 0
@@ -118,5 +118,5 @@ def test_at_most_one_notebook_in_thirty_is_told_something_false() -> None:
             calls += cell.count("seed(") + cell.count(".set_") + cell.count("register_")
             found += [(name, setter.call) for setter in setters(cell, namespace)]
     assert count > 60
-    assert calls > 50  # else the notebooks show nothing
+    assert calls > 50  # otherwise the notebooks prove nothing
     assert len({name for name, _ in found}) <= count / 30, found

@@ -31,7 +31,7 @@ def two_nodes() -> Iterator[SlurmCluster]:
 
 @pytest.fixture
 def preempting() -> Iterator[SlurmCluster]:
-    """Its second partition takes the node from the jobs of the first."""
+    """Its second partition takes the node from jobs of the first."""
     lines = {"PreemptType": "preempt/partition_prio", "PreemptMode": "REQUEUE"}
     cluster = SlurmCluster(free_port(), gpus=1, **lines)
     yield cluster
@@ -87,7 +87,7 @@ def test_a_job_that_a_partition_preempts_is_replaced(
     kernel = cluster.service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
     kernel.gpu("values.append(2)", seconds=STARTS_SECONDS).ok()
-    # Slurm does not start it again by itself: the broker asks for another worker as soon as a cell waits.
+    # Slurm does not start it again by itself: the broker requests another worker as soon as a cell waits.
     urgent = cluster.submit_urgent_job()
     cluster.wait_for(lambda pool: not pool["workers"], "the worker has left", STARTS_SECONDS)
     waiting = kernel.begin("%%gpu\nvalues.append(3)\nvalues")
@@ -109,7 +109,7 @@ def test_a_preempted_job_that_is_requeued_is_the_same_worker_again(
     urgent = cluster.submit_urgent_job()
     cluster.wait_for(lambda pool: pool["workers"][0]["state"] == "queued", "the job waits again", STARTS_SECONDS)
     cluster.slurm.runs("scancel", urgent)
-    # Slurm lets a requeued job wait two minutes otherwise.
+    # Otherwise Slurm makes a requeued job wait two minutes.
     cluster.slurm.runs("scontrol", "update", "JobId=1", "StartTime=now")
     [name] = [worker["name"] for worker in before]
     again = {"name": name, "state": "connected"}
@@ -140,5 +140,5 @@ def test_a_node_that_dies_is_replaced_before_slurm_notices(
     assert sorted(cluster.jobs()) == ["1 RUNNING", "2 RUNNING"]
     cluster.slurm.give_up(node)
     cluster.wait_for(lambda pool: len(pool["workers"]) == 1, "Slurm has given the node up", STARTS_SECONDS)
-    # It had come, so its end is no failure of the pool.
+    # It had connected, so its end is not a failure of the pool.
     assert cluster.pool["failures"] == 0

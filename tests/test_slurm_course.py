@@ -22,13 +22,13 @@ NODES = 4
 IDLE = "6s"
 WALLTIME = "1m"
 TARGET_WAIT = "5s"
-# Slurm's signal comes up to 30 s early: in so short a life workers look at their own clock.
+# Slurm's signal arrives up to 30 s early; with such a short lifetime, workers use their own clock.
 SUBMIT = 'sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:TERM@1 --wrap "exec {command}"'
 
 
 @pytest.fixture
 def cluster() -> Iterator[SlurmCluster]:
-    # Slurm gives up a node that says nothing for ten seconds, and remembers jobs that have ended.
+    # Slurm gives up a node after ten silent seconds, and remembers jobs that have ended.
     lines = {"SlurmdTimeout": 10, "MinJobAge": 600}
     cluster = SlurmCluster(free_port(), nodes=NODES, gpus=1, sandbox="none", **lines)
     yield cluster
@@ -72,7 +72,7 @@ def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
 
 
 def predicts_the_pool(cluster: SlurmCluster) -> None:
-    """`baton plan` says of the same cells what has happened: how long they waited, and how long machines were there."""
+    """For the same cells, `baton plan` predicts what has happened: how long they waited, and how long machines ran."""
     start = cluster.pool["start"]["middle_ms"]
     said = cluster.says(
         *("plan", "--pool", f"0-{NODES}", "--from-broker", "--json", "--start", f"{start}ms"),
@@ -87,7 +87,7 @@ def predicts_the_pool(cluster: SlurmCluster) -> None:
 
 
 def seconds_of(job: str) -> float:
-    """From its submission to its end."""
+    """The time from its submission to its end."""
     times = dict(re.findall(r"\b(SubmitTime|EndTime)=(\S+)", job))
     begin, end = (datetime.fromisoformat(times[name]) for name in ("SubmitTime", "EndTime"))
     return (end - begin).total_seconds()

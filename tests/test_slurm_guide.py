@@ -1,4 +1,4 @@
-"""The guide for Slurm, done on a Slurm: its files and commands, but for names and paths."""
+"""The guide for Slurm, followed on a Slurm: its files and commands, except for names and paths."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ STARTS_SECONDS = 60
 
 
 class Reader:
-    """Somebody who follows the guide: what stands there, with names and paths of this test."""
+    """A reader who follows the guide, with names and paths of this test."""
 
     def __init__(self, cluster: SlurmCluster) -> None:
         self.cluster = cluster
@@ -55,7 +55,7 @@ class Reader:
         return blocks
 
     def runs(self, commands: str, **environment: str) -> str:
-        """What the commands print."""
+        """The output of the commands."""
         own = self.place.environment | self.cluster.environment | environment
         said = subprocess.run(
             ["bash", "-e", "-c", commands], env=own, cwd=self.place.work, capture_output=True, text=True, check=False
@@ -64,7 +64,7 @@ class Reader:
         return said.stdout
 
     def starts(self, command: str, **environment: str) -> None:
-        """One that runs until the test ends."""
+        """Starts a command that runs until the test ends."""
         with (self.place.folder / "broker.log").open("ab") as log:
             subprocess.Popen(
                 ["bash", "-c", f"exec {command}"],

@@ -1,6 +1,6 @@
 """Workers that are cut off for longer than the broker waits for them: no cell begins twice.
 
-A cell counts its runs in a file outside of the notebook's folder, where nothing undoes it.
+A cell counts its runs in a file outside the notebook's folder, where nothing is undone.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ values = []
 
 
 class Class:
-    """One notebook, one broker, and two workers, each behind a relay of its own."""
+    """One notebook, one broker, and two workers, each behind a separate relay."""
 
     def __init__(self, service: Service, new_kernel: Callable[..., Kernel], network: Network) -> None:
         self.service = service
@@ -50,13 +50,13 @@ class Class:
         self.kernel.run(NOTEBOOK).ok()
         self.cells = 0
         self.ended: list[int] = []
-        """The cells whose end the notebook had."""
+        """The cells whose end the notebook has received."""
 
     def file(self, what: str) -> Path:
         return self.service.place.work / f"{what}-{self.cells}"
 
     def prepare(self) -> str:
-        """The next cell: counts its run, and waits while there is a file `hold`."""
+        """The next cell: counts its run, and waits while a file `hold` exists."""
         self.cells += 1
         self.kernel.run(f"probe = Probe({str(self.file('landed'))!r})").ok()
         return (
@@ -118,7 +118,7 @@ def cut_off_when_assigned(classroom: Class) -> None:
 
 
 def cut_off_before_the_start_is_stored(classroom: Class) -> None:
-    # A new session asks the notebook about its folder first, and now nothing would get through.
+    # A new session would first ask the notebook about its folder, and now nothing would get through.
     classroom.kernel.gpu("pass").ok()
     code = classroom.prepare()
     for relay in classroom.relays.values():
@@ -150,7 +150,7 @@ def cut_off_while_it_runs(classroom: Class) -> None:
 
 
 def reset_at_its_start(classroom: Class) -> None:
-    """Whatever that hits: the request to start, the answer, or the cell itself. It comes back in time."""
+    """Whatever the reset hits: the request to start, the answer, or the cell itself. The connection returns in time."""
     code = classroom.prepare()
     cell = classroom.kernel.begin(code)
     classroom.landed().reset()

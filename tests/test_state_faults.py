@@ -1,6 +1,6 @@
-"""Whoever is killed exactly while a session takes in what came to it: nothing is lost, and the next cell works.
+"""Processes that are killed exactly while a session applies state: nothing is lost, and the next cell works.
 
-An object of the student's own says where it is rebuilt, and waits there.
+An object of the student's reports where it is rebuilt, and waits there.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Waiting:
         written.rename(said)
         open(pathlib.Path(self.folder, "never")).read()
 """
-"""Where it is rebuilt for the first time it waits for ever."""
+"""Where it is rebuilt for the first time, it waits forever."""
 
 
 class Notebook:
@@ -38,12 +38,12 @@ class Notebook:
         kernel.run(f"import os, pathlib\nvalues = [1]\n{WAITING}\nwaiting = Waiting({str(folder)!r})").ok()
 
     def session_in_between(self) -> psutil.Process:
-        """It has a part of what it was sent."""
+        """A session that has applied a part of its state."""
         wait_until(self._said.exists, "a session takes in what came")
         return psutil.Process(self.kernel.place.session_pid(self._said.read_text()))
 
     def check_lost(self, result: Result, values: list[int]) -> None:
-        """The message says that the variables are safe, they are, and a session is made anew."""
+        """The message says that the variables are safe, they are, and a new session is created."""
         assert result.error is not None, result.outputs
         assert result.error[0] == "SessionDied"
         assert "Your variables are as they were before" in result.plain_traceback

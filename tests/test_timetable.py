@@ -1,4 +1,4 @@
-"""Lessons: machines are there before people come, stay while they are there, and leave after them."""
+"""Lessons: machines start before people arrive, stay while they work, and stop after the lesson."""
 
 from __future__ import annotations
 
@@ -50,15 +50,15 @@ def test_machines_come_for_a_lesson_and_stay_until_it_is_over(
     assert 1 < enough <= PEOPLE
     cluster.wait_for(lambda pool: pool["up"] == enough, "the workers have come, although nobody runs a cell")
     names = sorted(worker["name"] for worker in cluster.pool["workers"])
-    # None of them has a past. The first cells of the lesson find the libraries of their Python loaded all the same.
+    # None of them has run a notebook. Still, the first cells of the lesson find the libraries of their Python loaded.
     prepared = ("baton_shim.session.zygote", "numpy", "pandas")
     wait_until(lambda: processes_with(cluster, prepared) == enough, "they have loaded libraries", seconds=90)
-    # In this time every other worker would have left.
+    # Any other worker would have left after this time.
     kernel = cluster.service.kernel(new_kernel, BATON_COURSE="ml101")
     kernel.gpu("import time; time.sleep(2)").ok()
     assert sorted(worker["name"] for worker in cluster.pool["workers"]) == names
     assert {worker["state"] for worker in cluster.pool["workers"]} == {"connected"}
-    # A broker that was killed tells them again.
+    # After a kill, the broker sends them again.
     cluster.service.kill("broker")
     cluster.restart_broker()
     kernel.gpu("time.sleep(2)").ok()

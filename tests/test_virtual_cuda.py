@@ -148,7 +148,7 @@ COMPILED = "[name for name in globals() if name.startswith(('__compiled', '__bui
 
 
 def test_what_torch_compiles_stays_in_the_session(kernel: Kernel) -> None:
-    """It puts that into the notebook's namespace, under names with two underscores."""
+    """torch puts it into the notebook's namespace, under names with two underscores."""
     kernel.run("%gpu_config virtual=off\nimport torch; seen = []").ok()
     cell = (
         "f = torch.compile(lambda a: a.sin() * 2, backend='eager')\n"

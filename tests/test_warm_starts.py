@@ -1,4 +1,4 @@
-"""Sessions that are forked of a zygote behave as those that start a Python of their own, and nothing is left of it."""
+"""Sessions that are forked from a zygote behave like those that start Python, and nothing of the zygote remains."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIBRARIES = ("numpy", "pandas", "torch")
 PRELOADED = ["numpy", "torch", "torch._dynamo", "pandas"]
 
 WITHOUT_IMPORT = {"_cyutility", "_remote_module_non_scriptable"}
-"""Put into `sys.modules` by libraries themselves, which nothing looks for there."""
+"""Entries of `sys.modules` that libraries create themselves, and that are not looked up there."""
 
 LOOK = """
 def look():
@@ -147,7 +147,7 @@ def is_forked(kernel: Kernel) -> bool:
 
 
 def plain(found: Any, service: Service) -> Any:
-    """Without names that no two sessions have in common."""
+    """Without names that differ between any two sessions."""
     if isinstance(found, dict):
         return {name: plain(value, service) for name, value in found.items()}
     if isinstance(found, (list, tuple)):
@@ -161,7 +161,7 @@ def plain(found: Any, service: Service) -> Any:
 
 
 def is_in_advance(name: str) -> bool:
-    """Modules of Baton, and those that no import made: C code shares types in one of them."""
+    """Baton's modules, and modules that no import created: C code shares types in one of them."""
     return name.startswith(("baton_shim.", "_cython_")) or name == "pwd"
 
 
@@ -169,7 +169,7 @@ def differences(fresh: dict[str, Any], forked: dict[str, Any]) -> dict[str, Any]
     found = {}
     for name in fresh:
         one, other = fresh[name], forked[name]
-        if name == "modules":  # IPython shows a thousand elements of a list
+        if name == "modules":  # IPython shows at most a thousand elements of a list
             one, other = list(set(one.split()) - set(other.split())), list(set(other.split()) - set(one.split()))
         elif isinstance(one, list):
             one, other = [x for x in one if x not in forked[name]], [x for x in other if x not in fresh[name]]
@@ -212,7 +212,7 @@ def test_a_forked_session_is_like_a_fresh_one(
 def test_what_libraries_note_when_they_are_loaded_is_the_session(
     services: list[Service], new_kernel: Callable[..., Kernel]
 ) -> None:
-    """pandas notes that it is in a kernel, multiprocessing its program and folder, dill the main module."""
+    """pandas records that it is in a kernel, multiprocessing its program and folder, dill the main module."""
     seen, keys = [], []
     for libraries in ([], ["torch", "pandas", "tqdm.auto", "dill"]):
         service = start_warm(services, libraries, BATON_WORKER_WARM_STARTS=str(bool(libraries)).lower())
@@ -234,7 +234,7 @@ def test_what_libraries_note_when_they_are_loaded_is_the_session(
 def test_a_package_has_those_parts_that_the_session_has_imported(
     services: list[Service], new_kernel: Callable[..., Kernel]
 ) -> None:
-    """pandas has loaded `numpy.ma`, which NumPy itself imports when it is asked for."""
+    """pandas has loaded `numpy.ma`, which NumPy itself imports only when it is used."""
     seen = []
     for libraries in ([], ["pandas"]):
         service = start_warm(services, libraries)
@@ -266,7 +266,7 @@ def test_two_forks_draw_different_numbers(services: list[Service], new_kernel: C
 
 
 def test_a_module_of_the_student_comes_first(services: list[Service], new_kernel: Callable[..., Kernel]) -> None:
-    """Also one with the name of something that a library needs itself."""
+    """Also if it has the name of something that a library itself needs."""
     service = start_warm(services, ["numpy", "pandas"])
     for name in ("pandas", "pytz"):
         (service.place.work / f"{name}.py").write_text("name = 'mine'\n")
@@ -339,7 +339,7 @@ def test_a_killed_worker_leaves_no_zygote(
     worker = service.process("worker-0")
     processes = worker.children(recursive=True)
     session = psutil.Process(kernel.session_pid)
-    session.send_signal(signal.SIGSTOP)  # it cannot see that its worker is gone
+    session.send_signal(signal.SIGSTOP)  # it cannot notice that its worker is gone
     worker.kill()
     for process in [*processes, session]:
         wait_until(lambda process=process: not process.is_running(), f"{process} has ended")  # type: ignore[misc]

@@ -1,6 +1,6 @@
-"""What a `%%gpu` cell leaves in its session: it follows, on either lane, whatever happens to anybody meanwhile.
+"""Deferred state of a `%%gpu` cell: it arrives, by either transport, whatever fails meanwhile.
 
-The cells hold back what they leave until a file is there.
+The cells hold back their deferred state until a file exists.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ hold_back(); del hold_back
 
 
 class Notebook:
-    """With a cell that has run, and left its memory in the session."""
+    """A notebook with a cell that has run, and left its memory in the session."""
 
     def __init__(self, kernel: Kernel, gate: Path) -> None:
         self.kernel, self.gate = kernel, gate
 
     def send(self) -> None:
-        """All variables are in the session then, and at home."""
+        """Afterwards all variables are in the session, and in the notebook."""
         self.kernel.gpu("x, kept").ok()
         self.check(0)
 
@@ -66,7 +66,7 @@ class Notebook:
         assert self.kernel.evaluate(LOOK) == after(steps)
 
     def check_lost(self) -> None:
-        """An ordinary cell says so and runs; everything is as before the `%%gpu` cell."""
+        """An ordinary cell reports it and runs; everything is as before the `%%gpu` cell."""
         told = self.kernel.run("print('ran')", seconds=30).ok()
         assert told.stdout == "ran\n"
         assert "warning: The results of In[2] are lost: " in told.stderr
@@ -247,7 +247,7 @@ def test_a_session_that_ends_after_it_has_settled(running: Service, open_noteboo
 
 
 def test_a_cell_that_is_sent_anew_is_in_the_list_once(running: Service, open_notebook: Callable[..., Notebook]) -> None:
-    """Its session is gone, so everything is needed; and some of that follows still."""
+    """Its session is gone, so everything is needed, and some of that has not arrived yet."""
     notebook = open_notebook("http")
     session = psutil.Process(notebook.kernel.session_pid)
     notebook.send()
@@ -276,7 +276,7 @@ def test_without_a_keeper_the_next_cell_waits(running: Service, open_notebook: C
 
 
 def test_a_worker_that_is_killed_first(service: Service, open_notebook: Callable[..., Notebook]) -> None:
-    """It comes back as itself, so nobody waits for what its former process kept."""
+    """It returns under its own name, so nothing waits for what its former process kept."""
     service.start_broker(BATON_BROKER_WORKER_GRACE="60s")
     service.start_worker()
     notebook = open_notebook()
@@ -291,7 +291,7 @@ def test_a_service_of_its_own_that_is_killed_first(service: Service, new_kernel:
     kernel.run(MAKE).ok()
     notebook = Notebook(kernel, service.place.signs / "go")
     notebook.step()
-    for _ in range(2):  # the second time before anybody was told
+    for _ in range(2):  # the second time, before the loss was reported
         (both,) = (process for process in service.place.processes() if "up" in process.cmdline())
         both.kill()
         both.wait()

@@ -1,4 +1,4 @@
-"""Widgets and other comms of `%%gpu` cells: shown at once, and alive in the notebook once the cell is over."""
+"""Widgets and other comms of `%%gpu` cells: shown at once, and live in the notebook after the cell."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def comm_of(result: Result, model: str) -> str:
 
 
 def say(kernel: Kernel, comm_id: str, data: dict[str, Any]) -> None:
-    """What a client says to a comm; a cell that is sent later runs later."""
+    """Sends a client's message to a comm; a cell that is sent later runs later."""
     kernel.client.shell_channel.send(
         kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": data | {"buffer_paths": []}})
     )
@@ -45,7 +45,7 @@ def open_comms(kernel: Kernel) -> set[str]:
 
 
 def check_slider(kernel: Kernel, make: Callable[..., Result]) -> None:
-    """However the slider was made, it moves, its observers see that, and both kinds of cells read it."""
+    """However the slider was created, it moves, its observers notice, and both kinds of cells read it."""
     made = make(
         IMPORTS + "seen = []\nslider = widgets.IntSlider(max=10)\n"
         "slider.observe(lambda change: seen.append(change['new']), 'value')\nslider"
@@ -95,7 +95,7 @@ def test_interact(kernel: Kernel) -> None:
 
 
 def test_an_output_widget_catches_what_a_cell_prints(kernel: Kernel) -> None:
-    """Clients put there what bears the cell's message id."""
+    """Clients put messages there that have the cell's message id."""
     made = kernel.gpu(IMPORTS + "out = widgets.Output()\nwith out:\n    print('inside')").ok()
     comm_id = comm_of(made, "OutputModel")
     (cell,) = {message["parent_header"]["msg_id"] for message in made.published}
@@ -170,7 +170,7 @@ def test_a_click_while_the_cell_runs_waits_for_its_end(kernel: Kernel) -> None:
 
 
 def test_a_callback_that_needs_a_gpu(kernel: Kernel) -> None:
-    """It runs a `%%gpu` cell itself, also on a subshell; the output is the callback's."""
+    """It runs a `%%gpu` cell itself, also on a subshell; the output belongs to the callback."""
     made = kernel.run(
         IMPORTS + "import os\nplaces = []\nbutton = widgets.Button()\n@button.on_click\ndef there(_):\n"
         "    get_ipython().run_cell_magic('gpu', '', 'places.append(os.getpid()); print(\"there\")')\nbutton"
@@ -205,5 +205,5 @@ def test_standard_streams_and_bars_are_values_like_others(kernel: Kernel) -> Non
     assert kernel.run("import sys\nprint(stream is sys.stdout, bar.n)").ok().stdout == "True 1\n"
     there = kernel.gpu("import sys\nbar.update(1)\nprint(stream is sys.stdout, bar.n)").ok()
     assert there.stdout == "True 2\n"
-    # A bar that is forgotten later would end its line in another test's cell.
+    # If the bar were garbage-collected later, it would end its line in another test's cell.
     kernel.gpu("bar.close()").ok()

@@ -1,9 +1,8 @@
-"""A class on one GPU: 5 to 30 emulated students, each a program of its own, whose memory together is three times too
-much.
+"""A class on one GPU: 5 to 30 emulated students, each a separate program, with three times too much memory together.
 
 A student thinks for 90 s, then runs a cell: 88 % short (median 0.7 s alone), 10.5 % medium (15 s), 1.5 % long (400 s);
-all times are divided by ten. The same cells come in each arm: as a worker lets them compute, in turns of 20 s, divided
-by ten too, and first come first served. What counts is how long short cells take, waiting included.
+all times are divided by ten. Each arm gets the same cells: as a worker lets them compute, in time slices of 20 s (also
+divided by ten), and first come, first served. The result is how long short cells take, including waiting.
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from end_to_end.turns import Turns, turns  # isort: skip
 
 SCALE = 10
 THINK_S = 90 / SCALE
-# Part of the cells, median of their time alone in seconds, spread.
+# Share of the cells, median of their time alone in seconds, spread.
 KINDS = ((0.88, 0.7 / SCALE, 0.8), (0.105, 15 / SCALE, 0.5), (0.015, 400 / SCALE, 0.3))
 SHORT_S = 5 / SCALE
 TOO_MUCH = 3
 CALIBRATION_PASSES = 50
-# The targets are of times that are not divided by ten.
+# The targets are for times that are not divided by ten.
 MEAN_TARGET_S, P99_TARGET_S = 2.0 / SCALE, 12.0 / SCALE
-# A quantum in milliseconds; `None`: as cells.
+# The quantum in milliseconds; `None`: as a worker runs cells.
 ARMS: dict[str, int | None] = {
     "as a worker's cells": None,
     "in turns of 20 s": 20_000 // SCALE,
@@ -55,7 +54,7 @@ def main() -> None:
             what = f"{count} students, {arm}"
             try:
                 rows[what] = measure(here, count, quantum, options.seconds)
-            except Exception as error:  # whatever it is, the other arms run
+            except Exception as error:  # after any error, the other arms still run
                 rows[what] = {"result": f"failed: {error}"}
             if quantum is None and "mean_s" in rows[what]:
                 mean, p99 = rows[what]["mean_s"], rows[what]["p99_s"]
@@ -95,7 +94,7 @@ def measure(here: Card, count: int, quantum: int | None, seconds: float) -> dict
 
 
 def cells_of(student: int, pass_seconds: float) -> Callable[[], Cell]:
-    """The same for each arm."""
+    """The same cells for each arm."""
     chance = random.Random(student)
 
     def draw() -> Cell:
@@ -108,12 +107,12 @@ def cells_of(student: int, pass_seconds: float) -> Callable[[], Cell]:
 
 
 def attend(end: Turns, students: list[Running], pass_seconds: float, seconds: float) -> tuple[list[float], int]:
-    """How long short cells took, and how many cells ended. Cells that run at the end are waited for, and count."""
+    """How long short cells took, and the number of completed cells. Cells still running at the end count, too."""
     draws = [cells_of(number, pass_seconds) for number in range(len(students))]
     pending = [draw() for draw in draws]
     began = [0.0] * len(students)
     over = time.monotonic() + seconds
-    # They begin one after the other within half of the time.
+    # They begin one after the other within the first half of the time.
     apart = seconds / 2 / len(students)
     thinking = [(time.monotonic() + apart * number, number) for number in range(len(students))]
     times, ended, at_work = [], 0, 0

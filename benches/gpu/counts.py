@@ -1,6 +1,6 @@
-"""What sharing costs by counts, on a driver in host memory: calls to it, and bytes that move. No GPU is used.
+"""What sharing costs in counts: driver calls and bytes moved, on a driver in host memory. No GPU is used.
 
-The time of moves is a model's: `LINK` bytes a second in each direction, as `baton plan --policies` counts them.
+The times of moves come from a model: `LINK` bytes per second in each direction, as in `baton plan --policies`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LINK = 50e9
 BUFFER_BYTES = 4 << 20
 PAIRS = 200
 LAUNCHES = 6400
-# Three for each mark, and a mark for every 64 launches.
+# Three calls for each mark, and a mark for every 64 launches.
 MOST_CALLS = 0.05
 ROUNDS = 10
 CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def pairs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
-    """Allocations and frees in the order of a stream."""
+    """Allocations and frees in stream order."""
     alone, shared = calls(folder, client, f"pairs {BUFFER_BYTES} {PAIRS}", PAIRS)
     rows["allocate and free in order, the driver's own pool"] = {"calls": alone}
     rows["allocate and free in order, in turns"] = {"calls": shared}
@@ -54,7 +54,7 @@ def pairs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str,
 
 
 def launches(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
-    """Each to its end, which is one call more."""
+    """Waits for the end, which is one more call."""
     alone, shared = calls(folder, client, f"calls-of-launches {LAUNCHES}", LAUNCHES)
     rows["a launch, alone"], rows["a launch, in turns"] = {"calls": alone}, {"calls": shared}
     extra = round(shared - alone, 3)
@@ -62,7 +62,7 @@ def launches(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: s
 
 
 def calls(folder: str, client: str, command: str, count: int) -> list[float]:
-    """To the driver, for each of `count` that the command does, once it has done it before: alone, and in turns."""
+    """Driver calls for each of `count` operations of a repeated command: alone, and with time-sharing."""
     found = []
     with turns(1, CARD_BYTES, CARD_BYTES) as ends:
         for extra in ({}, ends.environment(1)):
@@ -73,7 +73,7 @@ def calls(folder: str, client: str, command: str, count: int) -> list[float]:
 
 
 def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int) -> None:
-    """Two programs of this size compute one after the other, again and again."""
+    """Two programs of this size compute alternately."""
     with (
         turns(2, CARD_BYTES, 8 * CARD_BYTES) as ends,
         program(folder, client, ends.environment(1)) as first,
@@ -110,7 +110,7 @@ def built(name: str) -> str:
 
 @contextlib.contextmanager
 def program(folder: str, client: str, extra: dict[str, str]) -> Iterator[Any]:
-    """What it answers to a command, without its `ok`."""
+    """Yields a function that sends a command and returns the answer without its `ok`."""
     here = {"LD_LIBRARY_PATH": folder, "BATON_TEST_GPU": str(Path(folder) / "card")}
     environment = dict(os.environ) | here | extra
     with subprocess.Popen(

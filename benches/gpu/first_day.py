@@ -1,11 +1,11 @@
-"""The first look at a GPU that Baton has not seen: `make gpu-first-day`. At most nine minutes, and one report.
+"""The first measurements on a GPU that is new to Baton: `make gpu-first-day`. At most nine minutes, and one report.
 
-The report, `target/benches/gpu-first-day.md` and `.json`, is written anew after each part, so it is there whatever
-hangs or fails. Baton comes from the kit that `make gpu-kit` packs on a machine without a GPU, which needs neither a
-compiler nor a registry here, or else is built first, which does not count. What this Python has, such as PyTorch, is
-found either way.
+The report, `target/benches/gpu-first-day.md` and `.json`, is written again after each part, so it exists whatever hangs
+or fails. Baton comes from the kit that `make gpu-kit` packs on a machine without a GPU, which needs neither a compiler
+nor a registry here. Without a kit it is built first, which does not count. In both cases the packages of this Python,
+such as PyTorch, are found.
 
-Needs Python 3.11 or newer with pip, and nothing else: it runs before anything is installed.
+Needs only Python 3.11 or newer with pip, because it runs before anything is installed.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 KIT = ROOT / "dist/gpu-kit"
 VENV = ROOT / "target/gpu-first-day"
 TURNS = "turns"
-# In the order of what is most worth knowing.
+# The most informative parts come first.
 PARTS = "notebooks,frameworks,probe,handover,big_50,small_50"
 LEFT_FOR_ENDING_SECONDS = 10
 
 
 class NotReady(Exception):
-    """Why nothing can be measured."""
+    """The reason that nothing can be measured."""
 
 
 def main() -> int:
@@ -50,7 +50,7 @@ def main() -> int:
     except (NotReady, OSError, subprocess.SubprocessError) as error:
         tell_failure(options.results, f"failed before the first part: {error}")
         return 1
-    if not options.python and not KIT.exists():  # what was built took its own time
+    if not options.python and not KIT.exists():  # the time of a build does not count
         begin = time.monotonic()
     left = 60 * options.minutes - (time.monotonic() - begin)
     return measure(python, around, options, left)
@@ -65,7 +65,7 @@ def measure(python: Path, around: dict[str, str], options: argparse.Namespace, l
     process = subprocess.Popen(list(map(str, command)), env=dict(os.environ) | around, start_new_session=True)
     try:
         return process.wait(timeout=max(left, LEFT_FOR_ENDING_SECONDS))
-    except subprocess.TimeoutExpired:  # the parts' own limits did not hold; what they found until now is written
+    except subprocess.TimeoutExpired:  # the parts' own limits failed; the results so far are written
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
         return 1
@@ -78,7 +78,7 @@ def given(python: Path) -> tuple[Path, dict[str, str]]:
 
 
 def ready() -> tuple[Path, dict[str, str]]:
-    """A Python with Baton, and where the kit's programs are."""
+    """A Python with Baton, and the variables that name the kit's programs."""
     if not KIT.exists():
         built = ["make", "PROFILE=release", ".venv/.installed-release", ".venv/.requirements-test"]
         subprocess.run([*built, ".venv/.requirements-cuda"], cwd=ROOT, check=True)
@@ -94,7 +94,7 @@ def ready() -> tuple[Path, dict[str, str]]:
         stdout=subprocess.PIPE,
         text=True,
     )
-    # Behind the kit's own, so that what this Python has is there, too.
+    # After the kit's own packages, so that those of this Python are found, too.
     Path(found.stdout.strip(), "this-python.pth").write_text(sysconfig.get_path("purelib") + "\n")
     wheels = sorted(KIT.glob("*.whl"))
     if not wheels:

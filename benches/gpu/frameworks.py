@@ -1,6 +1,6 @@
-"""Frameworks in turns: two programs of each kind, of 3 GiB each, that may use 4 GiB of the GPU together.
+"""Frameworks with time-sharing: two programs of each kind, of 3 GiB each, that may use 4 GiB of the GPU together.
 
-Each checks what it finds in its memory after every turn, and a profiler counts what passes beside the gate.
+Each checks its memory after every time slice, and a profiler counts submissions that bypass the gate.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def measured(name: str) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         try:
             swaps = take_turns(Path(folder), name, GIBIBYTES, {})
-        except Exception as error:  # whatever it is, the other frameworks run
+        except Exception as error:  # after any error, the other frameworks still run
             return {"result": f"failed: {error}"}
     return {"result": "right", "seconds": round(time.monotonic() - begin, 1), "swaps": swaps}
 

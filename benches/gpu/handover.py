@@ -1,8 +1,8 @@
-"""How long the GPU takes from one program to the next, and what a launch costs in turns.
+"""How long it takes to hand the GPU from one program to the next, and what a launch costs with time-sharing.
 
-A hand-over: one program has the GPU and its cell ends, while another stands at the gate with a short kernel; from that
-end to the kernel's, less what the kernel takes alone. Where both fit nothing moves; else one's memory leaves and the
-other's comes back, which is held against what the link can with pinned memory.
+A hand-over: one program has the GPU and its cell ends, while another waits at the gate with a short kernel. The time
+runs from that end to the kernel's, without the kernel's time alone. If both fit, no memory moves. Otherwise one
+program's memory leaves and the other's returns; that is compared with the speed of the link with pinned memory.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ LAUNCHES, LAUNCH_ROUNDS = 40_000, 10
 FITS_TARGET_MS = 1.0
 LINK_TARGET = 0.8
 LAUNCH_TARGET_NS = 50
-# Parts of the memory that two programs may use together.
+# Share of the memory that the two programs may use together.
 SIZES = {"both fit": 0.02, "a tenth moves": 0.1, "half moves": 0.5}
 SMALL = 16 << 20
 PATIENCE_SECONDS = 10
@@ -38,7 +38,7 @@ def main() -> None:
     def arm(name: str, measure: Callable[[], dict[str, Any]]) -> None:
         try:
             rows[name] = measure()
-        except Exception as error:  # whatever it is, the other arms run
+        except Exception as error:  # after any error, the other arms still run
             rows[name] = {"result": f"failed: {error}"}
         say(rows, verdict)
 
@@ -62,7 +62,7 @@ def measured(found: dict[str, float]) -> dict[str, Any]:
 
 
 def hand_over(here: Card, part: float) -> dict[str, Any]:
-    """The cap lets both in only where that is what is measured."""
+    """The cap admits both programs only in the case that measures this."""
     size = int(part * here.usable_bytes)
     fits = part == SIZES["both fit"]
     cap = here.usable_bytes if fits else int(1.5 * size)
@@ -86,7 +86,7 @@ def kernel_ms(program: Running) -> float:
 
 
 def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
-    """Milliseconds. Processes of one machine have one clock."""
+    """Milliseconds. Processes on one machine share one clock."""
     other = 1 - holder
     end.started(holder + 1)
     programs[holder].does("touch")
@@ -105,7 +105,7 @@ def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
 
 
 def launches(here: Card) -> dict[str, dict[str, Any]]:
-    """Of two programs on one processor, the best of alternating rounds: some processors are farther from the GPU."""
+    """Two programs on one processor; the best of alternating rounds. Some processors are farther from the GPU."""
     with (
         turns(1, here.usable_bytes, here.host_bytes) as end,
         running(here, SMALL, {}, end.environment(1)) as programs,

@@ -1,4 +1,4 @@
-"""What a student and a TA meet first: `baton doctor`, the first `%%gpu` cell, one in a warm session, two notebooks."""
+"""First steps of a student and a TA: `baton doctor`, the first `%%gpu` cell, one in a warm session, two notebooks."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def main() -> None:
         begin = time.monotonic()
         try:
             row = measure()
-        except Exception as error:  # whatever it is, the other arms run
+        except Exception as error:  # after any error, the other arms still run
             row = {"result": f"failed: {error}"}
         rows[name] = {"seconds": round(time.monotonic() - begin, 2)} | row
         say(rows, {})
@@ -72,7 +72,7 @@ def counts(kernel: Kernel) -> dict[str, Any]:
 
 
 def trained(kernel: Kernel) -> dict[str, Any]:
-    """The model is made in an ordinary cell, on the virtual GPU."""
+    """The model is created in an ordinary cell, on the virtual GPU."""
     made = kernel.run(TRAIN, seconds=120)
     if made.error and made.error[0] == "ModuleNotFoundError":
         return {"result": "not run: no torch is installed"}

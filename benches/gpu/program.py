@@ -1,16 +1,16 @@
-"""A program on the GPU that does what it reads: `program.py BYTES`.
+"""A program on the GPU that runs the commands that it reads: `program.py BYTES`.
 
-It has so many bytes in a few buffers. A pass adds one to each of their numbers, so what they should be is known at any
-time. A line on standard input is a command, a line on standard output its answer, as JSON; the first one is about its
+It holds BYTES in a few buffers. A pass adds one to each number in them, so their values are known at any time. Each
+line on standard input is a command; each line on standard output is its answer, as JSON; the first one describes the
 start.
 
-    work PASSES CPU_SECONDS PHASES    passes, and seconds of the processor, spread over phases
-    touch                             one short kernel, to its end
-    launches COUNT                    what a kernel of nothing costs: submitted, and to its end
-    copies                            what the link can, with pinned memory
-    check                             whether every number is what it should be
+        work PASSES CPU_SECONDS PHASES    passes, and seconds of processor time, spread over phases
+        touch                             one short kernel, until its end
+        launches COUNT                    what an empty kernel costs: to submit, and until its end
+        copies                            the speed of the link, with pinned memory
+        check                             whether every number has its expected value
 
-Only the driver is needed, through NVIDIA's bindings. It runs alike with and without the interposer.
+It needs only the driver, through NVIDIA's bindings. It runs the same with and without the interposer.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from cuda.bindings import driver
 BUFFERS = 8
 WORD = 8
 BLOCKS, THREADS = 1024, 256
-# So much of a buffer is compared at once.
+# The part of a buffer that is compared at once.
 PART = 16 << 20
 COPIED = 256 << 20
 COPIES = 4
-# Few enough to wait for no others.
+# Few enough that none waits for others.
 BATCH = 16
 KERNELS = Path(__file__).with_name("kernels.ptx")
 ADD = (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64)
 
 
 def check(result: Any) -> Any:
-    """What the bindings return: a code and values."""
+    """Returns the values of a call of the bindings; raises for an error code."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(str(result[0]))
     return result[1] if len(result) == 2 else result[1:]
@@ -67,7 +67,7 @@ class Program:
         self._buffers = [check(driver.cuMemAlloc(WORD * self._words)) for _ in range(BUFFERS)]
         for buffer in self._buffers:
             check(driver.cuMemsetD8(buffer, 0, WORD * self._words))
-        # Of all numbers, and further of the first one.
+        # The value of all numbers, and what was added to the first one.
         self._value, self._touched = 0, 0
         finish()
 
@@ -98,7 +98,7 @@ class Program:
             submit()
             finish()
 
-        # The first ones load the kernel and settle how much may be outstanding.
+        # The first launches load the kernel, and settle how many may be outstanding.
         batches = []
         for _ in range(0, count, BATCH):
             batches.append(timed(lambda: [submit() for _ in range(BATCH)]) / BATCH)

@@ -1,4 +1,4 @@
-"""What the parts of this bench share: which GPU there is, and programs on it that answer in time or are ended."""
+"""Shared code of this bench: the GPU, and programs on it that answer in time or are ended."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ def card(options: argparse.Namespace) -> Card:
     device = json.loads(asked.stdout.splitlines()[-1]) if asked.stdout else {"error": "the driver does not start"}
     if "error" in device:
         raise SystemExit(f"The GPU cannot be used: {device['error']}")
-    # What has left the GPU lies in the host's memory.
+    # Memory that has left the GPU is in the host's memory.
     host = int(0.8 * field_bytes("/proc/meminfo", "MemAvailable"))
     usable = min(int(0.9 * (device["free_mib"] << 20)), host // 2, int((options.gib or 1024) * 2**30))
     return Card(around, usable >> 24 << 24, host)
 
 
 class Running:
-    """A program of `program.py`. One that does not answer in time is ended, and that raises."""
+    """A `program.py` process. If it does not answer in time, it is ended, and an error is raised."""
 
     def __init__(self, card: Card, size: int, extra: dict[str, str]) -> None:
         command = [sys.executable, FOLDER / "program.py", str(size)]
@@ -101,7 +101,7 @@ class Running:
 
 @contextmanager
 def running(card: Card, size: int, *extra: dict[str, str]) -> Iterator[list[Running]]:
-    """A program for each environment."""
+    """One program for each environment."""
     started: list[Running] = []
     try:
         for one in extra:
@@ -113,7 +113,7 @@ def running(card: Card, size: int, *extra: dict[str, str]) -> Iterator[list[Runn
 
 
 def say(rows: dict[str, dict[str, Any]], verdict: dict[str, str]) -> None:
-    """What a part has found so far; the last line counts."""
+    """Prints what a part has found so far; the last line counts."""
     print(json.dumps({"rows": rows, "verdict": verdict}), flush=True)
 
 

@@ -1,10 +1,10 @@
-"""Everything that needs a GPU, measured: `make bench-gpu`. What was not run says so and why.
+"""All measurements that need a GPU: `make bench-gpu`. Parts that did not run are reported with the reason.
 
-Each part is a process of its own with a limit; one that fails is told of, and the next one goes on. The result is
-written after each, so what was found stays. Parts come in the order of what is most worth knowing, so `--minutes 10` is
-enough for a first look at a GPU; `--seconds 15` makes programs shorter. `make gpu-first-day` is that first look.
+Each part is a separate process with a time limit; if one fails, that is reported and the next one runs. The result is
+written after each part, so nothing is lost. The most informative parts come first, so `--minutes 10` is enough for a
+first look at a GPU; `--seconds 15` makes programs shorter. `make gpu-first-day` is that first look.
 
-`--machine FOLDER` runs all of it on a driver in host memory, to try the programs; its times mean nothing.
+`--machine FOLDER` runs everything on a driver in host memory, to test the programs; its times mean nothing.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Part(NamedTuple):
     arguments: tuple[str, ...]
     # For each second that a program takes alone.
     limit: float
-    # What it is to show.
+    # Names of the targets that it is measured against.
     targets: tuple[str, ...] = ()
 
 
@@ -76,7 +76,7 @@ def main() -> None:
     if not options.machine and not Path("/dev/nvidia0").exists():
         hindrance = "this machine has no NVIDIA GPU (no /dev/nvidia0)"
     elif BUILT not in os.environ:
-        # Not in a part's time.
+        # The build does not count in a part's time.
         subprocess.run([*BUILD, "--profile", os.environ.get("PROFILE", "dev")], cwd=ROOT, check=True)
     over = time.monotonic() + 60 * options.minutes
     rows: dict[str, dict[str, Any]] = {}
@@ -99,7 +99,7 @@ def main() -> None:
 
 
 def run(part: Part, options: argparse.Namespace, left: float) -> tuple[str, dict[str, Any]]:
-    """How it ended, and what it found until then."""
+    """How it ended, and what it found."""
     command = [sys.executable, str(FOLDER / part.program), *part.arguments]
     if part.program != "probe.py":
         command += ["--seconds", str(options.seconds)]
@@ -133,13 +133,13 @@ def run(part: Part, options: argparse.Namespace, left: float) -> tuple[str, dict
 
 
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """The part and the programs that it started."""
+    """Ends the part and the programs that it started."""
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
 
 
 def in_columns(rows: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """All rows have all columns."""
+    """Gives all rows the same columns."""
     columns = dict.fromkeys(column for row in rows.values() for column in row)
     return {what: {column: row.get(column, "") for column in columns} for what, row in rows.items()}
 

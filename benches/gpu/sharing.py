@@ -1,12 +1,12 @@
-"""Two programs on one GPU, side by side and in turns: `sharing.py small_50`.
+"""Two programs on one GPU, side by side and with time-sharing: `sharing.py small_50`.
 
-small = 0.45 and big = 0.956 of the memory that may be used, 50 and 90 = the part of their time that they spend on the
+small = 0.45 and big = 0.956 of the available memory; 50 and 90 = the percentage of their time that they spend on the
 GPU when alone: the programs of nvshare's thesis, scaled.
 
 Arms: alone without and with the interposer; two at once as the driver shares the GPU and under MPS (small only); two
 under nvshare, whose libnvshare.so, nvshare-scheduler and nvsharectl are in `--nvshare FOLDER`; two in turns with quanta
-of 20 and 5 seconds; and in the order in which a worker lets cells compute. Each program checks its memory. An arm that
-fails says so, and the next one runs.
+of 20 and 5 seconds; and in the order in which a worker lets cells compute. Each program checks its memory. If an arm
+fails, that is reported and the next one runs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from programs import Card, Running, against, arguments, card, running, say
 
 from end_to_end.turns import Turns, turns  # isort: skip
 
-# name: part of the memory, part of the time on the GPU
+# name: share of the memory, share of the time on the GPU
 PROGRAMS = {"small_50": (0.45, 0.5), "small_90": (0.45, 0.9), "big_50": (0.956, 0.5), "big_90": (0.956, 0.9)}
 QUANTA_S = (20, 5)
 CALIBRATION_PASSES = 20
-# Of two programs in turns against one after the other; of one alone in turns against alone.
+# Two programs in turns compared with one after the other; one alone in turns compared with alone.
 TARGETS = {
     ("small_50", "in turns, as cells"): 0.67,
     ("big_50", "in turns of 20 s"): 0.79,
@@ -46,7 +46,7 @@ START_SECONDS = 20
 
 
 class NotRun(Exception):
-    """Why an arm was not run."""
+    """The reason that an arm was not run."""
 
 
 class Bench:
@@ -79,7 +79,7 @@ class Bench:
             row = measure()
         except NotRun as reason:
             row = {"result": f"not run: {reason}"}
-        except Exception as error:  # whatever it is, the other arms run
+        except Exception as error:  # after any error, the other arms still run
             row = {"result": f"failed: {error}"}
         else:
             serial = self.alone_seconds * (1 if arm.startswith("alone") else 2)
@@ -134,7 +134,7 @@ class Bench:
             return self.run_programs(library, library)
 
     def run_programs(self, *extra: dict[str, str]) -> dict[str, Any]:
-        """How long the last of them took, and whether all found what they wrote."""
+        """How long the last of them took, and whether all found their data unchanged."""
         with running(self.card, self.size, *extra) as programs:
             ask_all(programs, "work", *self.work)
             seconds = max(program.answer()["seconds"] for program in programs)

@@ -1,7 +1,7 @@
 """Baton's public package: `from baton import gpu`.
 
-`with gpu:` runs its block on a GPU, and `@gpu` each call of a function, with the promises of a `%%gpu` cell.
-`python -m baton train.py` runs a program whose own file has blocks.
+`with gpu:` runs its block on a GPU, and `@gpu` runs each call of a function there, with the promises of a `%%gpu` cell.
+`python -m baton train.py` runs a program that has such blocks in its own file.
 """
 
 from baton_shim.base.blocks import RUNTIME, Gpu, gpu

@@ -1,4 +1,4 @@
-"""`python -m baton train.py`: runs a program in which blocks under `with gpu:` may stand anywhere."""
+"""`python -m baton train.py`: runs a program that may use `with gpu:` anywhere, also in its own file."""
 
 from baton_shim.program import run
 

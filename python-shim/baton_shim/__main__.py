@@ -1,10 +1,10 @@
 """`python -m baton_shim -f connection.json …`: forks the notebook kernel, and becomes `baton kernel`, its proxy.
 
-Jupyter's clients accept a kernel that is a module of a Python; the exec keeps the process id, so signals, the process
-group and the exit code stay those of the kernel. The fork saves the start of a second Python.
+Jupyter's clients accept a Python module as a kernel. The exec keeps the process id, so signals, the process group and
+the exit code remain those of the kernel. The fork saves the start of a second Python.
 
-**Invariant:** only `os`, `sys` and `base.binary` are imported on the way to fork and exec, because `-m` puts the
-notebook's folder, and with it the student's own modules, in front of the standard library.
+**Invariant:** only `os`, `sys` and `base.binary` are imported before fork and exec, because `-m` puts the notebook's
+folder, and with it the student's own modules, in front of the standard library.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def leave_notebook_folder() -> None:
-    """What `ipykernel_launcher` does, too; the kernel puts the folder back once it has loaded its libraries."""
+    """As `ipykernel_launcher` does. The kernel puts the folder back once it has loaded its libraries."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
 

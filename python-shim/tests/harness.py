@@ -1,7 +1,7 @@
-"""Two real kernels' worth of object tables, with the test in the part of the Rust processes between them.
+"""The object tables of two real kernels, with the test in the role of the Rust processes between them.
 
-`Pair` is the notebook (this process) and a session (a child process). The harness reads a snapshot's segments out of
-the process that owns them, puts them into a sealed memfd as the assembler does, and hands that to the other side.
+`Pair` is the notebook (this process) and a session (a child process). The harness reads a snapshot's segments from the
+process that owns them, puts them into a sealed memfd as the assembler does, and passes that to the other side.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _library = ctypes.CDLL(None, use_errno=True)
 
 
 def read_memory(pid: int, address: int, size: int) -> bytes:
-    """As the proxy and the worker do: `process_vm_readv`."""
+    """Uses `process_vm_readv`, as the proxy and the worker do."""
     buffer = ctypes.create_string_buffer(size)
     mine, theirs = IoVector(ctypes.addressof(buffer), size), IoVector(address, size)
     count = _library.process_vm_readv(
@@ -54,7 +54,7 @@ def read_memory(pid: int, address: int, size: int) -> bytes:
 
 
 class Wire:
-    """What both ends hold of each segment, and what the last message cost."""
+    """What both ends hold of each segment, and how much the last message transferred."""
 
     def __init__(self) -> None:
         self.segments: dict[int, bytes] = {}
@@ -106,12 +106,12 @@ def sealed_file(content: bytes) -> int:
 class Pair:
     """A notebook and its session.
 
-    With `all_deferred`, the bytes of all memory that may follow do so: before the next ordinary cell.
+    With `all_deferred`, the bytes of all memory that may be deferred are, until before the next ordinary cell.
     """
 
     def __init__(self, all_deferred: bool = False) -> None:
         self.all_deferred = all_deferred
-        self.follow_ups: list[int] = []  # the bytes of each
+        self.follow_ups: list[int] = []  # the bytes of each deferred state
         self.namespace: dict[str, Any] = {"__name__": "__main__"}
         self.namespace["__builtins__"] = __builtins__
         self.wire = Wire()
@@ -119,7 +119,7 @@ class Pair:
         self.left: dict[str, str] = {}
         mine, theirs = socket.socketpair()
         self._socket = mine
-        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # another torch, say
+        inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)  # another torch, for example
         path = os.pathsep.join([str(_FOLDER.parent), str(_FOLDER), *filter(None, inherited)])
         self.process = subprocess.Popen(
             [sys.executable, "-c", "import harness, sys; harness.serve(int(sys.argv[1]))", str(theirs.fileno())],
@@ -129,19 +129,19 @@ class Pair:
         theirs.close()
 
     def local(self, code: str) -> None:
-        """An ordinary cell."""
+        """Runs an ordinary cell."""
         self.receive_deferred()
         exec(compile(code, "<notebook>", "exec"), self.namespace)
 
     def remote(
         self, code: str, *names: str, deleted: tuple[str, ...] = (), certain: frozenset[str] | None = None
     ) -> Any:
-        """A `%%gpu` cell that needs these names; all names that the session knows come home."""
+        """Runs a `%%gpu` cell that needs these names; all names that the session knows are returned."""
         snapshot = self.table.snapshot(names, certain=certain, extra=code, deleted=deleted)
         return self._finish(self._send("apply", snapshot))
 
     def receive_deferred(self) -> None:
-        """What the last `%%gpu` cells left in the session."""
+        """Receives the deferred state of the last `%%gpu` cells."""
         if self.table.deferred.numbers:
             delta, descriptor = self.wire.carry(Snapshot(*self._call(("deferred", None))), self.process.pid)
             self.follow_ups.append(self.wire.segment_bytes)
@@ -151,7 +151,7 @@ class Pair:
                 os.close(descriptor)
 
     def remote_in_parts(self, *parts: tuple[str, tuple[str, ...]]) -> Any:
-        """A `%%gpu` cell that runs part by part, and is given more names before each part."""
+        """Runs a `%%gpu` cell part by part, with more names before each part."""
         (code, names), *others = parts
         answer = self._send("apply" if not others else "begin", self.table.snapshot(names, extra=code))
         for number, (code, names) in enumerate(others, start=1):
@@ -190,12 +190,12 @@ class Pair:
         return answer
 
     def start_anew(self) -> None:
-        """Two new tables and empty namespaces, in the same two processes."""
+        """Starts with two new tables and empty namespaces, in the same two processes."""
         self.namespace = {"__name__": "__main__", "__builtins__": __builtins__}
         self.lose_session()
 
     def lose_session(self) -> None:
-        """The notebook is as it was when everything was home; both tables are new."""
+        """Rolls the notebook back to the last state that arrived completely; both tables are new."""
         self.table.roll_back()
         self.wire, self.table, self.left = Wire(), Table(self.namespace), {}
         self._call(("start anew", None))
@@ -236,7 +236,7 @@ def receive(source: socket.socket) -> tuple[Any, int | None]:
 
 
 def serve(descriptor: int) -> None:
-    """The session: apply, run the cell, send every name back."""
+    """The session: applies a message, runs the cell, sends every name back."""
     main = types.ModuleType("__main__")
     sys.modules["__main__"] = main
     namespace = vars(main)

@@ -1,8 +1,8 @@
-"""A small batch system for tests: it starts jobs on this machine, and lets them be queried and cancelled.
+"""A small batch system for tests: it starts jobs on this machine, and allows queries and cancellation.
 
-Files in its folder say how it behaves: `refuse` (it takes no job), `hold` (jobs wait until it is gone), `broken` (jobs
-end at once), `stall` (it answers no question about jobs until it is gone; `stalled` says that it was asked).
-`environment.json` is the environment of jobs. Each submission is a line of `submitted`.
+Files in its folder control it: `refuse` (it accepts no job), `hold` (jobs wait until the file is removed), `broken`
+(jobs end at once), `stall` (it answers no query about jobs until the file is removed; `stalled` shows that it was
+queried). `environment.json` is the environment of jobs. Each submission is a line of `submitted`.
 """
 
 from __future__ import annotations

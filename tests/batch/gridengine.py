@@ -1,6 +1,7 @@
-"""A Grid Engine of one host on this machine: `sge_qmaster` and `sge_execd`, each as a process of its own.
+"""A Grid Engine with one host on this machine: `sge_qmaster` and `sge_execd`, each as a separate process.
 
-Debian's packages `gridengine-master` and `gridengine-exec` have them. It needs root, because `sge_execd` does.
+They come from Debian's packages `gridengine-master` and `gridengine-exec`. Root is needed, because `sge_execd` needs
+it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def is_installed() -> bool:
 
 
 class GridEngine:
-    """Its files lie in one folder; commands find it with the variables of `environment`."""
+    """Its files are in one folder; commands find it through the variables in `environment`."""
 
     def __init__(self, folder: Path, ports: tuple[int, int]) -> None:
         self.folder = folder
@@ -53,7 +54,7 @@ class GridEngine:
         often = with_values(self.runs("qconf", "-ssconf"), schedule_interval="0:0:1", flush_submit_sec="1")
         self._give("scheduler", often, "-Msconf")
         self._does("qconf", "-aattr", "exechost", "complex_values", f"gpu={GPUS}", self.host)
-        # Without a name it prints what a new queue would have. A busy machine takes jobs, too.
+        # Without a name, `-sq` prints the template. Without a load threshold, a busy machine accepts jobs, too.
         ours = {"qname": "all.q", "hostlist": self.host, "slots": "8", "shell": "/bin/sh"}
         queue = with_values(self.runs("qconf", "-sq"), **ours, pe_list="NONE", load_thresholds="NONE")
         self._give("queue", queue, "-Aq")
@@ -61,7 +62,7 @@ class GridEngine:
         wait_until(lambda: re.search(state, self.runs("qstat", "-f"), re.MULTILINE), "the queue is ready", 60)
 
     def runs(self, *command: str) -> str:
-        """What a command prints; empty if it fails."""
+        """The output of a command; empty if it fails."""
         said = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, check=False)
         return said.stdout if said.returncode == 0 else ""
 
@@ -103,7 +104,7 @@ class GridEngine:
         )
         (common / "bootstrap").write_text(bootstrap)
         (common / "act_qmaster").write_text(f"{self.host}\n")
-        # A host whose name is that of its loopback address is called `localhost`, too.
+        # A host whose name belongs to its loopback address is also called `localhost`.
         (common / "host_aliases").write_text(f"{self.host} localhost\n")
         configuration = self.folder / "configuration"
         text = with_values(
@@ -126,7 +127,7 @@ class GridEngine:
 
 
 def with_values(text: str, **replaced: str) -> str:
-    """Names and values, one on each line, with some of them replaced and without comments."""
+    """Names and values, one per line, with some of them replaced and without comments."""
     lines = []
     for line in text.splitlines():
         name = line.partition(" ")[0]

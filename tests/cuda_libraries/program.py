@@ -1,7 +1,7 @@
-"""What the tests do with PyTorch 1.12 on a driver in host memory: one part, named on the command line.
+"""The parts of the tests with PyTorch 1.12 on a driver in host memory: one part, named on the command line.
 
 Kernels compute nothing there; memory, copies, sets, streams, events and graphs are real. So each part fills memory with
-copies, and says whether it is as it was left. Every line that it prints is `right`, or says what is wrong.
+copies, and checks that it is unchanged. Every line that it prints is `right`, or says what is wrong.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def numbers(count: int, seed: int) -> Any:
 
 
 def hold(mebibytes: int, seed: int) -> tuple[Any, Any]:
-    """The same on the host and on the GPU, in tensors of different sizes."""
+    """The same data on the host and on the GPU, in tensors of different sizes."""
     parts = [numbers(count, seed + place) for place, count in enumerate(sizes(mebibytes * MIB // 8))]
     return parts, [part.cuda() for part in parts]
 
 
 def sizes(count: int) -> Iterator[int]:
-    """Of small, middling and large tensors, `count` numbers together."""
+    """Sizes of small, medium and large tensors, `count` numbers together."""
     while count > 0:
         for size in (100, 60_000, 700_000, 2_000_000):
             yield min(size, count)
@@ -54,7 +54,7 @@ def say(line: str) -> None:
 
 
 def memory(mebibytes: int, rounds: int, seed: int) -> None:
-    """All sizes, read, copied on the GPU and freed again and again."""
+    """All sizes, read, copied on the GPU and freed repeatedly."""
     left, there = hold(mebibytes, seed)
     for turn in range(rounds):
         sys.stdin.readline()
@@ -66,7 +66,7 @@ def memory(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def threads(mebibytes: int, rounds: int, seed: int) -> None:
-    """Four threads with streams of their own, half of them with pinned memory and events."""
+    """Four threads with separate streams, half of them with pinned memory and events."""
     left, there = hold(mebibytes, seed)
     wrong: list[str] = []
 
@@ -113,7 +113,10 @@ def loader(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def graphs(mebibytes: int, rounds: int, seed: int) -> None:
-    """A copy that was captured copies after its memory moved. PyTorch has no graphs with CUDA 10, its runtime has."""
+    """A captured copy still works after its memory has moved.
+
+    PyTorch has no graphs with CUDA 10, but its runtime has.
+    """
     left, there = hold(mebibytes, seed)
     source, target = there[3], torch.empty_like(there[3])
     (library,) = Path(torch.__file__).parent.glob("lib/libcudart*")
@@ -143,7 +146,7 @@ def graphs(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def cache(mebibytes: int, rounds: int, seed: int) -> None:
-    """Memory that is freed and held by the library comes and goes."""
+    """Freed memory that the library holds, and memory that it returns to the driver."""
     kept, there = hold(mebibytes // 4, seed)
     for turn in range(rounds):
         large, copies = hold(mebibytes // 2, seed + 1000 * turn)
@@ -158,7 +161,7 @@ def cache(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def trims(mebibytes: int, rounds: int, seed: int) -> None:
-    """What a session does between cells: it gives back what the library holds when it is asked to."""
+    """What a session does between cells: it returns memory that the library holds, when it is asked to."""
     from baton_shim.session.thrift import Thrift
 
     left, there = hold(mebibytes, seed)
@@ -174,7 +177,7 @@ def trims(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 def calls(mebibytes: int, rounds: int, seed: int) -> None:
-    """The library's own functions answer: cuBLAS, launches, information."""
+    """The library's own functions work: cuBLAS, launches, information."""
     free, total = torch.cuda.mem_get_info()
     say("right" if 0 < free <= total else f"wrong: {free} of {total} bytes are free")
     for _ in range(rounds):

@@ -1,7 +1,7 @@
-"""PyTorch 1.12.1 in turns on a driver in host memory: programs with more memory together than there is.
+"""PyTorch 1.12.1 with time-sharing on a driver in host memory: programs with more memory together than there is.
 
-Its CUDA runtime is the last that starts on a driver which is not NVIDIA's. The worker's end moves some of a program's
-memory whenever the program rests, needed or not; what, and how much, follows from a seed.
+Its CUDA runtime is the last one that starts on a driver that is not NVIDIA's. The worker's end moves some of a
+program's memory whenever the program pauses, needed or not. A seed decides which memory, and how much.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
 ROOT = Path(__file__).parent.parent.parent
 PYTHON = ROOT / ".venv/cuda-libraries/bin/python"
 PROGRAM = Path(__file__).with_name("program.py")
-# The tests' own home has no compiler.
+# The tests' own home folder has no compiler.
 ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 160
@@ -44,14 +44,14 @@ def built(kind: str, name: str) -> str:
 
 @pytest.fixture(scope="module")
 def make() -> Iterator[str]:
-    """What makes machines. The worker's end is built, too."""
+    """The program that creates machines. The worker's end is built, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv(BUILT, built("--example", "turns"))
         yield built("--bin", "gpu-machine")
 
 
 class Machine:
-    """A card, and programs that take turns on it."""
+    """A card, and programs that time-share it."""
 
     def __init__(self, folder: Path, ends: Turns) -> None:
         self.folder = folder
@@ -82,7 +82,7 @@ class Program(NamedTuple):
     rounds: int
 
     def go(self) -> None:
-        """Lets it do all its rounds."""
+        """Lets the program run all its rounds."""
         assert self.process.stdin
         self.process.stdin.write("go\n" * self.rounds)
         self.process.stdin.close()
@@ -92,7 +92,7 @@ class Program(NamedTuple):
         return self.process.stdout.readline().strip()
 
     def finds(self) -> list[str]:
-        """What it says until it is done."""
+        """The program's output until it ends."""
         assert self.process.stdout
         lines = [line.strip() for line in self.process.stdout]
         assert self.process.wait(PATIENCE_SECONDS) == 0
@@ -157,7 +157,7 @@ def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
         killed = machine.start("threads", 80, 50)
         assert killed.line() == "ready"
         held, enough = 0.0, random_moment.random() / 5
-        while held < enough:  # each answer is of the time since the last
+        while held < enough:  # each answer covers the time since the last one
             held += machine.turns.usage(len(machine.running))["held_s"]
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()

@@ -1,7 +1,8 @@
-"""Describes every name of a notebook as lines of text, in the notebook kernel: values, types and who shares what.
+"""Describes every name of a notebook as lines of text, in the notebook kernel: values, types and what is shared.
 
-Objects are met breadth first; an object that was met before is written as the path where that was. Memory of arrays
-and tensors is numbered alike, so two views of one array name the same memory. Nothing is changed by looking.
+Objects are visited breadth first; an object that was visited before is written as the path of its first visit. Memory
+of arrays and tensors is numbered in the same way, so two views of one array name the same memory. Describing changes
+nothing.
 """
 
 from __future__ import annotations
@@ -104,7 +105,7 @@ class Describer:
         yield BaseException, self.exception
         yield from of_libraries(self)
 
-    # ---- Python's own
+    # ---- Python's own types
 
     def parts(self, path, obj, text, parts):
         for name, part in parts.items():
@@ -173,7 +174,7 @@ class Describer:
         return kind_of(obj)
 
     def iterator(self, path, obj):
-        """Nobody can see what an iterator at its end was over."""
+        """The source of an exhausted iterator is invisible."""
         form = obj.__reduce__()
         if not form[1] or (len(form) < 3 and not form[1][0]) or (len(form) > 2 and not len(form[1][0])):
             return f"{kind_of(obj)} at its end"

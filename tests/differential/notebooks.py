@@ -1,8 +1,8 @@
-"""A notebook of the corpus, run one way in a real kernel.
+"""Runs a notebook of the corpus in one way in a real kernel.
 
-The corpus is a folder of Python files whose cells begin with `# %%`. What a run leaves is compared as text: what each
-cell showed, a description of every name afterwards (`description.py`, which runs in the notebook kernel), and the files
-in the notebook's folder.
+The corpus is a folder of Python files whose cells begin with `# %%`. The results of a run are compared as text: the
+output of each cell, a description of every name afterwards (`description.py`, which runs in the notebook kernel), and
+the files in the notebook's folder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FILE_OF_CELL = re.compile(r"/tmp/ipykernel_\d+/\d+\.py")
 IN_PLACE = "# %%gpu"
 WAITING = re.compile(r"^Waiting for .* of the results of .* from the GPU machine\n", re.MULTILINE)
 SECONDS_TO_LOAD = ("cuda", "jax", "matplotlib", "sklearn", "sympy", "torch")
-# The same order of a set of texts in every process.
+# Gives a set of strings the same order in every process.
 ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 
 
@@ -55,7 +55,7 @@ def every_cell(notebook: Notebook, cell: int) -> bool:
 
 
 def half(notebook: Notebook, cell: int) -> bool:
-    """The same half in each run of the tests."""
+    """Chooses the same half in each run of the tests."""
     numbers = range(len(notebook.cells))
     return cell in random.Random(notebook.name).sample(numbers, len(numbers) // 2)
 
@@ -69,10 +69,10 @@ def read(path: Path) -> Notebook:
 
 
 class Kernels:
-    """One kernel for each way, where notebooks are run.
+    """One kernel for each way of running notebooks.
 
-    Each notebook has new ones, but for those of a library that takes seconds to load: they follow one another in the
-    same three, emptied in between.
+    Each notebook gets new kernels, except notebooks with a library that takes seconds to load: those share three
+    kernels, which are emptied in between.
     """
 
     def __init__(self, service: Service) -> None:
@@ -97,7 +97,7 @@ class Kernels:
         folder = Path(tempfile.mkdtemp(prefix=f"{self._library} {way.__name__} ", dir=place.work))
         environment = ENVIRONMENT | {"BATON_BROKER_ADDRESS": f"unix:{self._service.socket}"}
         if way is half:
-            environment["BATON_CELL_BYTES"] = "0"  # all memory follows that may
+            environment["BATON_CELL_BYTES"] = "0"  # all memory that may be deferred is
         self._kernels[way] = Kernel.start(place, folder=folder, **environment), folder
 
     def end(self) -> None:
@@ -114,7 +114,7 @@ def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:
 
 
 def cell_shows(kernel: Kernel, number: int, cell: str, *, gpu: bool = False) -> list[str]:
-    # A line that a traceback shows in the place of the magic's.
+    # A line that a traceback shows in place of the magic's line.
     code = f"%%gpu\n{cell}" if gpu else f"{IN_PLACE}\n{cell}"
     return [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in visible(kernel.run(code))]
 
@@ -126,7 +126,7 @@ def describe(kernel: Kernel) -> list[str]:
 
 
 def files(folder: Path) -> list[str]:
-    """What lies in the notebook's folder, but for what each interpreter keeps for itself."""
+    """The files in the notebook's folder, except those that each interpreter keeps for itself."""
     paths = [path for path in sorted(folder.rglob("*")) if "__pycache__" not in path.parts]
     return [f"{path.relative_to(folder)}: {content(path)}" for path in paths]
 
@@ -141,9 +141,9 @@ def content(path: Path) -> str:
 
 
 def visible(result: Result) -> list[str]:
-    """What the student sees, but for Baton's own lines and for addresses.
+    """What the student sees, without Baton's own lines and without addresses.
 
-    When a kernel sends what waits in which stream is a matter of its timers: the order of two streams is left out.
+    Timers decide when a kernel sends what is buffered in a stream, so the order of two streams is left out.
     """
     shown: list[tuple[str, str]] = []
     streams: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""Each notebook of the corpus leaves the same, with and without `%%gpu`: outputs, values, who shares what, and files.
+"""Each notebook of the corpus has the same results with and without `%%gpu`: outputs, values, sharing, and files.
 
 The worker behaves as one that does not see the notebooks' folders.
 """
@@ -38,7 +38,7 @@ def _kernels(service: Service) -> Iterator[Kernels]:
 
 @pytest.fixture
 def kernels(_kernels: Kernels, has_failed: Callable[[], bool]) -> Iterator[Kernels]:
-    """No notebook follows one that failed."""
+    """After a failure, the next notebook gets new kernels."""
     yield _kernels
     if has_failed():
         _kernels.end()

@@ -1,5 +1,5 @@
-"""A notebook of the corpus that is saved, whose kernel ends, and that goes on in the next one after a load, leaves what
-it leaves without all that.
+"""A notebook of the corpus that is saved, whose kernel ends, and that continues in a new kernel after a load, has the
+same results as without that.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ OF_THE_KERNEL = {
     "torch_bound_anew": "deletes generators, which are said not to be saved",
     "widgets_values": "has widgets, which are said not to be saved",
 }
-"""Notebooks that ask for what no saved state has."""
+"""Notebooks that need something that saved states do not contain."""
 CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py")) if path.stem not in OF_THE_KERNEL]
-if "BATON_TEST_EXAMPLES" not in os.environ:  # those that hang something on libraries, and a third of the others
+if "BATON_TEST_EXAMPLES" not in os.environ:  # those that attach something to libraries, and a third of the others
     OFTEN = ("plain_", "pandas_registered", "jax_trees", "sympy_star")
     CORPUS = [one for number, one in enumerate(CORPUS) if one.name.startswith(OFTEN) or number % 3 == 0]
 

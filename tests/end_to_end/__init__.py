@@ -1,6 +1,6 @@
 """The verbs of the end-to-end tests: real Jupyter clients, real kernels, real services.
 
-A test reads as a script: start a kernel, run cells, look at what came out.
+A test reads like a script: start a kernel, run cells, check the results.
 Every wait has a deadline and ends as soon as its condition holds; nothing sleeps for a fixed time.
 """
 

@@ -1,8 +1,8 @@
-"""What starts the workers of an external pool, by KEDA's rules for a ScaledJob.
+"""Starts the workers of an external pool, by KEDA's rules for a ScaledJob.
 
-Of KEDA's documentation (ScaledJob, `scalingStrategy: default`; the trigger metrics-api with `targetValue: "1"`): at
-each poll it reads one number, takes at most `maxReplicaCount` of it, subtracts the Jobs that have not ended, whether
-their pods run or are pending, and creates as many Jobs as are left. It never ends a Job.
+From KEDA's documentation (ScaledJob, `scalingStrategy: default`; the trigger metrics-api with `targetValue: "1"`): at
+each poll it reads one number, limits it to `maxReplicaCount`, subtracts the Jobs that have not ended, whether their
+pods are running or pending, and creates that many Jobs. It never ends a Job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Autoscaler:
         return [pod for pod in self.pods if pod.poll() is None]
 
     def poll(self) -> None:
-        """As after each `pollingInterval`. A number that cannot be read changes nothing."""
+        """One poll, as after each `pollingInterval`. If the number cannot be read, nothing changes."""
         wanted = self.scale().get(self.value_location)
         if wanted is None:
             return

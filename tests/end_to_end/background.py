@@ -1,4 +1,4 @@
-"""Cells in the background, and what makes them wait."""
+"""Cells in the background, and a gate at which they wait."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from end_to_end.kernel import Cell, Kernel
 
 
 class Gate:
-    """Lets background cells go on: they wait for a file in the notebook's folder."""
+    """Lets background cells continue: they wait for a file in the notebook's folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.number = folder, 0
 
     def closed(self) -> str:
-        """Code that waits."""
+        """Code that waits at the gate."""
         self.number += 1
         return f"import os, time\nwhile not os.path.exists({str(self.path)!r}): time.sleep(0.01)\n"
 
@@ -34,7 +34,7 @@ class Gate:
 
 
 def background(kernel: Kernel, body: str, options: str = "job") -> Cell:
-    """Returns when its cell has ended in the notebook."""
+    """Starts a background cell; returns when its own cell has ended in the notebook."""
     return speaking(kernel, f"%%gpu --background {options}\n{body}")
 
 

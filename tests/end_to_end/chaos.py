@@ -1,4 +1,4 @@
-"""A broker that is killed again and again while notebooks run cells, and what must be true afterwards."""
+"""A broker that is killed repeatedly while notebooks run cells, and what must be true afterwards."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from end_to_end.service import Service
 
 LINES = 8
 PAUSES = (0.1, 1.0)
-"""Between two kills, in seconds: from a broker that hardly answers to one that everybody has found again."""
+"""Seconds between two kills: from a broker that hardly answers to one that all clients have found again."""
 
 
 @dataclass(frozen=True)
@@ -48,13 +48,14 @@ def chaos(
     kill_seconds: float,
     patience: float,
 ) -> Report:
-    """Kill and restart the broker at random moments for some time, or until all is done if that takes longer to come.
+    """Kills and restarts the broker at random moments for some time, or until all cells have ended if that takes
+    longer.
 
-    Raises AssertionError unless every cell ran exactly once and each of its lines came exactly once and in order.
+    Raises AssertionError unless every cell ran exactly once and each of its lines arrived exactly once and in order.
     """
     dice = random.Random(seed)
     runs = service.place.folder / "runs"
-    # Each is of another person: so many kernels on one history would wait for its lock, and say so in a cell's output.
+    # Each has a separate person: kernels that share a history would wait for its lock, and say so in a cell's output.
     homes = [str(service.place.folder / f"ipython-{notebook}") for notebook in range(notebooks)]
     kernels = [service.kernel(new_kernel, IPYTHONDIR=home) for home in homes]
     for kernel in kernels:
@@ -86,7 +87,7 @@ def chaos(
 
 
 def code(name: str, number: int, runs: Path, dice: random.Random) -> str:
-    """Says its name outside of the notebook, too, where nothing undoes it."""
+    """A cell that also writes its name to a file outside the notebook's folder, where nothing is undone."""
     pauses = [round(dice.uniform(0, 0.06), 3) for _ in range(LINES)]
     return (
         "%%gpu\nimport time\n"

@@ -1,6 +1,7 @@
-"""The Helm chart, rendered by Helm, and what is asked of every manifest.
+"""The Helm chart, rendered by Helm, and checks of every manifest.
 
-Helm and the schemas are imported where they are used: tests that need a GPU are collected where they are not installed.
+Helm and the schemas are imported where they are used, because tests that need a GPU are collected on machines without
+them.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ CUSTOM = {
     "keda.sh/v1alpha1": "cloudcoil.models.keda.v1alpha1",
     "monitoring.coreos.com/v1": "cloudcoil.models.prometheus_operator.v1",
 }
-"""Modules of models that are made of the published definitions of custom resources."""
+"""Modules with models that are generated from published custom resource definitions."""
 
 Manifest = dict[str, Any]
 
@@ -40,7 +41,7 @@ def lint(values: dict[str, Any], version: str) -> list[str]:
 
 
 def render(values: dict[str, Any], version: str = VERSIONS[-1]) -> list[Manifest]:
-    """As `helm template --kube-version` does, which Chart.render() has no argument for."""
+    """As `helm template --kube-version` does; Chart.render() has no argument for that."""
     import helm_python
     from helm_python import _native as native
 
@@ -67,7 +68,7 @@ def notes(values: dict[str, Any]) -> str:
 
 
 def validate(manifest: Manifest, version: str) -> None:
-    """By the published schema of its kind, and no key may be unknown."""
+    """Checks it against the published schema of its kind; unknown keys are errors."""
     import jsonschema
     import kubernetes_validate
 
@@ -78,7 +79,7 @@ def validate(manifest: Manifest, version: str) -> None:
         jsonschema.validate(manifest, strict_schema(models, manifest["kind"]))
     for template in pod_templates(manifest):
         if models is not None:
-            # A custom resource's pods are checked as those of a Job.
+            # A custom resource's pods are checked like those of a Job.
             spec = {"template": template}
             job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "job"}, "spec": spec}
             kubernetes_validate.validate(job, version, strict=True)

@@ -1,4 +1,4 @@
-"""A full class on a real broker: sixty people whose notebooks and workers say what real ones say, and their week.
+"""A full class on a real broker: sixty people whose notebooks and workers send realistic messages, and their past week.
 
 Nothing computes here; what the broker stores, orders and shows is real.
 """
@@ -52,7 +52,7 @@ GIB = 1 << 30
 
 
 class Peer:
-    """One WebSocket of a notebook or a worker, which says hello again after a restart of the broker."""
+    """One WebSocket of a notebook or a worker, which connects again after a restart of the broker."""
 
     def __init__(self, room: Classroom, path: str) -> None:
         self.room = room
@@ -74,7 +74,7 @@ class Peer:
         raise NotImplementedError
 
     def hears(self, kind: str, body: dict[str, Any]) -> None:
-        """A message of the broker."""
+        """Handles a message of the broker."""
 
 
 class Student(Peer):
@@ -115,7 +115,7 @@ class Student(Peer):
 
 
 class Worker(Peer):
-    """Starts what it is given and never ends it."""
+    """Starts the cells that it is given and never ends them."""
 
     def __init__(self, room: Classroom, name: str, slots: int) -> None:
         super().__init__(room, "/v1/worker")
@@ -172,7 +172,7 @@ class Worker(Peer):
 
 
 class Classroom:
-    """The broker, its people's tokens, and everybody who is connected to it."""
+    """The broker, its people's tokens, and all connections to it."""
 
     def __init__(self, place: Place, prefix: str = "") -> None:
         self.place = place
@@ -201,7 +201,7 @@ class Classroom:
         return f"http://127.0.0.1:{self.port}{self.prefix}/"
 
     def page(self, name: str) -> str:
-        """Where this person signs in."""
+        """The address at which this person signs in."""
         return f"{self.address}?token={self.tokens[name]}"
 
     def start_broker(self) -> None:
@@ -225,7 +225,7 @@ class Classroom:
         self.broker.communicate(timeout=15)
 
     def fill(self, people: int = 60) -> None:
-        """Everybody has a cell; eight run. Then all of it is some minutes old."""
+        """Everyone has a cell; eight run. Then all of them are made some minutes older."""
         self.start_broker()
         self.stop_broker()
         write_past(self.database)
@@ -253,7 +253,7 @@ class Classroom:
             worker.tell_memory()
 
     def restart_broker(self, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Everybody comes back and goes on by number."""
+        """All peers reconnect and continue by number."""
         self.stop_broker()
         self._close_peers()
         meanwhile()
@@ -268,13 +268,13 @@ class Classroom:
         self._thread.start()
 
     def run(self, *arguments: str) -> None:
-        """One of the program's commands, by whoever runs the broker."""
+        """Runs one of the program's commands as the broker's user."""
         own = {"BATON_BROKER_ADDRESS": f"http://127.0.0.1:{self.port}", "BATON_TOKEN": self.token}
         said = run_binary(self.place, *arguments, **own)
         assert said.returncode == 0, said.stderr
 
     def ask(self, name: str, path: str) -> list[dict[str, Any]]:
-        """The items of a list that the API tells this person."""
+        """The items of a list that the API returns to this person."""
         headers = {"Authorization": f"Bearer {self.tokens[name]}"}
         address = self.address.removesuffix("/") + path
         items: list[dict[str, Any]] = []
@@ -303,7 +303,7 @@ class Classroom:
         return int(count)
 
     def _serve(self) -> None:
-        """Hears everybody's messages, and answers pings."""
+        """Receives everyone's messages, and answers pings."""
         sockets = {peer.socket.sock: peer for peer in self.peers}
         while not self._stop.is_set():
             readable, _, _ = select.select(list(sockets), [], [], 0.05)
@@ -333,7 +333,7 @@ def classroom(prefix: str = "") -> Iterator[Classroom]:
 
 
 def pictures(folder: Path) -> None:
-    """Every page of the dashboard as a TA sees it, light and dark, wide and narrow."""
+    """Screenshots of every dashboard page as a TA sees it, light and dark, wide and narrow."""
     from playwright.sync_api import sync_playwright
 
     from end_to_end.lab import CHROMIUM, FLAGS

@@ -1,4 +1,4 @@
-"""The clock of the day of chosen processes, which a test moves while they run."""
+"""The wall clock of chosen processes, which a test moves while they run."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ SOURCE = Path(__file__).with_suffix(".c")
 
 
 class Clock:
-    """Compiled into the folder; `environment` is what the processes have to be started with."""
+    """A library that is compiled into the folder; `environment` holds the variables with which to start processes."""
 
     def __init__(self, folder: Path) -> None:
         library, self._shift = folder / "clock.so", folder / "clock"
@@ -24,6 +24,6 @@ class Clock:
         return shutil.which("cc") is not None
 
     def move(self, seconds: int) -> None:
-        """So far from the machine's clock, at once."""
+        """Sets the clock to this many seconds from the machine's, at once."""
         with self._shift.open("r+b" if self._shift.exists() else "wb") as file:
             file.write(struct.pack("q", seconds))

@@ -32,10 +32,10 @@ def free_port() -> int:
 
 
 class Cluster:
-    """Over TCP, so that tokens are needed."""
+    """Uses TCP, so tokens are needed."""
 
     name = "slurm-gpu"
-    """Of its pool."""
+    """The name of its pool."""
 
     def __init__(self, port: int) -> None:
         self.service = Service(Place.create(), listen=f"http://127.0.0.1:{port}")
@@ -53,7 +53,7 @@ class Cluster:
         wait_until(lambda: json.loads(self.says("pools", "--json")), "the pool is known")
 
     def end_jobs(self) -> None:
-        """Of the batch system behind it, which ends then."""
+        """Ends the jobs of the batch system, which ends as well."""
 
     def close(self) -> None:
         try:
@@ -63,7 +63,7 @@ class Cluster:
         assert left == []
 
     def worker_command(self, **environment: str) -> str:
-        """A worker of the test's place, as an administrator's prolog would set it up."""
+        """The command of a worker in the test's place, as an administrator's prolog would set it up."""
         own = self.service.place.environment | environment
         variables = [f"{name}={own[name]}" for name in WORKER_VARIABLES if name in own]
         return shlex.join(["env", *variables, str(BINARY), "worker", "--slots", "1"])
@@ -91,7 +91,7 @@ class Cluster:
 
 
 class Batch(Cluster):
-    """Behind it is the small batch system of the tests."""
+    """Uses the small batch system of the tests."""
 
     def __init__(self, port: int) -> None:
         super().__init__(port)

@@ -1,4 +1,4 @@
-"""Folders on small file systems of their own, which a test fills or makes read-only. Needs root."""
+"""Folders on separate small file systems, which a test fills or makes read-only. Needs root."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ BALLAST = ".ballast"
 
 
 class Disk:
-    """A folder, possibly one that is in use already, on a file system in memory."""
+    """A folder, possibly already in use, on a file system in memory."""
 
     def __init__(self, folder: Path, size: str) -> None:
         self.folder = folder
@@ -23,7 +23,7 @@ class Disk:
         return os.geteuid() == 0
 
     def fill(self) -> None:
-        """Not a byte more fits."""
+        """Afterwards not a single byte fits."""
         ballast = os.open(self.folder / BALLAST, os.O_CREAT | os.O_WRONLY)
         try:
             free = os.statvfs(self.folder)
@@ -31,7 +31,7 @@ class Disk:
             while size >= free.f_frsize:
                 try:
                     os.posix_fallocate(ballast, os.fstat(ballast).st_size, size)
-                except OSError:  # somebody else took some of it
+                except OSError:  # another process took some of it
                     size //= 2
         finally:
             os.close(ballast)
@@ -41,7 +41,7 @@ class Disk:
             (self.folder / BALLAST).unlink()
 
     def make_read_only(self) -> bool:
-        """False where a file is open for writing, which the system does not allow."""
+        """False if a file is open for writing, because the system does not allow it then."""
         return mount("-o", "remount,ro", str(self.folder), check=False)
 
     def make_writable(self) -> None:

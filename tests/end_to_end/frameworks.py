@@ -1,4 +1,4 @@
-"""Frameworks in turns on a real GPU: two programs at a time that together have more memory than they may use."""
+"""Frameworks with time-sharing on a real GPU: two programs at a time with more memory together than they may use."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ MAY_USE = 4 << 30
 HOST = 16 << 30
 PATIENCE_SECONDS = 600
 
-# Each line is answered: whether the memory is as it was left, and how many submissions a profiler saw that did not pass
-# the gate. The profiler is PyTorch's, which sees what any library of the process submits.
+# Each line is answered with whether the memory is unchanged, and how many submissions bypassed the gate according to
+# a profiler. The profiler is PyTorch's, which sees what any library of the process submits.
 PROGRAM = """
 import ctypes
 import sys
@@ -72,7 +72,7 @@ def finish():
     (jnp.zeros(()) + 1).block_until_ready()
 """
 
-# Which library has the memory, and what is done beside it.
+# The library that holds the memory, and the work that is done beside it.
 WORK = {
     "eager": (
         PYTORCH,
@@ -170,13 +170,13 @@ def work():
 """,
     ),
 }
-# As a worker tells its sessions.
+# Variables that a worker sets for its sessions.
 THRIFT = {"XLA_PYTHON_CLIENT_PREALLOCATE": "false"}
 EXPANDABLE = {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}
 
 
 class Program:
-    """Its first answer is that it is ready."""
+    """A program, whose first answer is that it is ready."""
 
     def __init__(self, script: Path, gibibytes: float, number: int, environment: dict[str, str]) -> None:
         command = [sys.executable, script, str(gibibytes), str(number)]
@@ -193,7 +193,7 @@ class Program:
         return self.answer()
 
     def answer(self) -> str:
-        """Empty when it ended."""
+        """The next answer; empty if it has ended."""
         assert self.process.stdout
         return self.process.stdout.readline().strip()
 
@@ -204,9 +204,9 @@ class Program:
 
 
 def take_turns(folder: Path, name: str, gibibytes: float, environment: dict[str, str]) -> int:
-    """Two programs of so much memory each, which may use 4 GiB together. Returns how often memory came back to the GPU.
+    """Two programs of this size each, which may use 4 GiB together. Returns how often memory returned to the GPU.
 
-    Raises AssertionError where one finds something else than it left, or the profiler saw what did not pass the gate.
+    Raises AssertionError if one finds its memory changed, or if the profiler saw submissions that bypassed the gate.
     """
     script = folder / "program.py"
     library, work = WORK[name]

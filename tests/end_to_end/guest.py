@@ -1,7 +1,7 @@
-"""A Linux kernel of its own for one command, as an ordinary program: user-mode Linux.
+"""A separate Linux kernel for one command, as an ordinary program: user-mode Linux.
 
-It has what the machine's own kernel may not let a test have: control groups of version 2 with all controllers. A group
-is delegated to an ordinary user, as systemd's `Delegate=yes` does it. The command sees the machine's files, read-only.
+It has what a test may not get from the machine's own kernel: control groups of version 2 with all controllers. A group
+is delegated to an ordinary user, as by systemd's `Delegate=yes`. The command sees the machine's files, read-only.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ mount --bind {aside} {needed}
 
 
 def run(command: list[str], report: Path, memory: str = "3G", seconds: float = 900) -> tuple[int, str]:
-    """Its exit status, and what it printed. `report`: a folder for both."""
+    """The command's exit status and output. `report`: a folder for both."""
     kernel = shutil.which(KERNEL)
     assert kernel is not None, "user-mode Linux is missing: run scripts/install-system-packages guest"
     script = report / "boot"
@@ -101,5 +101,5 @@ def run(command: list[str], report: Path, memory: str = "3G", seconds: float = 9
 
 
 def closed_above(path: Path) -> Path | None:
-    """The first folder around it that other users may not enter."""
+    """The first folder above it that other users may not enter."""
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)

@@ -74,7 +74,7 @@ class Hub:
 
     def start(self) -> None:
         self._start_broker()
-        # Without JupyterLab, which takes long to begin and nobody opens.
+        # Without JupyterLab, which starts slowly and is not used.
         environment = self.place.environment | {
             "BATON_BROKER_ADDRESS": self.pages,
             "JUPYTERHUB_SINGLEUSER_APP": "jupyter_server.serverapp.ServerApp",
@@ -124,10 +124,10 @@ class Hub:
         except httpx.TransportError:
             return False
 
-    # ---- what the Hub does for people
+    # ---- the Hub for people
 
     def api(self, method: str, path: str, **body: Any) -> Any:
-        """A question with the rights of the tests' own service."""
+        """A request with the rights of the tests' own service."""
         headers = {"Authorization": f"token {SECRETS['tests']}"}
         answer = httpx.request(method, f"{self.url}/hub/api{path}", headers=headers, json=body or None, timeout=30)
         assert answer.is_success, answer.text
@@ -139,7 +139,7 @@ class Hub:
 
     @contextmanager
     def signed_in(self, person: str) -> Iterator[httpx.Client]:
-        """A browser that this person has signed in with."""
+        """A browser in which this person is signed in."""
         accept = {"Accept": "text/html"}
         with httpx.Client(base_url=self.url, follow_redirects=True, timeout=30, headers=accept) as client:
             client.get("/hub/login")
@@ -150,7 +150,7 @@ class Hub:
             yield client
 
     def code_for(self, client: httpx.Client, service: str, state: str = "s") -> str:
-        """With which the Hub sends a person who signs in at a service back to it."""
+        """The code with which the Hub sends a person who signs in at a service back to it."""
         asked = {"client_id": f"service-{service}", "response_type": "code", "state": state}
         asked["redirect_uri"] = f"/services/{service}/oauth_callback"
         answer = client.get("/hub/api/oauth2/authorize", params=asked, follow_redirects=False)
@@ -158,7 +158,7 @@ class Hub:
         return httpx.URL(answer.headers["location"]).params["code"]
 
     def token_of_service(self, client: httpx.Client, service: str) -> str:
-        """What another service holds of a person who signed in there."""
+        """The token that another service gets for a person who signs in there."""
         form = {
             "grant_type": "authorization_code",
             "client_id": f"service-{service}",
@@ -195,7 +195,7 @@ class Notebook:
         self._channels = channels
 
     def run(self, code: str) -> str:
-        """What a cell prints; an error fails."""
+        """The output of a cell; an error fails the test."""
         message = uuid.uuid4().hex
         header = {
             "msg_id": message,
@@ -225,7 +225,7 @@ class Notebook:
 
 @contextmanager
 def jupyter_hub(more_settings: str = "") -> Iterator[Hub]:
-    """`more_settings`: of `jupyterhub_config.py`, after the others; BROKER stands for the broker's address."""
+    """`more_settings`: appended to `jupyterhub_config.py`; BROKER stands for the broker's address."""
     hub = Hub(Place.create(), more_settings)
     try:
         hub.start()

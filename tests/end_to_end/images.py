@@ -1,7 +1,7 @@
 """The images of the Containerfiles, built without a registry, and containers of them with a pod's security context.
 
-The base is made by Debian's own tools. A container has a user namespace of its own (`hostUsers: false`), a read-only
-root, an unmasked /proc, no capabilities and no way to gain any; its network is the machine's.
+Debian's own tools create the base. A container has a separate user namespace (`hostUsers: false`), a read-only root, an
+unmasked /proc, no capabilities and no way to gain any; its network is the machine's.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ exec setpriv --reuid 1000 --regid 1000 --clear-groups --no-new-privs --bounding-
 
 class Container(subprocess.Popen[bytes]):
     def send_signal(self, number: int) -> None:
-        """To its first process, as the node does when a pod is to end."""
+        """Sends it to the first process, as the node does when a pod is to end."""
         with suppress(psutil.NoSuchProcess):
             for first in psutil.Process(self.pid).children():
                 first.send_signal(number)
@@ -53,15 +53,15 @@ class Container(subprocess.Popen[bytes]):
 @dataclass
 class Images:
     folder: Path
-    """For what buildah stores."""
+    """The folder in which buildah stores images."""
     mounted: dict[str, Path] = field(default_factory=dict)
 
     def make_base(self) -> None:
-        """A small Debian with what the Containerfiles would else fetch."""
+        """A small Debian with everything that the Containerfiles would otherwise download."""
         container = self._buildah("from", "scratch")
         root = self._buildah("mount", container)
         options = ["--variant=minbase", "--mode=root", "--format=directory", f"--include={PACKAGES}", "--quiet"]
-        # A machine that stops meanwhile has nothing to lose here.
+        # A machine that fails in between loses nothing that matters.
         options += ["--dpkgopt=force-unsafe-io"]
         options += [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "info", "locale", "man")]
         run(["mmdebstrap", *options, debian_release(), root])
@@ -74,7 +74,7 @@ class Images:
         self._buildah("build", *options, *given, "-f", str(containerfile), "-t", f"localhost/{name}", str(context))
 
     def root(self, name: str) -> Path:
-        """The files of an image, at a place of this machine."""
+        """The files of an image, at a path on this machine."""
         if name not in self.mounted:
             container = self._buildah("from", "--pull=never", f"localhost/{name}")
             self.mounted[name] = Path(self._buildah("mount", container))
@@ -89,7 +89,7 @@ class Images:
     def start(
         self, name: str, command: list[str], mounts: dict[str, Path], environment: dict[str, str], log: Path
     ) -> Container:
-        """`mounts`: what lies where."""
+        """`mounts`: the folder for each path inside."""
         root = self.root(name)
         lines = []
         for path, source in mounts.items():

@@ -39,7 +39,7 @@ class Kernel:
         transport: str = "tcp",
         **environment: str,
     ) -> Kernel:
-        """`log`: where its processes write what they would write to the terminal. `transport`: `ipc` takes no ports,
+        """`log`: where its processes write what they would write to the terminal. `transport`: `ipc` needs no ports,
         which kernels that start at the same time could take from each other."""
         manager = KernelManager(kernel_name=name, transport=transport)
         if transport == "ipc":
@@ -70,7 +70,7 @@ class Kernel:
         return self.run(f"%%gpu\n{body}", **options)
 
     def empty(self) -> None:
-        """Forgets all variables."""
+        """Deletes all variables."""
         self.run("%reset -f", silent=True)
 
     def evaluate(self, expression: str) -> Any:
@@ -91,7 +91,7 @@ class Kernel:
         return cell
 
     def send(self, request: dict[str, Any]) -> Cell:
-        """Any request on shell; its replies and messages are a cell's."""
+        """Sends any request on shell; its replies and messages are handled like those of a cell."""
         cell = self._cells[request["header"]["msg_id"]] = Cell(self, request["msg_type"], deque())
         self.client.shell_channel.send(request)
         return cell
@@ -102,16 +102,16 @@ class Kernel:
         return self.send(request)
 
     def pump(self, seconds: float) -> None:
-        """Take in what has come, waiting at most this long for something."""
+        """Handles messages that have arrived; waits at most this long for the first one."""
         ready = dict(self._poller.poll(max(0, int(seconds * 1000))))
         for channel in self._channels:
             if channel.socket not in ready:
                 continue
-            # The channel's own way to receive takes about a millisecond a message.
+            # Receiving through the channel would take about a millisecond per message.
             _, message = self.client.session.recv(channel.socket)
             if message is None:
                 continue
-            if message["msg_type"] == "debug_event":  # its parent is no cell
+            if message["msg_type"] == "debug_event":  # its parent is not a cell
                 self.debug_events.append(message["content"])
                 continue
             cell = self._cells.get(message["parent_header"].get("msg_id", ""))
@@ -121,7 +121,7 @@ class Kernel:
     # ---- the toolbar
 
     def interrupt(self) -> None:
-        """Returns when the kernel's process has the signal."""
+        """Returns when the kernel's process has received the signal."""
         self.ask_control("interrupt_request")
 
     def ask_control(self, kind: str, content: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -148,16 +148,16 @@ class Kernel:
 
     @property
     def proxy(self) -> psutil.Process:
-        """What Jupyter started."""
+        """The process that Jupyter started."""
         return psutil.Process(self.manager.provisioner.pid)
 
     @property
     def session_pid(self) -> int:
-        """The process in which this notebook's `%%gpu` cells run, by its number outside of the sandbox."""
+        """The id, outside of the sandbox, of the process that runs this notebook's `%%gpu` cells."""
         return self.place.session_pid(self.gpu(f"import os; print({WHO})").ok().stdout)
 
     def kill_session(self) -> None:
-        """Returns when the worker knows."""
+        """Returns when the worker has noticed."""
         session = psutil.Process(self.session_pid)
         session.send_signal(signal.SIGKILL)
         wait_until(lambda: not session.is_running(), "the session is gone")
@@ -174,7 +174,7 @@ class Cell:
         self.reply: dict[str, Any] | None = None
         self.idle = False
         self.speaks_after_idle = False
-        """Whether it is to hear what the kernel says of it when it is over."""
+        """Whether messages after the cell's end are accepted."""
         self._answers = answers
 
     def take(self, message: dict[str, Any]) -> None:
@@ -193,7 +193,7 @@ class Cell:
             self.published.append(message)
 
     def wait_for(self, condition: Callable[[Result], object], what: str, seconds: float = 30) -> Result:
-        """Wait until what was published so far meets the condition."""
+        """Waits until the messages so far meet the condition."""
         deadline = time.monotonic() + seconds
         while not condition(self.so_far):
             left = deadline - time.monotonic()
@@ -214,7 +214,7 @@ class Cell:
         self.wait_for(lambda _: self.idle, "the request is over", seconds)
 
     def finish(self, seconds: float = 60) -> Result:
-        """Wait for both the reply and the end of output, in whichever order they come."""
+        """Waits for both the reply and the end of output, in any order."""
         deadline = time.monotonic() + seconds
         while not self.done:
             left = deadline - time.monotonic()

@@ -1,4 +1,4 @@
-"""JupyterLab and a headless Chromium that looks at it."""
+"""JupyterLab, and a headless Chromium as its browser."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ FLAGS = [
 
 @contextmanager
 def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
-    """A JupyterLab of this user that shows a folder; its address."""
+    """Yields the address of this user's JupyterLab, which shows a folder."""
     keep_news_away(place)
     command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
     settings = {
@@ -51,14 +51,14 @@ def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
 
 
 def keep_news_away(place: Place) -> None:
-    """No question about news in front of what a test looks at."""
+    """Prevents the question about news, which would cover the page."""
     folder = place.folder / "home/.jupyter/lab/user-settings/@jupyterlab/apputils-extension"
     folder.mkdir(parents=True)
     (folder / "notification.jupyterlab-settings").write_text('{"fetchNews": "false"}')
 
 
 def address_of(place: Place) -> str | None:
-    """What the server says about itself once it listens."""
+    """The address that the server reports once it listens."""
     for path in (place.folder / "run/jupyter").glob("jpserver-*.json"):
         try:
             return str(json.loads(path.read_text())["url"])
@@ -69,7 +69,7 @@ def address_of(place: Place) -> str | None:
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """With one patience for all tests of the process, which is where playwright keeps it."""
+    """Has one timeout for all tests of the process, which is where playwright keeps it."""
     from playwright.sync_api import expect, sync_playwright
 
     expect.set_options(timeout=60_000)
@@ -83,7 +83,7 @@ def chromium() -> Iterator[Browser]:
 
 @contextmanager
 def page_of(browser: Browser) -> Iterator[Page]:
-    """Of somebody who was never here before. It is gone afterwards, with all that the test opened besides."""
+    """A page of a new visitor. At the end it is closed, with everything else that the test opened."""
     page = browser.new_page(viewport={"width": 1280, "height": 1180})
     page.set_default_timeout(60_000)
     try:

@@ -1,7 +1,8 @@
-"""Processes that a run of the tests started and that belong to nobody any more.
+"""Processes that a run of the tests started and that have lost their parents.
 
-A place finds its processes by their environment, but some get none, such as what holds a sandbox open. A limit that
-nothing here uses is inherited by every process, through every `exec`; its value is this run's mark.
+A place finds its processes by their environment, but some have none, such as the process that keeps a sandbox open. So
+a run also marks its processes with the value of a resource limit that nothing here uses. Every process inherits it, and
+keeps it through every `exec`.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ LARGEST_MARK = 800_000
 
 
 class Leftovers:
-    """Marks this process, and so all that it starts from now on."""
+    """Marks this process, and so everything that it starts from now on."""
 
     def __init__(self) -> None:
         _, most = resource.getrlimit(LIMIT)
@@ -28,12 +29,12 @@ class Leftovers:
         resource.setrlimit(LIMIT, (self._mark, most))
 
     def processes(self) -> list[psutil.Process]:
-        """Those with the mark that live and have lost their parent."""
+        """Living processes with the mark that have lost their parent."""
         below = {process.pid for process in psutil.Process().children(recursive=True)} | {os.getpid()}
         return [process for process in psutil.process_iter() if process.pid not in below and self._marks(process)]
 
     def close(self) -> list[str]:
-        """Says what is left, and ends it."""
+        """Reports what is left, and ends it."""
         return end_rest(self.processes)
 
     def _marks(self, process: psutil.Process) -> bool:

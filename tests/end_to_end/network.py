@@ -1,6 +1,6 @@
-"""A relay between clients and one server that does to their connections what networks do.
+"""A relay between clients and one server that simulates the failures of networks.
 
-It cuts them, resets them, swallows what is sent, or delivers it late, whenever a test says so.
+It cuts or resets connections, swallows what is sent, or delivers it late, whenever a test wants that.
 Relays of a test share one thread.
 """
 
@@ -35,7 +35,7 @@ class Network:
         self._relays: list[Relay] = []
 
     def relay(self, target: str, listen: str | socket.socket) -> Relay:
-        """Addresses are as Baton writes them: `unix:/PATH` or `http://HOST:PORT`, where port 0 means any.
+        """Addresses are written as in Baton: `unix:/PATH` or `http://HOST:PORT`, where port 0 means any.
 
         A bound socket may be in another network namespace.
         """
@@ -78,30 +78,30 @@ class Relay:
             flowing.set()
         self._delay = 0.0
 
-    # ---- what may happen to it
+    # ---- faults
 
     def cut(self) -> None:
-        """End every connection and refuse new ones."""
+        """Ends every connection and refuses new ones."""
         self._network.run(self._cut())
 
     def mend(self) -> None:
-        """Accept connections again, and deliver at once what was swallowed."""
+        """Accepts connections again, and delivers at once what was swallowed."""
         self._network.run(self._mend())
 
     def reset(self) -> None:
-        """End every connection the hard way (a TCP reset); new ones are accepted."""
+        """Ends every connection with a TCP reset; new ones are accepted."""
         self._network.run(self._abort())
 
     def swallow(self, *directions: Direction) -> None:
-        """Connections stay, and nothing passes (in these directions): neither bytes nor the end of a connection."""
+        """Connections stay open, but nothing passes in these directions: neither bytes nor the end of a connection."""
         self._network.run(self._swallow(directions or ("there", "back")))
 
     def has_swallowed(self, direction: Direction) -> bool:
-        """Whether something would pass now."""
+        """Whether something is waiting to pass."""
         return self._swallowed[direction] > 0
 
     def delay(self, seconds: float) -> None:
-        """Deliver each piece this much later."""
+        """Delivers each piece this much later."""
         self._delay = seconds
 
     # ---- in the network's thread

@@ -1,8 +1,8 @@
 """Real object stores in a folder, on ports of this machine, of every kind that a broker can use.
 
-What two of them do not do as the services that they stand for:
+Two of them differ from the services that they represent:
 
-* Azurite writes its index every five seconds and when it ends, so it is asked to end where the others are killed.
+* Azurite writes its index every five seconds and when it ends, so it is asked to end instead of being killed.
 * fake-gcs-server checks no signature and no signed header.
 """
 
@@ -35,11 +35,11 @@ BUCKET = "class"
 
 
 class ObjectStore:
-    """What all kinds have in common."""
+    """The common part of all kinds."""
 
     scheme: ClassVar[str]
     secret: ClassVar[str]
-    """Of the broker alone."""
+    """Variables for the broker only."""
     end_with: ClassVar[signal.Signals] = signal.SIGKILL
 
     def __init__(self, folder: Path, ports: int, tls: Tls | None = None) -> None:
@@ -51,7 +51,7 @@ class ObjectStore:
 
     @property
     def address(self) -> str:
-        """As settings name it."""
+        """The address in the form of the settings."""
         return f"{self.scheme}://{BUCKET}/baton"
 
     @property
@@ -60,7 +60,7 @@ class ObjectStore:
         return {"BATON_BROKER_CHUNK_STORE": self.address, **self.variables()}
 
     def start(self) -> None:
-        """With what it had, on the same ports."""
+        """Starts it with its old contents, on the same ports."""
         (self.folder / "data").mkdir(parents=True, exist_ok=True)
         with (self.folder / "log").open("wb") as log:
             self._process = subprocess.Popen(
@@ -74,7 +74,7 @@ class ObjectStore:
         wait_until(self._answers, "the object store serves", seconds=120)
 
     def kill(self) -> None:
-        """As a lost machine does it, or as near to that as the store can without losing what it acknowledged."""
+        """Ends it like a lost machine; or nearly so, if the store would lose data that it has acknowledged."""
         self._end(self.end_with)
 
     def stop(self) -> None:
@@ -98,7 +98,7 @@ class ObjectStore:
     def _answers(self) -> bool:
         try:
             with requests.Session() as session, warnings.catch_warnings():
-                # A test may give it a certificate that proves nothing.
+                # A test may give it an untrusted certificate.
                 warnings.simplefilter("ignore")
                 session.trust_env = session.verify = False
                 return self.serves(session)
@@ -115,7 +115,7 @@ class ObjectStore:
         return {}
 
     def serves(self, session: requests.Session) -> bool:
-        """Also makes the bucket."""
+        """Whether it answers. Also creates the bucket."""
         raise NotImplementedError
 
     def variables(self) -> dict[str, str]:
@@ -123,7 +123,7 @@ class ObjectStore:
 
 
 class SeaweedFS(ObjectStore):
-    """With Amazon's protocol."""
+    """Uses Amazon's protocol."""
 
     scheme = "s3"
     key, secret = "baton-test", "only+for/this test"
@@ -166,7 +166,7 @@ class SeaweedFS(ObjectStore):
 
 
 class Azurite(ObjectStore):
-    """Microsoft's own server for tests of Azure Blob Storage."""
+    """Microsoft's own test server for Azure Blob Storage."""
 
     scheme = "az"
     account, secret = "baton", "b25seSBmb3IgYSB0ZXN0IG9mIEJhdG9uLCBub3QgYSBzZWNyZXQ="
@@ -181,7 +181,7 @@ class Azurite(ObjectStore):
         command = [str(BIN / "node"), str(program), "--blobHost", "127.0.0.1", "--blobPort", str(self.ports[0])]
         command += ["--location", str(data), "--disableTelemetry"]
         if self.tls:
-            # It believes any token that is made like one of the service.
+            # It accepts any token in the service's format.
             command += ["--cert", str(self.tls.certificate), "--key", str(self.tls.key), "--oauth", "basic"]
         return command
 
@@ -211,7 +211,7 @@ class Azurite(ObjectStore):
 
     @property
     def token(self) -> str:
-        """As an identity gets it. Accepted only with TLS."""
+        """A token as an identity gets it. Accepted only with TLS."""
         claims = {
             "aud": "https://storage.azure.com",
             "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
@@ -227,7 +227,7 @@ class Azurite(ObjectStore):
 
 
 class FakeGcs(ObjectStore):
-    """fake-gcs-server, with Google's protocol."""
+    """fake-gcs-server, which uses Google's protocol."""
 
     scheme = "gs"
     secret = "PRIVATE KEY"
@@ -261,7 +261,7 @@ KINDS: list[type[SeaweedFS | Azurite | FakeGcs]] = [SeaweedFS, Azurite, FakeGcs]
 
 
 def service_account() -> dict[str, Any]:
-    """As Google gives it out, with a key that no server knows."""
+    """A key file as Google issues it, with a key that no server knows."""
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric import rsa
 
@@ -279,7 +279,7 @@ def service_account() -> dict[str, Any]:
 
 
 def free_ports(count: int) -> list[int]:
-    """All at once, so that none is given twice."""
+    """Reserves all at once, so that no port is returned twice."""
     with ExitStack() as stack:
         sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
         for one in sockets:

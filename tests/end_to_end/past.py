@@ -1,4 +1,4 @@
-"""A week of a class in the broker's database, as if it had been."""
+"""Writes a past week of a class into the broker's database."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def write_run(database: sqlite3.Connection, dice: random.Random, sequence: int, 
 
 
 def age(path: Path) -> None:
-    """What waits or runs was submitted some minutes earlier; the cells of a paused course before all others."""
+    """Makes waiting and running jobs some minutes older; the cells of a paused course become the oldest."""
     with closing(sqlite3.connect(path)) as database, database:
         rows = database.execute("SELECT job, state, course FROM jobs WHERE closed = 0 ORDER BY sequence").fetchall()
         for number, (job, state, course) in enumerate(rows):

@@ -17,24 +17,24 @@ from end_to_end.waiting import wait_until
 MARK = "PLACE_OF_THIS_TEST"
 
 SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
-"""Of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
+"""The sandbox of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
 
 WHO = "os.getpid(), os.environ['BATON_SESSION']"
-"""What a cell prints so that a test finds its process."""
+"""What a cell prints so that a test can find its process."""
 
 OUTER_ENVIRONMENT = dict(os.environ)
-"""As the tests were started, before any of them changed it."""
+"""The environment with which the tests were started, before any of them changed it."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Folders and environment of one imaginary user. Its processes carry the folder's name in their environment."""
+    """Folders and environment of one imaginary user. Its processes have the folder's name in their environment."""
 
     folder: Path
 
     @classmethod
     def create(cls) -> Place:
-        # Sockets lie in here and their paths must stay short.
+        # Sockets are in it, and their paths must be short.
         place = cls(Path(tempfile.mkdtemp(prefix="baton-")))
         for name in ("run", "home", "work", "signs"):
             (place.folder / name).mkdir(mode=0o700)
@@ -42,12 +42,12 @@ class Place:
 
     @property
     def work(self) -> Path:
-        """Where the notebooks lie."""
+        """The folder of the notebooks."""
         return self.folder / "work"
 
     @property
     def signs(self) -> Path:
-        """Where a test leaves files for which a cell waits: sandboxed cells may read them."""
+        """The folder in which a test creates files that cells wait for: sandboxed cells may read them."""
         return self.folder / "signs"
 
     @property
@@ -89,7 +89,7 @@ class Place:
             return False
 
     def session_pid(self, said: str) -> int:
-        """The number, outside of its sandbox, of the process that printed `WHO`."""
+        """The id, outside of its sandbox, of the process that printed `WHO`."""
         inside, mark = said.split()
         found = [process.pid for process in self.processes() if is_called(process, inside, mark)]
         assert len(found) == 1, found
@@ -105,7 +105,7 @@ class Place:
         return any(has_words(process, words) for process in self.processes())
 
     def close(self) -> list[str]:
-        """End the services politely, then say what is left: nothing should be."""
+        """Asks the services to end, then returns what is left: nothing should be."""
         for process in self.processes():
             if is_service(process):
                 process.send_signal(signal.SIGTERM)
@@ -116,7 +116,7 @@ class Place:
 
 
 def is_called(process: psutil.Process, inside: str, mark: str) -> bool:
-    """Whether the process belongs to the session with this mark and has this number in its own namespace."""
+    """Whether the process belongs to the session with this mark and has this id in its own namespace."""
     try:
         lines = Path(f"/proc/{process.pid}/status").read_text().splitlines()
         numbers = next(line for line in lines if line.startswith("NSpid:"))
@@ -130,7 +130,7 @@ def is_service(process: psutil.Process) -> bool:
 
 
 def has_words(process: psutil.Process, words: tuple[str, ...]) -> bool:
-    """Whether the words stand in the command line in this order; a path counts by its last part."""
+    """Whether the command line contains the words in this order; for a path, its last part counts."""
     try:
         line = [part.rsplit("/", 1)[-1] for part in process.cmdline()]
     except psutil.Error:
@@ -140,7 +140,7 @@ def has_words(process: psutil.Process, words: tuple[str, ...]) -> bool:
 
 
 def end_rest(processes: Callable[[], list[psutil.Process]]) -> list[str]:
-    """Gives them time to end, says which have not, and ends these."""
+    """Gives the processes time to end, returns those that have not, and kills them."""
     try:
         wait_until(lambda: not processes(), "all processes ended", seconds=15)
     except AssertionError:

@@ -1,4 +1,4 @@
-"""Pods of the chart as processes of this machine: their arguments, variables and files, in other folders."""
+"""Pods of the chart as processes of this machine: with their arguments, variables and files, in other folders."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from end_to_end.tls import Tls
 
 @dataclass
 class Node:
-    """Has a folder for each pod, and one name server: the broker is here."""
+    """Has a folder for each pod, and a single service name, that of the broker, which is here."""
 
     place: Place
     folder: Path
@@ -27,7 +27,7 @@ class Node:
     tls_secret: str
     port: int
     images: Images | None = None
-    """Of their containers; `None`: the programs of this environment, with the pods' folders elsewhere."""
+    """The images of their containers; `None`: this environment's programs, with the pods' folders elsewhere."""
 
     @property
     def broker(self) -> str:
@@ -37,7 +37,7 @@ class Node:
         [container] = template["spec"]["containers"]
         folder = self.folder / name
         mounts = {mount["mountPath"]: folder / mount["name"] for mount in container["volumeMounts"]}
-        # Each container here has its own, and processes of this machine share them.
+        # Each container has its own, but processes of this machine share it.
         del mounts["/tmp"]
         mounts.pop("/dev/shm", None)
         moved = {} if self.images else {path: str(place) for path, place in mounts.items()}
@@ -63,7 +63,7 @@ class Node:
             )
 
     def _give_to_group(self, folder: Path) -> None:
-        """As `fsGroup` says."""
+        """Does what `fsGroup` does."""
         folder.mkdir(parents=True, exist_ok=True)
         if self.images is None:
             return
@@ -106,7 +106,7 @@ class Node:
         raise AssertionError(variable)
 
     def _here(self, text: str, moved: dict[str, str]) -> str:
-        """The same with the folders, the addresses and the Python of this test."""
+        """The text with the folders, the addresses and the Python of this test."""
         python = {} if self.images else {"/opt/baton/bin/python": sys.executable}
         places = moved | python
         places[f"https://baton-broker.{NAMESPACE}.svc:8470"] = self.broker

@@ -13,7 +13,7 @@ import psutil
 from end_to_end.place import Place
 
 HERE = {"BATON_SESSION": "of this test"}
-"""With it `baton` takes this machine for the GPU machine, so a program is an ordinary one of Python's."""
+"""Makes `baton` take this machine for the GPU machine, so that a program runs as in plain Python."""
 
 
 class Programs:
@@ -36,7 +36,7 @@ class Programs:
         return process
 
     def run(self, *command: str, **options: Any) -> tuple[str, int]:
-        """What it wrote to both streams, and its exit code."""
+        """The output of both streams, and the exit code."""
         process = self.begin(*command, **options)
         output, _ = process.communicate(timeout=100)
         return output, process.returncode

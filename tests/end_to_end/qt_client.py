@@ -1,4 +1,4 @@
-"""`python qt_client.py NOTEBOOK`: runs its cells with qtconsole's client, answers `yes`, and prints what was shown."""
+"""`python qt_client.py NOTEBOOK`: runs its cells with qtconsole's client, answers `yes`, and prints the output."""
 
 from __future__ import annotations
 

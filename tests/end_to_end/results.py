@@ -1,4 +1,4 @@
-"""What a cell brought: its reply and what it published, in words that tests compare."""
+"""The result of a cell: its reply and its messages, in a form that tests compare."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Result:
 
     @property
     def outputs(self) -> list[tuple[str, str]]:
-        """Everything visible but Baton's own lines: (kind, text) with joined streams."""
+        """Everything visible except Baton's own lines: (kind, text) with joined streams."""
         outputs: list[tuple[str, str]] = []
         line_stands = False
         for message in self.published:
@@ -46,7 +46,7 @@ class Result:
                 line_stands |= message["msg_type"] == "display_data"
                 continue
             if line_stands and not outputs and entry[0] == "clear_output":
-                line_stands = False  # Baton's line gives way to the first output
+                line_stands = False  # the first output removes Baton's line
                 continue
             if outputs and outputs[-1][0] == entry[0] in ("stdout", "stderr"):
                 entry = (entry[0], outputs.pop()[1] + entry[1])
@@ -88,7 +88,7 @@ class Result:
 
     @property
     def plain_traceback(self) -> str:
-        """What the student reads, without its colours."""
+        """The text that the student reads, without its colours."""
         lines = self.reply.get("traceback") or [line for error in self.of("error") for line in error["traceback"]]
         return ESCAPES.sub("", "\n".join(lines))
 
@@ -115,7 +115,7 @@ def is_notice(content: dict[str, Any]) -> bool:
 
 
 def displayed(published: list[dict[str, Any]]) -> list[str]:
-    """What stands below the cell in the end, as a page shows it: texts from top to bottom."""
+    """The final contents below the cell, as a page shows them: texts from top to bottom."""
     shown: list[tuple[str | None, str]] = []
     clears = False
     for message in published:

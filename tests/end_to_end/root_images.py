@@ -16,7 +16,7 @@ LEFT_OUT = shutil.ignore_patterns("__pycache__", "site-packages", "test", "tests
 
 
 def make_image(root: Path, wheels: Wheels, uv: Path, *packages: str) -> Path:
-    """Returns its Python, as it is called inside."""
+    """Returns the path of its Python inside the image."""
     base = Path(sys.base_prefix)
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     home = root / PYTHON
@@ -48,7 +48,7 @@ def make_image(root: Path, wheels: Wheels, uv: Path, *packages: str) -> Path:
 
 
 def libraries_of(files: list[Path]) -> set[Path]:
-    """Those of the system, at their real places; the loader is one of them."""
+    """System libraries that they need, at their real paths, including the loader."""
     said = subprocess.run(["ldd", *files], capture_output=True, text=True, check=False).stdout
     found = {Path(path) for path in re.findall(r"(?:=> |^\t)(/\S+) \(", said, re.MULTILINE)}
     prefix = Path(sys.base_prefix)

@@ -1,4 +1,4 @@
-"""`baton run` and its relatives, as a user calls them, and the notebooks that they run."""
+"""`baton run` and related commands, as a user calls them, and notebooks for them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Runs:
         return subprocess.Popen([BINARY, "run", *arguments], env=self._environment, cwd=self.folder, **options)
 
     def detach(self, *arguments: str) -> str:
-        """The job."""
+        """Runs it detached; returns the job."""
         said = self("--detach", "--json", *arguments)
         assert said.returncode == 0, said.stderr
         job: str = json.loads(said.stdout)["job"]

@@ -1,4 +1,4 @@
-"""A broker and its workers as processes of their own, so that a test can kill, stop and restart them."""
+"""A broker and its workers as separate processes, so that a test can kill, stop and restart them."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ BINARY = Path(sys.executable).parent / "baton"
 TOKEN = "token-of-this-test"
 
 GROUPS = os.environ.get("BATON_TEST_GROUPS", "")
-"""A control group that was delegated to this user (version 2). Each worker gets one in it, as from systemd."""
+"""A control group (version 2) that was delegated to this user. Each worker gets a group in it, as from systemd."""
 IN_OWN_GROUP = 'group=$(mktemp -d "$0/worker-XXXXXX") && echo $$ > "$group/cgroup.procs" && exec "$@"'
 
 SHORT_GRACES = {"BATON_BROKER_WORKER_GRACE": "1s"}
 
 
 class Service:
-    """Configured by environment only, as an administrator would."""
+    """Configured only through the environment, as by an administrator."""
 
     def __init__(self, place: Place, listen: str | None = None, tls: Tls | None = None) -> None:
-        """`listen`: an address of this machine instead of a socket in the place's folder, `http://HOST:PORT`, or
+        """`listen`: an address of this machine instead of a socket in the place's folder: `http://HOST:PORT`, or
         `https://HOST:PORT` with `tls`."""
         self.place = place
         self.address = listen or f"unix:{self.socket}"
@@ -64,7 +64,7 @@ class Service:
 
     @property
     def access(self) -> dict[str, str]:
-        """What a notebook, a worker or a person's command needs."""
+        """The variables that a notebook, a worker or a person's command needs."""
         authority = {"BATON_CA_FILE": str(self._tls.ca_file)} if self._tls else {}
         return {"BATON_BROKER_ADDRESS": self.address} | self._secret | authority
 
@@ -86,7 +86,7 @@ class Service:
     def start_worker(
         self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
     ) -> str:
-        """Its name, a new one by default; it is connected when this returns. `prefix`: a command that runs it."""
+        """Returns its name, by default a new one, when it is connected. `prefix`: a command that runs it."""
         name = self.begin_worker(name, slots=slots, prefix=prefix, **environment)
         wait_until(lambda: name in self.answers("/"), f"{name} is connected")
         return name
@@ -94,7 +94,7 @@ class Service:
     def begin_worker(
         self, name: str | None = None, *, slots: int = 2, prefix: Sequence[str] = (), **environment: str
     ) -> str:
-        """The same without waiting, for one that may not come so far."""
+        """The same without waiting, for a worker that may not connect."""
         if name is None:
             name = f"worker-{self._workers}"
             self._workers += 1
@@ -115,14 +115,14 @@ class Service:
             )
 
     def answers(self, path: str) -> str:
-        """What a page says; empty while the broker does not answer."""
+        """The text of a page; empty while the broker does not answer."""
         import httpx
 
         socket = str(self.socket) if self.address.startswith("unix:") else None
         headers = {"Authorization": f"Bearer {TOKEN}"} if self._secret else {}
         options: dict[str, Any] = {"headers": headers, "timeout": 5}
         base = "http://broker" if socket else self.address
-        # A test may give the broker a certificate that proves nothing.
+        # A test may give the broker an untrusted certificate.
         transport = httpx.HTTPTransport(uds=socket, verify=False)
         try:
             with httpx.Client(transport=transport, base_url=base, **options) as client:
@@ -132,14 +132,14 @@ class Service:
         return response.text or "yes" if response.is_success else ""
 
     def jobs(self) -> list[dict[str, Any]]:
-        """The newest first, as `baton jobs` lists them."""
+        """The newest first, as in `baton jobs`."""
         address = f"unix:{self.socket}"
         said = run_binary(self.place, "jobs", "--json", BATON_BROKER_ADDRESS=address)
         assert said.returncode == 0, said.stderr
         jobs: list[dict[str, Any]] = json.loads(said.stdout)
         return jobs
 
-    # ---- breaking
+    # ---- faults
 
     @property
     def broker(self) -> psutil.Process:
@@ -149,11 +149,11 @@ class Service:
         return psutil.Process(self._processes[name].pid)
 
     def dead(self) -> list[str]:
-        """Which processes have ended without being asked to."""
+        """Processes that have ended without being asked to."""
         return [name for name, process in self._processes.items() if process.poll() is not None]
 
     def forget(self, name: str) -> None:
-        """One that is dead."""
+        """Forgets a process that has ended."""
         self._processes.pop(name)
 
     def kill(self, name: str) -> None:
@@ -164,12 +164,12 @@ class Service:
         return self.wait(name)
 
     def wait(self, name: str) -> int:
-        """Until one that was asked to end has ended; its status."""
+        """Waits until a process that was asked to end has ended; returns its status."""
         return self._processes.pop(name).wait(timeout=15)
 
     @contextmanager
     def full_disk(self) -> Iterator[None]:
-        """Of a broker that was started on a small one, which only its own processes see."""
+        """Fills the disk of a broker that was started on a small one, which only its own processes see."""
         filler = Path(f"/proc/{self.broker.pid}/root{self.data}/filler")
         fill(filler)
         try:
@@ -179,7 +179,7 @@ class Service:
 
     @contextmanager
     def no_descriptors(self) -> Iterator[None]:
-        """The broker may open no more than it keeps for itself."""
+        """The broker may open only the descriptors that it reserves for itself."""
         before = self.broker.rlimit(psutil.RLIMIT_NOFILE)
         self.broker.rlimit(psutil.RLIMIT_NOFILE, (self.broker.num_fds() + 8, before[1]))
         try:
@@ -194,7 +194,7 @@ class Service:
         return (self.place.folder / f"{name}.log").read_text()
 
     def close(self) -> list[str]:
-        """A worker that still has what students lack waits a minute for the broker, so that ends last."""
+        """Ends all. A worker with state that notebooks lack waits a minute for the broker, so the broker ends last."""
         broker = self._processes.pop("broker", None)
         end([*self._processes.values()])
         end([broker] if broker is not None else [])
@@ -202,18 +202,18 @@ class Service:
 
 
 def end(processes: list[subprocess.Popen[bytes]]) -> None:
-    """The place names and ends those that do not."""
+    """The place reports and kills those that do not end."""
     for process in processes:
         process.send_signal(signal.SIGCONT)
         process.send_signal(signal.SIGTERM)
-        process.send_signal(signal.SIGINT)  # asked twice, a worker ends cells that still run
+        process.send_signal(signal.SIGINT)  # after a second request, a worker ends cells that still run
     for process in processes:
         with suppress(subprocess.TimeoutExpired):
             process.wait(timeout=75)
 
 
 def fill(path: Path) -> None:
-    """Until its disk is full."""
+    """Writes until the disk is full."""
     with path.open("wb", buffering=0) as file:
         try:
             while True:
@@ -224,7 +224,7 @@ def fill(path: Path) -> None:
 
 
 def on_small_disk(folder: Path) -> list[str]:
-    """What goes before a command whose processes have 4 MiB in this folder."""
+    """The command prefix for processes with 4 MiB in this folder."""
     folder.mkdir(exist_ok=True)
     mount = f'mount -t tmpfs -o size=4m tmpfs {folder} && exec "$0" "$@"'
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", mount]
@@ -232,7 +232,7 @@ def on_small_disk(folder: Path) -> list[str]:
 
 @contextmanager
 def stopped(process: psutil.Process) -> Iterator[None]:
-    """Nothing comes from this process meanwhile, as from one that hangs."""
+    """The process sends nothing meanwhile, like one that hangs."""
     process.send_signal(signal.SIGSTOP)
     try:
         yield
@@ -242,7 +242,7 @@ def stopped(process: psutil.Process) -> Iterator[None]:
 
 @contextmanager
 def broken_store(service: Service) -> Iterator[None]:
-    """The broker can neither write nor read a chunk, as on a disk that fails."""
+    """The broker can neither write nor read a chunk, as with a failing disk."""
     chunks, aside = service.data / "chunks", service.data / "chunks-aside"
     chunks.rename(aside)
     chunks.touch()
@@ -255,7 +255,7 @@ def broken_store(service: Service) -> Iterator[None]:
 
 @contextmanager
 def exhausted_descriptors(service: Service) -> Iterator[None]:
-    """The broker can open no further file and take no further connection."""
+    """The broker can open no more files and accept no more connections."""
     limits = service.broker.rlimit(psutil.RLIMIT_NOFILE)
     service.broker.rlimit(psutil.RLIMIT_NOFILE, (service.broker.num_fds(), limits[1]))
     try:
@@ -265,6 +265,6 @@ def exhausted_descriptors(service: Service) -> Iterator[None]:
 
 
 def run_binary(place: Place, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """One command of the program, to its end."""
+    """Runs one command of the program."""
     options: dict[str, Any] = {"capture_output": True, "text": True, "timeout": 60, "check": False}
     return subprocess.run([BINARY, *arguments], env=place.environment | environment, cwd=place.work, **options)

@@ -1,4 +1,4 @@
-"""An authority of one test, and the files of a broker with its certificates."""
+"""A certificate authority for one test, and the files of a broker with its certificates."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
 
 
 class Tls:
-    """In a folder: what a broker shows, and what its clients accept."""
+    """A folder with the broker's certificate, and the one that its clients trust."""
 
     def __init__(self, folder: Path) -> None:
         self.certificate, self.key, self.ca_file = (folder / name for name in ("tls.pem", "tls.key", "ca.pem"))
@@ -22,7 +22,7 @@ class Tls:
         self.show(HERE)
 
     def show(self, name: str) -> None:
-        """A certificate for this name from now on."""
+        """From now on, the broker presents a certificate for this name."""
         self._put(self._authority.issue_cert(name))
 
     def show_expired(self) -> None:
@@ -33,7 +33,7 @@ class Tls:
         self._put(trustme.CA().issue_cert(HERE))
 
     def _put(self, certificate: trustme.LeafCert) -> None:
-        """As a renewal does: each file at once, one after the other."""
+        """Writes the files as a renewal does: each atomically, one after the other."""
         files = ((self.certificate, certificate.cert_chain_pems[0]), (self.key, certificate.private_key_pem))
         for path, content in files:
             new = path.with_suffix(".new")

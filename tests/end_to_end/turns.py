@@ -1,4 +1,4 @@
-"""Programs that take turns on a GPU without notebooks: the worker's end of `tests/gpu/examples/turns.rs`."""
+"""Programs that time-share a GPU without notebooks: the worker's end of `tests/gpu/examples/turns.rs`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from end_to_end.place import OUTER_ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
 BUILT = "BATON_TURNS"
-"""Where the program is, on a machine that cannot build it."""
+"""The path of the program, on a machine that cannot build it."""
 
 
 class Turns:
@@ -25,19 +25,19 @@ class Turns:
             raise RuntimeError("the worker's end did not start")
 
     def environment(self, session: int) -> dict[str, str]:
-        """What each process of a session gets; the first session is 1."""
+        """The variables of each process of a session; the first session is 1."""
         socket = f"{self._folder}/gpu"
         return {"LD_PRELOAD": self._library, "BATON_GPU_SOCKET": socket, "BATON_GPU_TOKEN": f"{session:x}"}
 
     def started(self, session: int) -> None:
-        """Its cell."""
+        """The session's cell has started."""
         self._say(f"started {session}")
 
     def ended(self, session: int) -> None:
         self._say(f"ended {session}")
 
     def usage(self, session: int) -> dict[str, Any]:
-        """Since it was last asked."""
+        """The usage since the last call."""
         self._say(f"usage {session}")
         used: dict[str, Any] = json.loads(self._answer())
         return used
@@ -56,8 +56,8 @@ class Turns:
 def turns(
     sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None = None, seed: int | None = None
 ) -> Iterator[Turns]:
-    """Together they may have `cap_bytes` of the GPU. Without a quantum each is a cell, as a worker's are. With a seed,
-    too, memory moves at every opportunity, needed or not.
+    """Together they may use `cap_bytes` of the GPU. Without a quantum, each session is scheduled like a worker's cell.
+    With a seed, memory moves at every opportunity, needed or not.
     """
     profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
@@ -68,7 +68,7 @@ def turns(
         numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
         command += [folder, *map(str, numbers)]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        # The tests' own home has no compiler.
+        # The tests' own home folder has no compiler.
         with subprocess.Popen(command, cwd=ROOT, env=OUTER_ENVIRONMENT, **pipes) as process:
             try:
                 yield Turns(process, folder)

@@ -1,4 +1,4 @@
-"""Wait for a condition with a deadline."""
+"""Waits for a condition with a deadline."""
 
 from __future__ import annotations
 

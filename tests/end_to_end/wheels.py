@@ -1,4 +1,4 @@
-"""A folder of wheels in the place of a package index: what Baton needs, as it is installed here, and small packages."""
+"""A folder of wheels instead of a package index: the packages that Baton needs, as installed here, and small ones."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Wheels:
         return wheels
 
     def pack(self, package: Distribution) -> None:
-        """As it is installed, less programs, which are made anew when it is installed, and thousands of stubs."""
+        """Packs it as installed, without programs, which an installation creates, and without thousands of stubs."""
         name = package.metadata["Name"].replace("-", "_").replace(".", "_").lower()
         tags = (package.read_text("WHEEL") or "").splitlines()
         parts = zip(*(line.removeprefix("Tag: ").split("-") for line in tags if line.startswith("Tag: ")), strict=True)
@@ -73,7 +73,7 @@ class Wheels:
             wheel.writestr(path, f"{record}{path},,\n")
 
     def make(self, name: str, version: str) -> None:
-        """A package with one module, which knows its version."""
+        """Builds a package with one module that knows its version."""
         information = f"{name}-{version}.dist-info"
         with zipfile.ZipFile(self.folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
             wheel.writestr(f"{name}.py", f"VERSION = {version!r}\nclass Thing:\n    size = 3\n")
@@ -82,7 +82,7 @@ class Wheels:
             wheel.writestr(f"{information}/RECORD", f"{name}.py,,\n{information}/METADATA,,\n{information}/RECORD,,\n")
 
     def make_source(self, name: str, go: Path, secret: Path) -> None:
-        """A package whose own code runs when it is installed: it waits for a file, and tries to reach another one."""
+        """Builds a package that runs code during installation: it waits for a file, and tries to reach another."""
         backend = BACKEND.format(name=name, go=str(go), secret=str(secret))
         project = (
             f'[project]\nname = "{name}"\nversion = "1.0"\n'
@@ -96,7 +96,7 @@ class Wheels:
                 archive.addfile(entry, io.BytesIO(text.encode()))
 
     def lock(self, path: Path, **versions: str) -> Path:
-        """A requirements file with these packages and their hashes."""
+        """Writes a requirements file with these packages and their hashes."""
         lines = ["--no-index", f"--find-links {self.folder}"]
         for name, version in versions.items():
             (file,) = self.folder.glob(f"{name}-{version}[-.]*")
@@ -107,7 +107,7 @@ class Wheels:
 
 
 def closure(names: tuple[str, ...]) -> list[Distribution]:
-    """These packages and all that they need here."""
+    """These packages and everything that they need here."""
     found: dict[str, Distribution] = {}
     waiting = list(names)
     while waiting:
@@ -121,7 +121,7 @@ def closure(names: tuple[str, ...]) -> list[Distribution]:
 
 
 def python_with(folder: Path, wheels: Wheels, name: str, version: str) -> Path:
-    """A Python with Baton, as an administrator installs it, and one package more."""
+    """A Python with Baton, as an administrator installs it, and one other package."""
     import venv
 
     venv.create(folder, symlinks=True, with_pip=False)

@@ -1,7 +1,7 @@
 """Two network namespaces and the wire between them, which loses packets or delivers them late. Needs root.
 
-Each namespace has one end of the wire as its only network device. What is sent into one end is read by this process,
-packet by packet, and written to the other end, or not; so it works on kernels without `tc netem`, too.
+Each namespace has one end of the wire as its only network device. This process reads each packet that is sent into one
+end and writes it to the other end, or drops it. So it works on kernels without `tc netem`, too.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ TUNSETIFF = 0x400454CA
 TUN_WITHOUT_HEADER = 0x1001
 PACKET_BYTES = 65536
 QUEUE_PACKETS = 10_000
-"""More are lost, as in a router."""
+"""Further packets are lost, as in a router."""
 
 
 class Wire:
@@ -42,7 +42,7 @@ class Wire:
         self.loss = 0.0
         """The share of packets that are lost."""
         self.delay = 0.0
-        """In seconds, for each packet; up to as much again is added at random."""
+        """Seconds by which each packet is late; up to the same time is added at random."""
         self._dice = random.Random(seed)
         self._names = [f"{name}-here", f"{name}-there"]
         self._ends = [make_namespace(one, address) for one, address in zip(self._names, (HERE, THERE), strict=True)]
@@ -66,7 +66,7 @@ class Wire:
 
     @property
     def prefix(self) -> list[str]:
-        """What starts a command at the other end."""
+        """The prefix that starts a command at the other end."""
         return ["nsenter", f"--net=/run/netns/{self._names[1]}"]
 
     def mend(self) -> None:
@@ -102,12 +102,12 @@ class Wire:
 
 
 def deliver(end: int, packet: bytes) -> None:
-    with suppress(OSError):  # its queue is full: lost
+    with suppress(OSError):  # its queue is full: the packet is lost
         os.write(end, packet)
 
 
 def make_namespace(name: str, address: str) -> int:
-    """A network namespace with one device; what the device sends is read here."""
+    """A network namespace with one device; this process reads what the device sends."""
     ip("netns", "add", name)
 
     def open_device() -> int:

@@ -26,7 +26,7 @@ OF_SESSION = {
     "cells/memory.oom.group": "1",
 }
 WITHOUT_SWAP = {"memory.swap.max"}
-"""Files that a kernel without swap does not have."""
+"""Files that do not exist on a kernel without swap."""
 
 IN_A_CHILD = """
 import subprocess, sys
@@ -36,7 +36,7 @@ print("the session lives")
 
 
 def group_of(process: psutil.Process) -> Path:
-    """As this process sees it."""
+    """The path as this process sees it."""
     line = Path(f"/proc/{process.pid}/cgroup").read_text().strip()
     return Path("/sys/fs/cgroup") / line.removeprefix("0::/")
 
@@ -65,7 +65,7 @@ def test_a_session_has_groups_with_all_limits(service: Service, new_kernel: Call
 
 
 def test_all_that_a_session_started_ends_together(service: Service, new_kernel: Callable[..., Kernel]) -> None:
-    """A child that exceeds the memory would otherwise end alone, and the cell would go on without knowing why."""
+    """Otherwise a child that exceeds the memory would end alone, and the cell would continue without knowing why."""
     service.start_broker()
     service.start_worker(**LIMITS)
     kernel = service.kernel(new_kernel)
@@ -80,7 +80,7 @@ def test_all_that_a_session_started_ends_together(service: Service, new_kernel: 
 def test_a_worker_that_shares_its_group_says_what_it_cannot_limit(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As one that somebody started in a terminal."""
+    """Such as a worker that was started in a terminal."""
     monkeypatch.setattr(end_to_end.service, "GROUPS", "")
     service.start_broker()
     service.start_worker(**LIMITS)

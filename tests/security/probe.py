@@ -1,7 +1,7 @@
-"""What a student who means harm tries in a `%%gpu` cell. The tests send this file's text with it.
+"""Attacks of a malicious student in a `%%gpu` cell. The tests send the text of this file with the cell.
 
-`facts` says where the other student's things are, as somebody outside of all sandboxes sees them. Each function is one
-line of the table: it returns what it got hold of, and returns nothing or raises when it got nothing.
+`facts` says where the other student's things are, as seen from outside all sandboxes. Each function is one line of the
+table: it returns what it obtained; if it obtained nothing, it returns nothing or raises.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ PROCESSES = 250
 FILE_MIB = 48
 """More than the tests allow in each private folder of a sandbox."""
 MEMORY_MIB = 900
-"""More than the tests allow a session in a sandbox."""
+"""More than the tests allow for a session in a sandbox."""
 
 
 def read(path: str) -> bytes:
@@ -94,7 +94,7 @@ def write_into_python_of_all(facts: dict[str, Any]) -> Any:
 
 def change_program_of_all(facts: dict[str, Any]) -> Any:
     descriptor = os.open("/proc/self/exe", os.O_RDONLY)
-    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)  # to what it is
+    os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)  # sets the mode that it has
     return True
 
 
@@ -168,7 +168,7 @@ def exchange_udp(facts: dict[str, Any]) -> Any:
 
 
 def open_sockets_without_namespaces(facts: dict[str, Any]) -> Any:
-    """They belong to the whole machine, or to little-used code of its kernel."""
+    """Such sockets belong to the whole machine, or to rarely used code of its kernel."""
     opened = []
     for family in (socket.AF_ALG, socket.AF_VSOCK, socket.AF_PACKET):
         with contextlib.suppress(OSError):
@@ -199,7 +199,7 @@ def shares_namespace(name: str) -> Callable[[dict[str, Any]], Any]:
 
 
 def reaches_kernel(call: str) -> Callable[[dict[str, Any]], Any]:
-    """With arguments that make no sense, so whoever gets through is told that, and nothing else happens."""
+    """Uses meaningless arguments, so a call that gets through fails with another error, and nothing else happens."""
 
     def attempt(facts: dict[str, Any]) -> Any:
         result = LIBC.syscall(NUMBERS[os.uname().machine][call], -1, 0, -1, -1, -1)
@@ -226,7 +226,7 @@ def has_capabilities(facts: dict[str, Any]) -> Any:
     return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
 
 
-# ---- more than a share
+# ---- more than a fair share
 
 
 def start_many_processes(facts: dict[str, Any]) -> Any:
@@ -263,7 +263,7 @@ def fill_home(facts: dict[str, Any]) -> Any:
 
 
 def fill_root(facts: dict[str, Any]) -> Any:
-    """Where the sandbox has only the places of its mounts."""
+    """In a sandbox, the root has only the mount points."""
     return fill("/")
 
 
@@ -272,7 +272,7 @@ def fill_folder_of_devices(facts: dict[str, Any]) -> Any:
 
 
 def take_memory(facts: dict[str, Any]) -> Any:
-    """In a process whose parent is gone. The system ends it, and with version 2 of control groups the whole session."""
+    """Uses a process without a parent. The system ends it; with version 2 of control groups, the whole session."""
     reads, writes = os.pipe()
     code = f"import os; taken = bytes([1]) * ({MEMORY_MIB} << 20); os.write({writes}, bytes([1]))"
     line = f"setsid {sys.executable} -c '{code}' >/dev/null 2>&1 </dev/null &"
@@ -282,11 +282,11 @@ def take_memory(facts: dict[str, Any]) -> Any:
         return said.read()
 
 
-# ---- what stays
+# ---- leftovers
 
 
 def leave_process(facts: dict[str, Any]) -> Any:
-    """One that hides: no parent, no group, no environment. The tests look for it after the session's end."""
+    """Leaves a hidden process: no parent, no group, no environment. The tests look for it after the session's end."""
     subprocess.run(["/bin/sh", "-c", f"setsid env -i sleep {facts['sleep']} >/dev/null 2>&1 </dev/null &"], check=True)
 
 
@@ -335,7 +335,7 @@ PROBES |= {f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]}
 
 
 def attack(facts: dict[str, Any]) -> dict[str, str]:
-    """What became of each attempt: `succeeded`, or why not."""
+    """The result of each attempt: `succeeded`, or why not."""
     found = {name: attempt(probe, facts) for name, probe in PROBES.items()}
     leave_process(facts)
     leave_file(facts)

@@ -1,6 +1,6 @@
-"""Sessions in control groups of version 2, which many machines on which tests run do not have.
+"""Sessions in control groups of version 2, which many machines that run tests do not have.
 
-So a kernel of its own runs these tests, with an ordinary user to whom a group was delegated.
+So a separate kernel runs these tests, with an ordinary user to whom a group was delegated.
 """
 
 from __future__ import annotations

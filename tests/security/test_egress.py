@@ -1,7 +1,7 @@
-"""`worker.network = "egress"`: cells reach the internet, and nothing that is closer.
+"""`worker.network = "egress"`: cells reach the internet, but nothing closer.
 
-The worker runs in a network of its own. Beside it is a second one, which stands for everything else. It has an address
-of the internet, a private one, and the one of clouds' metadata, and answers on each. `host` reaches all of them.
+The worker runs in a separate network. Beside it is a second network, which represents everything else. It has a public
+address, a private one, and that of clouds' metadata, and answers on each. `host` reaches all of them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ CASES += [f"egress-{start}-ordinary" for start in ("forked", "fresh")]
 
 @pytest.mark.parametrize("case", CASES)
 def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel], case: str) -> None:
-    """For a worker that runs as root, and for one of an ordinary user."""
+    """For a worker that runs as root, and for one that runs as an ordinary user."""
     network, start, user = case.split("-")
     for program in ("slirp4netns", "ip"):
         if shutil.which(program, path="/usr/bin:/usr/sbin:/bin:/sbin") is None:

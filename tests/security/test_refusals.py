@@ -1,4 +1,4 @@
-"""A worker that people share does not start without a sandbox, unless its administrator chooses so."""
+"""A worker that people share does not start without a sandbox, unless its administrator wants that."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 from end_to_end import Kernel, Service
 
 HIDE = "mount --bind /dev/null /usr/bin/bwrap"
-"""As if bubblewrap were not installed; seen by the worker alone."""
+"""Hides bubblewrap from the worker, as if it were not installed."""
 FORBID = "echo 0 > /proc/sys/user/max_user_namespaces"
-"""No program that the worker starts gets a user namespace."""
+"""Denies user namespaces to all programs that the worker starts."""
 CASES = {
     "missing": (HIDE, "the program bwrap is missing", "apt-get install bubblewrap"),
     "forbidden": (FORBID, "bwrap cannot start a sandbox here", "the system must allow user namespaces"),
@@ -19,7 +19,7 @@ CASES = {
 
 
 def prefixed(change: str) -> list[str]:
-    """A command that makes the change in namespaces of its own and then runs the worker."""
+    """A command that makes the change in separate namespaces and then runs the worker."""
     return ["unshare", "--map-root-user", "--mount", "sh", "-c", f'{change} && exec "$0" "$@"']
 
 

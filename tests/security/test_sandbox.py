@@ -1,7 +1,7 @@
 """Two students on one worker: what one of them can do to the other, to the worker and to the machine.
 
-Their sessions are forks of one zygote, or each has a Python of its own, also one of an image; the walls are the same.
-The attempts also run without a sandbox, where each must succeed: so it is known that the probe sees.
+Their sessions are forks of one zygote, or each starts a Python, possibly that of an image; the restrictions are the
+same. The attacks also run without a sandbox, where each must succeed; this shows that the probe works.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ WITHOUT_GROUPS = {
     "memory": {"take_memory"},
     "processes": {"start_many_processes"} if os.geteuid() == 0 else set(),
 }
-"""What succeeds where a worker says that it may not make control groups for these."""
+"""Attacks that succeed if a worker reports that it may not create control groups for these."""
 
 VICTIM = """
 import os
@@ -73,7 +73,7 @@ found = keep()
 """
 VICTIM_STILL_THERE = "import sys\ncanary_is_there = (sys.canary[0].value.decode(), open(file).read())"
 Attacked = tuple[str, dict[str, str], dict[str, bool], set[str]]
-"""Which sandbox, what the probe said, what it left outside, and what had no limits."""
+"""The kind of sandbox, the results of the probe, what it left outside, and which limits were missing."""
 
 ATTACK = """
 names = {"__name__": "probe"}
@@ -101,7 +101,7 @@ class Victim(NamedTuple):
 
 
 class Echo:
-    """Answers what comes over UDP."""
+    """Answers UDP packets."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -220,7 +220,7 @@ def run_attack(
 
 
 def offer_image(place: Place) -> Path:
-    """The configuration of a worker that offers one."""
+    """The configuration of a worker that offers an image."""
     wheels = place.folder / "wheels"
     wheels.mkdir()
     root = place.folder / "image"
@@ -235,7 +235,7 @@ def is_forked(session: int) -> bool:
 
 
 def zygote_of(session: int) -> psutil.Process:
-    """The session's supervisor is its child."""
+    """The zygote whose child is the session's supervisor."""
     parents = psutil.Process(session).parents()
     return next(process for process in parents[1:] if "baton_shim.session.zygote" in command_of(process))
 
@@ -246,7 +246,7 @@ def attacker_mark(attacker: Kernel) -> str:
 
 
 def knows(process: psutil.Process, texts: list[str]) -> set[str]:
-    """Which of the texts the memory of a process has."""
+    """The texts that the memory of a process contains."""
     found = set()
     with open(f"/proc/{process.pid}/maps") as maps, open(f"/proc/{process.pid}/mem", "rb", 0) as memory:
         for line in maps:
@@ -261,7 +261,7 @@ def knows(process: psutil.Process, texts: list[str]) -> set[str]:
 
 
 def unlimited(service: Service) -> set[str]:
-    """What the worker cannot limit on this machine, as its log says."""
+    """What the worker cannot limit on this machine, according to its log."""
     said = re.search("No control group limits what sessions use here: ([^.]*)", service.log("worker-0"))
     return set(said[1].split(", ")) if said else set()
 

@@ -10,7 +10,7 @@ from slurm.slurm import URGENT, Slurm
 
 class SlurmCluster(Cluster):
     def __init__(self, port: int, *, nodes: int = 1, gpus: int = 2, sandbox: str = "", **lines: object) -> None:
-        """`sandbox`: of its workers, instead of the tests' own; `lines`: further ones of `slurm.conf`."""
+        """`sandbox`: that of its workers, instead of the tests' own; `lines`: additional lines of `slurm.conf`."""
         super().__init__(port)
         self._sandbox = {"BATON_WORKER_SANDBOX": sandbox} if sandbox else {}
         self.slurm = Slurm(self.service.place.folder / "slurm", nodes=nodes, gpus=gpus, **lines)
@@ -21,15 +21,15 @@ class SlurmCluster(Cluster):
         super().start_broker(**{"worker": self.worker_command(**self._sandbox)} | settings)
 
     def jobs(self) -> list[str]:
-        """Those that have not ended, with their states."""
+        """Jobs that have not ended, with their states."""
         return self.slurm.runs("squeue", "--noheader", "--format=%i %T").splitlines()
 
     def busy_nodes(self) -> list[str]:
-        """Those on which jobs run."""
+        """Nodes on which jobs run."""
         return self.slurm.runs("squeue", "--noheader", "--states=RUNNING", "--format=%N").split()
 
     def submit_urgent_job(self) -> str:
-        """One that needs the GPUs of all nodes and has priority over those of the pool; its id."""
+        """Submits a job that needs the GPUs of all nodes and precedes those of the pool; returns its id."""
         options = ("--parsable", f"--partition={URGENT}", f"--gpus={len(self.slurm.nodes)}", "--output=/dev/null")
         job = self.slurm.runs("sbatch", *options, "--wrap=sleep infinity").strip()
         wait_until(lambda: f"{job} RUNNING" in self.jobs(), "the urgent job runs", 60)

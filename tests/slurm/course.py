@@ -1,4 +1,4 @@
-"""A course of real notebooks: each edits, runs cells, and checks what it has in the end."""
+"""A course of real notebooks: each edits, runs cells, and checks its variables at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LONGEST_CELL_SECONDS = 150
 
 
 class Student:
-    """Its cells add to variables, and note in a file that no fault can reach that they have run."""
+    """A student whose cells add to variables, and record their runs in a file that no fault can reach."""
 
     def __init__(self, kernel: Kernel, number: int, witness: Path) -> None:
         self.kernel = kernel
@@ -36,12 +36,12 @@ class Student:
         ).ok()
 
     def run(self, seconds: float) -> None:
-        """One cell. After an error the student runs a shorter one instead."""
+        """Runs one cell. After an error the student runs a shorter one instead."""
         while not self._succeeds(seconds):
             seconds = min(seconds, 0.5)
 
     def work(self, cells: int, edit_seconds: float) -> None:
-        """So many cells, and time to think before each."""
+        """Runs this many cells, with time to think before each."""
         for _ in range(cells):
             threading.Event().wait(min(self.dice.expovariate(1 / edit_seconds), 2 * edit_seconds))
             self.run(self.dice.uniform(0.5, 1.5))
@@ -61,7 +61,7 @@ class Student:
         return succeeded
 
     def has_what_it_completed(self) -> bool:
-        """Also that names which were one object still are."""
+        """Also checks that names that were one object still are."""
         values = "completed, list(by_name), last is by_name[completed[-1]]"
         return bool(self.kernel.evaluate(values) == (self.completed, self.completed, True))
 
@@ -86,7 +86,7 @@ class Course:
         self._stack.close()
 
     def all(self, do: Callable[[Student], None], beside: Callable[[], None] = lambda: None) -> None:
-        """All students at the same time, and what happens meanwhile."""
+        """Runs all students at the same time, and `beside` meanwhile."""
         with ThreadPoolExecutor(len(self.students)) as threads:
             doing = [threads.submit(do, student) for student in self.students]
             beside()
@@ -100,7 +100,7 @@ class Course:
 
     @property
     def processes(self) -> dict[str, int]:
-        """In which process each cell has run, by its id."""
+        """The process in which each cell has run, by its id."""
         return {name: int(process) for name, process in self._marks()}
 
     def _marks(self) -> list[list[str]]:

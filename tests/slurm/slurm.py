@@ -1,6 +1,6 @@
-"""A Slurm on this machine: `slurmctld`, `munged`, and a `slurmd` for each node, each as a process of its own.
+"""A Slurm on this machine: `slurmctld`, `munged`, and a `slurmd` for each node, each as a separate process.
 
-Debian's package `slurm-wlm` has them all. It needs root, because `slurmd` does.
+All of them are in Debian's package `slurm-wlm`. Root is needed, because `slurmd` needs it.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def is_installed() -> bool:
 
 
 class Slurm:
-    """Its files lie in one folder; commands find it with `SLURM_CONF`. Each of its nodes has two GPUs by default."""
+    """Its files are in one folder; commands find it through `SLURM_CONF`. Each of its nodes has two GPUs by default."""
 
     def __init__(self, folder: Path, *, nodes: int = 1, gpus: int = 2, **lines: object) -> None:
-        """`lines`: further ones of `slurm.conf`."""
+        """`lines`: additional lines of `slurm.conf`."""
         self.folder = folder
         self.nodes = [f"node{number}" for number in range(nodes)]
         self._lines = lines
@@ -76,7 +76,7 @@ class Slurm:
         self._start(node, "slurmd", "-D", "-N", node, "-f", str(self.config))
 
     def kill_node(self, node: str) -> None:
-        """As when its power fails: `slurmd` and all that it has started are dead at once."""
+        """Simulates a power failure: `slurmd` and everything that it has started are dead at once."""
         daemon = self._processes.pop(node)
         for process in [psutil.Process(daemon.pid), *self._processes_of_jobs(node)]:
             with suppress(psutil.Error):
@@ -84,11 +84,11 @@ class Slurm:
         daemon.wait(timeout=30)
 
     def give_up(self, node: str) -> None:
-        """Slurm does so by itself once it has heard nothing of the node for `SlurmdTimeout`."""
+        """Makes Slurm give up the node, as it does itself after a silence of `SlurmdTimeout`."""
         self.runs("scontrol", "update", f"NodeName={node}", "State=DOWN", "Reason=power")
 
     def _processes_of_jobs(self, node: str) -> set[psutil.Process]:
-        """With the steps that started them, which are not children of `slurmd`."""
+        """Includes the steps that started them, which are not children of `slurmd`."""
         marks = self.environment | {"SLURMD_NODENAME": node}
         found = set()
         for process in psutil.process_iter():
@@ -98,18 +98,18 @@ class Slurm:
         return found
 
     def node_of(self, pid: int) -> str:
-        """On which node a process of a job runs."""
+        """The node on which a process of a job runs."""
         process = psutil.Process(pid)
         names = [one.environ().get("SLURMD_NODENAME") for one in process.parents() if one.pid != 1]
         return next(name for name in names if name)
 
     def states(self) -> dict[str, str]:
-        """What Slurm says of each node."""
+        """The state of each node, according to Slurm."""
         lines = self.runs("sinfo", "--noheader", "--Node", "--format=%N %T").splitlines()
         return dict(line.split() for line in lines)
 
     def runs(self, *command: str) -> str:
-        """What a command of Slurm prints; empty if it fails."""
+        """The output of a Slurm command; empty if it fails."""
         said = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, check=False)
         return said.stdout if said.returncode == 0 else ""
 

@@ -1,4 +1,4 @@
-"""What both kernels use and nothing else of the package is needed for.
+"""Code of both kernels that needs nothing else of the package.
 
-**Invariant:** imports nothing of the package but this folder.
+**Invariant:** imports nothing of the package outside this folder.
 """

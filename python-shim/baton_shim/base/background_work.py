@@ -1,6 +1,6 @@
-"""What of the student's may run in a kernel while no cell does: threads, and tasks of its event loop.
+"""The student's code that may run in a kernel between cells: threads, and tasks of its event loop.
 
-**Invariant:** looks only.
+**Invariant:** only looks; changes nothing.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from baton_shim.base.closure import used_by
 QUIET_THREADS = frozenset(
     "ipykernel IPython zmq tornado traitlets baton_shim concurrent tqdm debugpy _pydevd_bundle pydevd".split()
 )
-"""Packages whose threads run no code of the student's by themselves."""
+"""Packages whose threads never run the student's code by themselves."""
 
 
 def has_background_work(shell: Any) -> bool:
@@ -25,8 +25,8 @@ def has_background_work(shell: Any) -> bool:
 
 
 def names_of_background_work(shell: Any) -> set[str]:
-    """Names of the notebook that what runs beside its cells may use."""
-    quiet = QUIET_THREADS - {"concurrent"}  # which run what the student gave an executor
+    """Names of the notebook that its background work may use."""
+    quiet = QUIET_THREADS - {"concurrent"}  # executor threads run the student's functions
     threads = [thread for thread in threading.enumerate() if is_alien(thread, quiet)]
     waiting = [*filter(of_notebook(shell), tasks())]
     if not (threads or waiting):

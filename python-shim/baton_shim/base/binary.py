@@ -1,7 +1,7 @@
-"""Where the program `baton` is.
+"""Finds the program `baton`.
 
-**Invariant:** only `os` and `sys` are imported where it is beside the interpreter, because the start of every kernel
-waits for this.
+**Invariant:** only `os` and `sys` are imported if the program is beside the interpreter, because the start of every
+kernel waits for this.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def find_binary() -> str | None:
 
 def folders() -> Iterator[str]:
     yield os.path.dirname(sys.executable)
-    # Where installers put programs when that is not beside the interpreter (`pip install --user`, system Pythons).
+    # Where installers put programs that are not beside the interpreter (`pip install --user`, system Pythons).
     import sysconfig
 
     for scheme in (sysconfig.get_default_scheme(), sysconfig.get_preferred_scheme("user")):

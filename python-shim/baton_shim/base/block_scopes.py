@@ -1,6 +1,6 @@
-"""What a block of `with gpu:` binds and how it is left; and the block rewritten so that it can be left elsewhere.
+"""What a `with gpu:` block binds and how it is left; and the block rewritten so that it can run in another kernel.
 
-**Invariant:** functions, classes and comprehensions inside of the block are scopes of their own.
+**Invariant:** functions, classes and comprehensions in the block are scopes of their own.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from baton_shim.base.blocks import BREAK, CONTINUE, EXIT, RETURN
 
-# Who loads one of these looks at the variables of its function, or evaluates a text with them.
+# Code that loads one of these looks at the variables of its function, or evaluates a text with them.
 SHOWS_VARIABLES = frozenset({"dir", "eval", "exec", "get_ipython", "locals", "vars"})
 # Methods and functions that evaluate a string with the caller's names (pandas, numexpr, formulas).
 EVALUATES_TEXT = re.compile(r"query|eval|evaluate|ols|wls|gls|glm|logit|probit|dmatrix|dmatrices|from_formula")
@@ -28,7 +28,7 @@ def arguments_of(arguments: ast.arguments) -> list[str]:
 
 
 class Inside(ast.NodeVisitor):
-    """What code of one scope does there; functions and classes in it are scopes of their own."""
+    """What the code of one scope does. Functions and classes in it are scopes of their own."""
 
     def __init__(self) -> None:
         self.bound: set[str] = set()
@@ -144,10 +144,10 @@ class Inside(ast.NodeVisitor):
 
 
 class Leaving(ast.NodeTransformer):
-    """Makes a block end where it is left, and notes how; functions and classes in it stay as they are."""
+    """Rewrites a block so that it ends where it is left, and records how. Inner functions and classes stay as is."""
 
     def __init__(self, *, in_function: bool, first: str | None = None) -> None:
-        """`first` is the first parameter of the function around, which `super()` looks at."""
+        """`first` is the first parameter of the enclosing function, which `super()` looks at."""
         self._in_function, self._first = in_function, first
         self._in_loop = 0
 
@@ -189,13 +189,13 @@ class Leaving(ast.NodeTransformer):
         return self._left(node, RETURN, node.value) if self._in_function else node
 
     def visit_Global(self, node: ast.Global | ast.Nonlocal) -> ast.stmt:
-        """Those of the function around count, and stand at the top."""
+        """Declarations move to the top of the enclosing function, where they take effect."""
         return ast.copy_location(ast.Pass(), node) if self._in_function else node
 
     visit_Nonlocal = visit_Global  # noqa: N815
 
     def visit_AnnAssign(self, node: ast.AnnAssign) -> ast.stmt:
-        """A function does not evaluate annotations of its variables, and allows none of a `nonlocal`."""
+        """A function does not evaluate annotations of its variables, and cannot annotate a `nonlocal` variable."""
         self.generic_visit(node)
         if not (self._in_function and isinstance(node.target, ast.Name)):
             return node

@@ -1,7 +1,8 @@
 """Blocks under `with gpu:` and functions under `@gpu`: the object `gpu`, and what transformed code calls.
 
-`with_gpu.py` replaces a `with gpu:` statement by the block in place, for the GPU machine and for a `gpu` that is
-something else, and by a call of `module_block` or `function_block`, whose answer says how the block ended elsewhere.
+`with_gpu.py` replaces a `with gpu:` statement by two versions of its block. One runs in place: on the GPU machine, or
+if `gpu` is some other object. The other is a call of `module_block` or `function_block`, which runs the block remotely
+and returns how it ended.
 
 **Invariant:** imports only the standard library, because student code imports it through the package `baton`.
 """
@@ -24,9 +25,9 @@ from baton_shim.base.job import Job
 DONE, BREAK, CONTINUE, RETURN, RAISE = range(5)
 """How a block ended."""
 EXIT = "__baton_exit__"
-"""The variable in which a block of a cell notes that it ended with `break` or `continue`."""
+"""The variable in which a block of a cell records that it ended with `break` or `continue`."""
 BLOCK = "__baton_block__"
-"""The function that a block inside of a function becomes."""
+"""The name of the function that replaces a block inside a function."""
 _LOCALS = f".<locals>.{BLOCK}"
 
 NOT_TRANSFORMED = (
@@ -46,18 +47,18 @@ class Work(NamedTuple):
     text: str
     """The source, for the analysis of names."""
     code: tuple[bytes, str] | None = None
-    """Marshalled, and the file that it stands in."""
+    """The marshalled code, and the file that it belongs to."""
     function: Callable[..., Any] | None = None
     arguments: tuple[Any, ...] = ()
     keywords: Mapping[str, Any] = MappingProxyType({})
     unit: str = "block"
 
     def places(self) -> Iterator[tuple[str, object]]:
-        """The variables of the function around, and the arguments, with words for messages."""
+        """The variables of the enclosing function and the arguments, each with a description for messages."""
         if self.function is None:
             return
         for name, cell in zip(self.function.__code__.co_freevars, self.function.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # it is not bound
+            with contextlib.suppress(ValueError):  # the variable is not bound
                 yield name, cell.cell_contents
         parameters = self.function.__code__.co_varnames
         yield from zip(parameters, self.arguments, strict=False)
@@ -65,20 +66,20 @@ class Work(NamedTuple):
 
 
 class Kernel(Protocol):
-    """The kernel that this program is."""
+    """The kernel that this program runs in."""
 
     remote: bool
     """Whether blocks run elsewhere."""
 
     @property
     def not_transformed(self) -> str:
-        """What is said of a block that was not taken out of its code."""
+        """The message for a block that was not taken out of its code."""
 
     def options(self, given: dict[str, Any]) -> Any:
-        """Raises ValueError."""
+        """The options of `%%gpu`. Raises ValueError for one that it does not have."""
 
     def run(self, work: Work, options: Any) -> tuple[int, Any]:
-        """How it ended, and the value of its `return`. Raises what it raised."""
+        """How it ended, and the value of its `return`. Raises the error that the code raised."""
 
     def run_in_background(self, work: Work, options: Any) -> Job:
         """The handle of a call that runs in the background."""
@@ -86,11 +87,11 @@ class Kernel(Protocol):
     def map(
         self, function: Callable[..., Any], items: list[tuple[Any, ...]], chunk: int, most: int | None, options: Any
     ) -> list[Any]:
-        """The results of calls that run in several sessions at once. Raises the first error."""
+        """The results of calls that run in several sessions at once. Raises the first error of a call."""
 
 
 class OnGpuMachine:
-    """A program that is there already: `with gpu:` and `@gpu` change nothing."""
+    """The kernel of a program on the GPU machine: `with gpu:` and `@gpu` change nothing."""
 
     remote = False
     not_transformed = NOT_TRANSFORMED
@@ -115,7 +116,7 @@ class Runtime:
 
     kernel: Kernel | None = None
     imported: Callable[[], None] | None = None
-    """Called when a program imports `baton`. None: it is no kernel of Baton's."""
+    """Called when a program imports `baton`. None: Baton did not start this kernel."""
 
 
 RUNTIME = Runtime()
@@ -128,14 +129,14 @@ class Gpu:
     Options are those of `%%gpu`, as arguments: `with gpu(timeout="5m", mem="8G"):` or `@gpu(priority="low")`.
     On the GPU machine itself, `with gpu:` and `@gpu` change nothing.
 
-    Raises RuntimeError where Baton does not run, ValueError for an option that `%%gpu` does not have.
+    Raises RuntimeError if Baton does not run, ValueError for an option that `%%gpu` does not have.
     """
 
     def __init__(self, options: dict[str, Any] | None = None) -> None:
         self.options = options or {}
 
     def __call__(self, function: Callable[..., Any] | None = None, /, **options: Any) -> Any:
-        """With a function: the function whose calls run on a GPU. With options: a `gpu` that has them."""
+        """With a function: returns it wrapped, so that its calls run on a GPU. With options: a `gpu` that has them."""
         if options:
             configured = Gpu({**self.options, **options})
             if RUNTIME.kernel is not None:
@@ -154,12 +155,12 @@ class Gpu:
     ) -> list[Any]:
         """Calls the function for each item, in several sessions at once, and returns the results in order.
 
-        With several iterables the function gets one item of each, as with the builtin `map`. `chunksize` items run in
-        one job, and at most `max_workers` jobs at once; the broker decides how many do. Options are those of `%%gpu`,
-        for each job.
+        With several iterables the function gets one item of each, as with the builtin `map`. Each job runs `chunksize`
+        items. At most `max_workers` jobs run at once; the broker decides how many do. Options are those of `%%gpu`, for
+        each job.
 
         Each call has a copy of its arguments, and of the variables that the function uses, as they were when `map` was
-        called. Only results return. On the GPU machine itself, the calls are made one after another, right there.
+        called. Only results are returned. On the GPU machine itself, the calls run in place, one after another.
 
         Raises the first error of a call, with a note that names the item; the other calls are cancelled. Raises
         TypeError and ValueError for arguments of a wrong type or value, RuntimeError where Baton does not run.
@@ -201,7 +202,7 @@ gpu = Gpu()
 
 
 def decorated(function: Any, manager: Gpu) -> Any:
-    """The function whose calls run on a GPU. Raises TypeError for what is no function."""
+    """The function, wrapped so that its calls run on a GPU. Raises TypeError for anything but a function."""
     if not isinstance(function, types.FunctionType):
         hint = "put @gpu below the other decorators" if callable(function) else "write @gpu above a function"
         raise TypeError(f"@gpu decorates functions, not a {type(function).__name__}\nhint: {hint}")
@@ -224,7 +225,7 @@ def decorated(function: Any, manager: Gpu) -> Any:
             return call(function, arguments, keywords, manager)
 
         def background(*arguments: Any, **keywords: Any) -> Job:
-            """The call runs when the cell that makes it has ended, while the notebook goes on."""
+            """Makes the call when the current cell has ended, while the notebook goes on."""
             if is_here():
                 return ended_job(function, arguments, keywords)
             assert RUNTIME.kernel is not None
@@ -236,7 +237,7 @@ def decorated(function: Any, manager: Gpu) -> Any:
 
 
 def ended_job(function: Callable[..., Any], arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Job:
-    """The handle of a call on the GPU machine itself, where it runs at once."""
+    """The handle of a call on the GPU machine itself, which runs at once."""
     job = Job(0, "call")
     try:
         job.ends(function(*arguments, **keywords), None)
@@ -272,13 +273,13 @@ _last = threading.local()
 
 
 def runs_here(manager: Any) -> bool:
-    """Whether the block runs in place. Also without Baton, where entering the manager says so."""
+    """Whether the block runs in place. True also without Baton: entering the manager then raises the error."""
     _last.value = manager
     return not isinstance(manager, Gpu) or RUNTIME.kernel is None or not RUNTIME.kernel.remote
 
 
 def take() -> Any:
-    """What belongs to the last answer on this thread: the manager, the value of `return`, or the error."""
+    """Returns what the last answer on this thread left: the manager, the value of `return`, or the error."""
     taken, _last.value = _last.value, None
     return taken
 
@@ -298,12 +299,15 @@ def function_block(text: str) -> Callable[[Any], None]:
 
 
 def ended() -> int:
-    """The answer to the last `function_block` on this thread."""
+    """How the last `function_block` on this thread ended."""
     return int(_last.ended)
 
 
 def run(manager: Gpu, work: Work) -> int:
-    """The caller raises the error, so that the traceback has no frames between its own and those of the block."""
+    """Returns how the block ended.
+
+    The caller raises the error, so that no frames of this package stand between the caller's and the block's.
+    """
     assert RUNTIME.kernel is not None
     try:
         ended, _last.value = RUNTIME.kernel.run(work, manager.options)
@@ -324,7 +328,7 @@ def in_file(code: bytes, file: str) -> types.CodeType:
 
 @functools.lru_cache(maxsize=64)
 def renamed(code: types.CodeType) -> types.CodeType:
-    """With the name of the function around the block, which tracebacks and names of nested functions show."""
+    """The code under the name of the enclosing function, which tracebacks and names of nested functions show."""
 
     def names(one: types.CodeType) -> dict[str, Any]:
         around = outer(one.co_qualname)
@@ -343,7 +347,10 @@ def replaced(
     parts: Callable[[types.CodeType], dict[str, Any]],
     text: Callable[[str], str] = str,
 ) -> types.CodeType:
-    """With the codes inside of it. The qualified name of a class is a `text` among the constants of its code."""
+    """Replaces parts of the code and of the codes nested in it.
+
+    `text` maps constants, because the qualified name of a class is a constant of its code.
+    """
 
     def constants() -> Iterator[Any]:
         for constant in code.co_consts:

@@ -1,9 +1,9 @@
-"""Cells under `%%both`: they run in the notebook, and in each session of it before anything else does.
+"""Cells under `%%both`: they run in the notebook, and in each of its sessions before anything else runs there.
 
-The notebook kernel runs such a cell like any other (`notebook/both.py`) and notes it here if it succeeds. Its code goes
-to a session ahead of the state of the next `%%gpu` cell, and to each new session again, in the order of the cells.
+The notebook kernel runs such a cell like any other (`notebook/both.py`) and records it here if it succeeds. Its code is
+sent to a session ahead of the state of the next `%%gpu` cell, and to each new session again, in the order of the cells.
 
-**Invariant:** what a cell binds in a session is bound nowhere else, so the notebook's variables are what counts.
+**Invariant:** what a cell binds in a session is bound only there; the notebook's variables are the ones that count.
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ class BothCell(NamedTuple):
     number: int
     """The n of `In [n]`."""
     code: str
-    """As IPython transformed it."""
+    """The code after IPython's transformations."""
     given: bytes
-    """The notebook's variables that it reads, as they were when it began: a pickled dictionary."""
+    """The notebook's variables that the code reads, as they were before it ran: a pickled dictionary."""
 
 
 class BothCells:
-    """One end's cells, in their order. A session only runs what it is told."""
+    """The cells that one end knows, in order. A session runs only the cells that it is sent."""
 
     def __init__(self, cells: list[BothCell] | None = None) -> None:
-        """`cells`: those of another end, to be told to one more session."""
+        """`cells`: the cells of another table, to be sent to one more session."""
         self.cells = [] if cells is None else cells
         self.run: Callable[[Iterable[BothCell]], None] | None = None
-        """What runs them; set in sessions."""
+        """Runs the cells; set in sessions."""
         self._told = 0
         self._news = 0
 
     def restart(self) -> None:
-        """The other end is a session that has just begun."""
+        """The other end is a new session."""
         self._told = 0
 
     def look(self) -> list[tuple[int, str, bytes]]:
-        """What the other end has not run yet."""
+        """The cells that the other end has not run yet."""
         self._news = len(self.cells)
         return [(cell.number, cell.code, cell.given) for cell in self.cells[self._told :]]
 
     def commit(self) -> None:
-        """The last look is on its way."""
+        """The cells of the last `look` have been sent."""
         self._told = self._news
 
     def apply(self, cells: Iterable[tuple[int, str, bytes]]) -> None:

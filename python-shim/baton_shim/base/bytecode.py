@@ -1,6 +1,6 @@
 """Which global names a piece of bytecode loads, stores and deletes.
 
-**Invariant:** reads code objects only.
+**Invariant:** only reads code objects.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class CodeNames(NamedTuple):
 
 @lru_cache(maxsize=4096)
 def code_names(code: CodeType, module_level: bool = False) -> CodeNames:
-    """With all nested functions. What a class body binds is its own; what it loads may be global."""
+    """Includes all nested functions. Names that a class body binds are its own; those that it loads may be global."""
     found: dict[str, set[str]] = {"LOAD": set(), "STORE": set(), "DELETE": set()}
     for part in nested(code):
         own = module_level and part is code
@@ -71,9 +71,9 @@ NO_KEYS: frozenset[str] = frozenset()
 
 @lru_cache(maxsize=256)
 def keys_of_call(code: CodeType, offset: int) -> frozenset[str] | None:
-    """Which entries are used of what a call without arguments returns, as in `globals()["x"]`; None: any of them.
+    """Which entries of a call's result are used, as in `globals()["x"]`; None: possibly all.
 
-    The function is loaded at `offset`. Raises LookupError where it is not called there, or is given arguments.
+    The function is loaded at `offset`. Raises LookupError if it is not called there, or is called with arguments.
     """
     found = [each for each in dis.get_instructions(code) if each.opname not in _BETWEEN]
     place = next((n for n, each in enumerate(found) if each.offset == offset), len(found))

@@ -1,6 +1,6 @@
-"""`with gpu:` in the cells of a kernel: their blocks are taken out before IPython compiles them.
+"""`with gpu:` in cells: the blocks are taken out of the code before IPython compiles it.
 
-**Invariant:** a cell's syntax tree is looked at only once `baton` is imported, or in a cell that mentions it.
+**Invariant:** a cell's syntax tree is examined only if `baton` has been imported or the cell mentions it.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ MENTIONED = re.compile(rf"\b{PACKAGE}\b")
 
 
 class BlockRefused(SyntaxError, InputRejected):  # type: ignore[misc]
-    """A block that cannot run remotely. IPython shows it as a syntax error, and runs nothing of the cell."""
+    """A block that cannot run remotely. IPython shows it as a syntax error and runs no part of the cell."""
 
 
 BlockRefused.__name__ = BlockRefused.__qualname__ = "SyntaxError"
 
 
 def begin(kernel: Kernel, shell: Any) -> None:
-    """`kernel` is what the package `baton` finds in this process."""
+    """`kernel` is what the package `baton` uses in this process."""
     taking_out = TakeOut(shell)
 
     def cell_begins(info: Any) -> None:
@@ -62,7 +62,7 @@ class TakeOut(ast.NodeTransformer):
         return value is not None and value is sys.modules.get(PACKAGE) if attribute else isinstance(value, Gpu)
 
     def _in_cell(self, error: SyntaxError) -> SyntaxError:
-        """IPython has noted the source of the cell just before."""
+        """The error with the cell as its file; IPython recorded the cell's source immediately before."""
         numbers: dict[str, int] = getattr(self._shell.compile, "_filename_map", {})
         file = max(reversed(numbers), key=numbers.__getitem__, default="<cell>")
         line = error.lineno or 1

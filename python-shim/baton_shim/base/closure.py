@@ -1,9 +1,9 @@
-"""Follows values to the functions and classes of the notebook that they hold, and these to the names that they use.
+"""Follows values to the notebook's functions and classes that they hold, and follows those to the names that they use.
 
-Methods of an instance's class, callbacks in a list, a decorated function behind its wrapper: whatever the cell can
-call through a value that it names.
+This finds what the cell can call through a value that it names: methods of an instance's class, callbacks in a list, a
+decorated function behind its wrapper.
 
-**Invariant:** looks at objects by the garbage collector's eyes only; no attribute look-up runs the student's code.
+**Invariant:** references are read from the garbage collector; no attribute look-up runs the student's code.
 """
 
 from __future__ import annotations
@@ -35,16 +35,16 @@ from traitlets.config.configurable import SingletonConfigurable
 
 from baton_shim.base.bytecode import code_names
 
-# Enough for the object graphs of models; beyond it a missed function is a NameError, not a wait.
+# Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
 MOST_OBJECTS = 50_000
-# Of a long container only the first elements are looked at: what is long holds data.
+# Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
-# They answer for what they refer to, or, where that is gone, with an error.
+# Attribute look-ups on these reach their referent, or raise an error if it is gone.
 WEAK = weakref.ProxyTypes
-# What they hold is no business of the collector's, but a time zone may be an object of the notebook.
+# The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
 WITH_ZONE = (datetime, time)
 EVALUATE = frozenset({"eval", "exec"})
-# Under whatever name, or in a list.
+# Recognised by identity, under any name or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
 SHOWERS = frozenset(map(id, (globals, locals)))
 RUNNING = (GeneratorType, CoroutineType, AsyncGeneratorType)
@@ -52,25 +52,25 @@ CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, A
 
 
 class Uses(frozenset[str]):
-    """Names that something in the other kernel may use. A stand-in for it holds them."""
+    """Names that an object in the other kernel may use. Its stand-in here holds them."""
 
 
 @dataclass
 class Reached:
     names: set[str] = field(default_factory=set)
     binds: set[str] = field(default_factory=set)
-    """Names that a function among them binds in the notebook."""
+    """Names that one of the functions binds in the notebook."""
     files: set[str] = field(default_factory=set)
     dynamic: bool = False
-    """A function among them evaluates text."""
+    """One of the functions evaluates text."""
     everything: bool = False
-    """A function among them looks into the namespace itself, or shows it; or one of the names is of it."""
+    """One of the functions reads or shows the namespace itself, or one of the names refers to it."""
 
 
 def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[object] = ()) -> Reached:
-    """All names that the values of `names`, and what is `beside` them, may use when they are called.
+    """All names that the values of `names`, and the objects in `beside`, may use when they are called.
 
-    `names` themselves are not among them.
+    `names` themselves are not included.
     """
     reached = Reached()
     taken = set(names)
@@ -105,9 +105,9 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
 
 
 def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
-    """The names that these objects of this kernel may use when they go on: generators, threads, frames, …
+    """The names that these objects of this kernel may use when they continue: generators, threads, frames, …
 
-    What the values of the names use is not followed.
+    The values of those names are not followed further.
     """
     names: set[str] = set()
     waiting = deque(live)
@@ -134,7 +134,7 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
 
 
 def frame_of(running: object) -> FrameType | None:
-    """None: it has come to its end."""
+    """The frame of a generator or coroutine; None if it has finished."""
     frames = (getattr(running, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))
     return next(filter(None, frames), None)
 
@@ -159,10 +159,10 @@ def held(value: object) -> Iterator[object]:
     if isinstance(value, (*CLOSED, *RUNNING)):
         return iter(())
     if isinstance(value, SingletonConfigurable) and type(value).__module__ != "__main__":
-        return iter(())  # kernel, shell and application, which each widget knows, and which know everything
+        return iter(())  # kernel, shell and application: every widget refers to them, and they refer to everything
     if type(value) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]
-    # Exact types: a subclass may iterate in its own way.
+    # Exact types only: a subclass may define its own iteration.
     if type(value) in (list, tuple, set, frozenset) and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]
     if type(value) is dict and len(value) > LONG_CONTAINER:

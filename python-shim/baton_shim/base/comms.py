@@ -1,9 +1,9 @@
-"""Comms and widgets that `%%gpu` cells open. A client's messages reach the notebook kernel, so there they are at home.
+"""Comms and widgets that `%%gpu` cells open. Messages from clients reach the notebook kernel, so comms live there.
 
-In: what a cell opened and closed in the session, with the objects that listen, which keep their ids. Out: the same
+In: the comms that a cell opened and closed in the session, with their listeners; all keep their ids. Out: the same
 comms in the notebook kernel, where callbacks run like those of any other widget, with the notebook's variables.
 
-**Invariant:** a message to a comm of the running cell waits until the comm is here; no copy of a comm closes it.
+**Invariant:** a message to a comm of the running cell waits until the comm has arrived; no copy of a comm closes it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from comm.base_comm import BaseComm
 from baton_shim.base.undoing import OnUndo, refill
 
 KEPT_MESSAGES = 1000
-"""For one running cell; what comes after these is lost, as a message to an unknown comm is."""
+"""For one running cell. Further messages are lost, like any message to an unknown comm."""
 
 
 class SessionComms:
-    """What is open in the session and what the notebook knows of it."""
+    """The comms that are open in the session, and which of them the notebook knows."""
 
     name, title = "comms", "Comms and widgets"
 
@@ -36,7 +36,7 @@ class SessionComms:
         keep_open()
 
     def look(self) -> dict[str, Any] | None:
-        """What cells did of the kind."""
+        """What cells have done with comms since the last commit."""
         comms, targets = self._manager.comms, self._manager.targets
         opened = {comm_id: comm for comm_id, comm in comms.items() if comm_id not in self._told}
         served = {name: call for name, call in targets.items() if self._targets.get(name) is not call}
@@ -50,13 +50,13 @@ class SessionComms:
         del self._closed[: len(self._next["closed"])]
 
     def apply(self, said: dict[str, Any], undo: OnUndo) -> None:
-        """The notebook says nothing of the kind."""
+        """The notebook sends nothing about comms."""
 
     def restart(self) -> None:
-        """The notebook is the same one as long as this session is."""
+        """Nothing to do: a session has the same notebook all its life."""
 
     def _unregister(self, comm: Any) -> None:
-        """Also one that the notebook opened, which is not registered here."""
+        """Accepts comms that the notebook opened, too, which are not registered here."""
         self._manager.comms.pop(comm.comm_id, None)
         self._told.discard(comm.comm_id)
         self._closed.append(comm.comm_id)
@@ -79,7 +79,7 @@ class HomeComms:
         self._waiting = True
 
     def look(self) -> None:
-        """Comms of the notebook stay here, where clients reach them."""
+        """The notebook's comms stay here, where clients reach them."""
 
     def commit(self) -> None:
         pass
@@ -99,14 +99,14 @@ class HomeComms:
         pass
 
     def cell_ends(self) -> None:
-        """Delivers what came for comms of the cell while it ran."""
+        """Delivers the messages that arrived for the cell's comms while it ran."""
         self._waiting = False
         early, self._early = self._early, []
         for deliver in early:
             deliver()
 
     def _patiently(self, handle: Callable[..., Any]) -> Callable[..., Any]:
-        """Messages come while a cell runs if the client uses a subshell for them."""
+        """Keeps messages for the running cell's comms; they arrive if the client uses a subshell for them."""
 
         def handle_or_keep(stream: Any, identity: Any, message: dict[str, Any]) -> Any:
             unknown = message["content"].get("comm_id") not in self._manager.comms
@@ -119,16 +119,16 @@ class HomeComms:
 
 
 def listener(comm: Any) -> Any:
-    """The widget, where it is one."""
+    """The comm's widget, if it has one."""
     return getattr(comm._msg_callback, "__self__", None)
 
 
 def widgets() -> dict[str, Any]:
-    """Where ipywidgets looks for the widget of a model."""
+    """The table in which ipywidgets looks up the widget of a model."""
     found: dict[str, Any] = getattr(sys.modules.get("ipywidgets.widgets.widget"), "_instances", {})
     return found
 
 
 def keep_open() -> None:
-    """A comm says goodbye when its last reference goes; but the copy in the other kernel may be shown."""
+    """A comm closes when its last reference goes, but the copy in the other kernel may still be shown."""
     BaseComm.__del__ = lambda comm: None

@@ -1,14 +1,15 @@
-"""What Baton touches of other packages beyond their documentation, in one list: private names, replaced functions.
+"""Everything undocumented that Baton uses of other packages, in one list: private names, replaced functions.
 
-A `Part` of Baton says which places it needs and what is lost without them. Parts that attach to IPython and ipykernel
-are checked when the kernel starts; the first cell has one line about those that do not fit, and the log the whole
-errors. Parts of `%%gpu` cells are checked with the first of them that finds the library imported, in both kernels.
+A `Part` of Baton lists the places that it needs, and what is lost without them. Parts that attach to IPython and
+ipykernel are checked when the kernel starts. The first cell shows one line about those that do not fit; the log has the
+full errors. Parts of `%%gpu` cells are checked, in both kernels, by the first such cell that finds their library
+imported.
 
-A place is written `module:path`. An attribute that a class sets on its instances only must be mentioned by a method of
-that class, or by the function that stands before it in the path.
+A place is written `module:path`. An attribute that a class sets only on its instances must be mentioned by a method of
+that class, or by the function that precedes it in the path.
 
-**Invariant:** whatever these packages have moved, the kernel starts, and what cells do without that part is untouched.
-`tests/test_compat.py` holds that the list is complete, and that nothing is in it that the package does not use.
+**Invariant:** whatever these packages have moved, the kernel starts, and everything that does not need that part works.
+`tests/test_compat.py` checks that the list is complete, and that the package uses everything in it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ Result = TypeVar("Result")
 
 class Part(NamedTuple):
     without: str
-    """What the student has to do without, in a few words. Empty where Baton knows another way."""
+    """What the student loses without it, in a few words. Empty if Baton has another way."""
     needs: tuple[str, ...] = ()
 
 
@@ -112,7 +113,7 @@ VIRTUAL = {
     "jax": Part("jax has no virtual GPU", ("jax:_src.xla_bridge.backends", "jax:_src.xla_bridge.get_backend")),
     "tensorflow": Part("tensorflow has no virtual GPU"),
 }
-"""By library; each is checked before virtual CUDA changes it."""
+"""By library; each part is checked before virtual CUDA changes its library."""
 
 OF_CELLS = (
     Part(
@@ -143,7 +144,7 @@ OF_CELLS = (
         ),
     ),
     Part(
-        "",  # cells take longer, or a hint is missing
+        "",  # without it cells take longer, or a hint is missing
         (
             "ipykernel.iostream:OutStream._flush",
             "ipykernel.iostream:OutStream._flush_pending",
@@ -153,7 +154,7 @@ OF_CELLS = (
         ),
     ),
     Part(
-        "",  # of some versions of torch
+        "",  # only some versions of torch have these
         (
             "torch:_C._dispatch_has_kernel_for_dispatch_key",
             "torch:_C._len_torch_function_stack",
@@ -290,16 +291,16 @@ class Fit:
 
     def __init__(self) -> None:
         self.missing: list[str] = []
-        """What the student has to do without since the kernel's start, and why."""
+        """What has been missing since the kernel's start, and why."""
         self.unfit: set[str] = set()
-        """Libraries of which a part was said not to fit."""
+        """Libraries that have been reported as not fitting."""
         self._unchecked: dict[str, list[tuple[Part, str]]] = {}
         for part in OF_CELLS:
             for place in part.needs if part.without else ():
                 self._unchecked.setdefault(place.partition(":")[0], []).append((part, place))
 
     def attach(self, part: Part, action: Callable[..., Result], *arguments: Any) -> Result | None:
-        """Calls `action`, which attaches the part, and gives what it returns; None where that does not work here."""
+        """Calls `action`, which attaches the part, and returns its result; None if that does not work here."""
         try:
             require(part)
             return action(*arguments)
@@ -312,7 +313,7 @@ class Fit:
         return f"{does_not_fit(('IPython', 'ipykernel'), self.missing)}\n{UPDATE}"
 
     def tell(self, shell: Any) -> None:
-        """Writes the line with the next cell, because no client shows what a kernel writes before."""
+        """Shows the line with the next cell, because no client shows what a kernel writes before its first cell."""
         if not self.missing:
             return
 
@@ -323,7 +324,7 @@ class Fit:
         shell.events.register("pre_execute", say)
 
     def news(self) -> list[str]:
-        """A line for each library that was imported since the last look and of which something does not fit."""
+        """A line for each library that was imported since the last call and has a part that does not fit."""
         arrived = [module for module in self._unchecked if is_whole(module)]
         lost: dict[str, dict[str, str]] = {}
         for module in arrived:
@@ -338,20 +339,20 @@ class Fit:
 
 
 def require(part: Part) -> None:
-    """Raises AttributeError for the first place that is gone."""
+    """Raises AttributeError for the first place that does not exist."""
     for place in part.needs:
         if not is_there(place):
             raise AttributeError(f"{place} is gone")
 
 
 def is_whole(module: str) -> bool:
-    """Whether it is imported, and its import is over."""
+    """Whether the module has been imported completely."""
     found = sys.modules.get(module)
     return found is not None and not getattr(getattr(found, "__spec__", None), "_initializing", False)
 
 
 def is_there(place: str) -> bool:
-    """Also where the module is not imported: then nothing can be said against it."""
+    """True also if the module is not imported, because then nothing is known."""
     module, _, path = place.partition(":")
     found: Any = sys.modules.get(module)
     if found is None:
@@ -364,7 +365,7 @@ def is_there(place: str) -> bool:
 
 
 def mentions(owner: Any, name: str) -> bool:
-    """Whether this function, or a method of this class, uses an attribute or a text of this name."""
+    """Whether this function, or a method of this class, mentions the name as an attribute or as text."""
     if isinstance(owner, type):
         return any(mentions(one, name) for kind in owner.__mro__ for one in vars(kind).values() if is_function(one))
     return is_function(owner) and name in (*owner.__code__.co_names, *owner.__code__.co_consts)

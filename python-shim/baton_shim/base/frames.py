@@ -1,9 +1,9 @@
-"""Tracebacks without this package's own frames: a student reads those of the cell and of the libraries that it uses.
+"""Tracebacks without this package's own frames: a student sees the cell's frames and those of the libraries it uses.
 
-Where a library's call used something that stayed in the other kernel, the traceback ends at that call: no line of the
-library has to do with it.
+If a library call used something that stayed in the other kernel, the traceback ends at that call, because no line of
+the library is at fault.
 
-`%env BATON_TRACEBACKS=whole` in the notebook shows them all.
+`%env BATON_TRACEBACKS=whole` in the notebook shows all frames.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _of_blocks: deque[TracebackType] = deque(maxlen=16)
 
 
 def block_trace(trace: TracebackType) -> TracebackType:
-    """Notes the first frame of a block: the one before it, of the same function, stands at its `with gpu:`."""
+    """Records the first frame of a block. The frame before it, of the same function, is at its `with gpu:`."""
     _of_blocks.append(trace)
     return trace
 
 
 def _is_doubled(trace: TracebackType | None) -> bool:
-    """Whether this frame waits for a block, whose frame follows."""
+    """Whether this frame is at a `with gpu:` and the frame of its block follows."""
     inner = trace.tb_next if trace is not None else None
     if trace is None or inner is None or not any(inner is one for one in _of_blocks):
         return False
@@ -44,7 +44,7 @@ def _is_doubled(trace: TracebackType | None) -> bool:
 
 
 def hide(error: BaseException) -> None:
-    """In the traceback of the error, and of those that led to it."""
+    """Hides frames in the traceback of the error, and of the errors that led to it."""
     seen: set[int] = set()
     chain: list[BaseException | None] = [error]
     while chain:
@@ -63,7 +63,7 @@ def hide(error: BaseException) -> None:
 
 
 def _end_at_the_call(trace: TracebackType | None) -> None:
-    """That the student's own code makes, in the cell or in a module."""
+    """Cuts the traceback after the last call by the student's own code, in the cell or in a module."""
     if os.environ.get(VARIABLE) == "whole":
         return
     last = None
@@ -77,7 +77,10 @@ def _end_at_the_call(trace: TracebackType | None) -> None:
 
 
 def hide_from_tracebacks() -> None:
-    """In what a cell itself prints, formats or logs of an error. For sessions; called once other modules are here."""
+    """Hides frames in errors that a cell itself prints, formats or logs.
+
+    For sessions; called once the other modules are loaded.
+    """
     import traceback
 
     def hiding(walk: Any) -> Any:

@@ -1,9 +1,9 @@
-"""What the driver says of a session's GPU, before anything there uses it: `python gpu_facts.py` prints it as JSON.
+"""What the driver reports about a session's GPU before the session uses it: `python gpu_facts.py` prints it as JSON.
 
-In a program of its own, because a process that has asked the driver can no longer fork. It makes no context, so it
-needs no memory of the GPU and no turn on it. Where the driver fails, nothing is printed and nothing is known.
+This is a separate program, because a process that has called the driver can no longer fork. It creates no context, so
+it needs no GPU memory and no GPU lease. If the driver fails, it prints nothing, and nothing is known.
 
-**Invariant:** the program imports nothing but Python's own.
+**Invariant:** the program imports only the standard library.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ ATTRIBUTES = {
     "pci_bus_id": 33,
     "pci_device_id": 34,
 }
-"""The driver's numbers of them, by torch's names."""
+"""The driver's numbers for these attributes, under torch's names."""
 
 
 class Asking:
@@ -45,7 +45,7 @@ class Asking:
         self._process: subprocess.Popen[bytes] | None = None
 
     def begin(self) -> None:
-        """Past the turns on the GPU."""
+        """Starts the program without the interposer, so it needs no GPU lease."""
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         self._process = subprocess.Popen(
             [sys.executable, "-I", "-S", __file__],
@@ -56,7 +56,7 @@ class Asking:
         )
 
     def answer(self) -> dict[str, Any] | None:
-        """Once, as soon as it is there."""
+        """The facts, as soon as they are known; returned once."""
         if self._process is None or self._process.poll() is None:
             return None
         text, _ = self._process.communicate()
@@ -69,7 +69,7 @@ ASKING = Asking()
 
 
 def facts() -> dict[str, Any]:
-    """Of the first GPU that programs see. Raises `OSError` where there is none, or no driver."""
+    """About the first visible GPU. Raises `OSError` if there is no GPU or no driver."""
     driver = ctypes.CDLL("libcuda.so.1")
 
     def ask(function: str, *arguments: Any) -> None:
@@ -94,5 +94,5 @@ def facts() -> dict[str, Any]:
 if __name__ == "__main__":
     try:
         print(json.dumps(facts()))
-    except (OSError, AttributeError):  # no driver, or one that has not all of it
+    except (OSError, AttributeError):  # no driver, or one that lacks a function
         sys.exit(1)

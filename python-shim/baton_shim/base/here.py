@@ -1,11 +1,11 @@
-"""The objects that every kernel has one of: its shell and parts of that, its kernel, JAX's devices. They travel by
-reference.
-And whose memory an image of Pillow shows, which Pillow itself tells nobody.
+"""Objects that exist once in every kernel: its shell and parts of the shell, its kernel, JAX's devices.
 
-`ip = get_ipython()` or `from getpass import getpass` (ipykernel's own, while a cell runs) put them into the namespace;
-in the other kernel such a name means the other kernel's.
+They are sent by reference. `ip = get_ipython()` or `from getpass import getpass` (ipykernel's own, while a cell runs)
+put them into the namespace; in the other kernel, such a name refers to the other kernel's object.
 
-**Invariant:** none of them is ever copied.
+Also finds whose memory a Pillow image shows, because Pillow itself does not report it.
+
+**Invariant:** none of these objects is ever copied.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from baton_shim.base import late
 
 
 def by_reference(shell: Any) -> None:
-    """Called before the first table of a kernel, because Python has one list of such rules, which programs may read."""
+    """Registers the references, before a kernel's first table: Python has one list of such rules, which is public."""
     copyreg.pickle(type(shell), lambda value: (this_shell, ()))
     copyreg.pickle(type(shell.kernel), lambda value: (this_kernel, ()))
     for name in PARTS:
@@ -33,7 +33,7 @@ def by_reference(shell: Any) -> None:
 
 
 def watch_images() -> None:
-    """Called when a kernel starts."""
+    """Called at the start of a kernel."""
     late.when_imported("PIL.Image", shown_memory)
 
 
@@ -41,7 +41,7 @@ class Program:
     """A plain Python program."""
 
     shell: Any = None
-    """What stands for a kernel's shell. IPython does not know it."""
+    """What replaces the shell of a kernel. IPython does not know it."""
 
 
 PROGRAM = Program()
@@ -53,7 +53,7 @@ def this_shell() -> Any:
     return PROGRAM.shell or get_ipython()
 
 
-# What `ip.display_formatter` and the like are.
+# Attributes of the shell: `ip.display_formatter` and the like.
 PARTS = ("display_formatter", "display_pub", "displayhook", "history_manager", "magics_manager", "events")
 
 
@@ -79,7 +79,7 @@ def jax_devices() -> None:
 
 
 def jax_device(number: int) -> Any:
-    """A device of the default platform: in the notebook it goes by the names of the CPU and of the GPU."""
+    """A device of the default platform, which is the CPU in the notebook and the GPU in a session."""
     import jax
 
     devices: list[Any] = jax.devices()

@@ -1,8 +1,8 @@
-"""In the programs that a `%%gpu` cell starts: `pip` and `uv`, as the session's overlay has them (`packages.py`).
+"""Runs inside the `pip` and `uv` that a `%%gpu` cell starts from the session's overlay (`packages.py`).
 
-Each Python of the overlay begins here (`baton.pth`), so `python -m pip` is noticed, too.
+Each Python of the overlay imports this first (`baton.pth`), so `python -m pip` is noticed, too.
 
-**Invariant:** changes nothing of what pip and uv do, except that a worker may refuse. Any other Python loses no time.
+**Invariant:** pip and uv behave as usual, except that a worker may refuse. Any other Python loses no time.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ OF_SOURCES = {
     **dict.fromkeys(("-f", "--find-links"), "--find-links"),
     "--trusted-host": "--trusted-host",
 }
-"""Options with a value that say where packages come from, and what pip and uv both call them."""
+"""Options whose value says where packages come from, and the name that both pip and uv accept for each."""
 
 
 def begin(may_install: bool) -> None:
@@ -50,7 +50,10 @@ def uv(program: str, may_install: bool) -> None:
 
 
 def without_shared(words: list[str]) -> str:
-    """A file that leaves out what the worker has, which uv does not see from here, unless the command names it."""
+    """Writes a file of overrides that keeps uv from installing what the worker has, and returns its path.
+
+    uv does not see the worker's packages from here. A package that the command names is not left out.
+    """
     named = {canonical(match[0]) for word in (*words, *lines_of_requirements(words)) if (match := NAME.match(word))}
     outside = [entry for entry in sys.path if not entry.startswith(sys.prefix + os.sep)]
     path = os.path.join(sys.prefix, "shared.txt")
@@ -69,7 +72,7 @@ def lines_of_requirements(words: list[str]) -> list[str]:
 
 
 def words_of_pip(words: list[str]) -> list[str] | None:
-    """What follows `pip` on the command line of this Python; None if it runs something else."""
+    """What follows `pip` on this Python's command line; None if it runs something else."""
     for number, word in enumerate(words):
         if word == "-m":
             return words[number + 2 :] if words[number + 1 : number + 2] == ["pip"] else None

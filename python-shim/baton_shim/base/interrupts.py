@@ -1,8 +1,8 @@
-"""SIGINT as a fact to look at instead of an exception that may strike between any two instructions.
+"""SIGINT as a value to check, instead of an exception that may strike between any two instructions.
 
-A KeyboardInterrupt in the middle of a frame would lose bytes, in the middle of an apply half of a change. So a call
-holds interrupts while it runs: they are counted, and wake the wait. Only where a student's own code (or a prompt of
-Jupyter) runs, they raise as usual. In ordinary cells they do so, too (`Aim`), and never in the middle of a message.
+A KeyboardInterrupt in the middle of a frame would lose bytes; in the middle of an apply, half of a change. So a call
+holds interrupts while it runs: they are counted, and they end waits. They raise as usual only while the student's own
+code (or a prompt of Jupyter) runs. In ordinary cells (`Aim`) the same holds, and none strikes inside a message.
 
 **Invariant:** outside of `raising`, no KeyboardInterrupt is raised while interrupts are held.
 """
@@ -23,21 +23,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 if TYPE_CHECKING:
     from jupyter_client.session import Session
 
-# What `signal.signal` calls. Its conversion to enumerations takes ten times as long, some thirty times a cell.
+# What `signal.signal` calls. Its conversion to enumerations takes ten times as long; a cell makes about thirty calls.
 set_handler = _signal.signal
 get_handler = _signal.getsignal
 
 
 class Interrupts:
-    """Holds SIGINT from `__enter__` to `__exit__`. In a thread that gets no signals it does nothing."""
+    """Holds SIGINT from `__enter__` to `__exit__`. It does nothing in a thread that receives no signals."""
 
     also_ignored: ClassVar[bool] = True
-    """Whether one is held that the process ignores, as kernels do between two cells. A plain program goes on ignoring
-    it, such as one in the background of a shell script.
+    """Whether SIGINT is held even if the process ignores it, as kernels do between two cells. A plain program continues
+    to ignore it, for example in the background of a shell script.
     """
 
     count: int
-    """How many interrupts have been held."""
+    """The number of interrupts so far."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -60,7 +60,7 @@ class Interrupts:
     ) -> None:
         if self._installed:
             self._installed = False
-            # None: a library's in C. Python 3.11 knows only its own zero, not the one of the enumeration.
+            # None: a handler of a C library. Python 3.11 accepts only its own zero here, not that of the enumeration.
             set_handler(signal.SIGINT, self._previous or _signal.SIG_DFL)
         os.close(self.wake)
         os.close(self._alarm)
@@ -70,10 +70,10 @@ class Interrupts:
         try:
             os.write(self._alarm, b"!")
         except BlockingIOError:
-            pass  # the pipe is full of interrupts: whoever waits is awake
+            pass  # the pipe is full of interrupts, so the waiting thread is awake
 
     def quiet(self) -> None:
-        """The wake-up was seen."""
+        """Consumes the wake-up."""
         try:
             while os.read(self.wake, 64):
                 pass
@@ -82,20 +82,20 @@ class Interrupts:
 
     @contextmanager
     def raising(self) -> Iterator[None]:
-        """A stretch in which an interrupt raises KeyboardInterrupt, as in a cell without Baton."""
+        """Inside, an interrupt raises KeyboardInterrupt, as in a cell without Baton."""
         try:
             self._set(signal.default_int_handler)
             yield
         finally:
             try:
                 self._set(self._handle)
-            except KeyboardInterrupt:  # it came in this very moment
+            except KeyboardInterrupt:  # it arrived at this very moment
                 self._set(self._handle)
                 raise
 
     @contextmanager
     def raising_the_second(self) -> Iterator[None]:
-        """A stretch that a first interrupt lets come to its end, and a second one does not."""
+        """Inside, a first interrupt is only counted; a second one raises KeyboardInterrupt."""
 
         def handle(number: int, frame: FrameType | None) -> None:
             self._handle(number, frame)
@@ -110,7 +110,7 @@ class Interrupts:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """A stretch inside of `raising` in which interrupts are counted again; of no effect outside the main thread."""
+        """Inside a `raising` block, counts interrupts again. No effect outside the main thread."""
         if threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -127,7 +127,7 @@ class Interrupts:
 
 
 def send_whole(session: Session) -> None:
-    """Lets an interrupt strike before or after a message that the main thread sends, and never between its parts."""
+    """Makes each message that the main thread sends atomic: an interrupt strikes before or after it."""
     send = session.send
 
     @functools.wraps(send)
@@ -140,9 +140,9 @@ def send_whole(session: Session) -> None:
 
 @contextmanager
 def postponed() -> Iterator[None]:
-    """A stretch that is not left half done: an interrupt takes effect at its end. Other threads get none."""
+    """Inside, nothing is left half done: an interrupt takes effect at the end. Other threads receive none."""
     before = get_handler(signal.SIGINT)
-    if threading.current_thread() is not threading.main_thread() or before is None:  # None: a library's in C
+    if threading.current_thread() is not threading.main_thread() or before is None:  # None: a handler of a C library
         yield
         return
     came: list[int] = []
@@ -156,18 +156,18 @@ def postponed() -> Iterator[None]:
 
 
 class Aim:
-    """While the notebook kernel has a request to execute, an interrupt strikes the student's code only.
+    """While the notebook kernel executes a request, an interrupt strikes only the student's code.
 
-    ipykernel raises KeyboardInterrupt wherever it is just then. Between a request's arrival and the cell's first line,
-    and between its last line and the reply, that loses the reply, and the client waits for it for ever. Here such an
-    interrupt is kept: one that comes before the code strikes as that begins, one that comes after it does nothing.
+    ipykernel raises KeyboardInterrupt wherever it happens to be. Between a request's arrival and the cell's first line,
+    and between its last line and the reply, that loses the reply, and the client waits forever. Here such an interrupt
+    is kept: if it arrives before the code, it strikes as the code begins; if it arrives after, it does nothing.
     """
 
     def __init__(self, kernel: Any) -> None:
         self._handler: Any = signal.default_int_handler
-        """The student's."""
+        """The student's handler."""
         self._came = False
-        self._keep = self._note  # one object, to be recognised
+        self._keep = self._note  # one object, so that `is` recognises it
         self._kernel = kernel
         shell, handlers = kernel.shell, kernel.shell_handlers
         for name, handler in handlers.items():
@@ -176,10 +176,10 @@ class Aim:
         shell.run_code = self._struck(shell.run_code)
         shell.user_expressions = self._to_its_end(shell.user_expressions)
         shell.events.trigger = self._to_its_end(shell.events.trigger)
-        kernel.pre_handler_hook = self._begin  # last: without it the others do nothing
+        kernel.pre_handler_hook = self._begin  # last: without this hook, the others do nothing
 
     def _begin(self) -> None:
-        """Instead of ipykernel's own, which lets interrupts raise from here on. It restores what was before."""
+        """Replaces ipykernel's hook, which would let interrupts raise from here on. ipykernel restores the old one."""
         self._handler, self._came = signal.default_int_handler, False
         self._kernel.saved_sigint_handler = set_handler(signal.SIGINT, self._keep)
 
@@ -188,7 +188,7 @@ class Aim:
 
     @contextmanager
     def _in_reach(self) -> Iterator[None]:
-        """Code of the student's runs: with its own handler from one statement to the next."""
+        """The student's code runs inside. A handler that it installs stays from one statement to the next."""
         kept = threading.current_thread() is threading.main_thread() and get_handler(signal.SIGINT) is self._keep
         try:
             if kept:
@@ -198,12 +198,12 @@ class Aim:
             if kept:
                 try:
                     self._handler = set_handler(signal.SIGINT, self._keep)
-                except KeyboardInterrupt:  # it came in this very moment
+                except KeyboardInterrupt:  # it arrived at this very moment
                     set_handler(signal.SIGINT, self._keep)
                     raise
 
     def _struck(self, run_code: Any) -> Any:
-        """A statement of the cell. IPython shows what is raised here as the cell's own."""
+        """Wraps the execution of one statement. IPython shows what is raised here as the cell's own error."""
 
         @functools.wraps(run_code)
         async def call(*arguments: Any, **options: Any) -> Any:
@@ -216,7 +216,7 @@ class Aim:
         return call
 
     def _to_its_end(self, function: Any) -> Any:
-        """What runs the student's code beside the cell, and catches what that raises: nothing is raised here."""
+        """Wraps functions that run the student's code beside the cell and catch its errors; never raises."""
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:
@@ -224,7 +224,7 @@ class Aim:
             try:
                 with self._in_reach():
                     results.append(function(*arguments, **options))
-            except KeyboardInterrupt:  # it came just before or just behind
+            except KeyboardInterrupt:  # it arrived just before or just after
                 if not results:
                     results.append(function(*arguments, **options))
             return results[0]
@@ -232,7 +232,7 @@ class Aim:
         return call
 
     def _reachable(self, function: Any) -> Any:
-        """Any other request, which ipykernel gives up when it is interrupted."""
+        """Wraps the handler of any other request, which ipykernel abandons when it is interrupted."""
 
         @functools.wraps(function)
         def call(*arguments: Any, **options: Any) -> Any:

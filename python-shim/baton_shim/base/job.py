@@ -11,32 +11,30 @@ from typing import Any, Protocol
 
 
 class Keeper(Protocol):
-    """Who runs it."""
+    """What runs the job."""
 
     def wait_for(self, job: Job, timeout: float | None) -> None:
-        """Returns when it has ended or the time, in seconds, is over."""
+        """Returns when the job has ended, or after `timeout` seconds."""
 
     def cancel(self, job: Job) -> None: ...
 
 
-# Not attributes: code that uses a handle does not use what keeps the cell.
+# Not an attribute, so that code that uses a handle does not also use its keeper.
 _KEEPERS: weakref.WeakKeyDictionary[Job, Keeper] = weakref.WeakKeyDictionary()
 
 
 class Job:
-    """What runs in the background: a cell under `%%gpu --background job`, or a call `f.background(...)` of an `@gpu`
-    function.
+    """A cell under `%%gpu --background job`, or a call `f.background(...)` of an `@gpu` function, that runs in the
+    background.
 
     `result()` waits for it and returns the value of the cell's last line or of the call, or raises its error.
     """
 
     def __init__(self, number: int, unit: str = "cell") -> None:
         self.number, self.unit = number, unit
-        """Of its `In[number]`, and whether it is that cell or a call in it."""
+        """The `In[number]` of its cell, and whether it is that cell or a call in it."""
         self.status = "waiting"
-        """`waiting` for the background cells before it, `running`, which includes the queue for a GPU, `done`,
-        `failed` or `cancelled`.
-        """
+        """`waiting` for earlier background cells, `running` or queued for a GPU, `done`, `failed` or `cancelled`."""
         self._ended = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
@@ -56,7 +54,7 @@ class Job:
         """The value of the cell's last line or of the call, once its changes are in the notebook. Raises its error.
 
         Raises TimeoutError after `timeout` seconds, and KeyboardInterrupt when it is interrupted; the background cell
-        goes on then.
+        continues in both cases.
         """
         self._wait(timeout)
         if self._error is not None:
@@ -69,7 +67,7 @@ class Job:
         return self._error
 
     def cancel(self) -> None:
-        """Interrupts it. What it has changed until then comes home, as with a cell in the foreground."""
+        """Interrupts it. What it has changed so far is applied, as with a cell in the foreground."""
         if (keeper := _KEEPERS.get(self)) is not None:
             keeper.cancel(self)
 
@@ -83,7 +81,7 @@ class Job:
         self._ended.set()
 
     def wait_in_thread(self, timeout: float | None = None) -> None:
-        """Returns when it has ended, which the main thread finds out, or the time is over."""
+        """Returns when the main thread has noticed its end, or after `timeout` seconds."""
         self._ended.wait(timeout)
 
     def _wait(self, timeout: float | None) -> None:
@@ -96,5 +94,5 @@ class Job:
 
 
 def held_by(obj: object) -> tuple[object, ...] | None:
-    """What a handle holds; None: it is none."""
+    """What a handle holds; None if `obj` is not a handle."""
     return (obj._value, obj._error) if isinstance(obj, Job) else None

@@ -1,16 +1,16 @@
-"""What follows the execution of a module: what waits for a library, or is noted of the student's own modules.
+"""Runs actions around the first execution of a module: for a library that is not loaded yet, or a student's module.
 
-A state that came for a library which is not here must be set before the first use of it, and importing it for that
+State that arrived for a library that is not loaded must be set before its first use, and importing the library for that
 would cost seconds.
 
-A frame of ours below a running module would be seen: Python removes the import system's frames from a traceback only
-where nothing else stands between them, and `warnings.warn(..., stacklevel=2)` counts frames. So this module takes its
-turn before the code runs, where a loader asks for the times of the source (`SourceLoader.get_code` calls `path_stats`)
-or a finder looks for an extension, and after it, when the import system writes into the module's spec that it is no
-longer being initialized (`importlib._bootstrap._load_unlocked`).
+A frame of this package below a running module would be visible: Python removes the import system's frames from a
+traceback only if no other frames are between them, and `warnings.warn(..., stacklevel=2)` counts frames. So this module
+acts at two moments. Before the code runs, it acts when a loader asks for the times of the source
+(`SourceLoader.get_code` calls `path_stats`) or a finder looks for an extension. After it, it acts when the import
+system records in the module's spec that it is no longer being initialized (`importlib._bootstrap._load_unlocked`).
 
 **Invariant:** nothing of this module is on the stack while a module's code runs, and modules keep their own loaders.
-A module that a program executes without the import system (`importlib.util.LazyLoader`) has no end that can be seen.
+The end of a module that a program executes without the import system (`importlib.util.LazyLoader`) cannot be seen.
 """
 
 from __future__ import annotations
@@ -26,31 +26,34 @@ Action = Callable[[], None]
 Look = Callable[[SourceFileLoader, ModuleType], None]
 
 COMPILE = "source_to_code"
-"""The method of a loader that compiles."""
+"""The loader's method that compiles the source."""
 
 _waiting: dict[str, list[Action]] = {}
 _looks: list[Look] = []
 
 
 def when_imported(module: str, action: Action) -> None:
-    """After its next first execution, unless that fails."""
+    """Calls `action` after the module is next executed for the first time, unless that fails."""
     install()
     _waiting.setdefault(module, []).append(action)
 
 
 def before_execution(look: Look) -> None:
-    """`look` is called with each module of a source file that is about to be executed, also once more."""
+    """Calls `look` before each execution of a module from a source file, reloads included."""
     install()
     _looks.append(look)
 
 
 def compile_with(loader: SourceFileLoader, compile_source: Callable[..., CodeType]) -> None:
-    """Called by a look: this module's source is compiled so, and its bytecode is neither read nor written."""
+    """Called by a look: compiles this module's source with the function; no bytecode is read or written for it."""
     setattr(loader, COMPILE, compile_source)
 
 
 def when_executed(spec: ModuleSpec | None, action: Action) -> None:
-    """Unless the execution that has begun fails; at once where a module is executed again, whose end nobody tells."""
+    """Calls `action` at the end of the current execution, unless that fails.
+
+    If a module is executed again, its end is not reported, so `action` is called at once.
+    """
     if is_initializing(spec):
         follow(spec, action)
     else:
@@ -63,14 +66,14 @@ def is_initializing(spec: ModuleSpec | None) -> TypeGuard[ModuleSpec]:
 
 @functools.cache
 def install() -> None:
-    """Once, when it is needed first."""
+    """Installs the hooks at their first use."""
     times, find = SourceFileLoader.path_stats, FileFinder.find_spec
 
     def path_stats(self: SourceFileLoader, path: Any) -> Any:
         found = times(self, path)
         source_is_read(self)
         if COMPILE in vars(self):
-            raise OSError("compiled in its own way")  # so no bytecode of it is used or kept
+            raise OSError("compiled in its own way")  # so that no bytecode is used or kept
         return found
 
     def find_spec(self: FileFinder, fullname: str, target: ModuleType | None = None) -> ModuleSpec | None:
@@ -84,12 +87,12 @@ def install() -> None:
 
 
 def source_is_read(loader: SourceFileLoader) -> None:
-    """Called from `path_stats`, whoever calls that; the next frames are `get_code` and `exec_module`."""
+    """Called by `path_stats`; the frames above it are `get_code` and `exec_module` if the module is to be executed."""
     frame: Any = sys._getframe(2)
     while frame is not None and frame.f_code.co_name in ("path_stats", "get_code"):
         frame = frame.f_back
     if frame is None or frame.f_code.co_name != "exec_module":
-        return  # a program wants the code only
+        return  # a program wants only the code
     module = frame.f_locals.get("module")
     if not isinstance(module, ModuleType):
         return
@@ -105,7 +108,7 @@ def arrived(module: str) -> None:
 
 
 def follow(spec: ModuleSpec, action: Action) -> None:
-    """The action is called when the import system says that the module is whole."""
+    """Calls the action when the import system marks the module as complete."""
     if not isinstance(spec, Followed):
         kind: type[ModuleSpec] = type(spec)
         spec.__class__ = type(kind.__name__, (Followed, kind), {})
@@ -128,6 +131,6 @@ class Followed(ModuleSpec):
         if not value:
             self.__class__ = type(self).__bases__[-1]
             actions: list[Action] = vars(self).pop(ACTIONS)
-            if self.name in sys.modules:  # it does not stay there when it fails
+            if self.name in sys.modules:  # a failed import removes it
                 for action in actions:
                     action()

@@ -1,7 +1,7 @@
-"""How both kernels start: as `ipykernel_launcher` would, plus the private socket and an end with the parent.
+"""How both kernels start: as with `ipykernel_launcher`, plus the private socket; and they end with their parent.
 
-**Invariant:** apart from what it registers, a kernel that starts here is the one that ipykernel starts. Nothing but
-`os` and `sys` is imported before the notebook's folder is off the path.
+**Invariant:** apart from what it registers, a kernel started here is the one that ipykernel starts. Only `os` and `sys`
+are imported before the notebook's folder is removed from the path.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def leave_notebook_folder() -> None:
-    """IPython puts it back on `sys.path` once the kernel has loaded its libraries (`init_path`)."""
+    """Removes it from `sys.path`. IPython puts it back once the kernel has loaded its libraries (`init_path`)."""
     if sys.path and sys.path[0] in ("", os.getcwd()):
         del sys.path[0]
 
 
 def end_with_parent(signal_name: str) -> None:
-    """Linux sends the signal when the parent's thread that started this process ends; elsewhere ipykernel polls."""
+    """Linux sends the signal when the parent's thread that started this process ends. Elsewhere, ipykernel polls."""
     import signal
 
     try:
@@ -37,7 +37,7 @@ def end_with_parent(signal_name: str) -> None:
 
 
 def watch(file_descriptor: int) -> None:
-    """Ends this process with the worker, whose end of the socket closes then. Reads nothing."""
+    """Ends this process when the worker's end of the socket closes, as it does when the worker ends. Reads nothing."""
     import select
 
     poll = select.poll()
@@ -47,35 +47,35 @@ def watch(file_descriptor: int) -> None:
 
 
 def run_kernel(shell_ready: Callable[[Any], None], prepare: Callable[[Any], None] | None = None) -> None:
-    """`ipykernel.kernelapp.launch_new_instance()`, with a look at the shell before extensions and start-up files.
+    """`ipykernel.kernelapp.launch_new_instance()`, with `shell_ready` called before extensions and start-up files.
 
-    `prepare` may set the application's classes.
+    `prepare` may set the classes of the application.
     """
     import contextlib
     import gc
 
-    gc.disable()  # libraries leave no garbage worth the search, which takes longer than all that Baton does here
+    gc.disable()  # imports leave little garbage, and searching for it takes longer than all that Baton does here
     from ipykernel.kernelapp import IPKernelApp
     from traitlets.config import Config
 
-    # An instance of IPKernelApp itself: a subclass would move the configuration's section, which libraries look for.
+    # An instance of IPKernelApp itself: a subclass would move the configuration section that libraries look for.
     app = IPKernelApp.instance()
-    # ipykernel rests for 0.5 ms after each cell, lest a client miss what was printed. The proxy, which reads here on a
-    # socket of this machine, misses nothing. The student's own configuration is read later, and counts.
+    # ipykernel sleeps for 0.5 ms after each cell, so that clients do not miss output. The proxy reads from a socket of
+    # this machine and misses nothing. The student's own configuration is read later and takes precedence.
     app.update_config(Config(Kernel={"_execute_sleep": 0.0}))
-    with contextlib.suppress(ImportError):  # else output is flushed more often, as in a plain kernel
+    with contextlib.suppress(ImportError):  # without it, output is flushed more often, as in a plain kernel
         import baton_shim.base.streams
 
         app.outstream_class = f"{baton_shim.base.streams.__name__}.Stream"
-    app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)  # ipykernel reads it when it is imported
+    app.parent_handle = int(os.environ.get("JPY_PARENT_PID") or 0)  # ipykernel reads the variable when it is imported
     if prepare is not None:
         prepare(app)
     init_shell = getattr(app, "init_shell", None)
 
     def look() -> None:
-        if not gc.get_freeze_count():  # in a fork of a zygote, what that has loaded stays as it is
+        if not gc.get_freeze_count():  # in a fork of a zygote, the zygote's objects stay frozen
             gc.freeze()
-            gc.unfreeze()  # which leaves everything in the oldest generation
+            gc.unfreeze()  # everything is now in the oldest generation
         gc.enable()
         shell_ready(app.shell)
 

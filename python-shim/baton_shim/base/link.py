@@ -31,14 +31,14 @@ _LARGEST_FRAME_BYTES = 8 << 30
 
 
 class LinkClosed(ConnectionError):
-    """The other end is gone."""
+    """The other end has closed the connection."""
 
 
 class Message(NamedTuple):
     name: str
     body: dict[str, Any]
     file_descriptor: int | None
-    """The file of the message's `delta`; whoever takes the message closes it."""
+    """The file of the message's `delta`; the receiver of the message closes it."""
 
     def close(self) -> None:
         if self.file_descriptor is not None:
@@ -53,7 +53,7 @@ class Link:
         self._files: list[int] = []
         self._sends = threading.Lock()
         self.is_closed = False
-        """Whether the other end is known to be gone."""
+        """Whether the other end is known to have closed."""
 
     @classmethod
     def to(cls, path: str) -> Link:
@@ -68,9 +68,9 @@ class Link:
 
     @classmethod
     def inherited(cls, descriptor: int) -> Link:
-        """Takes a connection that this process was started with.
+        """Uses a connection that this process inherited.
 
-        The first byte tells the worker which process this is, because the system notes who sent it.
+        The first byte identifies this process to the worker, because the system records the sender.
         """
         connected = socket.socket(fileno=descriptor)
         connected.set_inheritable(False)
@@ -90,9 +90,9 @@ class Link:
         )
 
     def send(self, name: str, /, *, listen: bool = True, **body: Any) -> None:
-        """Listens meanwhile: the other end may itself wait until its frame is taken.
+        """Sends a frame, and receives meanwhile, because the other end may itself wait until its frame is read.
 
-        Without `listen` another thread does.
+        Set `listen` to False if another thread receives.
         """
         document = msgpack.packb({name: body}, unicode_errors="replace")
         with self._sends:
@@ -112,7 +112,7 @@ class Link:
                 raise LinkClosed("The process that started this kernel has ended") from error
 
     def receive(self, interrupts: Interrupts | None = None, timeout: float | None = None) -> Message | None:
-        """The next message, or None when the time is over or an interrupt came first."""
+        """The next message, or None at a timeout or interrupt."""
         deadline = None if timeout is None else time.monotonic() + timeout
         while True:
             message = self._take()
@@ -135,7 +135,7 @@ class Link:
         return self._socket.fileno() in ready
 
     def _read(self) -> None:
-        # One descriptor for each frame at most; the kernel ends a read behind the bytes that carry descriptors.
+        # At most one descriptor for each frame; the kernel ends a read after bytes that carry descriptors.
         try:
             data, ancillary, _, _ = self._socket.recvmsg(_READ_BYTES, socket.CMSG_SPACE(4 * 4), socket.MSG_CMSG_CLOEXEC)
         except BlockingIOError:
@@ -166,7 +166,7 @@ class Link:
         return Message(name, body, file_descriptor)
 
     def hang_up(self) -> None:
-        """The other end learns of it also where a fork of this process has the connection open."""
+        """Closes the connection for the other end, even if a fork of this process still has it open."""
         with contextlib.suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
         self.close()

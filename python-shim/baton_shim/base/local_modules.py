@@ -1,13 +1,14 @@
 """Modules beside the notebook: each end runs the source that the other end has loaded.
 
-What is installed travels by name. The packages that cells installed (`packages.py`) and the cells under `%%both`
-(`both.py`) are told with the modules.
-A student's own `.py` file may change between two cells, and a module keeps the source that it was loaded from until
-somebody reloads it. So each end writes down what it loads, tells the other end
-before anything of that module is unpickled there, and that end loads the same source when it wants the module; what
-it has loaded already from another source, or what was reloaded, it reloads in the same way.
+Installed packages are sent by name. The packages that cells installed (`packages.py`) and the cells under `%%both`
+(`both.py`) are sent together with the modules.
 
-**Invariant:** a module is executed here only when this end imports it, or when it was reloaded at the other end.
+A student's own `.py` file may change between two cells, and a module keeps the source that it was loaded from until it
+is reloaded. So each end records what it loads, and sends that to the other end before anything of the module is
+unpickled there. The other end loads the same source when it imports the module. If it has already loaded another
+source, or the module was reloaded, it reloads the module in the same way.
+
+**Invariant:** a module is executed here only when this end imports it, or when the other end has reloaded it.
 """
 
 from __future__ import annotations
@@ -37,37 +38,37 @@ INSTALLED = (os.path.dirname(os.__file__) + os.sep, "/site-packages/", "/dist-pa
 
 
 class Loaded(NamedTuple):
-    """What a module was last executed from."""
+    """The source that a module was last executed from."""
 
     path: str
     source: bytes
     package: bool
     in_place: bool = False
-    """By `%autoreload`, which also brings functions and classes up to date that others hold."""
+    """Loaded by `%autoreload`, which also updates functions and classes that other objects hold."""
     times: int = 1
-    """How often it was executed."""
+    """The number of executions."""
 
 
 class LocalModules(MetaPathFinder):
-    """One for each kernel, from its start on."""
+    """One for each kernel, from the kernel's start."""
 
     def __init__(self, packages: Packages) -> None:
         self.packages = packages
         self.both = BothCells()
         self.loaded: dict[str, Loaded] = {}
         self._told: dict[str, Loaded] = {}
-        """As the other end knows what is loaded here, or as it said itself."""
+        """What the other end knows to be loaded here, or has reported itself."""
         self._given: dict[str, Loaded] = {}
         """What the other end has loaded and this end has not."""
         self._news: dict[str, Loaded] = {}
         self._old_objects: dict[Any, Any] = {}
 
     def watch(self) -> None:
-        """From now on this end writes down what it loads."""
+        """From now on, this end records what it loads."""
         late.before_execution(self._look)
 
     def note_loaded(self) -> None:
-        """The student's modules that were loaded before this end began to write down."""
+        """Records the student's modules that were loaded before `watch`."""
         for name, module in list(sys.modules.items()):
             loader = getattr(getattr(module, "__spec__", None), "loader", None)
             path = str(getattr(loader, "path", ""))
@@ -78,13 +79,13 @@ class LocalModules(MetaPathFinder):
                 self.loaded.setdefault(name, Loaded(to_home(path), source, hasattr(module, "__path__")))
 
     def restart(self) -> None:
-        """The other end is a process that has just begun."""
+        """The other end is a new process."""
         self._told.clear()
         self.packages.restart()
         self.both.restart()
 
     def look(self) -> bytes | None:
-        """What the other end has to know before it reads anything else."""
+        """What the other end must know before it reads anything else."""
         self._see_autoreload()
         self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
         packages, both = self.packages.look(), self.both.look()
@@ -94,13 +95,13 @@ class LocalModules(MetaPathFinder):
         return pickle.dumps((packages and tuple(packages), modules, both))
 
     def commit(self) -> None:
-        """The last look is on its way."""
+        """The result of the last `look` has been sent."""
         self.packages.commit()
         self.both.commit()
         self._told.update(self._news)
 
     def apply(self, news: bytes, undo: OnUndo) -> None:
-        """Raises what a module raises that has to be reloaded here."""
+        """Raises the error of a module that has to be reloaded here."""
         packages, modules, both = pickle.loads(news)
         if packages is not None:
             self.packages.apply(Installed(*packages), undo)
@@ -143,7 +144,7 @@ class LocalModules(MetaPathFinder):
             self._told[name] = self.loaded[name]
 
     def _see_autoreload(self) -> None:
-        """It brings some edits into a module without executing it."""
+        """Records edits that `%autoreload` applied to a module without executing it."""
         reloader = autoreloader()
         if reloader is None:
             return
@@ -177,8 +178,9 @@ class LocalModules(MetaPathFinder):
         return spec_from_file_location(name, place, loader=loader, submodule_search_locations=folders)
 
     def _put_back(self, module: ModuleType, content: dict[str, Any], in_place: Loaded | None) -> None:
-        """As it was before it was reloaded. `in_place`: what it had been executed from, where that changed what others
-        hold.
+        """Restores the module as it was before the reload.
+
+        `in_place`: the source that it was executed from before, if the reload also changed what other objects hold.
         """
         if in_place is not None:
             self._give(module.__name__, in_place)
@@ -196,7 +198,7 @@ class LocalModules(MetaPathFinder):
 
 
 class GivenLoader(SourceFileLoader):
-    """Executes the other end's source, quietly: what the module prints was seen when that end loaded it."""
+    """Executes the other end's source without output: that end has already shown what the module prints."""
 
     def __init__(self, name: str, path: str, source: bytes) -> None:
         super().__init__(name, path)
@@ -207,7 +209,7 @@ class GivenLoader(SourceFileLoader):
 
     def path_stats(self, path: str) -> Any:
         late.source_is_read(self)
-        raise OSError("the file may have another source by now")  # so no bytecode of it is used or kept
+        raise OSError("the file may have another source by now")  # so that no bytecode is used or kept
 
     def exec_module(self, module: ModuleType) -> None:
         with quiet():
@@ -215,12 +217,12 @@ class GivenLoader(SourceFileLoader):
 
 
 def is_own(name: str, path: str) -> bool:
-    """Whether this module is the student's."""
+    """Whether the module is the student's own."""
     return not is_installed(path) and name != "__main__" and name.partition(".")[0] not in ("baton", "baton_shim")
 
 
 def is_installed(path: str) -> bool:
-    """Whether this source is Python's own or of a package that is not the student's."""
+    """Whether this source belongs to Python, or to a package that is not the student's."""
     return path.startswith(INSTALLED[0]) or INSTALLED[1] in path or INSTALLED[2] in path
 
 
@@ -240,7 +242,7 @@ def called_from(module: str) -> bool:
 
 
 def autoreloader() -> Any:
-    """What `%autoreload` remembers, where a notebook has loaded it."""
+    """The state of `%autoreload`, if a notebook has loaded it."""
     if AUTORELOAD not in sys.modules:
         return None
     from IPython import get_ipython

@@ -1,13 +1,13 @@
-"""A session that works in a mirror of the notebook's folder: the notebook's paths mean the mirror's files.
+"""A session that works in a mirror of the notebook's folder: the notebook's paths refer to the mirror's files.
 
-Relative paths need nothing, because the working directory is the mirror's. What Python itself is told by an absolute
-path below the notebook's folder is sent to the mirror, and so is what `ctypes` opens. The working directory is called
-as the notebook calls it. Other programs and C libraries are not told; for them a path has to be relative. What is
-opened is called as it was asked for, and tracebacks do not show this module.
+Relative paths need no change, because the working directory is in the mirror. Absolute paths below the notebook's
+folder are translated to the mirror when they are passed to Python itself or opened by `ctypes`. The working directory
+is reported under the notebook's path. Other programs and C libraries get no translation; for them a path has to be
+relative. An opened file keeps the name that was asked for, and tracebacks do not show this module.
 
-In a sandbox the mirror itself lies at the notebook's path, and nothing is replaced.
+In a sandbox the mirror itself is at the notebook's path, and nothing is replaced.
 
-**Invariant:** where there is no mirror, nothing is replaced, and both translations change nothing.
+**Invariant:** without a mirror, nothing is replaced, and both translations return their argument.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 NOTEBOOK_FOLDER = "BATON_NOTEBOOK_FOLDER"
 MIRROR_FOLDER = "BATON_MIRROR_FOLDER"
 
-# The names of the parameters that are paths.
+# By function: the names of the parameters that are paths.
 PATHS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(
         "open stat lstat access listdir scandir mkdir rmdir remove unlink chmod chown lchown utime truncate chdir "
@@ -48,7 +48,7 @@ _places: Places | None = None
 
 
 def to_here(path: Any) -> Any:
-    """The notebook's path as this process reaches it."""
+    """The notebook's path, as this process reaches it."""
     return path if _places is None else moved(path, _places.home, _places.here)
 
 
@@ -64,7 +64,7 @@ def moved(path: Any, from_: str, to: str) -> Any:
 
 
 def hidden_part(path: str) -> str | None:
-    """The first name in the path that is hidden, below the notebook's folder."""
+    """The first hidden name in the path below the notebook's folder."""
     if _places is None:
         return None
     within = os.path.relpath(os.path.abspath(path), _places.home).split(os.sep)
@@ -74,7 +74,7 @@ def hidden_part(path: str) -> str | None:
 
 
 def work_in_mirror() -> None:
-    """Called once, before anything else is imported that opens files."""
+    """Called once, before importing anything else that opens files."""
     global _places
     home, here = os.environ.pop(NOTEBOOK_FOLDER, None), os.environ.pop(MIRROR_FOLDER, None)
     if home is None or here is None:
@@ -113,7 +113,7 @@ def translating(function: Any, parameters: tuple[str, ...]) -> Any:
             return function(*map(translate, arguments[:count]), *arguments[count:], **named)
         except OSError as error:
             for attribute in ("filename", "filename2"):
-                if getattr(error, attribute) is not None:  # one that is set to None is a part of the text
+                if getattr(error, attribute) is not None:  # setting None would still change the message
                     setattr(error, attribute, to_home(getattr(error, attribute)))
             raise
 
@@ -121,7 +121,7 @@ def translating(function: Any, parameters: tuple[str, ...]) -> Any:
 
 
 def named(function: Any) -> Any:
-    """The file is called as it was opened."""
+    """The file's name is the path that was passed."""
 
     @functools.wraps(function)
     def opened(file: Any, *arguments: Any, **named: Any) -> Any:
@@ -139,7 +139,7 @@ def translate(path: Any) -> Any:
         return path
     try:
         text = os.fspath(path)
-    except TypeError:  # the function itself says what it takes
+    except TypeError:  # the function itself reports wrong arguments
         return path
     found = to_here(os.fsdecode(text))
     if found == os.fsdecode(text):
@@ -148,7 +148,7 @@ def translate(path: Any) -> Any:
 
 
 def answering(function: Any) -> Any:
-    """What it returns is a path."""
+    """Translates the path that the function returns."""
 
     @functools.wraps(function)
     def answered(*arguments: Any, **named: Any) -> Any:
@@ -168,7 +168,7 @@ def scandir(function: Any) -> Callable[..., Any]:
 
 
 class Entries:
-    """What lies in a folder that was named by its path in the notebook."""
+    """The entries of a folder that was named by its path in the notebook."""
 
     def __init__(self, entries: Any, folder: Any) -> None:
         self._entries = entries
@@ -194,7 +194,7 @@ class Entries:
 
 
 class Entry:
-    """As `os.DirEntry`, under the notebook's path."""
+    """An `os.DirEntry` under the notebook's path."""
 
     def __init__(self, entry: Any, path: Any) -> None:
         self._entry = entry

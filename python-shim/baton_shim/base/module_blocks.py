@@ -1,4 +1,4 @@
-"""`with gpu:` in the student's own modules: their blocks are taken out when the import system compiles the source.
+"""`with gpu:` in the student's own modules: the blocks are taken out when the import system compiles the source.
 
 **Invariant:** bytecode of such a module is neither read nor written, because other programs would use it.
 """
@@ -23,7 +23,7 @@ def look(loader: SourceFileLoader, source: bytes) -> None:
 
 
 def compiled(source: Any, path: Any, *, _optimization: int = -1) -> CodeType:
-    """As `SourceLoader.source_to_code`."""
+    """Like `SourceLoader.source_to_code`."""
     from baton_shim.base.with_gpu import transformed
 
     tree: Any = compile(source, path, "exec", ast.PyCF_ONLY_AST, dont_inherit=True, optimize=_optimization)

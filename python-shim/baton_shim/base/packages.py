@@ -1,11 +1,11 @@
 """Packages that `%%gpu` cells install: for the sessions of this notebook, and for nothing else.
 
-A session has a folder of its own in the form of a virtual environment (the *overlay*), which lies before the worker's
-packages on `sys.path`. `pip`, `python` and `uv` of its cells are those of the overlay, so they install there, find the
-worker's packages as well and never change them. The notebook remembers what is in the overlay, and the next session
-installs the same versions again.
+A session has its own folder in the form of a virtual environment (the *overlay*), which precedes the worker's packages
+on `sys.path`. Its cells use the overlay's `pip`, `python` and `uv`, which install there. They find the worker's
+packages as well, and never change them. The notebook remembers the overlay's contents, and the next session installs
+the same versions again.
 
-**Invariant:** what is in the overlay is found by looking; only where it came from is written down (`installing.py`).
+**Invariant:** the overlay's contents are found by looking; only their origin is written down (`installing.py`).
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
 
 FOLDER = "BATON_PACKAGES_FOLDER"
-"""Where the worker wants the overlay."""
+"""Where the worker wants the overlay to be."""
 MAY_INSTALL = "BATON_PACKAGES_MAY_INSTALL"
 ENVIRONMENT = "BATON_OFFERED_ENVIRONMENT"
-"""Set by a worker for a session in one of the environments that it offers to courses."""
+"""Set by a worker for a session in an environment that it offers to courses."""
 SOURCES = "sources.jsonl"
-"""In the overlay: the options of `install` that say where packages come from, one a line with its value."""
+"""A file of the overlay: the options of `install` that say where packages come from, one option and value per line."""
 REFUSAL = (
     "This worker installs no packages for cells; nothing was changed\n"
     "hint: ask your course staff to install it for everybody\n"
@@ -39,18 +39,18 @@ SHARED = ("site-packages", "dist-packages")
 
 class Installed(NamedTuple):
     pins: tuple[str, ...] = ()
-    """What the overlay has, as `pip install` is told it, each package with its version."""
+    """The packages in the overlay as arguments of `pip install`, each with its version."""
     sources: tuple[tuple[str, ...], ...] = ()
-    """Where that came from, in options of pip."""
+    """Where they came from, as options of pip."""
     notebook: tuple[tuple[str, str], ...] = ()
-    """The packages that the notebook has itself, with their versions."""
+    """The packages of the notebook itself, with their versions."""
 
 
 NOTHING = Installed()
 
 
 class Overlay:
-    """The virtual environment of this session. Cheap to make: a few files, and no program is started."""
+    """The virtual environment of this session. It is cheap to create: a few files, and no program is started."""
 
     def __init__(self, folder: str, may_install: bool) -> None:
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
@@ -88,12 +88,12 @@ class Overlay:
             self._make_python("uv", f"uv({self.uv!r}, {self.may_install})")
 
     def _make_python(self, name: str, call: str) -> None:
-        # The system reads 127 bytes of a line that names an interpreter; a shell reads all of it.
+        # The system reads 127 bytes of the line that names an interpreter; a shell reads all of it.
         start = f"'''exec' '{self.python}' \"$0\" \"$@\"\n' '''\n"
         self.make_program(name, f"{start}from baton_shim.base import installing\n\ninstalling.{call}\n")
 
     def make_program(self, name: str, script: str) -> None:
-        """For the shell, before all others of that name in the session's cells."""
+        """Puts a program first on the path of the session's cells."""
         path = os.path.join(self.folder, "bin", name)
         write(path, f"#!/bin/sh\n{script}")
         os.chmod(path, 0o755)
@@ -106,12 +106,12 @@ class Overlay:
         os.environ["PATH"] = os.pathsep.join([os.path.dirname(self.python), os.environ.get("PATH", os.defpath)])
 
     def pins(self) -> tuple[str, ...]:
-        """Each package in it, with the version or the place that it came from."""
+        """Each package in the overlay, with its version or the place that it came from."""
         self._scan()
         return self._pins
 
     def modules(self) -> dict[str, str]:
-        """What can be imported from it, with the package that it is of."""
+        """The modules in the overlay, each with its package."""
         self._scan()
         return self._modules
 
@@ -134,11 +134,11 @@ class Overlay:
                 written = [tuple(json.loads(line)) for line in file]
         except FileNotFoundError:
             return []
-        # There is one index, the last; and there may be many places besides.
+        # Only the last index counts; all other places count together.
         return list({option[0] if option[0] == "--index-url" else option: option for option in written}.values())
 
     def install(self, pins: Iterable[str], sources: Iterable[Iterable[str]]) -> str | None:
-        """Without what they need in turn, which is among them. Returns why it failed."""
+        """Installs exactly these packages; their dependencies are among them. Returns the reason if it fails."""
         import importlib
         import subprocess
 
@@ -153,15 +153,15 @@ class Overlay:
             [*command, *pins], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, env=plain
         )
         if ended.returncode == 0:
-            importlib.invalidate_caches()  # uv is faster than the clock of a folder
+            importlib.invalidate_caches()  # uv may finish within one tick of the folder's clock
             return None
         lines = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
         return lines[-1] if lines else f"it ended with {ended.returncode}"
 
 
 class Comparison:
-    """In a session: packages of which the notebook has another version. Each is named once, when something of it is
-    imported for the notebook's state or cells.
+    """In a session: finds packages whose version differs from the notebook's. Each is reported once, when the
+    notebook's state or cells have imported something of it.
     """
 
     def __init__(self, environment: str) -> None:
@@ -171,7 +171,7 @@ class Comparison:
         self._modules: dict[str, list[str]] = {}
 
     def begin(self, notebook: dict[str, str]) -> None:
-        """The notebook has said what it has; nothing of its state is here yet when it says so for the first time."""
+        """Called with the notebook's packages; the first call precedes any state of the notebook."""
         if self._own is None:
             self._own = frozenset(sys.modules)
         here = found(sys.path)
@@ -187,7 +187,7 @@ class Comparison:
 
             try:
                 self._modules[name] = [*dict.fromkeys(modules_of(distribution(name)))]
-            except PackageNotFoundError:  # it was removed meanwhile
+            except PackageNotFoundError:  # it has been removed since
                 self._modules[name] = []
         return any(module in sys.modules and module not in (self._own or ()) for module in self._modules[name])
 
@@ -205,8 +205,8 @@ class Comparison:
 class Packages:
     """What the notebook's sessions have besides the worker's packages; both ends know it.
 
-    The notebook's end has no overlay. It remembers what the session said and says it to the next one, and it says
-    which packages the notebook itself has. What belongs to another one stays in the session.
+    The notebook's end has no overlay. It remembers what the session reported, passes that on to the next session, and
+    reports which packages the notebook itself has. Objects of any other package stay in the session.
     """
 
     def __init__(self, overlay: Overlay | None = None, environment: str = "") -> None:
@@ -221,35 +221,35 @@ class Packages:
         self._news = NOTHING
         self._told: Installed | None = None
         self._failed: tuple[str, ...] = ()
-        """What could not be installed again, and what the next session tries again."""
+        """What could not be installed again. The next session tries it again."""
 
     @property
     def may_install(self) -> bool:
         return self.overlay is not None and self.overlay.may_install
 
     def copy(self) -> Packages:
-        """In the notebook: for one more session."""
+        """In the notebook: a copy for one more session."""
         copied = Packages()
         copied._known = self._known
         return copied
 
     def restart(self) -> None:
-        """The other end is a process that has just begun."""
+        """The other end is a new process."""
         self._told = None
 
     def look(self) -> Installed | None:
-        """What the other end lacks."""
+        """What the other end does not know yet; None: nothing."""
         self._news = (
             self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=found(sys.path))
         )
         return self._news if self._news != self._told else None
 
     def commit(self) -> None:
-        """The last look is on its way."""
+        """The result of the last `look` has been sent."""
         self._told = self._news
 
     def apply(self, news: Installed, undo: OnUndo) -> None:
-        """Raises nothing: what cannot be installed again is among the `troubles`."""
+        """Never raises: what cannot be installed again is among the `troubles`."""
         undo(partial(vars(self).update, {"_known": self._known, "_told": self._told}))
         notebook = news.notebook if self.overlay is not None else self._known.notebook
         self._known = self._told = news._replace(notebook=notebook)
@@ -258,7 +258,7 @@ class Packages:
             self._install(self.overlay, news)
 
     def came_here(self) -> bool:
-        """In the notebook: whether it has got a package since then that so far only the session had."""
+        """In the notebook: whether it has since installed a package that only the session had."""
         had, self._known = self._known, self._known._replace(notebook=found(sys.path))
         new = dict(self._known.notebook).keys() - dict(had.notebook).keys()
         return any(name_of(pin) in new for pin in had.pins)
@@ -310,18 +310,18 @@ class Packages:
 
 
 def begin() -> Packages:
-    """In a session, before anything else is imported that looks at `sys.path` or `sys.executable`."""
+    """In a session, before importing anything else that looks at `sys.path` or `sys.executable`."""
     folder, may_install, environment = (os.environ.pop(name, "") for name in (FOLDER, MAY_INSTALL, ENVIRONMENT))
     return Packages(Overlay(folder, may_install == "1") if folder else None, environment)
 
 
 def shared(path: Iterable[str]) -> frozenset[str]:
-    """The names of all packages that are installed there."""
+    """The names of all packages that are installed on the path."""
     return frozenset(dict(found(path)))
 
 
 def found(path: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """All packages that are installed there, with the versions that Python finds first."""
+    """All packages that are installed on the path, with the version that Python finds first."""
     names = [name for entry in path if os.path.basename(entry) in SHARED for name in listed(entry)]
     packages: dict[str, str] = {}
     for name in names:
@@ -358,7 +358,7 @@ def pin_of(name: str, package: Distribution) -> str:
 
 
 def url_of(origin: dict[str, Any]) -> str:
-    """As pip takes it, from the form that PEP 610 gives it."""
+    """The origin in pip's notation, from that of PEP 610."""
     url = str(origin["url"])
     if version_control := origin.get("vcs_info"):
         return f"{version_control['vcs']}+{url}@{version_control['commit_id']}"

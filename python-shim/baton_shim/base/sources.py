@@ -11,11 +11,11 @@ from typing import Any
 
 
 def sources(shell: Any, files: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """Those of the files that are cells of this kernel, each with its number."""
+    """The files among these that are cells of this kernel, each with its cell's number and text."""
     numbers: dict[str, int] = getattr(shell.compile, "_filename_map", {})
     return {file: (numbers[file], "".join(linecache.getlines(file))) for file in files if file in numbers}
 
 
 def remember(file: str, text: str) -> None:
-    """A cell of an earlier kernel; one of this kernel stays."""
+    """Stores a cell of an earlier kernel; cells of this kernel are not overwritten."""
     linecache.cache.setdefault(file, (len(text), None, text.splitlines(keepends=True), file))

@@ -1,4 +1,4 @@
-"""The memory beneath a tensor of torch.
+"""The memory of a torch tensor.
 
 **Invariant:** imports nothing.
 """
@@ -9,10 +9,10 @@ from typing import Any
 
 
 def storage_of(tensor: Any) -> Any:
-    """The untyped storage."""
+    """The tensor's untyped storage."""
     return tensor.untyped_storage()
 
 
 def untyped(storage: Any) -> Any:
-    """What a typed storage is a view of."""
+    """The untyped storage beneath a typed one."""
     return getattr(storage, "_untyped_storage", storage)

@@ -1,8 +1,8 @@
-"""Standard output and error of both kernels: as in any kernel, but flushing costs nothing where nothing was written.
+"""Standard output and error of both kernels. Unlike ipykernel's, a flush costs nothing if nothing was written.
 
-ipykernel flushes both several times for each cell, and each time waits for its output thread.
+ipykernel flushes both several times for each cell, and waits for its output thread each time.
 
-**Invariant:** what was written before `flush` is on iopub before what is sent there after it.
+**Invariant:** text that was written before `flush` is on iopub before anything that is sent there after it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from ipykernel.iostream import OutStream
 
 class Stream(OutStream):  # type: ignore[misc]
     _sends = False
-    """Whether the output thread has taken what was written, and has not sent it yet."""
+    """Whether the output thread has taken the text but not sent it yet."""
 
     def flush(self) -> None:
         pending = getattr(self, "_flush_pending", True) or getattr(self, "_subprocess_flush_pending", True)

@@ -1,6 +1,6 @@
-"""Versions that are newer than any that the tests have run with: everything may work there, and the notebook says so.
+"""Reports versions that are newer than those that the tests have run with. They may well work.
 
-Whatever is older than supported is refused by pip (`pyproject.toml`) or left as it is (`virtual`).
+pip refuses versions that are too old (`pyproject.toml`), or they are left as they are (`virtual`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ NEWEST = {
     "pandas": ("pandas", (3,)),
     "torch": ("PyTorch", (2, 15)),
 }
-"""By module: what people call it, and the newest tested version. Fix releases and, with one number, minor ones are not
-told apart.
+"""By module: its usual name, and the newest tested version. Fix releases are not distinguished, nor minor releases if
+one number is given.
 """
 NEWEST_PYTHON = (3, 14)
 
@@ -24,7 +24,7 @@ _said: set[str] = set()
 
 
 def news() -> str | None:
-    """One line about the loaded libraries that it has not named yet; None: there are none."""
+    """One line about loaded libraries that have not been reported yet; None: there are none."""
     fresh = [text for text in untested() if text not in _said]
     _said.update(fresh)
     return f"Baton is not tested yet with {' and '.join(fresh)}; please report what does not work" if fresh else None
@@ -40,7 +40,7 @@ def untested() -> Iterator[str]:
 
 
 def numbers(version: str, count: int) -> tuple[int, ...]:
-    """Of "2.15.1+cu130" the first so many; none where it does not begin with a number."""
+    """The first `count` numbers of a version such as "2.15.1+cu130"; fewer if something else comes first."""
     found = []
     for part in version.split(".")[:count]:
         if not part.isdecimal():

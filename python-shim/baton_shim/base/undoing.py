@@ -1,4 +1,4 @@
-"""How a change is taken back."""
+"""How changes are undone."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from typing import Any
 
 Action = Callable[[], object]
 OnUndo = Callable[[Action], object]
-"""Takes what takes back the change that is about to be made, or was just made."""
+"""Registers an action that undoes the change that is about to be made, or was just made."""
 
 
 def take_back(actions: list[Action]) -> None:
-    """The last one first. What cannot be taken back stays; the rest does not."""
+    """Undoes the changes, last one first. An action that fails does not stop the others."""
     for action in reversed(actions):
         with suppress(Exception):
             action()
 
 
 def refill(table: dict[Any, Any], content: dict[Any, Any]) -> None:
-    """In place, because others hold the table."""
+    """Replaces the contents in place, because other objects hold the table."""
     table.clear()
     table.update(content)

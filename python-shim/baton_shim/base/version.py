@@ -1,4 +1,4 @@
-"""The version of the package, which is that of the program `baton`."""
+"""The version of the package and of the program `baton`."""
 
 from __future__ import annotations
 

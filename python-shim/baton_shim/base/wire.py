@@ -1,4 +1,4 @@
-"""Pieces of `protocol::shim` that both ends write.
+"""Parts of `protocol::shim` that both ends write.
 
 **Invariant:** pure.
 """

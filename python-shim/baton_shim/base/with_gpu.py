@@ -1,10 +1,10 @@
 """Takes the blocks of `with gpu:` out of a syntax tree, so that they can run in another kernel.
 
-A block of a cell becomes module-level code of its own. A block in a function becomes a function in that function, with
-`nonlocal` for the names that it binds, so the variables are shared as closures share them. `break`, `continue` and
-`return` leave the block as an answer that the code around it acts on.
+A block of a cell becomes module-level code of its own. A block in a function becomes a nested function that declares
+the names it binds `nonlocal`, so the variables are shared as closures share them. A block that is left by `break`,
+`continue` or `return` reports that, and the code around it acts on it.
 
-**Invariant:** a tree without `with gpu:` is returned as it is; line numbers and columns stay those of the source.
+**Invariant:** a tree without `with gpu:` is returned as it is; lines and columns remain those of the source.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ IsGpu = Callable[[str], object]
 
 
 def transformed(tree: ast.Module, is_gpu: IsGpu, *, cell: bool, flags: int = 0) -> ast.Module:
-    """`is_gpu` tells of a name whether it stands for `gpu`, or with `.gpu` behind it, besides what the tree imports.
+    """`is_gpu` tells whether a name stands for `gpu`, or does so with `.gpu` after it, besides what the tree imports.
 
-    `cell`: blocks outside of functions are allowed. `flags` are those of the compiler. Raises SyntaxError, without a
-    file name, for what a block cannot hold.
+    `cell`: allow blocks outside of functions. `flags` are those of the compiler. Raises SyntaxError, without a file
+    name, for code that a block cannot contain.
     """
     imported = imports(tree)
     known = {f"{name}.gpu" for name in imported.modules}.union(imported.names)
@@ -40,13 +40,13 @@ def transformed(tree: ast.Module, is_gpu: IsGpu, *, cell: bool, flags: int = 0) 
         return tree
     flags |= of_future(tree)
     result: ast.Module = Blocks(is_ours, cell, flags).visit(copy.deepcopy(tree))
-    # IPython compiles a cell statement by statement, so it would run what stands above an error.
+    # IPython compiles a cell statement by statement, so it would run the statements above an error.
     compile(result, "<block>", "exec", flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
     return result
 
 
 def of_future(tree: ast.Module) -> int:
-    """The flags of the tree's own imports from `__future__`."""
+    """The compiler flags of the tree's own imports from `__future__`."""
     found = [node for node in tree.body if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
     features = [getattr(__future__, alias.name, None) for node in found for alias in node.names]
     return functools.reduce(operator.or_, (one.compiler_flag for one in features if one is not None), 0)
@@ -72,7 +72,7 @@ def imports(tree: ast.Module) -> Imports:
 
 
 def place_of_gpu(node: ast.With, is_gpu: IsGpu) -> int | None:
-    """Which of the managers is `gpu`, by its name."""
+    """The index of the context manager that is `gpu`, found by its name."""
     for place, item in enumerate(node.items):
         manager = item.context_expr.func if isinstance(item.context_expr, ast.Call) else item.context_expr
         if isinstance(manager, ast.Name) and is_gpu(manager.id):
@@ -120,7 +120,7 @@ class Blocks(ast.NodeTransformer):
         if inside.yields is not None:
             raise refusal(inside.yields, "'yield' cannot stand inside of 'with gpu:'; yield the result after the block")
         here = call("runs_here", node, manager)
-        # It is compiled before the copy: of equal functions in both, the compiler keeps the first one, with its name.
+        # This one is compiled before the copy: of equal functions, the compiler keeps the first with its name.
         in_place = ast.With([ast.withitem(call("take", node), target)], self._visited(body))
         elsewhere = self._visited(body)
         if target is not None:
@@ -148,14 +148,14 @@ class Blocks(ast.NodeTransformer):
         return replaced
 
     def _visited(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        """A copy, with the blocks inside of it taken out."""
+        """A copy of the block, with the blocks inside it taken out."""
         return list(self.generic_visit(ast.Module(copy.deepcopy(body), type_ignores=[])).body)  # type: ignore[attr-defined]
 
     def _module_code(self, tree: ast.Module) -> bytes:
         return marshal.dumps(compile(tree, "<block>", "exec", self._flags, dont_inherit=True))
 
     def _function(self, node: ast.With, scope: Any, body: list[ast.stmt], inside: Inside, text: str) -> ast.stmt:
-        """The block as a function, whose decorator runs it."""
+        """The block as a nested function, with a decorator that runs it."""
         around = Inside()
         around.look(scope.body)
         declared = [
@@ -164,14 +164,14 @@ class Blocks(ast.NodeTransformer):
         ]
         header: list[ast.stmt] = [kind(sorted(names)) for kind, names in declared if names]
         parameters = arguments_of(scope.args)
-        if inside.shows_variables:  # what `locals()` shows are the variables that the code names
+        if inside.shows_variables:  # `locals()` shows the variables that the code names
             variables = around.bound.union(parameters) - around.globals
             shown: list[ast.expr] = [ast.Name(name, ast.Load()) for name in sorted(variables)]
             header.append(ast.If(constant(False, node), [ast.Expr(ast.Tuple(shown, ast.Load()))], []))
         body = Leaving(in_function=True, first=parameters[0] if parameters else None).rewritten(body)
         kind = ast.AsyncFunctionDef if inside.awaits else ast.FunctionDef
         decorator = call("function_block", node, constant(text, node))
-        ast.copy_location(decorator, scope)  # a function begins at its first decorator, and this one at that around it
+        ast.copy_location(decorator, scope)  # a function begins at its first decorator
         fields = dict(ast.iter_fields(ast.parse(f"def {BLOCK}(): pass").body[0]))
         function: ast.stmt = kind(**{**fields, "body": [*header, *body], "decorator_list": [decorator]})
         return function
@@ -184,7 +184,7 @@ def refusal(node: ast.AST, message: str) -> SyntaxError:
 
 
 def at(node: Any, place: ast.With) -> Any:
-    """The parts of the node that have no place get that of the first line of the statement."""
+    """Gives the parts of the node without a place the place of the statement's first line."""
     line, column = place.lineno, place.col_offset
     end = place.items[0].context_expr
     for one in ast.walk(node):
@@ -196,7 +196,7 @@ def at(node: Any, place: ast.With) -> Any:
 
 
 def call(name: str, place: ast.With, *arguments: ast.expr) -> ast.expr:
-    """Of a function of `blocks.py`."""
+    """A call of a function of `blocks.py`."""
     found: Any = expression(f'__import__("baton_shim.base.blocks", fromlist=("gpu",)).{name}()', place)
     found.args = list(arguments)
     return found  # type: ignore[no-any-return]
@@ -213,7 +213,7 @@ def expression(source: str, place: ast.AST) -> ast.expr:
 
 
 def module_body(body: list[ast.stmt], exits: set[str]) -> ast.Module:
-    """The block as a module, which `break` and `continue` end."""
+    """The block as a module that ends at `break` and `continue`."""
     if exits & {"break", "continue"}:
         body = Leaving(in_function=False).rewritten(body)
         loop = ast.While(constant(True, body[0]), [*body, ast.copy_location(ast.Break(), body[0])], [])

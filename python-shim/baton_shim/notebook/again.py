@@ -1,9 +1,9 @@
-"""What the last `%%gpu` cells showed, once more: for `%gpu_output`, and for a page that was not open meanwhile.
+"""Output of the last `%%gpu` cells, kept for `%gpu_output`, and for a page that was closed meanwhile.
 
 The proxy keeps what the session published for a while. A cell's value, its error and what IPython shows after the cell
-came through this kernel and are kept here.
+were published by this kernel and are kept here.
 
-**Invariant:** bounded: the oldest cells go first.
+**Invariant:** bounded: the oldest cells are dropped first.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ TICK_SECONDS = 1.0
 class Cell:
     number: int
     calls: range
-    """Those that were made for it. All but the last one ran anew."""
+    """The calls that were made for it; each but the last was run anew."""
     request: dict[str, Any]
     """The front-end's `execute_request`."""
     value: tuple[dict[str, Any], dict[str, Any]] | None
@@ -41,9 +41,9 @@ class Cell:
     after: list[tuple[str, str]]
     """What IPython shows after the cell, with its contents as JSON."""
     summaries: list[dict[str, Any]]
-    """The lines that say where it ran."""
+    """The lines that say where the cell ran."""
     ended: float = field(default_factory=time.time)
-    """In seconds since the epoch."""
+    """Seconds since the epoch."""
 
     def bytes(self) -> int:
         shown = self.value[0].values() if self.value else ()
@@ -69,7 +69,7 @@ class Again:
             raise UsageError(f"In[{number}] is not one of the last %%gpu cells\nhint: these are {kept}")
         for cell in cells:
             for kind, content in shown(home, cell):
-                # A later cell has no value of an earlier one, so that is displayed.
+                # This cell cannot have the value of an earlier one, so the value is displayed.
                 kind = "display_data" if kind == "execute_result" else kind
                 outputs.publish(home.shell, outputs.plain(kind, json.dumps(content)))
 
@@ -91,7 +91,7 @@ def shown(home: Home, cell: Cell) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def published(home: Home, cell: Cell, call: int) -> list[tuple[str, dict[str, Any]]]:
-    """What the session published, which the proxy says output by output. Raises `LinkClosed` without a proxy."""
+    """What the session published, as the proxy sends it. Raises `LinkClosed` if the proxy has ended."""
     found: list[tuple[str, dict[str, Any]]] = []
     with Interrupts() as interrupts:
         home.link.send("output_wanted", call=call)
@@ -115,7 +115,7 @@ def published(home: Home, cell: Cell, call: int) -> list[tuple[str, dict[str, An
 
 
 def described(error: BaseException | None) -> dict[str, Any] | None:
-    """As kernels publish it."""
+    """The error as kernels publish it."""
     if error is None:
         return None
     name, value = type(error).__name__, str(error)

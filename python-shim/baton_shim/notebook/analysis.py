@@ -1,12 +1,12 @@
 """Which names of the notebook a cell may use.
 
 In: the cell's source, IPython's transformation of it, and the notebook's namespace. Out: the names that the session
-needs before the cell runs. Bytecode tells them, because it knows scopes as the interpreter does; the syntax tree adds
-what hides in strings: magics, shell commands, `eval`. What a cell calls is followed into the functions and classes of
-the notebook (`closure.py`). What is missed here is asked for when the cell looks it up (`name_faults.py`).
-A name that the cell binds before it can read it is not needed at all (`first_uses.py`).
+needs before the cell runs. Most names are found in the bytecode, because it knows scopes as the interpreter does. The
+syntax tree adds names that are hidden in strings: magics, shell commands, `eval`. Calls are followed into the functions
+and classes of the notebook (`closure.py`). A name that the analysis missed is requested when the cell looks it up
+(`name_faults.py`). A name that the cell binds before it can read it is not needed (`first_uses.py`).
 
-**Invariant:** nothing of the student's code runs here, and nothing is changed.
+**Invariant:** none of the student's code runs here, and nothing is changed.
 """
 
 from __future__ import annotations
@@ -25,26 +25,26 @@ from baton_shim.base.closure import reach
 from baton_shim.notebook.first_uses import FirstUses
 from baton_shim.state.session_names import of_ipython
 
-# Attributes that are the namespace itself, where nothing can be asked for.
+# Attributes that are the namespace itself. A look-up in it cannot request a missing name.
 NAMESPACES = frozenset({"user_ns", "user_module", "user_global_ns", "f_globals", "f_locals", "__globals__"})
-# Who loads one of these may look up names that only text shows.
+# Code that loads one of these may look up names that appear only in strings.
 LOOK_UP = frozenset({"eval", "exec", "globals", "locals", "vars", "dir", "builtins", "__builtins__"})
-# Attributes that have to do with the error of an earlier cell.
+# Attributes that concern the error of an earlier cell.
 LAST_ERROR = frozenset({"last_exc", "last_type", "last_value", "last_traceback", "print_last"})
-# Functions and methods whose text is Python.
+# Functions and methods whose string argument is Python.
 CODE_CALLS = frozenset({"eval", "exec"})
 # Magics whose argument is Python, after their options.
 CODE_MAGICS = frozenset("time timeit prun memit mprun lprun pyinstrument snakeviz scalene".split())
-# Cell magics whose body is another language's.
+# Cell magics whose body is in another language.
 FOREIGN_MAGICS = frozenset(
     "bash sh script html HTML js javascript latex markdown svg SVG writefile file perl ruby sql R julia".split()
 )
-# What may be a call, as text.
+# Text that may be a call.
 CALL = re.compile(r"\A\s*[^\W\d][\w.]*\s*\(")
-# The source of an earlier cell. A notebook has one for each, so they count only where a cell names one.
+# The source of an earlier cell. A notebook has one for each cell, so they count only if a cell names one.
 INPUT = re.compile(r"_i{1,3}|_i\d+")
 OF_EVERY_MODULE = re.compile(r"__(?:name|doc|package|loader|spec|builtin|builtins|annotations|session)__")
-# Magics that use and bind no variables but those in their line and, as Python, in their body.
+# Magics that use and bind only variables named in their line and, as Python, in their body.
 PLAIN_MAGICS = (
     CODE_MAGICS
     | FOREIGN_MAGICS
@@ -66,14 +66,14 @@ class CellNames:
     deletes: set[str] = field(default_factory=set)
     """Names that may be deleted, by `del` or at the end of `except ... as name`."""
     certain: set[str] = field(default_factory=set)
-    """Of these, names that the cell reads first whatever happens in it."""
+    """Those of these names that the cell certainly reads before it binds them."""
     stores: set[str] = field(default_factory=set)
     hinted: set[str] = field(default_factory=set)
     """Words of a magic's line or of a string that may be names."""
     everything: bool = False
     """The code looks into a namespace itself."""
     dynamic: bool = False
-    """The code may look up names that only text shows."""
+    """The code may look up names that appear only in strings."""
     last_error: bool = False
     """The code looks at the error of the last cell that had one."""
     magics: set[str] = field(default_factory=set)
@@ -85,20 +85,20 @@ class Needed:
     names: frozenset[str]
     """Names that exist and that the code uses."""
     wished: frozenset[str]
-    """Names that exist and that the code may use: they travel if they can."""
+    """Names that exist and that the code may use: they are sent if possible."""
     certain: frozenset[str]
-    """Of `names`, those that the cell surely uses: what cannot travel stops it before it runs."""
+    """Those of `names` that the cell certainly uses: if one cannot be sent, the cell does not run."""
     deleted: frozenset[str]
-    """Names that exist, which the cell may delete and cannot read: that they exist is all that it needs."""
+    """Names that exist and that the cell may delete but cannot read: the session needs only to know that they exist."""
     stores: frozenset[str]
     files: frozenset[str]
-    """File names of the code of the functions that were followed."""
+    """File names of the functions that were followed."""
     dynamic: bool
-    """The code may look up names that only text shows."""
+    """The code may look up names that appear only in strings."""
 
 
 def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], beside: Collection[object] = ()) -> Needed:
-    """`visible` are the names that the cell may mean; what is `beside` them may run in it, too."""
+    """`visible` are the names that the cell may refer to. The objects in `beside` may also be used by it."""
     visible = visible | {name for name in cell.loads & namespace.keys() if INPUT.fullmatch(name)}
     direct = cell.loads & visible
     around = reach((), namespace, beside)
@@ -122,8 +122,8 @@ def needed(cell: CellNames, namespace: Mapping[str, Any], visible: set[str], bes
 
 
 def visible_names(namespace: Mapping[str, Any], hidden: Mapping[str, Any]) -> set[str]:
-    """The student's names and IPython's results; `hidden` are what IPython itself put there, with their values."""
-    # Most names are IPython's, of each cell.
+    """The student's names and IPython's results; `hidden` holds what IPython itself defined, with the values."""
+    # Most names are IPython's, several for each cell.
     own = {name for name, value in tuple(namespace.items()) if hidden.get(name, hidden) is not value}
     results = {name for name in namespace.keys() - own if of_result(name)}
     return results | {name for name in own if isinstance(name, str) and not OF_EVERY_MODULE.fullmatch(name)}
@@ -133,9 +133,9 @@ def of_student(names: set[str]) -> set[str]:
     return {name for name in names if not of_ipython(name)}
 
 
-@lru_cache(maxsize=1 << 16)  # a notebook has thousands of `_i7` in the end, and each cell asks for all of them
+@lru_cache(maxsize=1 << 16)  # a notebook has thousands of `_i7` in the end, and each cell checks all of them
 def of_result(name: str) -> bool:
-    """`_`, `__`, `_7`, `Out`: IPython's, and yet for the student's use."""
+    """`_`, `__`, `_7`, `Out`: names that IPython binds for the student's use."""
     rest = name.lstrip("_")
     return not rest or name in ("Out", "In", "_oh", "_ih") or (rest.isdecimal() and name[1:] == rest)
 
@@ -152,9 +152,9 @@ def of_tree(tree: ast.Module, transform: Transform) -> CellNames:
     return names
 
 
-@lru_cache(maxsize=64)  # a block in a loop is looked at once
+@lru_cache(maxsize=64)  # a block in a loop is analysed once
 def of_function(code: CodeType, source: str) -> CellNames:
-    """Of a function that is called, whose `source` is known."""
+    """Names of a function that is called, whose `source` is known."""
     found = code_names(code)
     names = CellNames(loads=set(found.loads), stores=set(found.stores), deletes=set(found.deletes), empty=False)
     add_words(ast.parse(source), str, names)
@@ -179,7 +179,7 @@ def add_tree(tree: ast.Module, transform: Transform, names: CellNames) -> FirstU
 
 
 def add_words(tree: ast.Module, transform: Transform, names: CellNames) -> None:
-    """What hides in strings, and uses of the namespace itself."""
+    """Adds names that are hidden in strings, and uses of the namespace itself."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             add_call(node, transform, names)
@@ -210,7 +210,7 @@ def add_call(call: ast.Call, transform: Transform, names: CellNames) -> None:
 
 
 def names_of_call(text: str) -> set[str]:
-    """What a text uses that is a call in Python, such as the job of `jobs.new("train(model)")`."""
+    """Names in a text that is a call in Python, such as the job of `jobs.new("train(model)")`."""
     try:
         tree = ast.parse(text.strip(), mode="eval")
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -249,7 +249,7 @@ def add_ipython_call(method: str, texts: list[str], transform: Transform, names:
     elif method in ("system", "getoutput"):
         for text in texts:
             names.hinted |= set(expanded_names(text))
-    else:  # run_cell, ev, ex, push, pinfo and whatever else takes text
+    else:  # run_cell, ev, ex, push, pinfo and anything else that takes text
         names.dynamic = True
         for text in texts:
             add_source(text, transform, names)
@@ -263,14 +263,14 @@ def expanded_names(command: str) -> Iterator[str]:
 
 
 def add_source_after_options(line: str, transform: Transform, names: CellNames) -> None:
-    """`-n 10 -o statement`: no option's value is Python, so the longest rest that parses is the statement."""
+    """Finds the statement in `-n 10 -o statement`: the longest rest that parses, as no option's value is Python."""
     rest = line.strip()
     while rest and not add_source(rest, transform, names):
         rest = rest.partition(" ")[2].lstrip()
 
 
 def add_source(source: str, transform: Transform, names: CellNames) -> bool:
-    """Whether it is Python."""
+    """Returns whether it is Python."""
     try:
         tree = parse(transform(source))
         add_tree(tree, transform, names)

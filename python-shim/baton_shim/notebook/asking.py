@@ -1,6 +1,6 @@
-"""What the notebook asks of the broker between its cells: about saved states, and about jobs of earlier kernels.
+"""Requests of the notebook to the broker between its cells: about saved states, and about jobs of earlier kernels.
 
-**Invariant:** an interrupt ends the wait, and its message says whether something was done.
+**Invariant:** an interrupt ends the wait, and its message says whether the request was carried out.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 GIVE_UP_SECONDS = 10.0
-"""For a proxy that does not answer an interrupt."""
+"""How long to wait for a proxy that does not answer an interrupt."""
 SAID_AFTER_SECONDS = 2.0
 CHANGING = {"save_state": "%gpu_states", "delete_state": "%gpu_states", "discard_job": "%gpu_jobs"}
-"""Requests that change something at the broker, and what shows whether they did."""
+"""Requests that change something at the broker, and the magic that shows whether they did."""
 FOLLOWING = "attach"
-"""The request that shows output while it lasts."""
+"""The request that shows output while it waits."""
 
 
 def ask(home: Home, what: str, request: str, *, table: Table | None = None, **body: Any) -> Message:
-    """Returns the answer. `table`: keeps the memory that the request names, until it was read.
+    """Returns the answer. `table`: its memory is kept until the proxy has read it.
 
-    KeyboardInterrupt says whether something was done; GpuServiceError: nothing was.
+    The message of a KeyboardInterrupt says whether the request was carried out. After a GpuServiceError it was not.
     """
     with home.between_cells() as free:
         if not free:

@@ -1,6 +1,6 @@
 """`%gpu_attach`, and the list of what it can attach: background cells whose notebook kernel has ended.
 
-**Invariant:** what such a cell left is bound completely or not at all, and is forgotten elsewhere only then.
+**Invariant:** the results of such a cell are bound completely or not at all, and deleted elsewhere only after that.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class EarlierJobs:
     def __init__(self, home: Home) -> None:
         self._home = home
         self._taken = set[bytes]()
-        """Those that are here. The broker may not have heard of it yet."""
+        """Jobs that have been attached here. The broker may not know that yet."""
 
     def text(self) -> str:
-        """A line for each; empty if there is none."""
+        """One line for each job; empty if there is none."""
         return "\n".join(map(described, self._jobs()))
 
     def discard(self, digits: str) -> str:
@@ -42,7 +42,7 @@ class EarlierJobs:
         return f"{done} {title(job)}"
 
     def attach(self, digits: str) -> Any:
-        """Follows the job to its end, binds what it left, and returns its value. Raises its error."""
+        """Follows the job to its end, binds its results, and returns its value. Raises its error."""
         home, job = self._home, self._job(digits)
         request = NotebookCell(home.shell, "").request()
         name = title(job)
@@ -78,7 +78,7 @@ class EarlierJobs:
         return [job for job in jobs if job["job"] not in self._taken]
 
     def _job(self, digits: str) -> dict[str, Any]:
-        """With these last digits, or the only one. Raises UsageError."""
+        """The job whose id ends with these digits, or the only one. Raises UsageError."""
         jobs = self._jobs()
         if not jobs:
             raise UsageError("No background cell of an earlier kernel is left\nhint: %gpu_states lists saved states")
@@ -110,4 +110,4 @@ def described(job: dict[str, Any]) -> str:
 
 
 WORDS = {"ok": "done", "cancelled": "cancelled"}
-"""For outcomes; all others failed."""
+"""By outcome; all others failed."""

@@ -1,13 +1,14 @@
 """`%%gpu --background`: cells that run in the session while the notebook goes on.
 
-What a background cell was given is lent to it: names, the objects that these reach, and their memory. Code of the
-notebook that touches any of it waits until the cell has ended; all other code runs. So the result is that of running
-the cells one after another, each at its place. The cells of a notebook have one session, so they run in the order in
-which they were submitted, and what a waiting one will be given is lent as well.
+A background cell is lent what it was given: names, the objects that they reach, and their memory. Code of the notebook
+that touches any of it waits until the cell has ended; all other code runs. So the result is the same as that of running
+the cells one after another. The cells of a notebook share one session, so they run in the order in which they were
+submitted, and what a waiting cell will be given is lent as well.
 
-A cell's changes land between two cells of the notebook, all or none, as those of a cell in the foreground.
+A cell's changes are applied between two cells of the notebook, all or none, like those of a cell in the foreground.
 
-**Invariant:** code of the notebook never sees what a background cell may still change, nor a part of its changes.
+**Invariant:** code of the notebook never sees anything that a background cell may still change, nor part of its
+changes.
 """
 
 from __future__ import annotations
@@ -44,18 +45,18 @@ _MISSING = object()
 
 
 class BackgroundCell:
-    """One that has not landed yet."""
+    """A background cell whose results have not been applied yet."""
 
     def __init__(self, cell: NotebookCell, options: Options, lent: Lent) -> None:
         self.cell, self.options, self.lent = cell, options, lent
         self.job = Job(cell.number, cell.unit)
         self.call: Call | None = None
-        """None as long as it waits for those before it."""
+        """None while it waits for earlier cells."""
         self.sent = False
-        """The proxy has read its variables. Until then nothing of the notebook may change."""
+        """Whether the proxy has read its variables. Until then, nothing of the notebook may change."""
         self.end: Message | None = None
         self.questions: list[Message] = []
-        """For names that it looks up; answered when no code of the notebook runs."""
+        """Requests for names that it looks up; answered when no code of the notebook runs."""
 
 
 class Background:
@@ -63,18 +64,18 @@ class Background:
         self._home = home
         self._cells: deque[BackgroundCell] = deque()
         self.jobs: deque[Job] = deque(maxlen=100)
-        """Of all cells, the last one last."""
+        """The jobs of all cells, the latest one last."""
         self._code_runs = False
         self._carried: list[tuple[ContextVar[Any], Any, Any]] = []
-        """Context variables that a landing has set in a callback of the event loop, which has a context of its own."""
+        """Context variables that a result has set in a callback of the event loop, which has its own context."""
         home.shell.events.register("post_execute", self._code_ended)
 
     def text(self) -> str:
-        """For `%gpu_jobs`."""
+        """The text of `%gpu_jobs`."""
         return "\n".join(f"{place(job)}: {job.status}" for job in self.jobs)
 
     def has_number(self, number: str) -> bool:
-        """Whether it is that of one of its cells."""
+        """Whether one of its cells has this number."""
         return number.isdecimal() and any(job.number == int(number) for job in self.jobs)
 
     def cancel_number(self, number: int) -> str:
@@ -93,7 +94,7 @@ class Background:
     # ---- a new cell ----
 
     def submit(self, cell: NotebookCell, options: Options) -> Job:
-        """Raises what keeps the cell in the notebook. A call leaves when the cell that makes it has ended."""
+        """Raises if the cell cannot be sent. A call is sent when the cell that makes it has ended."""
         home = self._home
         if not on_main_thread():
             raise UsageError("A subshell runs nothing in the background\nhint: run it in the notebook itself")
@@ -145,15 +146,15 @@ class Background:
         home.pages.cell_begins(one.cell.number, one.cell.parent)
 
     def _lend(self, one: BackgroundCell) -> None:
-        """What it was given so far, or will be."""
+        """Lends the cell what it was given so far, or will be given."""
         departure = one.call.departure if one.call is not None else None
         names = departure.names if departure is not None else one.lent.uses.reads
         one.lent.add(names, self._footprint(names, one.cell.given()))
 
-    # ---- what the proxy says ----
+    # ---- what the proxy sends ----
 
     def takes(self, message: Message) -> bool:
-        """Whether it was of a background cell."""
+        """Handles a message of a background cell; returns whether it was one."""
         one = self._cells[0] if self._cells else None
         if one is None or one.call is None or message.body.get("call") != one.call.number:
             return False
@@ -176,7 +177,7 @@ class Background:
         return True
 
     def advance(self) -> None:
-        """Does what may be done only while no code of the notebook runs."""
+        """Does the work that is allowed only while no code of the notebook runs."""
         while self._cells and (one := self._cells[0]).call is not None:
             while one.questions:
                 with Interrupts() as interrupts:
@@ -189,13 +190,13 @@ class Background:
             self._next()
 
     def _next(self) -> None:
-        """The next one leaves, with the variables as they are now."""
+        """Sends the next cell, with the variables as they are now."""
         while self._cells and self._cells[0].call is None:
             one = self._cells[0]
             try:
                 with Interrupts() as interrupts:
                     self._depart(one, names_of(one.cell), interrupts)
-            except BaseException as error:  # it cannot leave: only this cell suffers
+            except BaseException as error:  # it cannot be sent; other cells are not affected
                 self._cells.popleft()
                 self._fail(one, error)
 
@@ -206,7 +207,7 @@ class Background:
         assert one.call is not None
         summary = end.body.pop("summary", None)
         if any(other.cell.number == one.cell.number for other in self._cells):
-            summary = None  # a cell shows the line of its last call
+            summary = None  # a cell shows the summary of its last call
         landed, error = None, None
         after, home.displays_after = home.displays_after, []
         try:
@@ -234,7 +235,7 @@ class Background:
         after: Iterable[tuple[str, str]] = (),
         summary: dict[str, Any] | None = None,
     ) -> None:
-        """Below its own cell."""
+        """Shows the value or error and the summary below the background cell itself."""
 
         def show(kind: str, content: str) -> None:
             outputs.publish_past_capture(self._home.shell, outputs.plain(kind, content), one.cell.parent)
@@ -250,7 +251,7 @@ class Background:
             show(summary["kind"], summary["content"])
 
     def _fail(self, one: BackgroundCell, error: BaseException) -> None:
-        """It ends without having changed anything."""
+        """Ends a cell that has changed nothing."""
         self._show_end(one, None, error)
         one.job.ends(None, error)
 
@@ -266,11 +267,11 @@ class Background:
         if not self.is_empty:
             self._hear()
             for one in self._cells:
-                if one.call is None and one.cell.block is not None:  # the cell has gone on after it made the call
+                if one.call is None and one.cell.block is not None:  # its cell has gone on since it made the call
                     self._lend(one)
 
     def _hear(self) -> None:
-        """What is here already."""
+        """Handles what has arrived."""
         try:
             self._home.deferred.poll()
             self.advance()
@@ -279,7 +280,7 @@ class Background:
             self._lose()
 
     def _lose(self) -> None:
-        """The proxy has ended, and everything with it."""
+        """The proxy has ended, and with it all background cells."""
         cells, self._cells = self._cells, deque()
         self._home.void()
         for one in cells:
@@ -288,7 +289,7 @@ class Background:
     # ---- code of the notebook that begins ----
 
     def before(self, names: Callable[[], analysis.CellNames], beside: Iterable[object] = ()) -> None:
-        """Returns when the code with these names, and what is `beside` them, may run. Raises `NotYetHere`."""
+        """Returns when code with these names, and with the objects in `beside`, may run. Raises `NotYetHere`."""
         if not on_main_thread():
             self._wait_in_thread()
             return
@@ -299,12 +300,12 @@ class Background:
             self._wait(lambda: self._conflict(names, beside))
 
     def cell_begins(self) -> None:
-        """Nothing lands before it has ended."""
+        """No results are applied until the cell has ended."""
         if on_main_thread():
             self._code_runs = True
 
     def before_all(self) -> None:
-        """Returns when every background cell has landed. Raises `NotYetHere`."""
+        """Returns when the results of every background cell have been applied. Raises `NotYetHere`."""
         if not on_main_thread():
             self._wait_in_thread()
             return
@@ -313,7 +314,7 @@ class Background:
             self._wait(lambda: (self._cells[-1], "") if self._cells else None)
 
     def wait_for(self, job: Job, timeout: float | None) -> None:
-        """Raises `NotYetHere`; returns when the job has ended or the time is over."""
+        """Returns when the job has ended, or after `timeout` seconds. Raises `NotYetHere`."""
         mine = next((one for one in self._cells if one.job is job), None)
         if mine is not None:
             self._wait(lambda: (mine, "") if mine in self._cells else None, timeout)
@@ -334,13 +335,13 @@ class Background:
     def _settle_context(self) -> None:
         carried, self._carried = self._carried, []
         for variable, before, value in carried:
-            if variable.get(_MISSING) is before:  # else the notebook has set it since
+            if variable.get(_MISSING) is before:  # otherwise the notebook has set it since
                 variable.set(value)
 
     def _conflict(
         self, names: Callable[[], analysis.CellNames], beside: Iterable[object]
     ) -> tuple[BackgroundCell, str] | None:
-        """The cell to wait for, and what it has that this code touches."""
+        """The cell to wait for, and what of it this code touches."""
         if self.is_empty:
             return None
         for one in self._cells:
@@ -349,7 +350,7 @@ class Background:
         try:
             uses = self._uses_of(names(), beside)
             reached = self._footprint(uses.reads, beside)
-        except Exception:  # code that does not compile, or whatever the student's classes raise
+        except Exception:  # code that does not compile, or any error of the student's classes
             return self._cells[-1], ": what this cell uses cannot be told"
         for one in reversed(self._cells):
             if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
@@ -381,12 +382,12 @@ class Background:
             self._code_runs = ran
 
     def _wait_in_thread(self) -> None:
-        """Of a subshell. The main thread alone receives, and lands."""
+        """Waits on the thread of a subshell. Only the main thread receives and applies results."""
         for one in tuple(self._cells):
             one.job.wait_in_thread()
 
     def _receive(self, interrupts: Interrupts, seconds: float) -> bool:
-        """Whether something came."""
+        """Returns whether anything arrived."""
         try:
             message = self._home.link.receive(interrupts, seconds)
             if message is not None:

@@ -1,6 +1,6 @@
 """Blocks under `with gpu:` and calls of `@gpu` functions in the notebook kernel, where they are sent to the session.
 
-**Invariant:** importing this loads nothing that only remote cells need.
+**Invariant:** importing this module loads nothing that only remote cells need.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 
 class NotebookBlocks:
-    """What the package `baton` finds in the notebook kernel."""
+    """The kernel that the package `baton` uses in the notebook."""
 
     remote = True
     not_transformed = NOT_TRANSFORMED
 
     def __init__(self, home: Home, parse: Callable[[str], Options]) -> None:
-        """`parse` reads the line behind `%%gpu`."""
+        """`parse` reads the line after `%%gpu`."""
         self._home, self._parse = home, parse
         cell_blocks.begin(self, home.shell)
 
@@ -73,5 +73,5 @@ def check_thread() -> None:
 
 
 def runs_cells(thread: threading.Thread) -> bool:
-    """The main thread, and those of Jupyter's subshells."""
+    """Whether it is the main thread or the thread of one of Jupyter's subshells."""
     return thread is threading.main_thread() or type(thread).__module__.startswith("ipykernel.")

@@ -1,7 +1,7 @@
-"""`%%both` in the notebook kernel: the cell runs as an ordinary one, and is noted for the sessions.
+"""`%%both` in the notebook kernel: the cell runs as an ordinary one, and is recorded for the sessions.
 
-A transformer turns the line of the magic into a comment, so IPython runs the cell itself: its value, its errors and an
-interrupt are those of any cell. Its code is noted at its end, unless it failed.
+A transformer turns the line of the magic into a comment, so IPython runs the cell itself: value, errors and interrupts
+are those of any cell. Its code is recorded when it ends, unless it failed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LINE = re.compile(r"[ \t]*%%both[ \t]*\r?\n?$")
 ABOVE = re.compile(r"[ \t]*(?:#.*|%%(?:time|capture)\b.*)?\r?\n?$")
-"""What may stand above the line: comments, and magics that run the cell where it is."""
+"""What may precede the line: comments, and magics that run the cell in this kernel."""
 MOST_BYTES = 2**20
 EXPLANATION = (
     "Put %%both (two percent signs) on the first line of a cell that configures a library: the cell runs here and, "
@@ -30,14 +30,14 @@ EXPLANATION = (
 
 
 def register(shell: Any, home: Home | None) -> None:
-    """Without a `home` there are no sessions, and such a cell runs as any other."""
+    """Without a `home` there are no sessions, and such a cell runs like any other."""
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def both(line: str, cell: str | None = None) -> None:
         """Run this cell in the notebook and in the session of its `%%gpu` cells, and again in each new session.
 
-        For what libraries keep to themselves: seeds, policies, registered functions. The output is shown once. In a
-        session the cell has the notebook's variables as they were when it ran, and what it assigns stays there.
+        For the hidden state of libraries: seeds, policies, registered functions. The output is shown once. In a session
+        the cell has the notebook's variables as they were when it ran, and what it assigns stays there.
         """
         if cell is None and not line.strip():
             print(EXPLANATION)
@@ -48,7 +48,7 @@ def register(shell: Any, home: Home | None) -> None:
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def misplaced(line: str) -> None:
-        """`%%both` below other code."""
+        """`%%both` below other code: an error."""
         raise UsageError("%%both stands below other code\nhint: make it the first line of its cell")
 
     shell.register_magic_function(both, "line_cell", "both")
@@ -62,7 +62,7 @@ def register(shell: Any, home: Home | None) -> None:
 
 
 def place_of(lines: list[str]) -> int | None:
-    """Which line is that of the magic, where it makes this a cell for both."""
+    """The line of the magic, if it makes this a cell for both."""
     for number, line in enumerate(lines):
         if LINE.match(line):
             below = next((text for text in lines[number + 1 :] if text.strip()), "")
@@ -78,7 +78,7 @@ def as_comment(lines: list[str]) -> list[str]:
 
 
 class Noting:
-    """Notes the cells that succeed, and what other cells set in libraries."""
+    """Records cells that succeed, and what other cells set in libraries."""
 
     def __init__(self, home: Home) -> None:
         self._home = home
@@ -94,7 +94,7 @@ class Noting:
         code = shell.transform_cell("".join(lines[number + 1 :]))
         try:
             given = self._given(code)
-        except SyntaxError:  # the cell says so itself
+        except SyntaxError:  # the cell reports it itself
             return
         self._begun = raw, code, given
 
@@ -110,13 +110,16 @@ class Noting:
 
     def _note(self, result: Any) -> None:
         if self._begun is None or self._begun[0] != result.info.raw_cell:
-            return  # of a cell that the cell runs
+            return  # a cell that the running cell runs
         (_, code, given), self._begun = self._begun, None
         if result.success:
             self._home.modules.both.cells.append(BothCell(result.execution_count, code, given))
 
     def _given(self, code: str) -> bytes:
-        """What cannot be pickled, or is large, is left out: the session says which name is missing."""
+        """Pickles the variables that the code reads, except those that cannot be pickled or are large.
+
+        The session reports a missing name.
+        """
         import cloudpickle
 
         from baton_shim.base.bytecode import code_names
@@ -128,7 +131,7 @@ class Noting:
             try:
                 if len(cloudpickle.dumps(namespace[name])) <= MOST_BYTES:
                     values[name] = namespace[name]
-            except Exception:  # whatever the pickling of a library raises
+            except Exception:  # any error of a library's pickling
                 continue
         found: bytes = cloudpickle.dumps(values)
         return found

@@ -1,10 +1,10 @@
-"""One `%%gpu` cell: names, snapshot, the wait with all that may happen in it, and the change at home.
+"""One `%%gpu` cell: find its names, send a snapshot, wait and answer requests, apply its changes.
 
-Interrupts are held from the first message on: the first one cancels the cell, whose state up to there still comes
-home; a second one, or a proxy that does not answer, leaves the call at once. Applying is never interrupted.
+Interrupts are held from the first message on. The first one cancels the cell; the state that it has reached is still
+applied. After a second one, or if the proxy does not answer, the call ends at once. Applying is never interrupted.
 
-**Invariant:** `run` ends with the value, the cell's own exception, KeyboardInterrupt or a GpuServiceError; in the last
-case the notebook's variables are as they were.
+**Invariant:** `run` ends with the value, the cell's own exception, KeyboardInterrupt or a GpuServiceError. After a
+GpuServiceError the notebook's variables are as they were.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
-# The worker gives an interrupted cell 2 s to end and the proxy passes its state on; this is for a proxy that hangs.
+# The worker gives an interrupted cell 2 s to end, and the proxy passes its state on. This limit is for a hanging proxy.
 CANCEL_SECONDS = 10.0
-# The proxy's answer to a call that is given up takes as long as putting files back.
+# Before it answers that a call was given up, the proxy restores files.
 GIVE_UP_SECONDS = 2.0
-# A signal that another thread took is seen at the latest after this time.
+# A signal that another thread received is noticed after at most this time.
 TICK_SECONDS = 1.0
 
 
@@ -46,7 +46,7 @@ class Call:
         self.refusal: GpuServiceError | None = None
         self.give_up_at: float | None = None
         self.wants_deferred = False
-        """It has to be run anew once everything of earlier cells is here."""
+        """Whether the call must be repeated once all deferred state of earlier cells has arrived."""
 
     def run(self) -> landing.Landed | None:
         names = names_of(self.cell)
@@ -66,11 +66,14 @@ class Call:
             return self.land(end, interrupts)
 
     def leave(self, names: analysis.CellNames, interrupts: Interrupts) -> None:
-        """From here on messages come, until one that ends the call. Raises `LinkClosed`, or why the cell stays here."""
+        """Sends the cell. After this, messages arrive until one ends the call.
+
+        Raises `LinkClosed`, or the reason that the cell cannot be sent.
+        """
         try:
             with interrupts.raising():
                 departure = self.departure = depart(self.home, self.cell, names, self.options)
-        except KeyboardInterrupt:  # of a long snapshot: what the table numbered is not known
+        except KeyboardInterrupt:  # during a long snapshot: what the table numbered is unknown
             self.home.void()
             raise given_up(self.cell.unit) from None
         self.home.unreleased[self.number] = [departure.table]
@@ -78,7 +81,7 @@ class Call:
 
     def _request(self, departure: Departure) -> dict[str, Any]:
         background = self.options.background is not None
-        # Nobody captures its output, nor answers its questions: its cell has ended.
+        # Its output is not captured and its questions are not answered, because the cell that started it has ended.
         alone = {"captured": False, "allow_stdin": False} if background else {}
         return {
             **self.cell.request(),
@@ -94,7 +97,7 @@ class Call:
         }
 
     def _wait(self, interrupts: Interrupts) -> Message | None:
-        """The message that ends the call; None when the student does not want to wait for it."""
+        """The message that ends the call; None if the student stopped waiting."""
         while True:
             if interrupts.count and self.give_up_at is None:
                 self.cancel()
@@ -117,7 +120,7 @@ class Call:
             self.meanwhile(message, interrupts)
         except LinkClosed:
             raise
-        except BaseException:  # of what shows the output: a closed pipe, the student's own stream
+        except BaseException:  # raised while showing output: a closed pipe, the student's own stream
             self._give_up()
             self.home.void()
             raise
@@ -130,7 +133,7 @@ class Call:
         self.give_up_at = time.monotonic() + CANCEL_SECONDS
 
     def _give_up(self) -> None:
-        """Files that have come home already go back before the student reads that nothing has changed."""
+        """Waits until files already written are restored, before the student reads that nothing has changed."""
         self.home.link.send("give_up", call=self.number)
         until = time.monotonic() + GIVE_UP_SECONDS
         while (left := until - time.monotonic()) > 0:
@@ -144,7 +147,7 @@ class Call:
                 return
 
     def _late(self, message: Message) -> None:
-        """Something of an earlier call. What that left in its session comes again if this call does not come home."""
+        """Handles a message of an earlier call. Its deferred state is sent again if this call fails."""
         if message.name == "deferred_state":
             message.close()
         elif message.name == "deferred_lost":
@@ -171,9 +174,9 @@ class Call:
             self.home.link.send("input", call=self.number, value=value)
 
     def _state_wanted(self) -> None:
-        """No session holds what the table continues: everything goes once more, in a new table."""
+        """No session holds what the table refers to, so everything is sent again in a new table."""
         self.home.void()
-        if self.home.deferred.due:  # which needs what is not here yet
+        if self.home.deferred.due:  # the new table needs what has not arrived
             self.wants_deferred = True
             self._stop("withdraw")
             return
@@ -188,12 +191,12 @@ class Call:
         self.home.link.send("state", call=self.number, state=self.home.wire(departure.snapshot))
 
     def _names_wanted(self, names: list[str], interrupts: Interrupts) -> None:
-        """The running cell looks up what it was not given, and waits."""
+        """The running cell has looked up names that it was not given, and waits for them."""
         assert self.departure is not None
         try:
             with interrupts.raising_the_second():
                 snapshot = supply(self.home, self.departure, names, self.options)
-        except KeyboardInterrupt:  # the wait ends with it; what the table numbered is not known
+        except KeyboardInterrupt:  # the cell's wait ends too; what the table numbered is unknown
             self.cancel()
             return
         except GpuServiceError as refusal:
@@ -201,7 +204,7 @@ class Call:
             self.cancel()
             return
         if interrupts.count and self.give_up_at is None:
-            self.cancel()  # before the cell goes on
+            self.cancel()  # before the cell continues
         self.home.unreleased[self.number].append(self.departure.table)
         self.home.link.send("names", call=self.number, state=self.home.wire(snapshot))
 
@@ -224,7 +227,7 @@ class Call:
             raise given_up(self.cell.unit)
         if error is not None or end.body["outcome"] != "ok":
             raise landing.exception_of(end.body["outcome"], error, landed, self.home)
-        # An interrupt that came after the cell had ended interrupts nothing, as in any cell.
+        # As in any cell, an interrupt that arrives after the cell's end does nothing.
         return landed
 
     def _apply(self, end: Message) -> landing.Landed | None:
@@ -243,7 +246,7 @@ class Call:
         try:
             assert end.file_descriptor is not None
             extra: Any = table.apply(end.body["delta"], end.file_descriptor, besides=besides)
-        except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
+        except BaseException as error:  # any error of the student's own classes while they are rebuilt
             self.home.void()
             text = f"{type(error).__name__}: {errors.short(error)}"
             self.home.link.send("applied", call=self.number, error=text)
@@ -262,7 +265,7 @@ class Call:
             warn(line)
         landed = landing.land(self.home, self.cell, extra)
         if not self.options.returns:
-            self.home.void()  # the session has gone on without the notebook
+            self.home.void()  # the session's state differs from the notebook's now
         return landed
 
     def _failure(self, outcome: str, error: dict[str, Any]) -> BaseException:
@@ -285,7 +288,7 @@ def names_of(cell: NotebookCell) -> analysis.CellNames:
     try:
         return cell.names()
     except (SyntaxError, ValueError, OverflowError, RecursionError, MemoryError) as error:
-        raise cell.not_compiled(error) from None  # found here, before anybody waits for a GPU
+        raise cell.not_compiled(error) from None  # before the cell queues for a GPU
 
 
 def proxy_gone() -> GpuServiceError:

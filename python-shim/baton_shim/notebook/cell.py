@@ -1,6 +1,6 @@
-"""The running cell as Jupyter asked for it: its source, its number, its request.
+"""The running cell as Jupyter requested it: its source, its number, its request.
 
-**Invariant:** reads IPython's state, changes none of it.
+**Invariant:** reads IPython's state and changes nothing in it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 class NotebookCell:
     block: Work | None = None
-    """What the session runs instead of the code."""
+    """What the session runs instead of `code`."""
     unit = "cell"
-    """How messages call it."""
+    """What messages call it."""
 
     def __init__(self, shell: Any, body: str) -> None:
         self.shell = shell
@@ -36,27 +36,27 @@ class NotebookCell:
         self._transformed: dict[str, str] = {}
 
     def transform(self, source: str) -> str:
-        """As IPython does before it compiles; once for each text."""
+        """Transforms the source as IPython does before compiling; once for each text."""
         transformed = self._transformed.get(source)
         if transformed is None:
             transformed = self._transformed[source] = self.shell.transform_cell(source)
         return transformed
 
     def names(self) -> analysis.CellNames:
-        """Raises what a cell raises that does not compile."""
+        """Raises the error of a cell that does not compile."""
         return analysis.of_cell(self.code, self.transform)
 
     def files(self) -> frozenset[str]:
-        """Files that the session has to know to show tracebacks, besides those of functions."""
+        """Files that the session needs for tracebacks, besides those of functions."""
         return frozenset()
 
     def given(self) -> list[Any]:
-        """What a block or a call has besides names."""
+        """The objects that a block or a call uses besides names."""
         block = self.block
         return [] if block is None else [block.function, block.arguments, *block.keywords.values()]
 
     def request(self) -> dict[str, Any]:
-        """What the proxy has to know of the cell, apart from its state."""
+        """What the proxy must know about the cell, apart from its state."""
         header = self.parent["header"]
         return {
             "code": self.code,
@@ -71,7 +71,7 @@ class NotebookCell:
         }
 
     def not_compiled(self, error: Exception) -> BaseException:
-        """With the lines that IPython would show for a cell without Baton."""
+        """The error with the lines that IPython would show for a cell without Baton."""
         if not isinstance(error, SyntaxError):  # a null byte, too many brackets
             return with_lines(error, [f"{type(error).__name__}: {short(error)}"])
         compiler = self.shell.compile
@@ -81,14 +81,14 @@ class NotebookCell:
 
 
 class BlockCell(NotebookCell):
-    """A block of `with gpu:`, or a call of an `@gpu` function, as what the session runs."""
+    """A block of `with gpu:`, or a call of an `@gpu` function."""
 
     def __init__(self, shell: Any, work: Work) -> None:
         super().__init__(shell, work.text)
         self.code, self.block, self.unit = work.text, work, work.unit
 
     def transform(self, source: str) -> str:
-        """It is Python already."""
+        """A block is Python already."""
         return source
 
     def files(self) -> frozenset[str]:
@@ -106,7 +106,10 @@ def of_module(text: str) -> analysis.CellNames:
 
 
 def spelled_out(shell: Any, body: str) -> str:
-    """`ls`, `pwd`, an alias: IPython takes them without a % in a cell of one line only, which the session's is not."""
+    """Expands `ls`, `pwd` or an alias.
+
+    IPython accepts them without a % only in a cell of one line, and the session's cell has more lines.
+    """
     if len(body.strip().splitlines()) != 1 or shell.find_line_magic(body.split()[0]) is None:
         return body
     transformed: str = shell.transform_cell(body)

@@ -1,6 +1,6 @@
-"""What Tab offers behind `%%gpu` and its line magics: options, their values, and the notebook's variables.
+"""Tab completion after `%%gpu` and its line magics: options, their values, and the notebook's variables.
 
-**Invariant:** pure, apart from `register`; a line that is none of Baton's gets nothing from here.
+**Invariant:** pure, apart from `register`; other lines get no completions from here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MAGIC = re.compile(r"[ \t]*(%%?gpu\w*)[ \t]")
 
 
 def register(shell: Any, parser: ArgumentParser, words: Mapping[str, Iterable[str]]) -> None:
-    """`parser`: of `%%gpu`. `words`: what may stand behind each line magic."""
+    """`parser`: that of `%%gpu`. `words`: the words that may follow each line magic."""
 
     @context_matcher()  # type: ignore[untyped-decorator]
     def gpu_matcher(context: CompletionContext) -> SimpleMatcherResult:
@@ -36,7 +36,7 @@ def register(shell: Any, parser: ArgumentParser, words: Mapping[str, Iterable[st
 
 
 def behind(text: str, parser: ArgumentParser, namespace: Iterable[str], hidden: Iterable[str]) -> list[str]:
-    """All that may stand at the end of this text; the last word of it may be begun."""
+    """All words that may come next in this text, or complete its last word."""
     words = text.split()
     begun = words.pop() if words and not text[-1].isspace() else ""
     given = [word.partition("=")[0] for word in words if word.startswith("--")]

@@ -1,6 +1,6 @@
-"""What the debuggers of a notebook can do for `%%gpu` cells, in words.
+"""Explains what the debuggers of a notebook can do for `%%gpu` cells.
 
-**Invariant:** looks only; a debugger of the notebook never stops in Baton's own frames because of a `%%gpu` cell.
+**Invariant:** only looks; a `%%gpu` cell never makes a debugger of the notebook stop in Baton's own frames.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def warn_of_breakpoints(shell: Any, code: str) -> None:
 
 
 def seam_debugger(shell: Any) -> None:
-    """`%debug` after the error of a `%%gpu` cell says where it works."""
+    """After the error of a `%%gpu` cell, `%debug` says where it works."""
     debug_here = shell.debugger
 
     @functools.wraps(debug_here)

@@ -1,13 +1,14 @@
-"""What `%%gpu` cells left in their session: it follows, and is here before code of the notebook runs.
+"""Deferred state of `%%gpu` cells: it arrives after the cell, and before any code of the notebook runs.
 
-An ordinary cell, a widget's callback and a front-end's expressions wait for all of it: what they reach, by an
-attribute, a closure or a view of the same memory, no look at their text can tell. The next `%%gpu` cell does not wait.
+An ordinary cell, a widget's callback and a front-end's expressions wait for all of it, because their text does not show
+everything that they reach through attributes, closures or views of the same memory. The next `%%gpu` cell does not
+wait.
 
-It comes even if a later `%%gpu` cell is stopped, fails or takes the session with it. Until all is here, everything that
-the cells changed can be taken back. That happens when their worker is lost first; then the next cell of any kind says
-so, once, and runs on the values that there are.
+It arrives even if a later `%%gpu` cell is stopped, fails or ends the session. Until all of it has arrived, everything
+that the cells changed can be rolled back. That happens if their worker is lost first. Then the next cell of any kind
+reports it, once, and runs with the restored values.
 
-**Invariant:** code of the student's never sees memory whose bytes are not here.
+**Invariant:** the student's code never sees memory whose bytes have not arrived.
 """
 
 from __future__ import annotations
@@ -37,15 +38,15 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 1.0
 SAID_AFTER_SECONDS = 1.0
-"""A shorter wait is not worth a line."""
+"""Shorter waits are not reported."""
 MOST_KEPT_BYTES = 64 << 20
-"""What is kept to take cells back may take this much; then a cell brings everything home."""
+"""A limit for the memory kept to roll cells back; above it, a cell returns everything at once."""
 COMMS = ("comm_open", "comm_msg", "comm_close")
 OWN_MAGICS = ("gpu_status", "gpu_output", "gpu_reset", "gpu_config", "gpu_undo", "gpu_jobs")
 
 
 class NotYetHere(KeyboardInterrupt, InputRejected):  # type: ignore[misc]
-    """The student did not want to wait."""
+    """The student interrupted the wait."""
 
 
 NotYetHere.__name__ = NotYetHere.__qualname__ = "KeyboardInterrupt"
@@ -57,11 +58,11 @@ class Deferred:
         self._table: Table | None = None
         self._call = 0
         self._cells: list[int] = []
-        """The execution counts of those whose bytes are missing."""
+        """The execution counts of the cells whose bytes have not arrived."""
         self.loss: list[str] = []
-        """What the next cell is to say of cells that were taken back."""
+        """What the next cell reports about cells that were rolled back."""
         self._later: Message | None = None
-        """Came while a call ran that went on from what is not here, or when this machine had no room for it."""
+        """A message that arrived during a call that needs the missing state, or when this machine had no room."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._seam(home.shell)
 
@@ -76,14 +77,14 @@ class Deferred:
         return " and ".join(f"In[{number}]" for number in self._cells)
 
     def may_grow(self) -> bool:
-        """Whether a cell may leave memory in its session: nothing here looks at it by itself, and not much is kept."""
+        """Whether a cell may leave memory in its session: no background work here could see it, and little is kept."""
         kept = self._table.deferred.kept_bytes() if self._table is not None else 0
         return kept < MOST_KEPT_BYTES and not has_background_work(self._home.shell)
 
-    # ---- what a call says ----
+    # ---- what a call reports ----
 
     def applied(self, table: Table, call: int, cell: int) -> None:
-        """A cell's change is here, apart from the bytes that it left out."""
+        """A cell's changes have been applied, except for the bytes that it left out."""
         if not table.deferred.numbers:
             self._settled()
             return
@@ -91,7 +92,7 @@ class Deferred:
         self._cells.append(cell)
 
     def take(self, message: Message) -> None:
-        """What the proxy says between two calls."""
+        """Handles what the proxy sends between two calls."""
         if self._table is None or message.body["call"] != self._call:
             message.close()
             return
@@ -103,10 +104,10 @@ class Deferred:
         try:
             assert message.file_descriptor is not None
             self._table.complete(message.body["delta"], message.file_descriptor)
-        except (OSError, MemoryError):  # of this machine, which may have room soon
+        except (OSError, MemoryError):  # this machine may have room later
             self.keep(message)
             return
-        except Exception as error:  # bytes that fit nothing here
+        except Exception as error:  # bytes that do not fit the table
             trouble = f"{type(error).__name__}: {errors.short(error)}"
             self._lose(f"Deferred results could not be applied ({trouble})")
         else:
@@ -116,7 +117,7 @@ class Deferred:
         self._home.link.send("applied", call=message.body["call"], error=trouble)
 
     def give_up(self) -> None:
-        """The student does not want to wait for it at all."""
+        """Gives up the deferred state, at the student's request."""
         if self.due:
             call = self._call
             self._lose("They were given up before they had arrived")
@@ -150,9 +151,9 @@ class Deferred:
     # ---- waiting ----
 
     def bring(self) -> None:
-        """Returns when everything is here or lost. Raises `NotYetHere` when the student interrupts.
+        """Returns when everything has arrived or is lost. Raises `NotYetHere` if the student interrupts.
 
-        On the thread of a subshell this also waits for the `%%gpu` cell that runs, which alone may receive meanwhile.
+        On the thread of a subshell, this also waits for a running `%%gpu` cell, because only that cell may receive.
         """
         if self.due:
             with self._home.turn, Interrupts() as interrupts:
@@ -163,8 +164,10 @@ class Deferred:
             self.loss.clear()
 
     def poll(self, *, in_cell: bool = True) -> None:
-        """What is here already. A loss waits for a cell: what it takes back may be context variables, which `decimal`
-        and numpy use, and the event loop's callbacks have a copy of the cells' context.
+        """Handles what has arrived.
+
+        A loss is handled only in a cell. It may restore context variables, which `decimal` and numpy use, and the event
+        loop's callbacks have a copy of the cells' context.
         """
         if in_cell or self._later is None or self._later.name != "deferred_lost":
             self._take_later()
@@ -175,7 +178,7 @@ class Deferred:
                 self.keep(message)
 
     def keep(self, message: Message) -> None:
-        """For the next look."""
+        """Keeps the message for the next `poll`."""
         if self._later is not None:
             self._later.close()
         self._later = message
@@ -213,11 +216,11 @@ class Deferred:
     # ---- while the kernel has nothing to do ----
 
     def listen(self) -> None:
-        """After a cell: what the proxy says from now on is heard while the kernel is idle, as output of that cell."""
+        """After a cell: while the kernel is idle, receives the proxy's messages as output of that cell."""
         try:
             self._loop = asyncio.get_running_loop()
             self._loop.add_reader(self._home.link.fileno(), self._readable)
-        except (RuntimeError, NotImplementedError):  # a cell of another thread: the next cell brings it
+        except (RuntimeError, NotImplementedError):  # a cell of another thread: the next cell receives
             self._loop = None
 
     def _quiet(self) -> None:
@@ -226,7 +229,7 @@ class Deferred:
         self._loop = None
 
     def _readable(self) -> None:
-        """The kernel is between two cells, or a cell of this kernel's loop awaits."""
+        """Called while the kernel is between two cells, or a cell in this kernel's loop awaits."""
         if self._home.busy:
             self._quiet()
             return
@@ -235,7 +238,7 @@ class Deferred:
         except LinkClosed:
             self._quiet()
 
-    # ---- before code of the student's runs ----
+    # ---- before the student's code runs ----
 
     def _seam(self, shell: Any) -> None:
         shell.ast_transformers.insert(0, Barrier(self))
@@ -265,7 +268,7 @@ class Deferred:
         return handle_later
 
     def _called_by(self, content: dict[str, Any]) -> list[Any]:
-        """What a message of a comm runs, apart from Baton's own, which uses no variables."""
+        """The callbacks that a comm message runs, apart from Baton's own, which use no variables."""
         manager = self._home.shell.kernel.comm_manager
         comm = manager.comms.get(content.get("comm_id"))
         found = [getattr(comm, name, None) for name in ("_msg_callback", "_close_callback")]
@@ -273,7 +276,7 @@ class Deferred:
         return [callback for callback in found if callback is not None and not is_own_callback(callback)]
 
     def before_cell(self, tree: ast.AST) -> None:
-        """Code of the notebook begins. Raises `NotYetHere`."""
+        """Called before code of the notebook. Raises `NotYetHere`."""
         self.bring()
         self._before(lambda: analysis.of_tree(cast(ast.Module, tree), self._home.shell.transform_cell))
         if self._home.background is not None:
@@ -285,7 +288,7 @@ class Deferred:
 
 
 class Barrier(ast.NodeTransformer):
-    """Sees each cell before it runs; changes nothing."""
+    """Visits each cell before it runs; changes nothing."""
 
     def __init__(self, deferred: Deferred) -> None:
         self._deferred = deferred
@@ -297,7 +300,7 @@ class Barrier(ast.NodeTransformer):
             self._deferred.before_cell(node)
         except InputRejected:
             raise
-        except Exception as error:  # IPython drops a transformer that raises anything else
+        except Exception as error:  # IPython removes a transformer that raises anything else
             text = f"{type(error).__name__}: {errors.short(error)}"
             lines = [f"KeyboardInterrupt: Baton could not tell whether this cell may run now ({text})"]
             raise errors.with_lines(NotYetHere(), [*lines, "It did not run. Run it again"]) from error
@@ -310,7 +313,7 @@ def is_own_callback(callback: Any) -> bool:
 
 
 def needs_nothing(cell: ast.AST) -> bool:
-    """Whether a cell consists of Baton's own magics."""
+    """Whether a cell consists only of Baton's own magics."""
     statements = getattr(cell, "body", None)
     if not isinstance(statements, list):
         return False

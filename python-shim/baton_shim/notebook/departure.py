@@ -1,6 +1,6 @@
-"""What a cell takes along: its names' values as one snapshot, and what the session has to know besides.
+"""What is sent with a cell: the values of its names as one snapshot, and what else the session needs.
 
-A cell that looks up another name while it runs gets a supplement.
+If the running cell looks up another name, it is sent a supplement.
 
 **Invariant:** changes nothing in the notebook.
 """
@@ -35,11 +35,11 @@ class Departure(NamedTuple):
     table: Table
     snapshot: Snapshot
     names: set[str]
-    """What the cell was given, so far."""
+    """The names that the cell has been given so far."""
 
 
 def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
-    """Raises StateRefused when the cell uses something that cannot move."""
+    """Raises StateRefused if the cell uses something that cannot be sent."""
     from baton_shim.state import Refused
 
     namespace = home.namespace
@@ -55,12 +55,12 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
     around = surroundings.look()
     last_error = getattr(sys, "last_value", None) if found.last_error else None
     beside = [last_error, home.background_uses, *objects(around.parts.get("hooks")), *cell.given()]
-    # What a block leaves behind is read by the next line of its cell.
+    # The line after a block reads the block's results, so they cannot be deferred.
     waits = options.background is None
     may_follow = cell.block is None and options.returns and waits and home.deferred.may_grow()
     needed = analysis.needed(found, namespace, visible, beside)
     names = (needed.names | options.keep) - options.drop
-    # What the session has costs nothing to name, and what it deletes itself need not come back.
+    # Naming what the session already has costs nothing, and what the cell deletes itself need not be returned.
     wished = (set(needed.wished) | (needed.deleted & home.shared)) - names - options.drop
     certain = (needed.certain | options.keep) - options.drop
     gone = {name for name in home.shared if name not in namespace and name not in options.drop}
@@ -96,8 +96,8 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             name = first_name(refused.path)
             if name not in wished:
                 raise StateRefused(text_of(refused), refused.hint) from None
-            wished.discard(name)  # only what the cell surely uses may stop it
-        except Exception as error:  # whatever a library's own pickling raises
+            wished.discard(name)  # only names that the cell certainly uses may stop it
+        except Exception as error:  # any error of a library's pickling
             home.void()
             said = f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})"
             raise named_refusal(said, extra["names"], namespace) from None
@@ -115,13 +115,13 @@ UNNAMED = "The variables of this cell"
 
 
 def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:
-    """For an error of packing or rebuilding, which says nothing of the variable: the one that fails alike by itself."""
+    """Finds the variable behind an error of packing or rebuilding: the one that fails with the same error alone."""
     import cloudpickle
 
     for name in sorted(names):
         try:
             cloudpickle.loads(cloudpickle.dumps(namespace.get(name)))
-        except Exception as error:  # whatever the class's own code raises
+        except Exception as error:  # any error of the class's own code
             if f"({type(error).__name__}: {short(error)})" in said:
                 hint = f"create it inside the cell, or leave it out: %%gpu --drop {name}"
                 return StateRefused(said.replace(UNNAMED, f"'{name}'"), hint)
@@ -129,9 +129,9 @@ def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any])
 
 
 def supply(home: Home, departure: Departure, asked: Iterable[str], options: Options) -> Snapshot:
-    """What the running cell lacks to have these names, and what they may use when they are called.
+    """What the running cell lacks to have these names, and the names that those may use when they are called.
 
-    Raises StateRefused only where nothing at all can be said.
+    Raises StateRefused only if no answer at all is possible.
     """
     from baton_shim.state import Refused
 
@@ -155,7 +155,7 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
         except Refused as reason:
             culprits = {first_name(reason.path)} & (names | wished) or names | wished
             text, hint = text_of(reason), reason.hint
-        except Exception as error:  # whatever a library's own pickling raises
+        except Exception as error:  # any error of a library's pickling
             if not names:
                 text = f"{type(error).__name__}: {short(error)}"
                 raise StateRefused(f"The variables of this cell could not be packed ({text})") from None
@@ -171,6 +171,6 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
 
 
 def text_of(refused: Refused) -> str:
-    if refused.reason.startswith("is not here"):  # a stand-in whose session is gone
+    if refused.reason.startswith("is not here"):  # a stand-in whose session has ended
         return f"'{refused.path}' {refused.reason}"
     return str(refused)

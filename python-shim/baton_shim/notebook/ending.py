@@ -1,7 +1,7 @@
-"""The notebook kernel's end: where the course wants it, its variables are saved for the next kernel.
+"""The notebook kernel's end: if the course wants it, its variables are saved for the next kernel.
 
-**Invariant:** a restart saves nothing, and a kernel that runs no `%%gpu` cell ends as without Baton. What goes wrong is
-logged, and keeps no kernel alive for longer than Jupyter waits.
+**Invariant:** a restart saves nothing, and a kernel that has run no `%%gpu` cell ends as without Baton. Errors are
+logged, and do not keep the kernel alive for longer than Jupyter waits.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class Ending:
         atexit.register(self._at_exit)
 
     def _shut_down(self, restart: bool) -> Any:
-        """In place of the kernel's own, which a front end's request calls."""
+        """Replaces the kernel's own method, which a front end's request calls."""
         self._restarts = restart
         return self._do_shutdown(restart)
 
     def _at_exit(self) -> None:
         if self._restarts or os.getpid() != self._process:
             return
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a kernel that takes longer, and waits on
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # Jupyter sends it to a slow kernel, and keeps waiting
         try:
             with contextlib.redirect_stdout(io.StringIO()), contextlib.redirect_stderr(io.StringIO()):
                 self._save()

@@ -1,4 +1,4 @@
-"""Messages of iopub as the outputs of a cell in a notebook's file.
+"""Turns iopub messages into the outputs of a cell in a notebook's file.
 
 **Invariant:** pure.
 """
@@ -25,7 +25,7 @@ class FileOutputs:
         self._clears = False
 
     def add(self, kind: str, content: dict[str, Any] | str | bytes) -> None:
-        """`content`: also as JSON."""
+        """`content` may be JSON text."""
         if isinstance(content, (str, bytes)):
             content = json.loads(content)
         assert isinstance(content, dict)
@@ -55,7 +55,7 @@ class FileOutputs:
             self.outputs.append({"output_type": "stream", "name": name, "text": text})
 
     def _clear(self) -> None:
-        """Where it is due."""
+        """Clears the outputs if that is due."""
         if self._clears:
             self.outputs.clear()
             self._displays.clear()

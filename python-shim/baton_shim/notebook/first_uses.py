@@ -1,11 +1,11 @@
 """What a cell does first with each name: reads it, or binds it.
 
 In: the syntax tree of a cell. Out: names that may be read before the cell has bound them, and names that are certainly
-read first. The tree is followed as the interpreter runs it, with the names that are bound on all paths to a place.
-A function's body counts as read where the function is made, since it may run at once.
+read first. The tree is followed in the order of execution, with the set of names that are bound on all paths to each
+place. A function's body counts as read where the function is defined, because it may run at once.
 
-**Invariant:** a name that some run of the cell reads before it binds it is in `read`; one in `certain` is read before
-it is bound in each run that comes to that line.
+**Invariant:** a name that some run of the cell reads before binding it is in `read`. A name in `certain` is read before
+it is bound in each run that reaches that line.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from contextlib import contextmanager
 from baton_shim.base.bytecode import code_names
 
 Bound = set[str] | None
-"""Names that the cell has bound on all paths to a place; None: no path leads there."""
-# What runs text, which may bind any name.
+"""Names that the cell has bound on all paths to a place; None: the place cannot be reached."""
+# Functions that run text, which may bind any name.
 RUNS_TEXT = frozenset({"eval", "exec", "get_ipython", "globals", "locals", "vars", "__import__"})
-# Read as another kind of node.
+# Nodes that are treated like another kind of node.
 ALIKE = {
     "AsyncFor": "For",
     "AsyncFunctionDef": "FunctionDef",
@@ -43,20 +43,20 @@ def meet(one: Bound, other: Bound) -> Bound:
 
 class FirstUses(ast.NodeVisitor):
     def __init__(self, tree: ast.Module, bound_by_calls: Iterable[str] = ()) -> None:
-        """`bound_by_calls` are the names that functions of the cell bind, whenever they run."""
+        """`bound_by_calls` are the names that functions of the cell bind when they run."""
         self.read: set[str] = set()
         self.certain: set[str] = set()
         self.stored: set[str] = set()
         self.deleted: set[str] = set()
         self._perhaps = set(bound_by_calls)  # bound on some path to this place
         self._bound: Bound = set()
-        self._branches = 0  # how many conditions this place is under
-        self._anything = False  # some text has run, or may have
-        self._loops: list[list[Bound]] = []  # what is bound where each loop is left by `break`
+        self._branches = 0  # the number of conditions around this place
+        self._anything = False  # text may have run, which can bind any name
+        self._loops: list[list[Bound]] = []  # for each loop: what is bound at each `break` out of it
         self._run(tree.body)
 
     def overwritten(self) -> set[str]:
-        """Names that the cell binds, or deletes, before anything of it can read them."""
+        """Names that the cell binds or deletes before anything in it can read them."""
         return (self.stored | self.deleted) - self.read
 
     def visit(self, node: ast.AST) -> None:
@@ -70,7 +70,7 @@ class FirstUses(ast.NodeVisitor):
 
     @contextmanager
     def _perhaps_run(self) -> Iterator[None]:
-        """What happens in there may not happen."""
+        """Code inside may not run."""
         before = None if self._bound is None else set(self._bound)
         with self._under_condition():
             yield
@@ -136,7 +136,7 @@ class FirstUses(ast.NodeVisitor):
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self._run([node.value, node.target])
 
-    # ---- expressions that run in part ----
+    # ---- expressions of which only a part may run ----
 
     def visit_BoolOp(self, node: ast.BoolOp) -> None:
         self._run(node.values[:1])
@@ -164,7 +164,7 @@ class FirstUses(ast.NodeVisitor):
         self._later(ast.Expression(node))
 
     def _later(self, tree: ast.Expression | ast.Module) -> None:
-        """Code of another scope: what it may read."""
+        """Code of another scope: only its reads count."""
         mode = "eval" if isinstance(tree, ast.Expression) else "exec"
         code = compile(tree, "<cell>", mode, ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         with self._under_condition():
@@ -210,7 +210,7 @@ class FirstUses(ast.NodeVisitor):
         return None if self._bound is None else set(self._bound)
 
     def _loop(self, body: Sequence[ast.AST], otherwise: Sequence[ast.AST], exhausted: Bound) -> None:
-        """`exhausted` is what is bound where the loop ends by itself, perhaps before it began."""
+        """`exhausted`: what is bound when the loop ends by itself, perhaps before its first round."""
         self._loops.append([])
         with self._under_condition():
             self._run(body)
@@ -229,7 +229,7 @@ class FirstUses(ast.NodeVisitor):
     def visit_Raise(self, node: ast.Raise) -> None:
         self.generic_visit(node)
         self._bound = None
-        self._anything = True  # whether the cell goes on is not known
+        self._anything = True  # whether the cell continues is unknown
 
     def visit_Assert(self, node: ast.Assert) -> None:
         self._run([node.test])
@@ -237,10 +237,10 @@ class FirstUses(ast.NodeVisitor):
             self._run([node.msg])
 
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
-        """A manager may swallow an error of the body, or of a manager within it."""
+        """A manager may swallow an error of the body, or of a manager inside it."""
         self._run([node.items[0].context_expr])
         with self._perhaps_run():
-            self._branches -= 1  # it does run
+            self._branches -= 1  # the first manager does run
             self._run([node.items[0].optional_vars])
             for item in node.items[1:]:
                 self._run([item.context_expr, item.optional_vars])

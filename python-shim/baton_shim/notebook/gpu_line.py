@@ -1,4 +1,4 @@
-"""The line behind `%%gpu`, and the same options as arguments of `gpu(...)`: how they are declared and read."""
+"""The line after `%%gpu`, and the same options as arguments of `gpu(...)`: how they are declared and read."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ _ARGUMENTS: tuple[Callable[[Any], Any], ...] = (
 
 
 def with_options(magic: Callable[..., Any]) -> Any:
-    """Declares the options of `%%gpu`."""
+    """Declares the options of `%%gpu` on the magic."""
     for declare in reversed(_ARGUMENTS):
         magic = declare(magic)
     return magic_arguments()(magic)
@@ -52,7 +52,7 @@ def with_options(magic: Callable[..., Any]) -> Any:
 
 @functools.cache
 def without_magic() -> Any:
-    """Declares them for `gpu(...)` in a program."""
+    """A parser with the same options, for `gpu(...)` in a program."""
 
     @with_options
     def gpu(line: str) -> None:
@@ -88,7 +88,7 @@ def of_arguments(given: dict[str, Any], parse: Callable[[str], Options] = read) 
 
 
 def line_of(given: dict[str, Any]) -> str:
-    """The options as they stand behind `%%gpu`."""
+    """The options as they would be written after `%%gpu`."""
     words: list[str] = []
     for name, value in given.items():
         if value is None or value is False:

@@ -1,8 +1,8 @@
-"""The process that stands for a proxy: `baton program`, a child of this program, which connects it with the broker.
+"""The process that replaces a proxy: `baton program`, a child of this program, which connects it with the broker.
 
-It reads the memory of this program, as a proxy reads a kernel's, and ends when the connection closes.
+It reads this program's memory, as a proxy reads a kernel's, and ends when the connection closes.
 
-**Invariant:** however the two end, neither a process nor a socket stays.
+**Invariant:** however the two end, no process and no socket remains.
 """
 
 from __future__ import annotations
@@ -27,12 +27,10 @@ NOT_STARTED = "Baton's helper process, which connects this program with the GPU 
 
 
 class Helper:
-    """One that runs. Raises GpuServiceError when it does not start."""
+    """A running helper. Raises GpuServiceError if it does not start."""
 
     def __init__(self, folder: str, name: str, kind: str | None = None) -> None:
-        """`folder`: the working directory with which the program began. `name`: of the program, for people.
-        `kind`: of all of its jobs.
-        """
+        """`folder`: the initial working directory. `name`: the program's, for people. `kind`: that of all its jobs."""
         binary = find_binary()
         if binary is None:
             raise GpuServiceError(*NOT_FOUND)
@@ -45,12 +43,12 @@ class Helper:
                     stdin=other.fileno(),
                     stdout=subprocess.DEVNULL,
                     cwd=folder if os.path.isdir(folder) else None,
-                    process_group=0,  # an interrupt is this program's, and so is a stop from the terminal
+                    process_group=0,  # interrupts and stops from the terminal are meant for this program only
                 )
             except OSError as error:
                 own.close()
                 raise GpuServiceError(f"{NOT_STARTED} ({error.strerror}: {binary})", "check BATON_BINARY") from None
-        reads_memory = kind is None  # what lanes send are copies
+        reads_memory = kind is None  # lanes send copies
         if reads_memory:
             allow_to_read(self._process.pid)
         self.link = Link(own)
@@ -76,7 +74,7 @@ class Helper:
         return not self.link.is_closed and self._process.poll() is None
 
     def close(self) -> None:
-        """It says goodbye to the broker."""
+        """Lets the helper end its connection to the broker."""
         self.link.hang_up()
         try:
             self._process.wait(END_SECONDS)
@@ -84,15 +82,15 @@ class Helper:
             self._process.kill()
             self._process.wait()
         if self._private_folder is not None and os.path.basename(self._private_folder).startswith("baton-program-"):
-            shutil.rmtree(self._private_folder, ignore_errors=True)  # it is there only if the helper was killed
+            shutil.rmtree(self._private_folder, ignore_errors=True)  # it still exists only if the helper was killed
 
     def forget(self) -> None:
-        """In a fork of this program, whose parent the helper serves."""
+        """Called in a fork of this program, because the helper serves the parent."""
         self.link.close()
-        self._process.returncode = 0  # it is no child of this process
+        self._process.returncode = 0  # it is not a child of this process
 
 
 def allow_to_read(pid: int) -> None:
-    """Where Yama forbids children to read the memory of their parent."""
+    """Needed where Yama forbids children to read their parent's memory."""
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PTRACER, pid, 0, 0, 0)

@@ -1,9 +1,9 @@
-"""The notebook's end of the journey: what it keeps between `%%gpu` cells, and what it puts into IPython.
+"""The notebook's end of `%%gpu` cells: what it keeps between cells, and what it changes in IPython.
 
-In: the body of a cell. Out: its value, or its exception. Between them `call.py` talks to the proxy.
+In: the body of a cell. Out: its value, or its exception. Between the two, `call.py` talks to the proxy.
 
-**Invariant:** one call at a time; after any failure the next cell begins a new object table. What only `%%gpu`
-cells need is loaded with the first of them, because a kernel's start waits for all that is imported here.
+**Invariant:** one call at a time; after any failure the next cell begins a new object table. Modules that only `%%gpu`
+cells need are imported with the first cell, because the start of a kernel waits for all imports here.
 """
 
 from __future__ import annotations
@@ -67,47 +67,47 @@ class Home:
         self.shell = shell
         self.modules = modules
         self.folder = working_folder()
-        """With which the kernel started."""
+        """The working directory with which the kernel started."""
         self._published = published
         self._connect = connect
         self._link: Link | None = None
         self.calls = 0
         self.session = 0
-        """Counts the object tables, so that a stand-in knows whether its session still lives."""
+        """Counts the object tables, so that a stand-in can tell whether its session still exists."""
         self.shared: set[str] = set()
-        """Names that the session has heard of."""
+        """Names that have been sent to the session."""
         self.budget = budget()
         self.quiet = False
-        """Whether all cells are, without `--quiet`."""
+        """Whether all cells are quiet, even without `--quiet`."""
         self.cells = 0
-        """How many have run in the present session."""
+        """The number of cells that have run in the present session."""
         self.where: tuple[str, int] | None = None
-        """Host and process of the session, as it said."""
+        """Host and process of the session, as it reported them."""
         self.background_uses = Uses()
-        """What runs in the session beside its cells."""
+        """Names that background work of the session uses."""
         self.transfer: Transfer | None = None
         self.unreleased: dict[int, list[Any]] = {}
-        """What the proxy may still be reading, by call: it must not be freed."""
+        """By call: tables whose memory the proxy may still be reading. It must not be freed."""
         self.displays_after: list[tuple[str, str]] = []
+        """What the session displayed after the cell, to be shown after its value or error."""
         self._progress = ""
-        """The display that has the line of a `gpu.map`."""
+        """The id of the display that shows the line of a `gpu.map`."""
         self._summaries: list[dict[str, Any]] = []
         self._in_cell = False
-        """What the session showed after the cell, for after its value or error here."""
         self.surroundings = surroundings or Surroundings(shell.user_ns, modules)
         self.setters = Setters()
         self._table: Table | None = None
         self.turn = threading.RLock()
         self.busy = False
-        """Whether a `%%gpu` cell runs."""
+        """Whether a `%%gpu` cell is running."""
         self.pages = Pages(self)
         self.background: Background | None = None
-        """From the first background cell on."""
+        """Set from the first background cell on."""
         self._shown: tuple[Any, dict[str, Any], dict[str, Any]] | None = None
         self._attach(shell)
 
     def _attach(self, shell: Any) -> None:
-        """To a notebook kernel, which is connected from its start on."""
+        """Attaches to a notebook kernel, which is connected from its start."""
         _ = self.link
         watch_images()
         FIT.attach(compat.SWITCHING, SWITCH.begin)
@@ -121,7 +121,7 @@ class Home:
 
     @property
     def link(self) -> Link:
-        """To the proxy."""
+        """The connection to the proxy."""
         if self._link is None:
             link = self._connect()
             link.hello()
@@ -132,7 +132,7 @@ class Home:
     def comms(self) -> HomeComms:
         from baton_shim.base.comms import HomeComms
 
-        _ = self.deferred  # what that puts around the kernel's handlers is inside of what this puts there
+        _ = self.deferred  # first, so that its wrappers of the kernel's handlers are inside those of the comms
         comms = HomeComms(self.shell.kernel)
         self.surroundings.add(comms)
         return comms
@@ -157,7 +157,7 @@ class Home:
 
     @functools.cached_property
     def ending(self) -> object:
-        """From the first `%%gpu` cell on."""
+        """Created with the first `%%gpu` cell."""
         from baton_shim.notebook.ending import Ending
 
         return FIT.attach(compat.ENDING, Ending, self)
@@ -176,7 +176,7 @@ class Home:
 
     @contextlib.contextmanager
     def between_cells(self) -> Iterator[bool]:
-        """Whether no `%%gpu` cell runs, nor begins inside of this block. Never waits."""
+        """Yields whether no `%%gpu` cell runs; then none begins inside the block. Never waits."""
         free = self.turn.acquire(blocking=False)
         try:
             yield free and not self.busy
@@ -185,7 +185,7 @@ class Home:
                 self.turn.release()
 
     def show_again(self, number: int | None) -> None:
-        """For `%gpu_output`. `number`: that of an `In[N]`; `None` means the last `%%gpu` cell."""
+        """For `%gpu_output`. `number`: that of `In[N]`; `None` means the last `%%gpu` cell."""
         from baton_shim.notebook.call import proxy_gone
 
         with self.turn:
@@ -216,11 +216,11 @@ class Home:
         return self._table
 
     def last_published(self) -> str | None:
-        """The id of the notebook kernel's last message on iopub, once what was printed until now is on its way."""
+        """The id of the notebook kernel's last message on iopub, after everything printed so far."""
         return None if self._published is None else self._published.last_id()
 
     def void(self, worker: str | None = None) -> None:
-        """The two ends may differ: the next message starts a new table, and so a new session."""
+        """Drops the table, because the two ends may differ: the next message starts a new table and a new session."""
         table, self._table = self._table, None
         if table is None:
             return
@@ -237,12 +237,12 @@ class Home:
             sys.stderr.flush()
 
     def has(self, table: Table) -> bool:
-        """Whether it is the present one."""
+        """Whether it is the present table."""
         return self._table is table
 
     @property
     def warm(self) -> bool:
-        """Whether a session holds what the table says; it may have been ended meanwhile."""
+        """Whether a session holds the table's state. It may have ended since."""
         return self._table is not None and self._table.messages > 0
 
     def run_cell(self, body: str, options: Options) -> Any:
@@ -255,7 +255,7 @@ class Home:
         return landed.result[0]
 
     def run_in_background(self, what: str | Work, options: Options) -> Job:
-        """A cell, or the call of a function."""
+        """Submits a cell, or the call of a function."""
         from baton_shim.notebook.background import Background
         from baton_shim.notebook.cell import BlockCell, NotebookCell
 
@@ -266,12 +266,12 @@ class Home:
         return self.background.submit(cell, options)
 
     def wait_for_background(self) -> None:
-        """Returns when no cell runs in the background. Raises `NotYetHere` when the student interrupts."""
+        """Returns when no cell runs in the background. Raises `NotYetHere` if the student interrupts."""
         if self.background is not None:
             self.background.before_all()
 
     def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
-        """How it ended, and the value of its `return`."""
+        """How the block ended, and the value of its `return`."""
         from baton_shim.notebook.cell import BlockCell
         from baton_shim.state import errors
 
@@ -296,14 +296,14 @@ class Home:
             finally:
                 self.busy = False
                 self._remote_ends(range(first, self.calls + 1), result, raised)
-                del raised  # it and its traceback would hold each other
+                del raised  # the error and its traceback would refer to each other
         return result
 
     @contextlib.contextmanager
     def _taking_turn(self) -> Iterator[None]:
         WATCH.cell_leaves()
         self.wait_for_background()
-        while not self.turn.acquire(timeout=0.1):  # a cell of a subshell; an interrupt gets through between two tries
+        while not self.turn.acquire(timeout=0.1):  # a subshell's cell holds it; the timeout admits interrupts
             pass
         try:
             if self.busy:
@@ -318,7 +318,7 @@ class Home:
 
     @property
     def name(self) -> str:
-        """Of the notebook, for people."""
+        """The name of the notebook, for people."""
         return os.path.basename(os.environ.get("JPY_SESSION_NAME", "")) or "notebook"
 
     def map(
@@ -343,7 +343,7 @@ class Home:
         self.comms.cell_ends()
 
     def _note(self, calls: range, landed: Landed | None, error: BaseException | None) -> None:
-        """For pages that are not open now."""
+        """Records the cell's output, for pages that are not open now."""
         from baton_shim.notebook.again import Cell, described
         from baton_shim.notebook.cell import cell_number
 
@@ -357,19 +357,19 @@ class Home:
         from baton_shim.notebook.call import Call
 
         if self.modules.packages.came_here():
-            self.void()  # what stayed in the session for lack of a package may come home from the next one
+            self.void()  # objects that were kept remote for lack of the package can now be returned
         while True:
-            with contextlib.suppress(LinkClosed):  # which the call finds as well
+            with contextlib.suppress(LinkClosed):  # the call will notice it, too
                 self.deferred.poll()
             if not self.warm or not options.returns or not self.deferred.due:
-                self.deferred.bring()  # a new table has everything in it
+                self.deferred.bring()  # a new table contains everything
             call = Call(self, make(), options)
             result = call.run()
             if not call.wants_deferred:
                 return result
 
     def overdue(self, message: Message) -> None:
-        """Something of an earlier call, or of a background cell."""
+        """Handles a message of an earlier call, or of a background cell."""
         if self.background is not None and self.background.takes(message):
             return
         call = message.body.get("call", 0)
@@ -394,7 +394,7 @@ class Home:
             tables.pop(0).release()
 
     def forget_results(self, cells: Iterable[int]) -> None:
-        """Of cells that were taken back."""
+        """Removes the results of cells that were rolled back."""
         namespace = self.namespace
         for number in cells:
             found = namespace.get("_oh", {}).pop(number, self)
@@ -404,7 +404,7 @@ class Home:
                     namespace[name] = ""
 
     def _seam_display(self) -> None:
-        """A value that comes home is shown as the session formatted it, where its libraries and settings are."""
+        """Shows a returned value as the session formatted it, because its libraries and settings are there."""
         formatter = self.shell.display_formatter
         format_here = formatter.format
 
@@ -421,15 +421,15 @@ class Home:
         self.shell.events.register("pre_run_cell", self._cell_begins)
 
     def wire(self, snapshot: Snapshot) -> dict[str, Any]:
-        """How it goes to the proxy, which reads this kernel's memory."""
+        """The snapshot as it is sent to the proxy, which reads this kernel's memory."""
         return snapshot.as_wire()
 
     def show(self, output: dict[str, Any]) -> None:
-        """What the session shows, where something here captures output."""
+        """Shows output of the session that something here captures."""
         outputs.publish(self.shell, output)
 
     def show_progress(self, text: str, *, first: bool, last: bool) -> None:
-        """One line, which later ones replace until the `last`."""
+        """Shows one line, which later ones replace until the `last`."""
         if first:
             self._progress = f"baton-{uuid.uuid4().hex}"
         html = f'<small style="opacity:0.7">{escape(text)}</small>'
@@ -443,18 +443,18 @@ class Home:
         outputs.publish_past_capture(self.shell, line)
 
     def ask(self, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
-        """None after an interrupt."""
+        """The student's answer; None after an interrupt."""
         return outputs.ask(self.shell, prompt, password, interrupts)
 
     def show_status(self, line: dict[str, Any]) -> None:
-        """The clients of a notebook are shown it by the proxy."""
+        """Nothing to do: in a notebook, the proxy shows the status line to the clients."""
 
     def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
-        """Show the line that says where a cell ran below all that the cell shows."""
+        """Shows the line that says where a cell ran, below all other output of the cell."""
         if of_block:
-            self._summaries.clear()  # a cell shows the line of its last block
+            self._summaries.clear()  # a cell shows only the line of its last block
         self._summaries.append(line)
-        if not self._in_cell:  # a callback of a widget
+        if not self._in_cell:  # in a callback of a widget
             self._show_summaries()
 
     def _show_summaries(self) -> None:
@@ -487,13 +487,13 @@ def working_folder() -> str:
 
 
 def budget() -> tuple[int, ...]:
-    """A `state.Budget`: what comes with a cell, instead of following. The tests let everything follow."""
+    """A `state.Budget`: how much is returned with a cell instead of being deferred. The tests defer everything."""
     text = os.environ.pop("BATON_CELL_BYTES", "")
     return (int(text), int(text)) if text.isdigit() else ()
 
 
 def seam_traceback(shell: Any) -> None:
-    """The session's lines for every kind of exception; IPython's own `_render_traceback_` leaves some kinds out."""
+    """Shows the session's lines for every kind of exception; IPython's own `_render_traceback_` misses some kinds."""
     show_here = shell.showtraceback
 
     @functools.wraps(show_here)
@@ -502,7 +502,7 @@ def seam_traceback(shell: Any) -> None:
 
         error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
         lines = errors.rendered(error) if isinstance(error, BaseException) else None
-        if lines is None or isinstance(error, UsageError):  # which IPython shows as one line on stderr
+        if lines is None or isinstance(error, UsageError):  # IPython shows a UsageError as one line on stderr
             if error is not None:
                 frames.hide(error)
             show_here(exc_tuple, *arguments, **options)
@@ -516,7 +516,7 @@ def seam_traceback(shell: Any) -> None:
 
 
 def seam_custom_handler(shell: Any) -> None:
-    """What the student gave to `set_custom_exc` sees the session's frames instead of Baton's."""
+    """Gives a handler set with `set_custom_exc` the session's frames instead of Baton's."""
     set_here = shell.set_custom_exc
 
     @functools.wraps(set_here)

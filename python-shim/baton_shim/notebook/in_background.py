@@ -1,9 +1,10 @@
-"""JupyterLab's "Run on GPU in the Background", at the kernel's end.
+"""The kernel's side of JupyterLab's "Run on GPU in the Background".
 
-Baton's extension (`labextension/src/background.ts`) starts a kernel for this purpose in the notebook's folder, asks it
-here, and ends it. So no part of Baton runs in Jupyter's server, and the notebook's own kernel may be busy or another.
+Baton's extension (`labextension/src/background.ts`) starts a kernel for this purpose in the notebook's folder, sends it
+the request, and ends it. So no part of Baton runs in Jupyter's server, and the notebook's own kernel may be busy or of
+another kind.
 
-In: `comm_open` of `baton.run` with `{"notebook": file name}`. Out: `{"job": ..., "notebook": where the result goes}`,
+In: `comm_open` of `baton.run` with `{"notebook": file name}`. Out: `{"job": ..., "notebook": the file of the result}`,
 or `{"error": ...}`.
 """
 
@@ -43,7 +44,7 @@ def start(notebook: str) -> dict[str, Any]:
         return {"error": "The program 'baton' was not found beside this Python or on PATH"}
     command = [binary, "run", "--detach", "--json", "--python", sys.executable, os.path.join(".", notebook)]
     try:
-        # A session of its own: the signals that end this kernel are not for the run.
+        # In a process session of its own, so that signals that end this kernel do not reach the run.
         said = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,

@@ -1,6 +1,6 @@
-"""What a cell brings home besides its change: value, exception, payloads, its source.
+"""What a cell returns besides its changes: value, exception, payloads, its source.
 
-**Invariant:** runs after the change was applied; nothing here may undo or fail it.
+**Invariant:** runs after the changes have been applied; nothing here may undo them or make them fail.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ class Landed(NamedTuple):
     result: Result | None
     error: bytes | None
     raised: Any
-    """The error itself, where it travelled as such."""
+    """The error object itself, if it could be sent."""
     ended: tuple[int, Any] | None
-    """Of a block: how it ended, and the value of its `return`."""
+    """For a block: how it ended, and the value of its `return`."""
 
     @property
     def value(self) -> Any:
-        """Of the cell's last line, or what the call returned."""
+        """The value of the cell's last line, or what the call returned."""
         if self.ended is not None:
             return self.ended[1]
         return self.result[0] if self.result is not None else None
@@ -61,7 +61,7 @@ def land(home: Home, cell: NotebookCell, extra: dict[str, Any]) -> Landed:
 
 
 def result_of(extra: dict[str, Any]) -> Result | None:
-    """A value that had to stay is a stand-in, which is the value again in the session's next cells."""
+    """A value that is kept remote becomes a stand-in; in the session's next cells it is the value again."""
     if extra["bundle"] is None:
         return None
     data, metadata = extra["bundle"]
@@ -69,7 +69,7 @@ def result_of(extra: dict[str, Any]) -> Result | None:
 
 
 def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | None, home: Home) -> BaseException:
-    """What the cell raised, to be raised here, with the session's traceback."""
+    """The exception that the cell raised, with the session's traceback."""
     if outcome == "timed_out" and error is not None:
         return errors.with_lines(errors.stand_in(error["name"], error["value"], TimeoutError), error["traceback"])
     if outcome == "cancelled" or error is None:
@@ -86,7 +86,7 @@ def exception_of(outcome: str, error: dict[str, Any] | None, landed: Landed | No
 
 
 def remember_source(shell: Any, file_name: str, number: int, source: str, transform: Callable[[str], str]) -> None:
-    """Lets tracebacks and `inspect` here show functions that the cell defined."""
+    """Lets tracebacks and `inspect` show the source of functions that the cell defined."""
     import linecache
 
     lines = [line + "\n" for line in transform(source).splitlines()]

@@ -2,11 +2,11 @@
 
 In: a function, and the arguments of each call. Out: the results in the order of the calls, or the first error.
 
-A call is given a copy of what it uses, as it was when `gpu.map` was called, and gives back its result and nothing else
-(`surroundings/mapped.py`). A lane is added only while all others run, so the broker decides how many there are: where
-it lets one cell of a person run at a time, there are two.
+A call is given a copy of what it uses, as it was when `gpu.map` was called, and returns only its result
+(`surroundings/mapped.py`). A lane is added only while the calls of all others run, so the broker decides how many lanes
+there are: if it allows a person one running cell at a time, there are two.
 
-**Invariant:** the notebook's own object table and session do not hear of it; whatever happens, the variables stay as
+**Invariant:** the notebook's own object table and session are not involved. Whatever happens, the variables stay as
 they are, and no lane outlives the call.
 """
 
@@ -50,16 +50,16 @@ if TYPE_CHECKING:
     from baton_shim.state import Snapshot
 
 MOST_LANES = 16
-"""By default."""
+"""The default for `max_workers`."""
 TICK_SECONDS = 1.0
 SETTLED_SECONDS = 0.1
-"""A call that runs for so long is not one whose end is on its way already."""
+"""A call that has run for this long is unlikely to be about to end."""
 
 Arguments = tuple[Any, ...]
 
 
 class LaneModules(LocalModules):
-    """The notebook's modules, told to a lane's session. What that loads itself is of no interest."""
+    """The notebook's modules, which are sent to a lane's session. Modules that the session loads are ignored."""
 
     def __init__(self, modules: LocalModules) -> None:
         super().__init__(modules.packages.copy())
@@ -71,7 +71,7 @@ class LaneModules(LocalModules):
 
 
 class LaneSurroundings:
-    """What travels with a lane's own messages. All else is in those that it carries."""
+    """What is sent with a lane's own messages. Everything else is in the snapshots that they carry."""
 
     def __init__(self, home: Home) -> None:
         self.modules = LaneModules(home.modules)
@@ -98,7 +98,7 @@ class LaneSurroundings:
 
 
 class NothingDeferred:
-    """Nothing follows a call."""
+    """Calls of a lane leave no deferred state."""
 
     due = False
 
@@ -112,7 +112,7 @@ class NothingDeferred:
 
 
 class LaneHome(Home):
-    """A lane's end of the journey. It has no names, and lands nothing in the notebook."""
+    """A lane's end of its cells. It has no names, and applies nothing in the notebook."""
 
     ending = None
 
@@ -120,12 +120,12 @@ class LaneHome(Home):
         self._notebook = home
         self._names: dict[str, Any] = {}
         self.status = ""
-        """What its call waits for."""
+        """The status line of its call."""
         surroundings: Any = LaneSurroundings(home)
         super().__init__(home.shell, connect, surroundings.modules, surroundings)
 
     def _attach(self, shell: Any) -> None:
-        """Nothing of the kernel."""
+        """Attaches to nothing: a lane is not a kernel."""
 
     @functools.cached_property
     def undo_log(self) -> Any:
@@ -140,7 +140,7 @@ class LaneHome(Home):
         return self._names
 
     def wire(self, snapshot: Snapshot) -> dict[str, Any]:
-        """Without addresses: where the system lets one process read another's memory, it is one at a time."""
+        """Sends bytes instead of addresses, because a system may let only one process read this one's memory."""
         return {**snapshot.as_wire(), "stream": snapshot.stream.in_frame()}
 
     def show(self, output: dict[str, Any]) -> None:
@@ -150,13 +150,13 @@ class LaneHome(Home):
         return self._notebook.ask(prompt, password, interrupts)
 
     def show_displays_after(self) -> None:
-        """What the session shows after a cell, such as figures."""
+        """Shows what the session displays after a cell, such as figures."""
         shown, self.displays_after = self.displays_after, []
         for kind, content in shown:
             self.show({"kind": kind, "content": content})
 
     def show_status(self, line: dict[str, Any]) -> None:
-        """Kept for the one line of all lanes."""
+        """Keeps the line for the single line of all lanes."""
         self.status = str(json.loads(line["content"])["data"]["text/plain"])
 
     def summarise(self, line: dict[str, Any], *, of_block: bool) -> None:
@@ -170,7 +170,7 @@ class Lane:
         self._home = LaneHome(home, self._connect)
         self.call: Call | None = None
         self.first = 0
-        """The number of the first item that it runs."""
+        """The number of its first item."""
         self._runs_since: float | None = None
 
     def _connect(self) -> Link:
@@ -192,14 +192,14 @@ class Lane:
 
     @property
     def runs(self) -> bool:
-        """Whether the call has left the queue, and not only now."""
+        """Whether the call has left the queue, and not just now."""
         return self._runs_since is not None and time.monotonic() - self._runs_since >= SETTLED_SECONDS
 
     def fileno(self) -> int:
         return self._home.link.fileno()
 
     def hear(self, interrupts: Interrupts) -> Landed | None:
-        """What has come; what the call brought if it has ended. Raises what it raised."""
+        """Handles what has arrived; returns the call's result if it has ended. Raises its error."""
         try:
             while (message := self._home.link.receive(timeout=0)) is not None:
                 if (landed := self._take(message, interrupts)) is not None:
@@ -224,7 +224,7 @@ class Lane:
         return None
 
     def hang_up(self) -> None:
-        """Its call is cancelled."""
+        """Closes the connection, which cancels its call."""
         if self._helper is not None:
             self._helper.link.hang_up()
 
@@ -242,7 +242,7 @@ class Mapped:
         self._results: dict[int, Any] = {}
 
     def run(self, function: Callable[..., Any], items: Sequence[Arguments], chunk: int) -> list[Any]:
-        """Raises the first error; nothing of this `gpu.map` runs afterwards."""
+        """Raises the first error; afterwards nothing of this `gpu.map` is running."""
         waiting = deque(range(0, len(items), chunk))
         self._progress = Progress(self._home, len(items), self._options)
         text = text_of_call(function)
@@ -270,7 +270,7 @@ class Mapped:
         return [self._results[number] for number in range(len(items))]
 
     def _free(self) -> Lane | None:
-        """One that has no call; a new one only if those of all others run."""
+        """A lane without a call; a new lane only if the calls of all others run."""
         for lane in self._lanes:
             if lane.call is None:
                 return lane
@@ -280,7 +280,7 @@ class Mapped:
         return self._lanes[-1]
 
     def _wait(self, interrupts: Interrupts, seconds: float) -> None:
-        """For a lane that has something to say, or an interrupt."""
+        """Waits for a message to a lane, or an interrupt."""
         lines = [lane.waits_for for lane in self._lanes if lane.call is not None and not lane.has_started]
         self._progress.look(sum(lane.has_started for lane in self._lanes), list(filter(None, lines)))
         poll = select.poll()
@@ -290,7 +290,10 @@ class Mapped:
             interrupts.quiet()
 
     def _hear(self, interrupts: Interrupts) -> bool:
-        """Whether a lane has become free. Also what came with something else, of which the system knows nothing."""
+        """Handles messages that have arrived, including buffered ones that `poll` does not report.
+
+        Returns whether a lane has become free.
+        """
         failed: dict[int, Exception] = {}
         ended = False
         for lane in [lane for lane in self._lanes if lane.call is not None]:
@@ -314,10 +317,10 @@ class Mapped:
             with Unpacked(result) as message:
                 self._results[number] = message.apply(Table(self._home.namespace, home=True))[RESULT]
 
-    # ---- what travels
+    # ---- what is sent
 
     def _shared(self, function: Callable[..., Any]) -> Packed:
-        """The function with the variables that it may use. What cannot travel explains itself when a call uses it."""
+        """The function with the variables that it may use. If one cannot be sent, a call that uses it reports that."""
         home = self._home
         namespace = home.namespace
         visible = analysis.visible_names(namespace, home.shell.user_ns_hidden)

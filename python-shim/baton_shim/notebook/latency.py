@@ -1,8 +1,9 @@
-"""What a `%%gpu` cell adds on this installation, part by part: `baton bench latency`.
+"""Measures what a `%%gpu` cell adds on this installation, part by part: `baton bench latency`.
 
-Real notebook kernels run real cells on NumPy arrays. In the notebook kernel three functions of the shim are watched,
-the cell itself says when it begins and ends, and the broker says when another job was in the way. Where the session is
-on another machine, the clocks are compared by the empty cells: there and back take equally long, on average.
+Real notebook kernels run real cells on NumPy arrays. Three functions of the shim are watched in the notebook kernel,
+the cell itself reports its begin and end, and the broker reports whether another job was in the way. If the session is
+on another machine, the clocks are compared with empty cells: both directions are assumed to take equally long on
+average.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from typing import Any
 MEGABYTE = 1_000_000
 SIZES = (0, 1, 10, 100, 1000)
 PARTS = ("snapshot", "move", "wait", "run", "return")
-# What a course's cells bring along when a GPU goes to the next person.
+# Typical size of a course's cells when a GPU is handed over to the next person.
 HAND_OVER_MEGABYTES = 100
 
-# Run in the notebook kernel, silently. The table is asked for new names as always: none of these is the student's.
+# Run silently in the notebook kernel. The table is asked for new names as always, but none of these is the student's.
 WATCH = """
 import baton_shim.notebook.call as _call, time as _time
 def _watched(name, holder, key):
@@ -57,7 +58,7 @@ baton_span = (baton_begin, baton_time.time(), baton_socket.gethostname())
 
 @dataclass
 class Measured:
-    """One cell; seconds."""
+    """Times of one cell, in seconds."""
 
     total: float
     snapshot: float
@@ -68,7 +69,7 @@ class Measured:
     elsewhere: bool
 
     def parts(self, clock: float) -> dict[str, float]:
-        """`clock`: how far the session's clock is ahead of the notebook's."""
+        """`clock`: seconds by which the session's clock is ahead of the notebook's."""
         move = max(self.out - clock - self.wait, 0.0)
         parts = (self.snapshot, move, self.wait, self.run, max(self.back + clock, 0.0))
         return dict(zip(PARTS, parts, strict=True)) | {"total": self.total, "adds": self.total - self.run}
@@ -90,7 +91,7 @@ class Notebook:
         self.run(WATCH)
 
     def run(self, code: str) -> dict[str, Any]:
-        """The reply's content; ends this program with the cell's own message if the cell fails."""
+        """Returns the reply's content; ends this program with the cell's own message if the cell fails."""
         options = {"stop_on_error": False, "store_history": False, "allow_stdin": False}
         reply = self.client.execute_interactive(code, output_hook=lambda _: None, timeout=None, **options)
         content: dict[str, Any] = reply["content"]
@@ -125,11 +126,11 @@ class Notebook:
 
 
 def in_line(begin: float, end: float) -> float:
-    """Seconds that the last cell waited in line: until the last job ended that was there before it and not after."""
+    """Seconds that the last cell waited in the queue: until the end of the last job that was ahead of it."""
     command = [os.environ["BATON_BINARY"], "jobs", "--json", "--limit", "20"]
     answer = subprocess.run(command, capture_output=True, check=False)
     if answer.returncode:
-        return 0.0  # this person may not see the others' jobs
+        return 0.0  # this person may not see other people's jobs
     jobs = json.loads(answer.stdout)
     if not jobs or jobs[0]["started_ms"] is None:
         return 0.0
@@ -172,21 +173,21 @@ def of_size(notebook: Notebook, size: int, runs: int) -> list[tuple[int, str, li
 
 
 def clock_difference(empty: list[Measured]) -> float:
-    """How far the session's clock is ahead; both are the same on one machine."""
+    """Seconds by which the session's clock is ahead; on one machine the two are the same."""
     if not any(one.elsewhere for one in empty):
         return 0.0
     return statistics.median((one.out - one.back) / 2 for one in empty)
 
 
 def hand_over(rows: list[dict[str, Any]]) -> float:
-    """Seconds for which a GPU waits for the next person's cell: what it adds when 1 % of the usual data changed."""
+    """Seconds for which a GPU waits for the next person's cell: what a cell adds if 1 % of the usual data changed."""
     changed = [row for row in rows if row["state"] == "1 % changed" and row["megabytes"] <= HAND_OVER_MEGABYTES]
     row = max(changed or [row for row in rows if row["state"] == "warm"], key=lambda row: int(row["megabytes"]))
     return float(row["move"] + row["return"])
 
 
 def cold(rows: list[dict[str, Any]]) -> float:
-    """Seconds that a notebook's first cell adds where its session is not."""
+    """Seconds that a notebook's first cell adds if its session has not started."""
     rows = [row for row in rows if row["state"] == "cold" and row["megabytes"] <= HAND_OVER_MEGABYTES]
     return float(max(rows, key=lambda row: int(row["megabytes"]))["adds"])
 

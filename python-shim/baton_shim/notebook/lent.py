@@ -1,6 +1,6 @@
-"""What a background cell has of the notebook, and whether other code touches it.
+"""What a background cell was lent by the notebook, and whether other code touches it.
 
-**Invariant:** where it cannot be told, it counts as touched.
+**Invariant:** in case of doubt, it counts as touched.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from baton_shim.state.footprint import Footprint
 
 
 class Uses(NamedTuple):
-    """Names that some code may use, also in the functions that it can call."""
+    """Names that some code may use, including those used by functions that it can call."""
 
     reads: Set[str]
     writes: Set[str]
-    """That it may bind or delete."""
+    """Names that it may bind or delete."""
     anything: bool
-    """Its text does not tell."""
+    """Its text does not show what it uses."""
 
 
 def uses_of(names: CellNames, namespace: Mapping[str, Any], visible: Set[str], beside: Iterable[object] = ()) -> Uses:
@@ -45,7 +45,7 @@ class Lent:
         self.uses, self.held = uses, Footprint()
 
     def add(self, names: Set[str], held: Footprint) -> None:
-        """It was given these, too."""
+        """Lends it these, too."""
         self.uses = self.uses._replace(reads=self.uses.reads | names)
         self.held.update(held)
 
@@ -53,13 +53,13 @@ class Lent:
         return self.uses.reads | self.uses.writes
 
     def touched_by(self, uses: Uses, reached: Footprint, namespace: Mapping[str, Any]) -> str | None:
-        """Why code with these uses has to wait, to stand behind the title of the cell; None: it need not."""
+        """The reason that code with these uses has to wait, as text after the cell's title; None: it need not wait."""
         if uses.anything:
             return ": this cell may use any variable"
         if self.uses.anything:
             return ": it may use any variable"
         common = (uses.reads & self.uses.writes) | (uses.writes & self.names())
-        # Cells import again what others have imported.
+        # Cells often import a module that another cell has imported.
         common = {name for name in common if not isinstance(namespace.get(name), ModuleType)}
         if common:
             return f" and has '{min(common)}'"

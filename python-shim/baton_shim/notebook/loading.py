@@ -1,6 +1,6 @@
-"""Variables that another kernel left, whole, are bound here: those of a saved state, or of a job that was attached.
+"""Binds the variables that another kernel left: those of a saved state, or of an attached job.
 
-**Invariant:** all of it or nothing.
+**Invariant:** all of them are bound, or none.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class Load:
-    """As a cell, for the log of what can be undone."""
+    """A load as a cell, for the undo log."""
 
     number: int
     unit: str
@@ -46,9 +46,10 @@ def load(
     unit: str,
     wanted: set[str] | None = None,
 ) -> tuple[dict[str, Any], list[str]]:
-    """Binds the variables, or only the wanted ones and what these use and the notebook lacks. Closes the message.
+    """Binds the variables; or only the wanted ones, and what they use that the notebook lacks. Closes the message.
 
-    Returns what came beside them, and lines that say what was done. Raises GpuServiceError; nothing has changed then.
+    Returns the data that came with them, and lines that report what was done. After a GpuServiceError nothing has
+    changed.
     """
     try:
         _check(name, about)
@@ -71,7 +72,7 @@ def load(
 
 
 def missing_of(home: Home, names: Iterable[str], where: str, is_missing: Callable[[str], bool]) -> Iterator[str]:
-    """What the functions and classes among them use that is not there."""
+    """Names that the functions and classes among them use and that do not exist."""
     for name in sorted(names):
         used = reach([name], home.namespace).names
         if missing := sorted(filter(is_missing, used)):
@@ -81,7 +82,7 @@ def missing_of(home: Home, names: Iterable[str], where: str, is_missing: Callabl
 def _apply(
     home: Home, name: str, message: Message, delta: dict[str, Any], wanted: set[str] | None, unit: str
 ) -> tuple[dict[str, Any], set[str]]:
-    """Returns what came beside the names, and which are bound besides the wanted ones (None: all are)."""
+    """Returns the data that came with the names, and which names are bound besides the wanted ones (None: all)."""
     troubles: list[str] = []
     used = set[str]()
 
@@ -104,7 +105,7 @@ def _apply(
         try:
             assert message.file_descriptor is not None
             extra: Any = table.apply(delta, message.file_descriptor, besides=besides)
-        except BaseException as error:  # whatever the classes raise while their objects are rebuilt
+        except BaseException as error:  # any error of the classes while their objects are rebuilt
             text = str(error) if isinstance(error, TableBroken) else f"{type(error).__name__}: {errors.short(error)}"
             hint = None
             if isinstance(error, ImportError) and error.name:
@@ -120,7 +121,7 @@ def _apply(
 
 
 def _check(name: str, about: dict[str, Any]) -> None:
-    """Raises GpuServiceError for a state that this kernel cannot read."""
+    """Raises GpuServiceError if this kernel cannot read the state."""
     whose = f"{name} was saved with Python {about['python']} and Baton {about['baton']}"
     if about["format"] != FORMAT:
         raise GpuServiceError(
@@ -135,7 +136,7 @@ def _check(name: str, about: dict[str, Any]) -> None:
 
 
 def _differences(saved: dict[str, str]) -> list[str]:
-    """What the kernel that saved it had and this one has not."""
+    """What the kernel that saved the state had and this one lacks."""
     from importlib.metadata import PackageNotFoundError, version
 
     lines = []

@@ -1,6 +1,6 @@
-"""`%%gpu`, as IPython sees it: the cell magic, a line magic that explains it, and a transformer that finds it.
+"""`%%gpu` in IPython: the cell magic, a line magic that explains it, and a transformer that finds it.
 
-**Invariant:** importing and registering is cheap and silent; everything else is loaded with the first `%%gpu` cell.
+**Invariant:** importing and registering are cheap and silent; everything else is loaded with the first `%%gpu` cell.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 CONFIG = re.compile(r"notices=(?P<notices>quiet|normal)|virtual=(?P<virtual>on|off)")
 JOB = re.compile(r"[0-9a-f-]+")
-"""The last digits of one, or the number of its cell."""
+"""The last digits of a job, or the number of its cell."""
 WORDS = {
     "gpu_config": ("notices=quiet", "notices=normal", "virtual=on", "virtual=off"),
     "gpu_reset": ("--lose",),
@@ -35,7 +35,7 @@ WORDS = {
     "gpu_states": ("--delete",),
     "gpu_jobs": ("--cancel",),
 }
-"""What may stand behind the line magics."""
+"""The words that may follow the line magics."""
 EXPLANATION = (
     "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
     "variables, and its changes are here when it ends. '%%gpu?' shows the options"
@@ -47,15 +47,15 @@ NO_PROXY = (
 
 
 def register(shell: Any, home: Home | None, why_not: str) -> None:
-    """Adds the magics; without a `home` they say `why_not`."""
+    """Adds the magics. Without a `home` they fail with `why_not`."""
 
     @with_options
     @no_var_expand  # type: ignore[untyped-decorator]
     def gpu(line: str, cell: str) -> Any:
         """Run this cell on a GPU, with the notebook's variables.
 
-        The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
-        notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
+        The cell works as if it ran here: it sees the notebook's variables, and the notebook has its changes afterwards.
+        It holds a GPU only while it runs. Interrupt works as for every cell.
         """
         options = parse(line)
         if cell.lstrip().startswith("%%both"):
@@ -77,14 +77,14 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def explain(line: str) -> None:
-        """Say how `%%gpu` is written."""
+        """Explain how to write `%%gpu`."""
         if line.strip():
             raise UsageError(f"%gpu does not run anything. {EXPLANATION}")
         print(EXPLANATION)
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def misplaced(line: str) -> None:
-        """`%%gpu` below other code."""
+        """`%%gpu` below other code: an error."""
         raise UsageError(
             "%%gpu must be on the first line; only comments, blank lines and other cell magics may come before it\n"
             "hint: make it the first line of its cell"
@@ -118,7 +118,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     """The line magics about the session."""
 
     def needed(*, alone: bool = False) -> Home:
-        """`alone`: no cell runs in the background."""
+        """`alone`: wait until no cell runs in the background."""
         if home is None:
             raise UsageError(why_not)
         if alone:
@@ -126,15 +126,15 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         return home
 
     def status(line: str) -> None:
-        """Say which session runs this notebook's `%%gpu` cells, what it holds, and what the last cell moved."""
+        """Show which session runs this notebook's `%%gpu` cells, what it holds, and what the last cell transferred."""
         from baton_shim.notebook.status import text
 
         print(text(needed()))
 
     def output(line: str) -> None:
-        """Show once more what the last `%%gpu` cell showed, or that of In[N]: `%gpu_output N`.
+        """Show the output of the last `%%gpu` cell again, or that of In[N]: `%gpu_output N`.
 
-        For a cell whose output came while the notebook's page was closed.
+        For a cell whose output arrived while the notebook's page was closed.
         """
         home, number = needed(), line.strip()
         if number and not number.isdecimal():
@@ -144,7 +144,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     def reset(line: str) -> None:
         """Drop the session: the next `%%gpu` cell starts from the notebook's variables.
 
-        What is not here yet comes first. `--lose` gives it up: the variables are as before the cells that made it.
+        Waits first for results that have not arrived. `--lose` gives them up: the variables are as before those cells.
         """
         home = needed(alone=True)
         if line.strip() not in ("", "--lose"):
@@ -156,10 +156,10 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print("The next %%gpu cell starts a new session from the notebook's variables")
 
     def undo(line: str) -> None:
-        """Take back what the last `%%gpu` cell changed: variables, and settings of libraries.
+        """Undo what the last `%%gpu` cell changed: variables, and settings of libraries.
 
-        Again, it takes back the cell before that. `--list` shows which cells can be undone. Files, packages and output
-        stay.
+        Used again, it undoes the cell before that. `--list` shows which cells can be undone. Files, packages and output
+        are not undone.
         """
         home = needed(alone=True)
         if line.strip() not in ("", "--list"):
@@ -167,10 +167,10 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(home.undo_log.text() if line.strip() else home.undo_log.run())
 
     def save(line: str) -> None:
-        """Keep the notebook's variables under a name, also after this kernel has ended: `%gpu_save NAME`.
+        """Save the notebook's variables under a name, beyond the end of this kernel: `%gpu_save NAME`.
 
-        With names of variables behind it, only those. What cannot be saved is named and left out; with `--strict`
-        nothing is saved then. `%gpu_load NAME` restores them in any later kernel of yours.
+        With names of variables after NAME, saves only those. Variables that cannot be saved are reported and left out;
+        with `--strict`, nothing is saved in that case. `%gpu_load NAME` restores them in any later kernel of yours.
         """
         words = line.split()
         strict = "--strict" in words
@@ -180,9 +180,9 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(needed(alone=True).saved_states.save(name, variables, strict=strict))
 
     def load(line: str) -> None:
-        """Restore variables that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
+        """Restore variables that `%gpu_save` saved: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
 
-        Variables of the same names are replaced. `%gpu_undo` takes it back.
+        Variables of the same names are replaced. `%gpu_undo` undoes it.
         """
         name, *variables = line.split() or [""]
         if not name or any(word.startswith("-") for word in (name, *variables)):
@@ -190,7 +190,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(needed(alone=True).saved_states.load(name, variables))
 
     def states(line: str) -> None:
-        """List what `%gpu_save` has kept, or delete one: `%gpu_states --delete NAME`."""
+        """List what `%gpu_save` has saved, or delete one state: `%gpu_states --delete NAME`."""
         words = line.split()
         if words and (words[0] != "--delete" or len(words) != 2):
             raise UsageError("hint: write %gpu_states or %gpu_states --delete NAME")
@@ -198,10 +198,10 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(kept.delete(words[1]) if words else kept.text())
 
     def jobs(line: str) -> None:
-        """List the cells that `%%gpu --background` has run, and those of earlier kernels of yours that go on.
+        """List the cells that `%%gpu --background` has run, and those of your earlier kernels that continue.
 
-        `%gpu_jobs --cancel N` cancels the one of In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels one of an earlier kernel,
-        and deletes what it has left.
+        `%gpu_jobs --cancel N` cancels that of In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels one of an earlier kernel and
+        deletes its results.
         """
         words, home = line.split(), needed()
         if words and (words[0] != "--cancel" or len(words) != 2 or not JOB.fullmatch(words[1])):
@@ -217,10 +217,10 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
             print("\n".join(filter(None, [own, earlier])) or "No cell has run in the background")
 
     def attach(line: str) -> Any:
-        """Bring what a background cell of an earlier kernel has left: `%gpu_attach 8f62a1b3`.
+        """Get the results of a background cell of an earlier kernel: `%gpu_attach 8f62a1b3`.
 
-        Waits until it has ended, and shows its output meanwhile. Its variables are bound as by `%gpu_load`. Its value
-        is the value of the magic. `%gpu_jobs` lists the cells.
+        Waits until the cell has ended, and shows its output meanwhile. Its variables are bound as by `%gpu_load`. Its
+        value is the value of the magic. `%gpu_jobs` lists the cells.
         """
         words = line.split()
         if len(words) > 1 or not all(map(JOB.fullmatch, words)):
@@ -228,7 +228,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         return needed(alone=True).earlier_jobs.attach(words[0] if words else "")
 
     def config(line: str) -> None:
-        """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
+        """Change settings of this notebook: notices=quiet or normal, virtual=on or off."""
         from baton_shim.virtual import SWITCH
 
         home = needed()
@@ -260,9 +260,9 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
 
 
 def hoist(lines: list[str]) -> list[str]:
-    """Makes a `%%gpu` that stands after comments or blank lines the first line.
+    """Moves a `%%gpu` that follows comments or blank lines to the first line.
 
-    Above it nothing but comments and blank lines is allowed, so it can neither be inside of a string nor below code.
+    Only comments and blank lines may precede it, so it is neither inside a string nor below code.
     """
     for number, line in enumerate(lines):
         text = line.strip()

@@ -1,4 +1,4 @@
-"""What may stand behind `%%gpu`, and what it means for the cell.
+"""The options of `%%gpu`, and what they mean for the cell.
 
 **Invariant:** pure.
 """
@@ -22,24 +22,24 @@ LONGEST_MS = 365 * 24 * UNITS["h"]
 class Options(NamedTuple):
     quiet: bool = False
     keep: frozenset[str] = frozenset()
-    """Names that travel to the session whether or not the cell's code shows a use of them."""
+    """Names that are sent to the session even if the cell's code does not show a use of them."""
     drop: frozenset[str] = frozenset()
-    """Names that stay where they are, in both directions."""
+    """Names that are sent in neither direction."""
     returns: bool = True
-    """Whether what the cell changed comes home."""
+    """Whether the cell's changes are returned."""
     timeout_ms: int | None = None
     gpu_memory_bytes: int | None = None
-    """How much of a GPU's memory the session may have allocated; the cell runs only where there is as much."""
+    """How much GPU memory the session may allocate; the cell runs only on a GPU that has as much."""
     gpu: str | None = None
-    """The GPU that the cell asks for: words of its model, or a label of the worker."""
+    """The GPU that the cell asks for: words of its model name, or a label of the worker."""
     background: str | None = None
-    """The notebook goes on meanwhile; the name of the variable that gets the handle, which may be none at all."""
+    """The cell runs in the background; the variable that gets its handle, which may be the empty string for none."""
     priority: str = "normal"
-    """`normal`, or `low` for batch work that lets others go first."""
+    """`normal`, or `low` for batch work that runs after other work."""
 
 
 def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
-    """Written with commas or blanks between them."""
+    """The names, which are separated by commas or blanks."""
     found = [name for part in given or () for name in part.split(",") if name]
     for name in found:
         if not name.isidentifier():
@@ -48,7 +48,7 @@ def names(given: Iterable[str] | None, option: str) -> frozenset[str]:
 
 
 def variable(text: str | None) -> str | None:
-    """The name that gets the handle of a background cell; an empty one is none."""
+    """The variable that gets the handle of a background cell; an empty name means none."""
     if text:
         names([text], "--background")
     return text
@@ -75,7 +75,7 @@ def gpu_model(text: str | None) -> str | None:
 
 
 def gpu_bytes(text: str | None) -> int | None:
-    """In powers of 1024, as libraries for GPUs count."""
+    """The size in bytes. Units are powers of 1024, as in GPU libraries."""
     if text is None:
         return None
     size = SIZE.fullmatch(text.strip())

@@ -1,4 +1,4 @@
-"""What a session publishes while the notebook kernel captures output, and its questions to the student.
+"""Output of a session while the notebook kernel captures output, and the session's questions to the student.
 
 **Invariant:** everything goes through the objects that a cell without Baton would use.
 """
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ipykernel.iostream import IOPubThread
 
 HEADER_WITHIN = 4
-"""A message is a topic, which may be absent, a delimiter, a signature, and then its header."""
+"""The parts before a message's header: a topic, which may be absent, a delimiter and a signature."""
 
 
 class Published:
-    """Knows the last message that this kernel has put on iopub, so that the proxy shows a cell's output after it."""
+    """Knows the last message that this kernel has sent on iopub, so that the proxy shows a cell's output after it."""
 
     def __init__(self, thread: IOPubThread) -> None:
         self._front: list[bytes] = []
@@ -37,7 +37,7 @@ class Published:
         thread.send_multipart = noting
 
     def last_id(self) -> str | None:
-        """Of the last message, once what was printed until now is on its way."""
+        """The id of the last message, after everything printed so far."""
         sys.stdout.flush()
         sys.stderr.flush()
         front = self._front
@@ -48,7 +48,7 @@ class Published:
 
 
 def captured(shell: Any) -> bool:
-    """Whether output that goes past this kernel would escape from `%%capture`, `redirect_stdout` or a hook."""
+    """Whether output that bypasses this kernel would escape from `%%capture`, `redirect_stdout` or a hook."""
     from ipykernel.iostream import OutStream
     from IPython.core.displaypub import CapturingDisplayPublisher
 
@@ -81,12 +81,12 @@ def publish(shell: Any, output: dict[str, Any]) -> None:
         )
     elif kind == "clear_output":
         shell.display_pub.clear_output(wait=content.get("wait", False))
-    else:  # comm messages: nothing captures them
+    else:  # comm messages cannot be captured
         publish_past_capture(shell, output)
 
 
 def publish_past_capture(shell: Any, output: dict[str, Any], parent: dict[str, Any] | None = None) -> None:
-    """Below the cell of this request; None: below the one that runs."""
+    """Shows the output below the cell of the `parent` request; None: below the running cell."""
     kernel = shell.kernel
     kernel.session.send(
         kernel.iopub_socket,
@@ -99,7 +99,7 @@ def publish_past_capture(shell: Any, output: dict[str, Any], parent: dict[str, A
 
 
 def ask(shell: Any, prompt: str, password: bool, interrupts: Interrupts) -> str | None:
-    """What the student typed; an end of file as Jupyter writes it; None after an interrupt."""
+    """What the student typed; `\\x04` for an end of file, as in Jupyter; None after an interrupt."""
     kernel = shell.kernel
     return asked(kernel.getpass if password else kernel.raw_input, prompt, interrupts)
 

@@ -1,16 +1,16 @@
-"""Pages of the notebook that were opened while a `%%gpu` cell of an earlier page ran, or after it.
+"""Pages of the notebook that were opened during or after a `%%gpu` cell of an earlier page.
 
-JupyterLab shows output only to the page that ran the cell. Baton's extension (`labextension/`) opens a comm here when a
-page opens, and is told which cell runs and what the cells showed that the page can know nothing of. These are cells
-that an earlier page asked for and that ended after the notebook was last saved.
+JupyterLab shows output only to the page that ran the cell. When a page opens, Baton's extension (`labextension/`) opens
+a comm here. The page is sent which cell is running, and the output of cells that it cannot know: those that an earlier
+page requested and that ended after the notebook was last saved.
 
 In: `comm_open` of `baton.output` with `{"saved": when the page's file was written, in seconds since the epoch}`.
-Out: `{"cell": {...}}` between two cells, and `{"running": {...}}` when the next one begins. A page answers that it has
-put a cell in its place, and one of them is asked to save the notebook: if several did, JupyterLab would ask which to
-keep.
-A page that opens while a cell runs opens `baton.running` on a subshell, and is told which one.
+Out: `{"cell": {...}}` between two cells, and `{"running": {...}}` when the next one begins. A page replies that it has
+shown a cell's output. Then one page is asked to save the notebook; if several saved it, JupyterLab would ask which
+version to keep.
+A page that opens while a cell runs also opens `baton.running` on a subshell, and is sent which cell it is.
 
-**Invariant:** each cell is given to a page once. Nothing of this needs an open page, and nothing waits for one.
+**Invariant:** each cell is sent to a page once. Nothing here needs an open page, and nothing waits for one.
 """
 
 from __future__ import annotations
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 TARGET = "baton.output"
 RUNNING_TARGET = "baton.running"
 MOST_PAGES = 32
-"""The oldest goes first: a page that is closed says nothing."""
+"""The oldest is dropped first, because a page that is closed does not report it."""
 
 
 @dataclass
 class Page:
     comm: Any
     session: str
-    """The front-end's connection, which its requests name."""
+    """The session id of the front end's connection, which its requests carry."""
     opened: Any
-    """By the front-end's clock, as the dates of its requests."""
+    """By the front end's clock, like the dates of its requests."""
     saved: float
     given: set[str] = field(default_factory=set)
-    """The cells that it was told of, by their request."""
+    """The cells that were sent to it, by the id of their request."""
 
     def knows(self, request: dict[str, Any]) -> bool:
-        """Whether a page shows the cell by itself, or it is no notebook's cell."""
+        """Whether the page shows the cell anyway, or the cell is not in a notebook."""
         header = request.get("header") or {}
         if not cell_id(request) or header.get("msg_id") in self.given:
             return True
@@ -55,7 +55,7 @@ class Pages:
         self._pages: deque[Page] = deque(maxlen=MOST_PAGES)
         self._running: tuple[dict[str, Any], int] | None = None
         self._saving: dict[str, Any] = {}
-        """For each cell that a page was asked to save, by its request: when, by the front-end's clock."""
+        """By the request of a cell: when a page was asked to save it, by the front end's clock."""
 
     def listen(self) -> None:
         manager = self._home.shell.kernel.comm_manager
@@ -81,7 +81,7 @@ class Pages:
         self._soon()
 
     def _asked_what_runs(self, comm: Any, message: dict[str, Any]) -> None:
-        """On the thread of a subshell, while a cell runs."""
+        """Called on the thread of a subshell, while a cell runs."""
         asks = Page(comm, message["header"]["session"], message["header"]["date"], 0)
         if (running := self._running_for(asks)) is not None:
             comm.send(running)
@@ -89,7 +89,7 @@ class Pages:
 
     def _placed(self, page: Page, message: dict[str, Any]) -> None:
         request = message["content"]["data"]["placed"]
-        # A page that opened later has found a file without the cell: the page that was asked is closed.
+        # A page that opened later has loaded a file without the cell, so the page that was asked must be closed.
         if request not in self._saving or page.opened > self._saving[request]:
             self._saving[request] = message["header"]["date"]
             page.comm.send({"save": request})
@@ -106,14 +106,14 @@ class Pages:
         return {**named(request), "execution_count": number}
 
     def _soon(self) -> None:
-        """On the kernel's own thread, where the proxy is asked for the outputs."""
+        """Continues on the kernel's own thread, which may ask the proxy for the outputs."""
         self._home.shell.kernel.io_loop.add_callback(self._give)
 
     def _give(self) -> None:
         from baton_shim.base.link import LinkClosed
 
         with self._home.between_cells() as free:
-            if not free:  # its end calls again
+            if not free:  # the end of the running cell calls this again
                 return
             requests: dict[str, list[Cell]] = {}
             for cell in self._home.again.cells:
@@ -126,7 +126,7 @@ class Pages:
                         return
 
     def _give_cell(self, page: Page, runs: list[Cell]) -> None:
-        """`runs`: of the same cell of the notebook, which may have had `%%gpu` in it more than once."""
+        """`runs`: those of one cell of the notebook, which may have used `%%gpu` more than once."""
         from baton_shim.notebook.again import shown
         from baton_shim.notebook.file_outputs import FileOutputs
 
@@ -149,6 +149,6 @@ def named(request: dict[str, Any]) -> dict[str, Any]:
 
 
 def cell_id(request: dict[str, Any]) -> str | None:
-    """As JupyterLab says it with a request."""
+    """The id of the notebook's cell, which JupyterLab sends with a request."""
     found = (request.get("metadata") or {}).get("cellId")
     return found if isinstance(found, str) else None

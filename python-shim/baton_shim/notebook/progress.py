@@ -1,6 +1,6 @@
-"""The line below a `gpu.map` that takes longer: how many calls are done, or what the first ones wait for.
+"""The line below a long `gpu.map`: how many calls are done, or what the first ones wait for.
 
-**Invariant:** no line for what takes less than two seconds, and at most one change in a second.
+**Invariant:** no line in the first two seconds, and at most one change per second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Progress:
         self.done = 0
 
     def look(self, runs: int, lines: Sequence[str]) -> None:
-        """`runs`: how many jobs have left the queue. `lines`: what the others wait for."""
+        """`runs`: the number of jobs that have left the queue. `lines`: what the others wait for."""
         self._most = max(self._most, runs)
         now = time.monotonic()
         due = now - self._began >= QUIET_SECONDS if self._shown is None else now - self._shown[1] >= PACE_SECONDS

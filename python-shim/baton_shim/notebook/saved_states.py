@@ -1,10 +1,10 @@
 """`%gpu_save`, `%gpu_load` and `%gpu_states`: variables that outlive their kernel.
 
-A state is the only message of an object table of its own: the table that is shared with the session does not hear of
-it. So identity, aliasing and views are kept as between the two kernels, and a load is applied wholly or not at all.
+A state is the only message of an object table of its own; the table that is shared with the session is not involved.
+So identity, aliasing and views are kept as between the two kernels, and a load is applied completely or not at all.
 
-**Invariant:** saving changes nothing in the notebook; what cannot be saved is left out with every name that reaches it,
-and said. Only states of this notebook's own person are ever read.
+**Invariant:** saving changes nothing in the notebook. What cannot be saved is left out with every name that reaches it,
+and reported. Only states of the notebook's own user are ever read.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class SavedStates:
         return f"Saved {listed(kept)} as {name} ({taken}). Restore them with %gpu_load {name}"
 
     def save_all(self, name: str) -> None:
-        """The kernel ends. Without variables an earlier state of this name stays."""
+        """Called at the end of the kernel. If there are no variables, an earlier state of this name remains."""
         home = self._home
         if analysis.of_student(analysis.visible_names(home.namespace, home.shell.user_ns_hidden)):
             self.save(name, [], strict=False)
@@ -102,7 +102,7 @@ class SavedStates:
         return f"Deleted {name}. Its room is free some minutes from now\n{table_of(states)}"
 
     def _whole(self, names: set[str], cells: list[str] | None) -> Whole:
-        """Of all of the names that can be saved. `cells`: of a whole notebook."""
+        """A state of all names that can be saved. `cells`: the inputs, if the whole notebook is saved."""
         home = self._home
 
         def extra(names: set[str]) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class SavedStates:
         return saved
 
     def _graphs(self, saved: Whole) -> list[str]:
-        """The names that lead to tensors whose computation graph is not saved."""
+        """Names that lead to tensors whose computation graph is not saved."""
         found = set[str]()
         for tensor in saved.table.with_graphs():
             holders = {name for name in set(saved.names) - found if saved.table.path(tensor, name) is not None}
@@ -127,7 +127,7 @@ class SavedStates:
 
 
 def check_name(name: str) -> None:
-    """Raises UsageError for what the broker takes for no name."""
+    """Raises UsageError for a name that the broker does not accept."""
     if not re.fullmatch(rf"[\w.-]{{1,{LONGEST_NAME}}}", name) or name in (".", ".."):
         raise UsageError(
             f"{name!r} is no name for a state\n"

@@ -1,10 +1,10 @@
-"""Calls of ordinary cells that set something in a library which Baton does not carry, to be named once.
+"""Finds calls in ordinary cells that set something in a library and that Baton does not carry; each is reported once.
 
-What libraries keep to themselves cannot be seen in general. So the cells' code is read: a statement that calls a
-function of an imported module whose name says that it sets something, with literal arguments. If a later `%%gpu` cell
-uses that library, one line names the call and `%%both`.
+The hidden state of libraries cannot be seen in general. So the cells' code is read for statements that call a function
+of an imported module with literal arguments, if its name says that it sets something. If a later `%%gpu` cell uses that
+library, one line names the call and `%%both`.
 
-**Invariant:** looks at code and at the namespace only; a cell that cannot be read is passed over.
+**Invariant:** looks only at code and at the namespace; a cell that cannot be read is skipped.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from baton_shim.surroundings.registered import is_noted
 SETS = re.compile(r"(set|enable|register|use)_\w+|seed|\w*policy\w*")
 MAY_SET = re.compile(r"set_|enable_|register_|use_|seed|policy")
 READS = re.compile(r"get_\w+|is_\w+|has_\w+|list_\w+")
-# Seeds of libraries are carried with those of `surroundings.randomness`; how much is logged is a level of a logger.
+# Library seeds are carried by `surroundings.randomness`; a verbosity is the level of a logger.
 ELSEWHERE = re.compile(r"set_\w*(seed|verbosity)\w*")
-# Of these libraries Baton carries all that such calls set, or they set something in another one of them.
+# For these libraries, Baton carries everything that such calls set, or they set something in another of these.
 CARRIED = frozenset(
     "IPython ipywidgets jax keras matplotlib matplotlib_inline mpmath numpy pandas scipy seaborn sklearn sympy".split()
 )
-# Of others, these, and the calls that `registered.py` notes.
+# For other libraries, only these calls, and the calls that `registered.py` records.
 CARRIED_CALLS = frozenset(
     {
         "torch.autograd.set_detect_anomaly",
-        "torch.cuda.set_device",  # there is one
+        "torch.cuda.set_device",  # there is one device
         "torch.set_anomaly_enabled",
         "torch.set_default_device",
         "torch.set_default_dtype",
@@ -50,11 +50,11 @@ NOT_CARRIED_CALLS = frozenset({"polars.set_random_seed"})
 class Setter(NamedTuple):
     library: str
     call: str
-    """As the cell writes it."""
+    """As the cell wrote it."""
 
 
 class Setters:
-    """Of one notebook: what was called, and what was said of it."""
+    """The setters of one notebook: which were called, and which have been reported."""
 
     def __init__(self) -> None:
         self._called: dict[Setter, int] = {}
@@ -69,7 +69,7 @@ class Setters:
                 self._called[setter] = number
 
     def lines(self, names: Iterable[str], code: str, namespace: Mapping[str, Any]) -> list[str]:
-        """What to say below a `%%gpu` cell of this code that takes along these names."""
+        """The hints for a `%%gpu` cell with this code and these names."""
         if not self._called:
             return []
         used = libraries(names, code, namespace)
@@ -85,7 +85,7 @@ class Setters:
 
 
 def setters(code: str, namespace: Mapping[str, Any]) -> list[Setter]:
-    """`code`: of a cell, as IPython transformed it."""
+    """`code`: that of a cell, as IPython transformed it."""
     try:
         statements = ast.parse(code).body
     except (SyntaxError, ValueError, RecursionError, MemoryError):
@@ -108,7 +108,7 @@ def is_literal(node: ast.expr) -> bool:
 
 
 def setter_of(call: ast.Call, namespace: Mapping[str, Any]) -> Setter | None:
-    """None for a method of an object, which belongs to that object, and for what Baton carries."""
+    """None for a method, which belongs to its object, and for what Baton carries."""
     path = ast.unparse(call.func)
     first, *parts = path.split(".")
     name = parts[-1] if parts else first
@@ -133,7 +133,7 @@ def setter_of(call: ast.Call, namespace: Mapping[str, Any]) -> Setter | None:
 
 
 def libraries(names: Iterable[str], code: str, namespace: Mapping[str, Any]) -> set[str]:
-    """Which ones a cell uses: by what it names and by what it imports."""
+    """The libraries that a cell uses, according to its names and imports."""
     found: set[str] = set()
     for name in names:
         value = namespace.get(name)

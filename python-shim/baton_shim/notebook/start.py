@@ -1,4 +1,4 @@
-"""The notebook kernel, which knows `%%gpu`.
+"""Starts the notebook kernel, which knows `%%gpu`.
 
 Forked by `baton_shim.__main__`, or started as `python -m baton_shim.notebook.start -f inner.json …`.
 
@@ -27,7 +27,7 @@ def main() -> None:
 
 
 def forked(words: int) -> None:
-    """Loads its libraries while the proxy starts, which then says on this pipe what it has to know."""
+    """Loads its libraries while the proxy starts. The proxy then sends what it needs to know on this pipe."""
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
     run(lambda: be_told(words))
 
@@ -57,7 +57,8 @@ def aim_interrupts(kernel: Any) -> None:
     from baton_shim.base.interrupts import Aim, send_whole
 
     # A plain kernel waits for its output thread before it replies, and an interrupt strikes there. This one waits only
-    # if something was printed, so the reply is the first moment for the control thread and its interrupt.
+    # if something was printed, so sending the reply is the first moment at which the control thread and its interrupt
+    # run.
     send_whole(kernel.session)
     Aim(kernel)
 
@@ -76,7 +77,7 @@ def make_home(shell: Any, socket_path: str, modules: LocalModules) -> Home:
 
 
 def give_magics(shell: Any, home: Home | None, expected: bool) -> None:
-    """`expected`: whether a `home` was tried."""
+    """`expected`: whether this kernel should have had a `home`."""
     from baton_shim.base.compat import FIT
     from baton_shim.notebook.magic import NO_PROXY, register
 
@@ -84,10 +85,10 @@ def give_magics(shell: Any, home: Home | None, expected: bool) -> None:
 
 
 def be_told(words: int) -> None:
-    """The environment, then the arguments, each with a zero behind it and one between the two."""
+    """Reads the environment, then the arguments: each ends with a zero byte, and another one separates the lists."""
     with open(words, "rb") as pipe:
         environment, end, arguments = pipe.read().partition(b"\0\0")
-    if not end:  # the proxy did not get as far, and has said why
+    if not end:  # the proxy has failed, and has reported why
         sys.exit(1)
     for entry in environment.split(b"\0"):
         name, _, value = entry.partition(b"=")

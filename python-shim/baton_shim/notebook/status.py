@@ -1,6 +1,6 @@
-"""What `%gpu_status` says: the session, what it holds, and what the last cell moved.
+"""The text of `%gpu_status`: the session, what it holds, and what the last cell transferred.
 
-In: what `Home` knows. Out: text. Nobody is asked, so it also works while the GPU machine is away.
+In: what `Home` knows. Out: text. It needs no answer from elsewhere, so it works even if the GPU machine is unreachable.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ MOST_NAMES = 10
 
 
 def listed(names: list[str]) -> str:
-    """The first of them, and how many more there are."""
+    """The first names, and how many more there are."""
     more = f" and {len(names) - MOST_NAMES} more" if len(names) > MOST_NAMES else ""
     return ", ".join(names[:MOST_NAMES]) + more
 
 
 @dataclass
 class Transfer:
-    """What the last `%%gpu` cell took along and brought home."""
+    """What the last `%%gpu` cell sent and returned."""
 
     reasons: dict[str, str] = field(default_factory=dict)
-    """Names that went there, each with why."""
+    """The names that were sent, and why."""
     objects_there: int = 0
     new_memory: int = 0
     known_memory: int = 0
@@ -98,7 +98,7 @@ def transfer(home: Home) -> list[str]:
 
 
 def weight(value: Any) -> int:
-    """The bytes of one value's own memory, where that is quickly said."""
+    """The bytes of one value's own memory, if they are quickly known."""
     try:
         if isinstance(value, (bytes, bytearray, str)):
             return len(value)
@@ -110,7 +110,7 @@ def weight(value: Any) -> int:
         if callable(parameters):
             return sum(int(parameter.nbytes) for parameter in parameters())
         return int(getattr(value, "nbytes", 0))
-    except Exception:  # a class of the student's with an attribute of that name
+    except Exception:  # a student's class that has such an attribute
         return 0
 
 

@@ -1,7 +1,7 @@
-"""`%gpu_undo`: takes back what the last `%%gpu` cell, block or call changed in the notebook.
+"""`%gpu_undo`: undoes what the last `%%gpu` cell, block or call changed in the notebook.
 
-The message that brought the changes kept what they replaced, so that it could fail as a whole. The log keeps this for
-the last cells, within a bound. Cells whose results arrived together can only be taken back together.
+The message with the changes kept what they replaced, so that it could fail as a whole. The log keeps this for the last
+cells, up to a limit. Cells whose results arrived together can only be undone together.
 
 **Invariant:** after an undo the next cell starts a new session, so notebook and session agree.
 """
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from baton_shim.state.delta import Undo
 
 MOST_BYTES = 64 << 20
-"""How much one step may keep alive."""
+"""The most memory that one step may keep alive."""
 MOST_STEPS = 8
 
 
@@ -38,7 +38,7 @@ class Unit(Protocol):
 
 
 class NoUndo:
-    """Where nothing can be undone."""
+    """The log of a table whose changes cannot be undone."""
 
     def note(self, *of: object) -> None:
         pass
@@ -48,17 +48,17 @@ class NoUndo:
 
 @dataclass
 class Step:
-    """What is undone at once: one cell, or those whose results arrived together."""
+    """What is undone together: one cell, or several whose results arrived together."""
 
     table: Table
     units: list[tuple[int, str]] = field(default_factory=list)
-    """For each the number of its cell, and whether it is the cell, a block, a call or a load."""
+    """The number of each cell, and whether it is the cell, a block, a call or a load."""
     undos: list[Undo] = field(default_factory=list)
     last_names: list[str] | None = None
-    """As they were when the table ended."""
+    """The names at the end of the table."""
     arrived: bool = True
     bytes: int | None = 0
-    """What it keeps alive. None: more than is kept, so it cannot be undone."""
+    """The memory that it keeps alive. None: it would exceed the limit, so the step cannot be undone."""
 
     def title(self) -> str:
         return " and ".join(dict.fromkeys(title(*unit) for unit in self.units))
@@ -70,12 +70,12 @@ class Step:
         return self.table.deferred.names(self.undos)
 
     def table_ends(self) -> None:
-        """Nothing of the table arrives any more."""
+        """Nothing more of the table will arrive."""
         if self.last_names is None:
             self.last_names = self.names()
 
     def settle(self) -> None:
-        """All of it is here."""
+        """All results have arrived."""
         self.arrived = True
         if self.bytes is None:
             return
@@ -103,7 +103,7 @@ class UndoLog:
         self._steps: deque[Step] = deque(maxlen=MOST_STEPS)
 
     def note(self, cell: Unit, table: Table) -> None:
-        """The changes of a cell are here, perhaps without the bytes that arrive later."""
+        """The changes of a cell have been applied, perhaps without bytes that arrive later."""
         undo, table.last_undo = table.last_undo, None
         assert undo is not None
         if not self._steps or self._steps[-1].arrived:
@@ -119,7 +119,7 @@ class UndoLog:
             step.settle()
 
     def table_ends(self, table: Table) -> None:
-        """It is void, and only the log holds it."""
+        """The table is void, and only the log refers to it."""
         steps = [step for step in self._steps if step.table is table]
         if not steps or not all(step.arrived for step in steps):
             return
@@ -135,12 +135,12 @@ class UndoLog:
                 self.table_ends(step.table)
 
     def deferred_lost(self) -> None:
-        """The cells were taken back already."""
+        """The cells have already been rolled back."""
         if self._steps and not self._steps[-1].arrived:
             self._steps.pop()
 
     def run(self) -> str:
-        """Returns what was undone. Raises UsageError, and changes nothing, where that cannot be."""
+        """Returns what was undone. Raises UsageError, and changes nothing, if that is impossible."""
         home = self._home
         with home.between_cells() as free:
             if not free:
@@ -172,7 +172,7 @@ class UndoLog:
         return f"Undone: {step.title()}. {what}The next %%gpu cell starts a new session"
 
     def text(self) -> str:
-        """What can be undone, the last step first."""
+        """The steps that can be undone, the last one first."""
         lines = [f"{step.title()}: {describe(step)}" for step in reversed(self._steps)]
         return "\n".join(lines) if lines else "Nothing to undo"
 

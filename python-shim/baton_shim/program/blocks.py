@@ -1,7 +1,7 @@
-"""What the package `baton` finds in a plain Python program.
+"""What the package `baton` uses in a plain Python program.
 
-Blocks are taken out of modules that the program imports from now on. Its own file is compiled before this package is
-imported, so that needs `python -m baton` (`run.py`).
+Blocks are taken out of modules that the program imports after this. The program's own file has already been compiled,
+so its blocks need `python -m baton` (`run.py`).
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def in_words_of(unit: str) -> Iterator[None]:
         )
     for stream in (sys.stdout, sys.stderr):
         if stream is not None and not stream.closed:
-            stream.flush()  # else the block's output would come first
+            stream.flush()  # otherwise the block's output would come first
     try:
         yield
     except errors.GpuServiceError as error:
@@ -90,6 +90,6 @@ def in_words_of(unit: str) -> Iterator[None]:
             error.add_note(line)
         raise
     except KeyboardInterrupt as error:
-        for line in errors.rendered(error) or ():  # it was interrupted before its state was here
+        for line in errors.rendered(error) or ():  # it was interrupted before its state was applied
             error.add_note(line.removeprefix("KeyboardInterrupt: "))
         raise

@@ -1,4 +1,4 @@
-"""A program's end of the journey: what it keeps between blocks, and the helper process that serves it.
+"""A program's end of its blocks: what it keeps between them, and the helper process that serves it.
 
 **Invariant:** the helper starts with the first block, and ends with the program.
 """
@@ -72,7 +72,7 @@ class ProgramHome(Home):
 
     def run_block(self, work: Work, options: Options) -> tuple[int, Any]:
         self._begin(work.unit)
-        _ = self.link  # its process brings the library that looks for changed memory
+        _ = self.link  # the helper provides the library that finds changed memory
         try:
             return super().run_block(work, options)
         except GpuServiceError as error:
@@ -91,7 +91,7 @@ class ProgramHome(Home):
         self._unit = unit
         known = self.shell.history_manager.input_hist_raw
         if len(known) == 1:
-            known.append(main_source())  # what the program patches is read in it
+            known.append(main_source())  # patches by the program are found in its source
         self._drop_dead_helper()
 
     def _remote_begins(self) -> None:
@@ -130,7 +130,7 @@ class ProgramHome(Home):
         return self._helper.link
 
     def _drop_dead_helper(self) -> None:
-        """The next block starts another one, and so a new session."""
+        """The next block then starts another helper, and a new session."""
         if self._helper is not None and not self._helper.is_running:
             self._end()
             self.void()
@@ -142,7 +142,7 @@ class ProgramHome(Home):
             helper.close()
 
     def _forked(self) -> None:
-        """A fork has the variables, and gets a helper and a session of its own."""
+        """A fork has the variables, and gets its own helper and session."""
         helper, self._helper = self._helper, None
         self._link = None
         self._table, self.turn, self.busy = None, threading.RLock(), False
@@ -152,7 +152,7 @@ class ProgramHome(Home):
 
 
 def main_source() -> str:
-    """Of the program's own file; empty where it has none."""
+    """The source of the program's own file; empty if it has none."""
     try:
         with open(sys.modules["__main__"].__file__ or "", encoding="utf-8", errors="replace") as file:
             return file.read()

@@ -1,6 +1,6 @@
-"""`python -m baton train.py …`: as `python train.py …`, and `with gpu:` works in the program's own file.
+"""`python -m baton train.py …`: like `python train.py …`, but `with gpu:` works in the program's own file.
 
-Python compiles the file of a program before any of it runs, so no import in it comes early enough.
+Python compiles a program's file before any of it runs, so an import in the file would come too late.
 
 **Invariant:** the program finds nothing of this module: not in `sys.argv`, the path, `__main__` or its tracebacks.
 """
@@ -20,13 +20,13 @@ USAGE = "Usage: python -m baton PROGRAM.py [ARGUMENT ...]\n       python -m bato
 
 class Program(NamedTuple):
     name: str
-    """As `sys.argv` shows it."""
+    """The program's name as `sys.argv` shows it."""
     path: str
     """Its file."""
     folder: str
-    """Where it finds its own modules first."""
+    """The folder in which it finds its own modules first."""
     spec: Any = None
-    """Of a module."""
+    """The spec of a module; None for a script."""
 
 
 def main() -> None:
@@ -92,7 +92,7 @@ def compiled(program: Program) -> CodeType:
         )
         sys.exit(2)
     options: dict[str, Any] = {"dont_inherit": True}
-    compile(source, program.path, "exec", **options)  # what Python itself would refuse
+    compile(source, program.path, "exec", **options)  # code that Python itself refuses
     tree: Any = compile(source, program.path, "exec", ast.PyCF_ONLY_AST, **options)
     try:
         tree = transformed(tree, lambda name: False, cell=True)

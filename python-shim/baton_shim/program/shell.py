@@ -1,9 +1,9 @@
 """The shell and kernel that the notebook's half of this package expects, for a program that has neither.
 
-It is a shell of IPython's, whose parts hold the settings that travel (printers, aliases, hooks), around the program's
-own `__main__`. It runs no code.
+The shell is one of IPython's around the program's own `__main__`. Its parts hold settings that are sent to the session
+(printers, aliases, hooks). It runs no code.
 
-**Invariant:** nothing of it is seen: `get_ipython()` finds none, and no name, file or history stays.
+**Invariant:** it is invisible: `get_ipython()` does not find it, and it leaves no name, file or history.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from IPython.core.interactiveshell import InteractiveShell
 
 
 class ProgramKernel:
-    """In so far as a block needs one."""
+    """As much of a kernel as a block needs."""
 
     def __init__(self, shell: Any) -> None:
         self.shell = shell
@@ -33,10 +33,10 @@ class ProgramKernel:
 
 
 class ProgramShell(InteractiveShell):  # type: ignore[misc]
-    """Not the instance that `get_ipython()` finds."""
+    """A shell that `get_ipython()` does not find."""
 
     profile_dir: Any = None
-    """IPython 8 keeps a database in it."""
+    """IPython 8 keeps a database here."""
 
     def __init__(self) -> None:
         with tempfile.TemporaryDirectory(prefix="baton-") as folder:
@@ -48,10 +48,10 @@ class ProgramShell(InteractiveShell):  # type: ignore[misc]
         self.history_manager = HistoryManager(shell=self, parent=self, hist_file=":memory:", enabled=False)
 
     def init_builtins(self) -> None:
-        self.builtin_trap = BuiltinTrap(shell=self)  # without the names that a shell gives to all code
+        self.builtin_trap = BuiltinTrap(shell=self)  # without the names that a shell adds to builtins
 
     def _leave_out(self, *arguments: Any) -> None:
-        """What belongs to a shell that a person uses."""
+        """Leaves out what only an interactive shell needs."""
 
     init_ipython_dir = init_profile_dir = init_virtualenv = init_sys_modules = init_user_ns = _leave_out
     init_completer = init_prompts = init_logstart = _leave_out

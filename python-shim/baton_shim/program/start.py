@@ -1,6 +1,6 @@
 """What a plain Python program gets when it imports `baton`.
 
-**Invariant:** no process is started and no broker is asked before the first block or call.
+**Invariant:** no process is started and no broker is contacted before the first block or call.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ OF_A_SESSION = "BATON_SESSION"
 
 
 def begin() -> Kernel | None:
-    """None in a kernel that Baton did not start."""
+    """The program's kernel; None in a Jupyter kernel that Baton did not start."""
     if os.environ.get(OF_A_SESSION):
         return OnGpuMachine()
     interactive = sys.modules.get("IPython.core.interactiveshell")
@@ -29,12 +29,12 @@ def begin() -> Kernel | None:
         from baton_shim.program.blocks import ProgramBlocks
 
         return ProgramBlocks()
-    except Exception as error:  # of an IPython that differs from all known ones: the program itself may work
+    except Exception as error:  # an unknown version of IPython; the program itself may work
         return DoesNotFit(error)
 
 
 class DoesNotFit:
-    """Says with the first block or call why there is no other."""
+    """The kernel if Baton does not fit: the first block or call reports the reason."""
 
     remote = True
 
@@ -49,7 +49,7 @@ class DoesNotFit:
         return f"{does_not_fit(('IPython',), [why])}. Nothing has run\n{UPDATE}"
 
     def options(self, given: object) -> None:
-        """They are looked at with the first call."""
+        """Accepts anything, because the first call raises."""
 
     def run(self, *of: object) -> NoReturn:
         raise RuntimeError(self.not_transformed) from self._error

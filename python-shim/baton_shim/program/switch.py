@@ -1,6 +1,6 @@
-"""Virtual CUDA in a program: the setting `virtual_cuda` counts, as in a kernel.
+"""Virtual CUDA in a program: obeys the setting `virtual_cuda`, as in a kernel.
 
-**Invariant:** the setting is read only when a library is imported that has virtual CUDA.
+**Invariant:** the setting is read only when a library that has virtual CUDA is imported.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ def read_setting() -> None:
 
 
 def is_on() -> bool:
-    """On where it cannot be read: a wrong configuration is told with the first block."""
+    """True also if the setting cannot be read; the first block reports a wrong configuration."""
     binary = find_binary()
     if binary is None:
         return True

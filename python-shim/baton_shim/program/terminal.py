@@ -1,6 +1,6 @@
 """What a block shows in a plain program: its output on the program's own streams, and a status line on a terminal.
 
-**Invariant:** what is piped or redirected has the program's output and nothing else.
+**Invariant:** a pipe or a file gets the program's output and nothing else.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Terminal:
         self._has_line = True
 
     def show_summary(self, text: str) -> None:
-        """In the place of the status line. What ended before there was one needs none."""
+        """Replaces the status line by the summary. A block that ended without a status line gets no summary."""
         if self._has_line:
             self.show_status(text)
             sys.stderr.write("\n")
@@ -54,7 +54,7 @@ class Terminal:
     def _write(self, name: str, text: str) -> None:
         self.remove_status()
         stream = getattr(sys, name)
-        if stream is not None:  # none in a program without streams
+        if stream is not None:  # a program may have no streams
             stream.write(text)
             stream.flush()
 
@@ -62,5 +62,5 @@ class Terminal:
 def is_terminal(stream: Any) -> bool:
     try:
         return bool(stream.isatty())
-    except (AttributeError, ValueError):  # it is none, or closed
+    except (AttributeError, ValueError):  # there is no stream, or it is closed
         return False

@@ -1,4 +1,4 @@
-"""Tracebacks of a program: those that end it have no frames of this package.
+"""Removes this package's frames from tracebacks that end a program.
 
 **Invariant:** a program's own `sys.excepthook` is left alone.
 """

@@ -1,4 +1,4 @@
-"""What the proxy and the notebook's half of this package say of a cell, in the words of a program.
+"""Rewords messages of the proxy and of the notebook's half of this package for programs.
 
 **Invariant:** pure.
 """
@@ -22,7 +22,7 @@ _CELL = re.compile(r"\b([Tt]he|[Tt]his|[Aa]n earlier|[Aa]) (?:%%gpu )?cell\b")
 
 
 def reworded(text: str, unit: str) -> str:
-    """`unit`: what ran, a block or a call."""
+    """`unit`: what ran, "block" or "call"."""
     for before, now in _OTHERS:
         text = text.replace(before, now)
     return _CELL.sub(rf"\1 {unit}", text)

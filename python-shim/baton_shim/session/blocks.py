@@ -1,6 +1,6 @@
-"""Runs a block of `with gpu:`, or the call of an `@gpu` function, in the place of a cell's code.
+"""Runs a block of `with gpu:`, or the call of an `@gpu` function, in place of a cell's code.
 
-**Invariant:** the traceback of what it raises begins with the block's own frames.
+**Invariant:** the traceback of an error that it raises begins with the block's own frames.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from baton_shim.base.blocks import BLOCK, DONE, EXIT, RETURN, OnGpuMachine, in_f
 
 _RUN = '__import__("IPython").get_ipython().kernel.blocks.run_{}()'
 HOW_TO_EXIT = ("ignore", re.compile("To exit: use"), UserWarning, None, 0)
-"""What IPython says of `sys.exit()`, which in a block is for the code around it."""
+"""IPython's warning about `sys.exit()`; in a block, the exit is meant for the code around it."""
 Block = tuple[tuple[bytes, str] | None, Any, tuple[Any, ...], dict[str, Any]]
-"""Code, or a function and its arguments."""
+"""The code, or a function and its arguments."""
 
 
 class SessionBlocks(OnGpuMachine):
-    """What the package `baton` finds in a session."""
+    """The kernel that the package `baton` uses in a session."""
 
     def __init__(self, shell: Any) -> None:
         self._namespace: dict[str, Any] = shell.user_ns
@@ -31,7 +31,7 @@ class SessionBlocks(OnGpuMachine):
         cell_blocks.begin(self, shell)
 
     def begin(self, block: Block | None, code: str) -> str:
-        """The code of the cell: its own, or what runs the block."""
+        """The code to run: the cell's own, or a call that runs the block."""
         self._block, self._ended = block, (DONE, None)
         if block is None:
             return code
@@ -41,7 +41,7 @@ class SessionBlocks(OnGpuMachine):
         return f"await {_RUN.format('awaiting')}" if awaits else _RUN.format("now")
 
     def ran(self) -> None:
-        """The code of the cell has come to its end."""
+        """Called when the code of the cell has ended."""
         if HOW_TO_EXIT in warnings.filters:
             warnings.filters.remove(HOW_TO_EXIT)  # type: ignore[attr-defined]
 
@@ -50,7 +50,7 @@ class SessionBlocks(OnGpuMachine):
         assert self._block is not None
         (_, function, arguments, keywords), self._block = self._block, None
         ended, self._ended = self._ended, (DONE, None)
-        self._namespace.pop(EXIT, None)  # of a block that noted how it is left, and then failed
+        self._namespace.pop(EXIT, None)  # from a block that recorded how it ends, and then failed
         given = (function and function.__closure__, arguments, keywords)
         return given if any(given) else None, ended
 
@@ -77,7 +77,7 @@ class SessionBlocks(OnGpuMachine):
 
 
 def own_frames(trace: TracebackType | None) -> TracebackType | None:
-    """Those of the block, behind the frames that run it."""
+    """The part of the traceback that belongs to the block."""
     found = None
     while trace is not None:
         if trace.tb_frame.f_code.co_filename == __file__:

@@ -1,7 +1,7 @@
-"""`%%both` in a session: its cells run quietly, in a namespace of their own, before the `%%gpu` cell's state lands.
+"""`%%both` in a session: its cells run silently, in their own namespace, before the `%%gpu` cell's state is applied.
 
-What Baton carries from the notebook, such as random state and settings, is put back afterwards: there the notebook's
-count, which may have changed since the cell ran there.
+Afterwards, everything that Baton carries from the notebook, such as random state and settings, is restored. For these,
+the notebook's values are the ones that count, and they may have changed since the cell ran there.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from baton_shim.session.kernel import SessionKernel
 
 NAME = "__both__"
-"""Of their module. Not `__main__`, so that nothing of it passes for the notebook's."""
+"""The name of the cells' module. Not `__main__`, so that nothing in it is taken for the notebook's."""
 
 
 class BothRunner:
-    """The cells of one session see each other's variables."""
+    """Runs the `%%both` cells of one session, which share their variables."""
 
     def __init__(self, kernel: SessionKernel) -> None:
         self._kernel = kernel
@@ -37,7 +37,7 @@ class BothRunner:
         self._troubles: list[str] = []
 
     def run(self, cells: Iterable[BothCell]) -> None:
-        """Raises KeyboardInterrupt only. What a cell raises is told with the `%%gpu` cell, which runs all the same."""
+        """Raises only KeyboardInterrupt. Other errors are reported with the `%%gpu` cell, which still runs."""
         self._namespace["get_ipython"] = lambda: self._kernel.shell
         before: list[tuple[Kind, Any]] = []
         for kind in filter(Kind.is_here, kinds()):
@@ -65,6 +65,6 @@ class BothRunner:
                 exec(code, self._namespace)
         except KeyboardInterrupt:
             raise
-        except BaseException as error:  # an exit, too
+        except BaseException as error:  # exits too
             why = f"{type(error).__name__}: {short(error)}"
             self._troubles.append(f"The %%both cell In[{cell.number}] failed in the session ({why})")

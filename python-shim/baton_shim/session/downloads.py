@@ -1,6 +1,6 @@
-"""What a cell is told whose download failed because nothing of the network could be reached.
+"""The hint for a cell whose download failed because no part of the network could be reached.
 
-Libraries put the failure of the system into errors of their own, some as text only; so the texts are looked for.
+Libraries wrap the system's error in errors of their own, some only as text. So this module looks for known texts.
 
 **Invariant:** pure.
 """
@@ -20,7 +20,7 @@ UNREACHABLE = re.compile(
     r"|Network is unreachable|No route to host|Couldn't reach .+ on the Hub"
 )
 CODES = {"wget": (4,), "curl": (6, 7, 28)}
-"""With these the programs say that they could not connect."""
+"""Exit statuses with which programs report that they could not connect."""
 
 
 def hint_for_error(error: BaseException) -> str | None:

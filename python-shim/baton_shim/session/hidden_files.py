@@ -1,4 +1,4 @@
-"""What a cell is told that looks for a file which stayed beside the notebook because it is hidden."""
+"""The hint for a cell that looks for a file which was not sent because it is hidden."""
 
 from __future__ import annotations
 

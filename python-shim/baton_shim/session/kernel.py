@@ -1,10 +1,10 @@
 """The kernel of a session.
 
-Over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell publishes, and
-what it changed. Nobody uses the kernel's ZeroMQ sockets.
+It talks over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell
+publishes, and what it changed. The kernel's ZeroMQ sockets are unused.
 
-**Invariant:** a cell runs only after its state was applied and it was told to begin, and only once; the state leaves
-the process only between `Finished` and `Released`.
+**Invariant:** a cell runs only once, after its state has been applied and `Begin` has arrived. State leaves the process
+only between `Finished` and `Released`.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     interrupts: Interrupts
 
     def join(self, link: Link, modules: LocalModules) -> None:
-        """The socket to the worker; called once, before the first cell."""
+        """Connects to the worker; called once, before the first cell."""
         from baton_shim.state import Table
 
         by_reference(self.shell)
@@ -67,7 +67,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._modules = modules
         self._table: Table = Table(self.shell.user_ns, modules.apply, modules.packages.missing)
         self._names = SessionNames(self.shell.user_ns)
-        self._turn = threading.Lock()  # of the cell and its threads, to speak with the notebook
+        self._turn = threading.Lock()  # held by the cell or one of its threads while it talks to the notebook
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
         watch_main(self.shell.user_module, self._faults)
         self.shell.faults = self._faults
@@ -80,13 +80,13 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self.blocks = SessionBlocks(self.shell)
         modules.both.run = self._both.run
         self._question = 0
-        self._left: Left | None = None  # where another kernel may want what the last cell left
+        self._left: Left | None = None  # what the last cell left, if another kernel may want it
         self._context = contextvars.copy_context()
         self._message_id = ""
         self._file = ""
 
     def try_a_cell(self) -> None:
-        """Raises what would stop a student's cell or what it leaves. The session is of no use afterwards."""
+        """Raises any error that would stop a cell or the sending of its results. Makes the session unusable."""
         self.shell.run_cell("found = sum(range(10))", store_history=False).raise_error()
         self._table.snapshot(["found"])
 
@@ -102,9 +102,9 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         self._loop.add_reader(self._link, self._on_readable)
 
     def _on_readable(self) -> None:
-        """While a cell runs, the cell listens."""
+        """While a cell runs, the cell itself receives."""
         self._loop.remove_reader(self._link)
-        self._serving = self._loop.create_task(self._serve(), context=self._context)  # what a cell sets, the next finds
+        self._serving = self._loop.create_task(self._serve(), context=self._context)  # the variables of a cell persist
 
     async def _serve(self) -> None:
         try:
@@ -113,13 +113,13 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                     await self._serve_cell(message)
                 elif message.name == "salvage":
                     self._salvage()
-                else:  # one that is late
+                else:  # an outdated message
                     message.close()
         except LinkClosed:
-            os._exit(1)  # nobody is left who could use this session
+            os._exit(1)  # no other process can use this session
         except BaseException:
             traceback.print_exc(file=sys.__stderr__)
-            os._exit(1)  # what it holds cannot be known any more
+            os._exit(1)  # the session's state is unknown
         self._listen()
 
     async def _serve_cell(self, message: Message) -> None:
@@ -147,12 +147,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._finish(reply, prepared)
 
     def _wait_for_begin(self) -> None:
-        """The broker may still give the cell to another worker."""
+        """The cell must not start earlier, because the broker may still assign it to another worker."""
         while (message := self._receive()).name != "begin" or message.body["message_id"] != self._message_id:
             message.close()
 
     def _receive(self) -> Message:
-        """The next message; interrupts stay counted. An answer that no `input()` waits for any more is dropped."""
+        """The next message; interrupts remain counted. Drops answers to an `input()` that no longer waits."""
         while True:
             message = self._link.receive()
             if message is not None and message.name != "input":
@@ -170,12 +170,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):
                 sys.last_type, sys.last_value, sys.last_traceback = type(last), last, last.__traceback__
-        except BaseException as error:  # whatever the student's own classes raise while they are rebuilt
+        except BaseException as error:  # any error of the student's own classes while they are rebuilt
             return error
         finally:
             message.close()
         self._troubles = [*self._modules.packages.take_troubles(), *self._both.take_troubles(), *self._troubles]
-        for line in FIT.news():  # the notebook kernel tells the student of its own versions
+        for line in FIT.news():  # only to the log; the notebook kernel reports its own versions to the student
             sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)
         prepared: dict[str, Any] = extra
@@ -189,7 +189,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             remember_source(self.shell, file_name, number, source)
 
     def _ask_for_names(self, names: list[str]) -> None:
-        """What was changed here up to now stays as it is; only what the cell lacks comes."""
+        """Asks for names. What the cell has changed so far stays as it is; only missing objects arrive."""
         count = self.interrupts.count
         with self.interrupts.held():
             self._link.send("names_wanted", message_id=self._message_id, names=names)
@@ -204,7 +204,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             try:
                 assert message.file_descriptor is not None
                 extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, bound_stays=True)
-            except BaseException as error:  # the student's own classes; the two tables no longer agree
+            except BaseException as error:  # of the student's own classes; the two tables no longer agree
                 self._refuse(error)
                 raise
             finally:
@@ -224,7 +224,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
         shell.displayhook.take()
-        shell.last_execution_result = ExecutionResult(None)  # %xdel looks at it
+        shell.last_execution_result = ExecutionResult(None)  # %xdel reads it
         shell.displayhook.cell = None
         for line in self._modules.packages.take_notes():
             sys.stdout.write(f"{line}\n")
@@ -239,7 +239,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 reply: dict[str, Any] = await self.do_execute(
                     code, silent, store_history=False, allow_stdin=allow_stdin
                 )
-        except BaseException as error:  # an interrupt between the cell and the machinery around it
+        except BaseException as error:  # an interrupt between the cell's code and the code around it
             shell.showtraceback((type(error), error, error.__traceback__), running_compiled_code=True)
             reply = error_reply(shell, type(error).__name__, str(error))
             shell.last_execution_result = None
@@ -250,7 +250,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
         outcome, error, raised = self._outcome(reply)
-        self.shell.last_execution_result = None  # it holds the value
+        self.shell.last_execution_result = None  # it refers to the value
         result = self.shell.displayhook.take()
         names, gone = self._names.changed(prepared["stores"], prepared["drop"])
         around = self.surroundings.look()
@@ -308,7 +308,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 pass
 
     def _settle(self) -> None:
-        """What the message left out stays readable, whatever the next cell does to it."""
+        """Starts a process that preserves the deferred bytes, whatever the next cell does to them."""
         from baton_shim.state.keeper import keep
 
         deferred = self._table.snapshot_deferred()
@@ -330,8 +330,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 modules=around.modules,
                 budget=budget,
             )
-        except Exception as error:  # what single values refuse stays here; this is more
-            if around.parts.pop("comms", None):  # a widget may reach what no variable does
+        except Exception as error:  # single values that cannot be sent stay here; this is another error
+            if around.parts.pop("comms", None):  # a widget may reach objects that no variable reaches
                 return self._snapshot(names, gone, extra, around, prepared)
             lost = f"{type(error).__name__}: {errors.short(error)}"
             nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
@@ -341,8 +341,10 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         return snapshot
 
     def _travels_itself(self, error: BaseException | None) -> bool:
-        """An error that a variable has, too, is the same one in the notebook. Libraries that it is of, or that the
-        object of an AttributeError is of, may be missing there.
+        """Whether the error object itself is sent.
+
+        If a variable refers to the error, the notebook must get that same object. Otherwise the notebook may lack the
+        libraries of the error, or of the object of an AttributeError.
         """
         if error is None or self._table.knows(error):
             return error is not None
@@ -383,7 +385,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         return value
 
     def _answer(self, prompt: str, password: bool) -> str | None:
-        """What was typed; None when the student interrupted instead."""
+        """The student's answer; None if an interrupt came instead."""
         self._question += 1
         self._link.send(
             "input_wanted", message_id=self._message_id, question=self._question, prompt=prompt, password=password
@@ -397,12 +399,12 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             elif message.name == "input" and message.body["question"] == self._question:
                 value: str | None = message.body["value"]
                 return value
-            else:  # one that is late, too
+            else:  # an outdated message, too
                 message.close()
 
 
 async def tick() -> None:
-    """ipykernel's handler cancels a cell that awaits in the loop's next turn, and wakes no loop that sleeps."""
+    """Keeps the loop awake: ipykernel cancels an awaiting cell in the loop's next turn, but does not wake the loop."""
     while True:
         await asyncio.sleep(0.05)
 
@@ -420,7 +422,7 @@ def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
 
 
 def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
-    """Why the state could not be set up, for the student."""
+    """The reason that the state could not be restored, for the student."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
         install = f"install it in a %%gpu cell without variables: %pip install {package}"
@@ -446,7 +448,7 @@ def remember_source(shell: SessionShell, file_name: str, number: int, source: st
 
 
 def forget_frames(error: BaseException | None, namespace: dict[str, Any]) -> None:
-    """The frames of a failed cell hold its arrays; nobody debugs them here."""
+    """Drops the frames of a failed cell, which refer to its arrays. There is no debugger here."""
     from baton_shim.state.kinds import traces
 
     sys.last_type = sys.last_value = sys.last_traceback = None

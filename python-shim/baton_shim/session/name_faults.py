@@ -1,13 +1,13 @@
-"""Names of the notebook that a running cell looks up and was not given: in `eval`, in `exec`, through `__main__`.
+"""Finds names that a running cell looks up and was not given: in `eval`, in `exec`, through `__main__`.
 
-Python asks a namespace and then its builtins. So the builtins of the session's namespace are a dictionary that asks
-the notebook for what it lacks, and puts what comes into the namespace. `globals`, `locals`, `vars` and `dir` are left
-out of that dictionary: who looks them up is about to see the namespace itself, and what is to be seen comes first.
+Python looks in a namespace and then in its builtins. So the builtins of the session's namespace are a dictionary that
+requests missing names from the notebook, and puts them into the namespace. `globals`, `locals`, `vars` and `dir` are
+left out of that dictionary: code that looks them up is about to see the namespace itself, so all names must be there.
 
-Python looks up builtins and globals several times more slowly in functions that were made beside such a dictionary. So
-it is there only while a cell runs that may look up names which only text shows.
+Functions that were created with such a dictionary look up builtins and globals several times more slowly. So it is used
+only for cells that may look up names that appear only in strings.
 
-**Invariant:** nobody is asked between cells, nor for a name that the notebook does not have.
+**Invariant:** there are no requests between cells, nor for a name that the notebook does not have.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from baton_shim.state.session_names import SessionNames
 
 SHOW_NAMESPACE = ("globals", "locals", "vars", "dir")
 NO_ARGUMENTS = ("globals", "locals")
-# Between two tries an interrupt gets through.
+# Interrupts get through between two attempts.
 TRY_SECONDS = 0.1
 
 
@@ -38,7 +38,7 @@ class NameFaults:
         turn: threading.Lock,
         ask: Callable[[list[str]], None],
     ) -> None:
-        """`ask` brings names while `turn` is held: one thread speaks to the notebook at a time."""
+        """`ask` requests names. It is called while `turn` is held: one thread at a time talks to the notebook."""
         self._namespace = namespace
         self._names = names
         self._turn = turn
@@ -49,7 +49,7 @@ class NameFaults:
         mirror_builtins(self._builtins)
 
     def open(self, dynamic: bool) -> None:
-        """The cell begins; a `dynamic` one may look up names that only text shows."""
+        """The cell begins; a `dynamic` one may look up names that appear only in strings."""
         self._open = True
         if dynamic:
             self.watch_text()
@@ -59,16 +59,16 @@ class NameFaults:
         self._namespace["__builtins__"] = self._builtins
 
     def close(self) -> None:
-        """The cell has ended; what a thread of it is being brought comes first."""
+        """The cell has ended. Requests of its threads are completed first."""
         with self._turn:
             self._open = False
         self._namespace["__builtins__"] = builtins
 
     def bring(self, names: Iterable[str]) -> None:
-        """Those that the notebook has and the cell lacks."""
+        """Requests those of the names that the notebook has and the cell lacks."""
         wanted = self._names.missing.intersection(names)
         if not (wanted and self._open) or self._asking == threading.get_ident():
-            return  # the last: what is being brought looks up a name itself
+            return  # the last condition: an object that is being unpickled looks up a name
         while not self._turn.acquire(timeout=TRY_SECONDS):
             pass
         try:
@@ -81,11 +81,11 @@ class NameFaults:
             self._turn.release()
 
     def bring_all(self) -> None:
-        """What cannot come is there as a stand-in that says why."""
+        """Requests all names. A stand-in replaces each one that cannot be sent, and says why."""
         self._bring_or_stand_in(self._names.elsewhere())
 
     def attribute(self, name: str) -> Any:
-        """Of the module `__main__`."""
+        """An attribute of the module `__main__`."""
         try:
             return self._value(name)
         except KeyError:
@@ -96,19 +96,19 @@ class NameFaults:
         return self._names.elsewhere() if self._open else set()
 
     def names(self) -> list[str]:
-        """All that the cell can look up, here or in the notebook."""
+        """All names that the cell can look up, here or in the notebook."""
         return sorted({*self._namespace, *self.elsewhere()})
 
     def _find(self, name: str, frame: FrameType) -> Any:
-        """What Python's look-up of a name came to, in a frame whose builtins are the session's."""
+        """The result of a look-up that Python did not find, in a frame whose builtins are the session's."""
         if name not in vars(builtins):
-            if frame.f_globals is not self._namespace:  # `eval(text, {})` means other names
+            if frame.f_globals is not self._namespace:  # `eval(text, {})` has its own names
                 raise KeyError(name)
             return self._value(name)
         if name in SHOW_NAMESPACE and self._shows(name, frame):
             try:
                 keys = keys_of_call(frame.f_code, frame.f_lasti)
-            except LookupError:  # `vars(x)`, `map(dir, xs)`, and `show = globals`, of which nobody knows who calls it
+            except LookupError:  # `vars(x)`, `map(dir, xs)`, and `show = globals`, whose caller is unknown
                 keys = None if name in NO_ARGUMENTS else NO_KEYS
             else:
                 if name == "dir":
@@ -134,7 +134,7 @@ class NameFaults:
 
 
 class Builtins(dict[str, Any]):
-    """As a namespace's `__builtins__`: the module's content, and a question for what is not in it."""
+    """A namespace's `__builtins__`: the contents of the module, and a request for anything else."""
 
     def __init__(self, find: Callable[[str, FrameType], Any]) -> None:
         super().__init__()
@@ -145,21 +145,21 @@ class Builtins(dict[str, Any]):
         return object.__getattribute__(self, "_find")(name, sys._getframe(1))
 
     def __getattr__(self, name: str) -> Any:
-        """`__builtins__` is the module in a notebook."""
+        """In a notebook `__builtins__` is the module, so its attributes work, too."""
         return getattr(builtins, name)
 
     def __setattr__(self, name: str, value: Any) -> None:
         setattr(builtins, name, value)
 
     def refresh(self) -> None:
-        """A thread of an earlier cell may be reading, so nothing is ever missing for a moment."""
+        """Copies the module. No name is ever missing, because a thread of an earlier cell may be reading."""
         here = vars(builtins)
         for name in self.keys() - here.keys():
             del self[name]
         self.update((name, value) for name, value in here.items() if name not in SHOW_NAMESPACE)
 
     def follow(self, name: str) -> None:
-        """It was set or deleted in the module."""
+        """Updates a name that was set or deleted in the module."""
         here = vars(builtins)
         if name not in here:
             self.pop(name, None)
@@ -171,12 +171,12 @@ def builtins_here() -> Any:
     return vars(builtins)
 
 
-# What code that `exec` runs in a dictionary leaves there.
+# `exec` leaves it in the dictionary in which it runs code.
 copyreg.pickle(Builtins, lambda _: (builtins_here, ()))
 
 
 def mirror_builtins(copy: Builtins) -> None:
-    """What is set in the module `builtins` holds at once, as for `mock.patch("builtins.input")`."""
+    """Changes to the module `builtins` take effect at once, as for `mock.patch("builtins.input")`."""
 
     class BuiltinsModule(ModuleType):
         def __setattr__(self, name: str, value: Any) -> None:
@@ -191,7 +191,7 @@ def mirror_builtins(copy: Builtins) -> None:
 
 
 def watch_main(module: ModuleType, faults: NameFaults) -> None:
-    """`__main__.name`, also in a library and when something pickled by its name is read."""
+    """Requests names that are looked up as `__main__.name`, also in a library or during unpickling."""
 
     class MainModule(ModuleType):
         def __getattr__(self, name: str) -> Any:
@@ -204,6 +204,6 @@ def watch_main(module: ModuleType, faults: NameFaults) -> None:
 
 
 def become(module: ModuleType, kind: type[ModuleType]) -> None:
-    """Pickled as every module: by its name."""
+    """Changes the module's class. It still pickles by name, like any module."""
     module.__class__ = kind
     copyreg.pickle(kind, lambda module: (importlib.import_module, (module.__name__,)))

@@ -1,11 +1,10 @@
-"""Libraries that a zygote has loaded before its sessions begin, and that a session imports for nothing.
+"""Libraries that a zygote loads before its sessions begin, so that importing them in a session costs nothing.
 
-After the load they are taken out of `sys.modules` again, so a session begins with the modules of any other. When a
-program imports one of them, the finder here looks where the import system would find it now. If that is the same file,
-the module returns to `sys.modules` together with all that it had imported itself; otherwise it is imported as usual.
+After the load they are removed from `sys.modules`, so a session begins with the same modules as any other. When a
+program imports one of them, the finder here checks what the import system would find now. If that is the same file, the
+module returns to `sys.modules` together with everything that it had imported; otherwise it is imported as usual.
 
-**Invariant:** what a program sees of a library before it imports it is what it would see in a fresh process, apart
-from memory.
+**Invariant:** before a program imports a library, it sees what it would see in a fresh process, except for memory use.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ from IPython.core.interactiveshell import InteractiveShell
 from baton_shim.base import late
 
 READ_ONCE = ("MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
-"""Variables that students set, and numerical libraries read only when they are loaded."""
+"""Variables that students set, and that numerical libraries read only when they are loaded."""
 SUFFIXES = frozenset(("", *all_suffixes()))
 ANOTHER = (
     "This session had loaded another {0} in advance. If this one does not work, ask your course staff to set "
@@ -40,7 +39,7 @@ NUMPY_RANDOM = "numpy.random"
 
 
 class Recorder:
-    """Notes which module imports which others, while libraries are loaded."""
+    """Records which module imports which others, while libraries are loaded."""
 
     def __init__(self) -> None:
         self.needs: dict[str, set[str]] = {}
@@ -59,7 +58,7 @@ class Recorder:
     def _recording_import(
         self,
         name: str,
-        globals: Any = None,  # noqa: A002 - the import system says it so
+        globals: Any = None,  # noqa: A002 - the name that the import system uses
         locals: Any = None,  # noqa: A002
         fromlist: Any = (),
         level: int = 0,
@@ -79,7 +78,7 @@ class Recorder:
         return module
 
     def note(self, names: Iterable[str]) -> None:
-        """For the module whose execution asks for them, also through functions of other modules."""
+        """Records names for the module whose execution imports them, also through functions of other modules."""
         frame: Any = sys._getframe(2)
         while frame is not None:
             importer = frame.f_globals.get("__name__")
@@ -97,7 +96,7 @@ class Traces:
         self.filters = list(warnings.filters)
 
     def take(self, before: Traces) -> None:
-        """Undoes what came since `before`, and keeps it."""
+        """Undoes the changes since `before`, and keeps them."""
         changed = {name: value for name, value in os.environ.items() if before.environment.get(name) != value}
         self.environment = changed
         for name in changed:
@@ -117,13 +116,13 @@ class Traces:
 
 def set_filters(filters: Iterable[Any]) -> None:
     wanted = list(filters)
-    warnings.resetwarnings()  # which also makes Python forget what it has shown
+    warnings.resetwarnings()  # also makes Python forget which warnings it has shown
     warnings.filters[:] = wanted  # type: ignore[index]
 
 
 class InKernel:
-    """What libraries find while they are loaded, and some of them note for good: pandas asks only then whether it is
-    in a kernel, and multiprocessing which program and folder its children get.
+    """The surroundings in which libraries are loaded. Some libraries look at these only once: pandas checks whether it
+    is in a kernel, and multiprocessing records the program and folder of its children.
     """
 
     def __init__(self) -> None:
@@ -134,7 +133,7 @@ class InKernel:
         from ipykernel.zmqshell import ZMQInteractiveShell
         from traitlets.config import Config
 
-        shell = ZMQInteractiveShell.__new__(ZMQInteractiveShell)  # of no use beyond that: `__init__` makes a shell
+        shell = ZMQInteractiveShell.__new__(ZMQInteractiveShell)  # `__init__` would create a complete shell
         shell.config = Config(IPKernelApp=Config())
         InteractiveShell._instance = shell
         vars(builtins).update(get_ipython=lambda: shell, __IPYTHON__=True)
@@ -150,7 +149,7 @@ class InKernel:
         InteractiveShell._instance = None
 
     def noted(self, module: ModuleType) -> list[tuple[str, Callable[[], object]]]:
-        """Its variables that have something of this process, each with what a session puts there."""
+        """Variables of the module that refer to this process, each with the value that a session sets."""
         found: list[tuple[str, Callable[[], object]]] = []
         for name, value in vars(module).items():
             if value is self._main:
@@ -165,9 +164,9 @@ class InKernel:
 
 
 class CurrentStream(io.TextIOBase):
-    """`sys.stdout` or `sys.stderr` as it is when somebody writes: handlers of `logging` keep what they find."""
+    """The `sys.stdout` or `sys.stderr` at the time of each write, because handlers of `logging` keep the object."""
 
-    encoding = "UTF-8"  # as a kernel's stream says it
+    encoding = "UTF-8"  # that of a kernel's stream
 
     def __init__(self, name: str) -> None:
         self._name, self._before = name, getattr(sys, name)
@@ -192,18 +191,18 @@ class CurrentStream(io.TextIOBase):
 
 
 class Preloaded(MetaPathFinder):
-    """One for each zygote."""
+    """The preloaded libraries of one zygote."""
 
     def __init__(self) -> None:
         self._modules: dict[str, ModuleType] = {}
         self._needs: dict[str, set[str]] = {}
         self._attributes: set[str] = set()
-        """Modules that an import made an attribute of their package."""
+        """Modules that an import set as an attribute of their package."""
         self._noted: dict[str, list[tuple[str, Callable[[], object]]]] = {}
         self._traces: dict[str, Traces] = {}
-        """By the library whose import left them."""
+        """By the library whose import caused them."""
         self._recorder: Recorder | None = None
-        """While a library is loaded."""
+        """Set while a library is loaded."""
         self._names: list[str] = []
         self._index: dict[str, int] = {}
         self._links: list[array[int]] = []
@@ -212,7 +211,7 @@ class Preloaded(MetaPathFinder):
         self._environment = dict(os.environ)
 
     def load(self, library: str) -> None:
-        """Imports a library and hides it again. Raises what the import raises."""
+        """Imports a library and hides it again. Raises any error of the import."""
         kernel, before, known = InKernel(), Traces(), set(sys.modules)
         self.watch()
         try:
@@ -233,11 +232,11 @@ class Preloaded(MetaPathFinder):
             self._traces[library] = traces
 
     def watch(self) -> None:
-        """From now on imports find the libraries."""
+        """From now on, imports find the libraries."""
         sys.meta_path.insert(sys.meta_path.index(PathFinder), self)
 
     def _shadowed(self) -> set[str]:
-        """Names for which Python would find something in folders that came to its path since the load."""
+        """Names that Python would find in folders that were added to its path after the load."""
         found = set()
         for folder in sys.path:
             if folder in self._path:
@@ -260,7 +259,7 @@ class Preloaded(MetaPathFinder):
         return shown
 
     def _hide(self, known: set[str]) -> dict[str, ModuleType]:
-        """All modules that are not `known`, but those of which nothing says to whom they belong."""
+        """Hides all modules that are not `known`, except those that cannot be attributed to a library."""
         sys.modules.pop("__mp_main__", None)
         new = {name: module for name, module in sys.modules.items() if name not in known}
         wanted = {part for needs in self._needs.values() for name in needs for part in with_packages(name)}
@@ -269,7 +268,7 @@ class Preloaded(MetaPathFinder):
             if not hideable(module):
                 continue
             parent = name.rpartition(".")[0]
-            if name not in wanted and parent in new:  # made by its package, not imported
+            if name not in wanted and parent in new:  # created by its package, not imported
                 self._needs.setdefault(parent, set()).add(name)
             elif name not in wanted and getattr(module, "__spec__", None) is None:
                 continue
@@ -283,7 +282,7 @@ class Preloaded(MetaPathFinder):
 
     def find_spec(self, fullname: str, path: Any = None, target: ModuleType | None = None) -> ModuleSpec | None:
         if self._recorder is not None:
-            self._recorder.note([fullname])  # also for a library in C, which imports in its own way
+            self._recorder.note([fullname])  # also catches libraries in C, which import in their own way
         module = self._modules.get(fullname)
         if module is None or fullname in sys.modules:
             return None
@@ -292,13 +291,13 @@ class Preloaded(MetaPathFinder):
             if fullname in self._traces:
                 sys.stderr.write(ANOTHER.format(fullname))
             return None
-        # A file of the student's with a library's name is for the student; the library keeps what it has.
+        # A student's file with a library's name is meant for the student; the library keeps its own module.
         shown = self._show(self._closure(fullname), self._shadowed() - {fullname.partition(".")[0]})
-        del sys.modules[fullname]  # the import system puts it there
+        del sys.modules[fullname]  # the import system adds it
         return ModuleSpec(fullname, Returning(module, self, shown), origin=origin_of(module))
 
     def _closure(self, name: str) -> list[str]:
-        """The module, what it needs, and the packages that all of these are in, in the order of their load."""
+        """The module, the modules that it needs, and the packages of all of these, in the order of their load."""
         found, waiting = bytearray(len(self._names)), [self._index[name]]
         while waiting:
             number = waiting.pop()
@@ -308,7 +307,7 @@ class Preloaded(MetaPathFinder):
         return [self._names[number] for number, is_found in enumerate(found) if is_found]
 
     def _link(self) -> None:
-        """Numbers instead of names: to look at an object is to write its count, which costs a fork a page of memory."""
+        """Stores numbers, not names: reading an object writes its reference count, which costs a fork a page."""
         self._names = list(self._modules)
         self._index = {name: number for number, name in enumerate(self._names)}
         self._links = []
@@ -317,7 +316,7 @@ class Preloaded(MetaPathFinder):
             self._links.append(array("I", sorted(self._index[part] for part in parts if part in self._index)))
 
     def returned(self, names: list[str]) -> None:
-        """They are where an import would have put them."""
+        """Completes the import of modules that are back in `sys.modules`."""
         if self._recorder is not None:
             return
         for name in names:
@@ -336,7 +335,7 @@ class Preloaded(MetaPathFinder):
             late.arrived(name)
 
     def _announce(self, library: str) -> None:
-        """Once, what the student has set meanwhile."""
+        """Reports, once, variables that the student has set since the load."""
         late = [name for name in READ_ONCE if os.environ.get(name) != self._environment.get(name)]
         self._environment.update((name, os.environ[name]) for name in late if name in os.environ)
         if late:
@@ -347,7 +346,7 @@ class Preloaded(MetaPathFinder):
 
 
 class Returning(Loader):
-    """Executes nothing: the module was."""
+    """Executes nothing, because the module has already been executed."""
 
     def __init__(self, module: ModuleType, preloaded: Preloaded, shown: list[str]) -> None:
         self._module = module
@@ -364,7 +363,7 @@ class Returning(Loader):
 
 
 def with_packages(name: str) -> Iterator[str]:
-    """`a.b.c`, `a.b` and `a`."""
+    """For `a.b.c`: itself, `a.b` and `a`."""
     while name:
         yield name
         name = name.rpartition(".")[0]
@@ -376,13 +375,13 @@ def origin_of(module: ModuleType) -> str | None:
 
 
 def hideable(module: Any) -> bool:
-    """Modules that are built into Python cost nothing, and are found before the finder here is asked."""
+    """Whether hiding helps. Modules built into Python cost nothing, and are found before this finder is asked."""
     return origin_of(module) not in ("built-in", "frozen")
 
 
 def make_anew() -> None:
-    """What a process of a fresh Python has of its own, and Python itself does not make anew after a fork."""
+    """Renews what each fresh Python process has of its own and Python does not renew after a fork."""
     if (logging := sys.modules.get("logging")) is not None:
         vars(logging)["_startTime"] = time.time()
     if (tempfile := sys.modules.get("tempfile")) is not None:
-        vars(tempfile)["tempdir"] = None  # as the variables say that the session has now
+        vars(tempfile)["tempdir"] = None  # depends on variables, which the session has set

@@ -1,9 +1,9 @@
-"""What a session publishes: over the private socket to its worker, instead of over iopub, where nobody listens.
+"""Sends a session's output over the private socket to its worker, instead of over iopub, which has no listener.
 
-ipykernel's output thread stays the only one that writes outputs, so those of threads and child processes come in the
-order in which they come in any kernel.
+ipykernel's output thread remains the only one that writes outputs, so outputs of threads and child processes arrive in
+the same order as in any kernel.
 
-**Invariant:** what was published before `end` is on the socket before what is sent there after it.
+**Invariant:** what was published before `end` is on the socket before anything that is sent there after it.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from jupyter_client.session import DELIM
 
 from baton_shim.base.link import Link, LinkClosed
 
-# What the notebook kernel says itself, or what only a kernel's own clients want to know.
+# Messages that the notebook kernel sends itself, or that only a kernel's own clients need.
 _NOT_SENT = frozenset("status execute_input execute_result iopub_welcome shutdown_reply debug_event".split())
 
 
 class Publisher:
-    """Takes the place of the output thread's socket, and notes whether the thread may have something to do."""
+    """Replaces the output thread's socket, and records whether the thread may have work to do."""
 
     def __init__(self, link: Link, thread: Any) -> None:
         self._link = link
         self._socket = thread.socket
         self._schedule: Callable[[Callable[[], object]], None] = thread.schedule
         self._busy = False
-        self._has_forked = False  # children give the thread their outputs past `schedule`
+        self._has_forked = False  # child processes bypass `schedule`
         os.register_at_fork(after_in_parent=self._note_fork)
         thread.schedule = self._schedule_and_note
         thread.socket = self
 
     def end(self) -> None:
-        """Returns once everything that was published is on its way."""
+        """Returns once all output so far has been sent."""
         sys.stdout.flush()
         sys.stderr.flush()
         if self._busy or self._has_forked:
@@ -47,7 +47,7 @@ class Publisher:
             reached.wait()
 
     def send_multipart(self, parts: Sequence[Any], *_: object, **__: object) -> None:
-        """In the output thread. The parts: topic, delimiter, signature, four texts of JSON, buffers."""
+        """Called in the output thread. The parts: topic, delimiter, signature, four JSON texts, buffers."""
         parts = [bytes(part) for part in parts]
         header, _parent, metadata, content, *buffers = parts[parts.index(DELIM) + 2 :]
         kind = json.loads(header)["msg_type"]

@@ -1,6 +1,7 @@
-"""What the last cell had and left, for another kernel: its notebook kernel has ended.
+"""What the last cell was given and left, for another kernel, after its notebook kernel has ended.
 
-**Invariant:** only what the cell was given or bound itself is in it; the session may have older values of other names.
+**Invariant:** contains only what the cell was given or bound itself; the session may have outdated values of other
+names.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ if TYPE_CHECKING:
 
 NOTHING = {"format": 0, "baton": "", "python": "", "variables": [], "packages": {}}
 VALUE = "the result"
-"""How a value is named that cannot travel."""
+"""The name of a value that cannot be sent."""
 
 
 class Left(NamedTuple):
     names: list[str]
     value: Any
-    """Of the cell's last line, or what the call returned."""
+    """The value of the cell's last line, or what the call returned."""
     displays: list[tuple[str, str]]
-    """What the cell shows at its end."""
+    """What the cell displays at its end."""
 
 
 def salvage(shell: Any, modules: LocalModules, left: Left) -> tuple[dict[str, Any], Table | None]:
-    """The rest of the message `salvaged`, and what keeps the memory that it names."""
+    """The other fields of the message `salvaged`, and the table that keeps the memory it refers to."""
 
     def table() -> Table:
         return Table(shell.user_ns, modules.apply, modules.packages.missing)

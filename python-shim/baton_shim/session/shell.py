@@ -1,7 +1,7 @@
-"""The shell of a session: IPython as in any kernel, but result and error of a cell are kept for the way home.
+"""The shell of a session: IPython as in any kernel, but the result and error of a cell are kept for the notebook.
 
-The notebook kernel makes `execute_result`, `error`, `Out`, history and prompts of them; streams and displays go out
-on the session's iopub as usual.
+The notebook kernel uses them for `execute_result`, `error`, `Out`, history and prompts. Streams and displays go out on
+the session's iopub as usual.
 
 **Invariant:** the shell publishes neither the cell's result nor the error that ends it.
 """
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 
     from baton_shim.session.name_faults import NameFaults
 
-# They look into the namespace itself.
+# Magics that look into the namespace itself.
 NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
-# The notebook has the history.
+# Magics that need the history, which the notebook has.
 OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
 
 
@@ -46,11 +46,11 @@ class Result(NamedTuple):
 
 
 class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
-    """Formats where the object lives and keeps both; several results in one cell are displayed, except the last."""
+    """Formats the result where its object is, and keeps both. Displays all but the last of several results."""
 
     result: Result | None = None
     cell: str | None = None
-    """The transformed source that runs, for the semicolon at its end."""
+    """The transformed source of the running cell, needed for a semicolon at its end."""
 
     def __call__(self, result: Any = None) -> None:
         self.check_for_underscore()
@@ -63,7 +63,7 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
         sys.stdout.flush()
         sys.stderr.flush()
         shown = Result(result, json_clean(encode_images(data)), json_clean(metadata or {}))
-        if self.shell.cells_running > 1:  # of a cell that the cell runs
+        if self.shell.cells_running > 1:  # a cell that the running cell runs
             self.shell.display_pub.publish(shown.data, shown.metadata)
         else:
             self.result = shown
@@ -75,7 +75,7 @@ class SessionDisplayHook(ZMQShellDisplayHook):  # type: ignore[misc]
 
 @magics_class
 class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
-    """`%who` lists the notebook's names; for their types it needs what they stand for."""
+    """`%who` lists the notebook's names; to filter or show types, it needs the values."""
 
     @line_magic  # type: ignore[untyped-decorator]
     def who_ls(self, parameter_s: str = "") -> list[str]:
@@ -97,8 +97,8 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
 
 
 class SessionEvents(EventManager):  # type: ignore[misc]
-    """Callbacks of the notebook wait for the cell's end in the notebook, and so does what callbacks after the cell show
-    here, such as matplotlib's figures: the notebook shows the cell's value or error first.
+    """Delays some callbacks after a cell until the cell has ended in the notebook: those of the notebook, and what
+    other callbacks display, such as matplotlib's figures. The notebook shows the cell's value or error first.
     """
 
     def trigger(self, event: str, *arguments: Any, **named: Any) -> None:
@@ -111,7 +111,7 @@ class SessionEvents(EventManager):  # type: ignore[misc]
         try:
             super().trigger(event, *arguments, **named)
         finally:
-            # A callback may register others, and end its own registration.
+            # A callback may register others, or unregister itself.
             everyone[:] = [one for one in everyone if one in now or one not in others]
             everyone += [one for one in now if one not in others]
             self.callbacks[event] = everyone
@@ -119,7 +119,7 @@ class SessionEvents(EventManager):  # type: ignore[misc]
                 self.shell.display_pub.unregister_hook(self.shell.keep_display)
 
     def _waits_for_the_cell(self, callback: Any) -> bool:
-        """After a block the cell goes on with its figures, so the notebook shows and closes them at the cell's end."""
+        """After a block, the cell continues with its figures; the notebook shows and closes them at its end."""
         return self.shell.block_runs and getattr(callback, "__name__", "") == "flush_figures"
 
 
@@ -127,14 +127,14 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     displayhook_class = Type(SessionDisplayHook)
     faults: NameFaults
     custom_handler: tuple[Any, Any] | None = None
-    """What the cell gave to `set_custom_exc`, for the notebook, where an error ends the cell."""
+    """What the cell gave to `set_custom_exc`, for the notebook, which handles the error that ends the cell."""
     cells_running = 0
-    """The cell, and what it runs as a cell itself."""
+    """The number of running cells: the cell, and those that it runs itself."""
     _cell_source = ""
     block_runs = False
-    """Whether the cell is a block of a cell of the notebook."""
+    """Whether the running code is a block of a cell of the notebook."""
     block_frames: TracebackType | None = None
-    """Of the error that ended the block that runs."""
+    """The frames of the error that ended the running block."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self._displays_after: list[tuple[str, str]] = []
@@ -151,7 +151,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         self._displays_after.append((message["msg_type"], json.dumps(message["content"])))
 
     def take_displays_after(self) -> list[tuple[str, str]]:
-        """What was shown after the cell: the kind and content of each message."""
+        """The kind and content of each message that was displayed after the cell."""
         shown, self._displays_after = self._displays_after, []
         return shown
 
@@ -168,7 +168,10 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         self.custom_exceptions, self.custom_handler = (), (exc_tuple, handler)
 
     def transform_cell(self, raw_cell: str) -> str:
-        """ipykernel asks for the cell itself, to see whether it awaits; then IPython does, and for what magics run."""
+        """Transforms the cell itself once.
+
+        ipykernel asks for it, to see whether the cell awaits. IPython asks again, and also for code that magics run.
+        """
         known: str | None = self.displayhook.cell
         if known is not None and raw_cell == self._cell_source:
             return known
@@ -202,20 +205,20 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         self._last_traceback = [as_written(lines) for lines in stb]
 
     def showtraceback(self, exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
-        """What ends the cell goes home with it. What is shown besides, as by `%tb` or for a `_repr_html_` that failed,
-        stands where it is shown.
+        """The error that ends the cell is sent to the notebook. Other errors, such as those of `%tb` or of a failing
+        `_repr_html_`, are shown in place.
         """
         try:
             kind, error, trace = self._get_exc_info(exc_tuple)
         except ValueError:
-            super().showtraceback(exc_tuple, *arguments, **options)  # says that there is none
+            super().showtraceback(exc_tuple, *arguments, **options)  # reports that there is no error
             return
         if trace is not None and (own := own_frames(trace)) is not None:
             trace.tb_next = self.block_frames = own
         frames.hide(error)
-        if isinstance(error, BaseExceptionGroup):  # which IPython would print to stderr
+        if isinstance(error, BaseExceptionGroup):  # IPython would print it to stderr
             while trace is not None and trace.tb_frame.f_code.co_filename not in self.compile._filename_map:
-                trace = trace.tb_next  # IPython's own frames
+                trace = trace.tb_next  # a frame of IPython
             lines = "".join(traceback.format_exception(kind, error, trace)).splitlines()
             self._showtraceback(kind, error, lines)
         else:
@@ -224,11 +227,11 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
             super()._showtraceback(kind, error, self._last_traceback)
 
     def show_usage_error(self, exc: BaseException) -> None:
-        """The notebook kernel prints it."""
+        """Shows nothing: the notebook kernel prints the error."""
 
     def ask_exit(self) -> None:
         sys.stderr.write("exit() and quit() in a %%gpu cell do not end the notebook or its session\n")
 
 
-# Programs ask for these names to find out whether they run in a notebook.
+# Programs check these names to find out whether they run in a notebook.
 SessionShell.__name__, SessionShell.__module__ = ZMQInteractiveShell.__name__, ZMQInteractiveShell.__module__

@@ -1,6 +1,6 @@
 """`python -m baton_shim.session.start -f connection.json`: starts the kernel of a session.
 
-**Invariant:** the session ends when its worker does, also between cells.
+**Invariant:** the session ends when its worker ends, also between cells.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from baton_shim.session.supervisor import supervise
 
 DEBUGGER = "debugpy"
 SHIM_DESCRIPTOR = "BATON_SHIM_DESCRIPTOR"
-"""Names the open connection to the worker."""
+"""The variable with the number of the open connection to the worker."""
 TRIAL = "BATON_TRIAL"
-"""Set by a worker that wants to know whether cells run here."""
+"""Set by a worker that only checks whether cells run here."""
 NO_GPU = "nvidia-smi: this worker has no GPU, so your %%gpu cells compute on its processor"
 
 TYPE_CHECKING = False
@@ -65,7 +65,7 @@ def main() -> None:
 
 
 def leave_out_debugger() -> None:
-    """ipykernel loads what it finds, a fifth of its start. No client speaks with a session's debugger."""
+    """ipykernel would load a debugger, which takes a fifth of its start and has no client in a session."""
     sys.modules[DEBUGGER] = None  # type: ignore[assignment]
 
 

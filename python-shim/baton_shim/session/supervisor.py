@@ -1,9 +1,9 @@
-"""The parent of the kernel in a session that is sandboxed or forked of a zygote.
+"""The parent of the kernel in a session that is sandboxed or forked from a zygote.
 
-It reports how the kernel ended and lives, and keeps its sandbox alive, until the worker lets go, because keepers of the
-session's memory may have to outlive the kernel.
+It reports how the kernel ended. It then lives on and keeps the kernel's sandbox alive until the worker closes the
+connection, because keepers of the session's memory may have to outlive the kernel.
 
-**Invariant:** it runs none of the student's code, and ends with its worker, and then the kernel does, too.
+**Invariant:** it runs none of the student's code. It ends with its worker, and the kernel ends with it.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SUPERVISOR = "BATON_SUPERVISOR_DESCRIPTOR"
-"""Names the connection on which the supervisor reports, in a session that has one."""
+"""The variable with the number of the supervisor's connection, if the session has a supervisor."""
 
 
 PROCESS_LIMIT = "BATON_PROCESS_LIMIT"
-"""How many processes and threads the sandbox may have, where no control group limits them.
+"""The most processes and threads in the sandbox, if no control group limits them.
 
-The system counts them for each user namespace, so the limit has to be set inside.
+The system counts them for each user namespace, so the limit has to be set inside it.
 """
 
 
 def supervise() -> None:
-    """Returns in the kernel, which becomes a child of this process. Without a supervisor it does nothing."""
+    """Forks, and returns in the kernel, the child of this process. Returns at once if no supervisor is wanted."""
     text = os.environ.pop(SUPERVISOR, "")
     if not text:
         return
@@ -40,7 +40,7 @@ def supervise() -> None:
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
-        os.setpgid(0, 0)  # an interrupt is for the kernel and what it starts
+        os.setpgid(0, 0)  # interrupts are meant for the kernel and its children
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return
     _keep_only(connection)
@@ -49,7 +49,7 @@ def supervise() -> None:
 
 
 def _report(kernel: int, connection: int) -> None:
-    """Says how the kernel ended. Returns when the worker closes its end."""
+    """Reports how the kernel ended. Returns when the worker closes its end."""
     wakes, ends = os.pipe()
     os.set_blocking(ends, False)
     signal.set_wakeup_fd(ends, warn_on_full_buffer=False)
@@ -67,8 +67,9 @@ def _report(kernel: int, connection: int) -> None:
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """Each with its status, as `waitpid` has it. It is there until the next one is asked for, so whoever sees that the
-    kernel is gone comes after the report.
+    """Ended children, each with its status in the form of `waitpid`.
+
+    A child is reaped only when the next one is requested, so the kernel disappears only after the report.
     """
     while True:
         try:
@@ -89,7 +90,7 @@ def _limit_processes(wanted: int) -> None:
 
 
 def _keep_only(connection: int) -> None:
-    """The kernel alone holds its connection and its output, so that their ends are seen."""
+    """Closes all else, so that only the kernel holds its connection and output, and their ends are noticed."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)

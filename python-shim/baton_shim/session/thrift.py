@@ -1,10 +1,10 @@
 """Gives back GPU memory that libraries hold without using it.
 
-PyTorch and CuPy keep memory that was freed for their next allocation. Where sessions take turns on a GPU and another
-session lacks room, that memory would be copied to the host like any other. So it goes back to the driver first: at the
-end of a cell, and between cells when the worker asks. JAX offers no call for this.
+PyTorch and CuPy keep freed memory for their next allocation. If sessions share a GPU and another session lacks memory,
+this unused memory would be copied to the host like any other. So it is returned to the driver first: at the end of a
+cell, and between cells when the worker asks. JAX has no call for this.
 
-The interposer (`gpu-worker/interposer`), which such sessions load before all other libraries, says when.
+The interposer (`gpu-worker/interposer`), which such sessions load before all other libraries, requests it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Thrift:
         self._descriptor = -1
 
     def end_cell(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Called when a cell's code has ended. From the first use of the GPU on, `loop` listens for the worker."""
+        """Called at the end of a cell's code. From the first GPU use on, `loop` receives the worker's requests."""
         if not self._is_here:
             return
         if self._descriptor < 0:
@@ -39,7 +39,7 @@ class Thrift:
 
     def _trim(self) -> None:
         for give_back in (_trim_torch, _trim_cupy):
-            with contextlib.suppress(Exception):  # the library is half imported, or its context is broken
+            with contextlib.suppress(Exception):  # the library is partly imported, or its context is broken
                 give_back()
         self._loaded.baton_gpu_trimmed()
 

@@ -1,9 +1,9 @@
-"""How a fork of a zygote enters a sandbox that bubblewrap has built.
+"""Lets a fork of a zygote enter a sandbox that bubblewrap has built.
 
-The walls are those of a process in that sandbox: its namespaces, no capabilities, no way to gain rights, and the filter
-of system calls that bubblewrap was given.
+Its restrictions are those of a process in that sandbox: its namespaces, no capabilities, no way to gain rights, and the
+system call filter that bubblewrap was given.
 
-**Invariant:** a process that returns from here can do nothing that a process which bubblewrap starts there could not.
+**Invariant:** a process that returns from here can do nothing that a process started by bubblewrap there could not do.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ class _Program(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Processes whose parent ends become children of this one."""
+    """Makes processes whose parent ends children of this one."""
     _call(_LIBC.prctl, _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter(process: int, namespaces: int) -> None:
-    """Enters the namespaces of the process to which the descriptor leads. Returns in a child, which is in all of them.
+    """Enters the namespaces of the process behind the descriptor. Returns in a child, which is in all of them.
 
-    The control groups must have been joined, because the namespace begins with them.
+    Call it after joining the control groups, because the control group namespace begins with them.
     """
     _call(_LIBC.setns, process, namespaces)
     if os.fork():
@@ -44,7 +44,7 @@ def enter(process: int, namespaces: int) -> None:
 
 
 def give_up_rights() -> None:
-    """For this process and all that it starts."""
+    """For this process and everything that it starts."""
     _call(_LIBC.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     capability = 0
     while _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
@@ -55,18 +55,19 @@ def give_up_rights() -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """`program`: of classic BPF, as the system stores it."""
+    """`program`: classic BPF, in the system's binary form."""
     _call(_LIBC.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_program(program)), 0, 0)
 
 
 def let_worker_watch(program: bytes, connection: int) -> None:
-    """Lets system calls wait for the worker, which gets their listener over the connection. Where the system does not
-    allow it, the session runs without, and the worker sees the connection close.
+    """Lets system calls wait for the worker, which gets their listener over the connection.
+
+    If the system does not allow it, the session runs without it, and the worker sees the connection close.
     """
     try:
         try:
             listener = _listen(program)
-        except OSError:  # only who can gain no more rights may filter without being the administrator
+        except OSError:  # without administrator rights, filtering requires that no more rights can be gained
             _call(_LIBC.prctl, _PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0)
             listener = _listen(program)
     except OSError:
@@ -84,7 +85,7 @@ def _listen(program: bytes) -> int:
 
 
 def rename(variable: str, value: str) -> None:
-    """Changes a variable also where `/proc` shows the environment with which the zygote was started.
+    """Changes a variable also in `/proc`, which shows the environment with which the zygote was started.
 
     The zygote must have been started with a value of the same length.
     """

@@ -1,9 +1,8 @@
 """`python -m baton_shim.session.zygote DESCRIPTOR LIBRARY...`: a process that forks sessions.
 
-It loads what every session needs and the libraries that are named, says so, and forks whenever the worker asks. The
-order for a session goes to the fork alone, over a connection of its own: what to run, its environment, its
-descriptors, and the sandbox that it enters first (`walls.py`). A fork joins its control groups at once and may wait for
-its order.
+It loads what every session needs and the named libraries, reports that, and forks whenever the worker asks. The order
+for a session goes only to the fork, over a separate connection. It says what to run, the environment, the descriptors,
+and the sandbox to enter first (`walls.py`). A fork joins its control groups at once, and may then wait for its order.
 
 **Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
 """
@@ -24,9 +23,9 @@ if TYPE_CHECKING:
     from baton_shim.session.preload import Preloaded
 
 MARK = "BATON_SESSION"
-"""By this variable the worker knows the processes of a session."""
+"""The variable by which the worker recognises the processes of a session."""
 UNFIT = 3
-"""The exit status of a zygote that would not be like a fresh Python."""
+"""The exit status of a zygote whose forks would differ from a fresh Python."""
 OF_SESSIONS = (
     "baton_shim.base.gpu_facts",
     "baton_shim.base.streams",
@@ -45,7 +44,7 @@ OF_SESSIONS = (
     "tornado.platform.asyncio",
     "tornado.queues",
 )
-"""What a session imports before its first cell."""
+"""Modules that a session imports before its first cell."""
 
 
 def main() -> None:
@@ -86,7 +85,7 @@ def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
         say(f"loading {library}")
         try:
             preloaded.load(library)
-        except BaseException as error:  # also an exit
+        except BaseException as error:  # exits too
             say(f"failed {library} {type(error).__name__}: {str(error).splitlines()[:1]}")
         else:
             if (trouble := unfit()) is not None:
@@ -97,8 +96,8 @@ def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
 
 
 def unfit() -> str | None:
-    """Why no session may be forked of this process any more."""
-    child = os.fork()  # libraries that can be forked end their threads before
+    """The reason that no session may be forked from this process any more."""
+    child = os.fork()  # libraries that support forking end their threads here
     if child == 0:
         os._exit(0)
     threads = len(os.listdir("/proc/self/task"))
@@ -116,7 +115,7 @@ def unfit() -> str | None:
 
 
 def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
-    """Returns in each fork what it has to run."""
+    """Returns, in each fork, the function to run."""
     import contextlib
     import gc
     import signal
@@ -124,10 +123,10 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
 
     from baton_shim.session.walls import adopt_orphans
 
-    adopt_orphans()  # of forks that have entered a sandbox
+    adopt_orphans()  # orphans of forks that have entered a sandbox
     gc.collect()
-    gc.freeze()  # a collection in a fork would write to all of these objects' pages
-    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system forgets children that have ended
+    gc.freeze()  # a collection in a fork would write to the memory pages of all these objects
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended children
     while True:
         said, descriptors, _, _ = socket.recv_fds(control, 1, 1)
         if not said:
@@ -137,13 +136,13 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return begin(descriptors[0], preloaded)
-        with contextlib.suppress(OSError):  # the worker has given this start up
+        with contextlib.suppress(OSError):  # the worker has abandoned this start
             os.write(descriptors[0], child.to_bytes(4, "little"))
         os.close(descriptors[0])
 
 
 def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
-    """In a fork: becomes the process that the order describes. Returns what it has to run."""
+    """In a fork: becomes the process that the order describes. Returns the function to run."""
     from baton_shim.session import walls
 
     join_groups(connection)
@@ -182,7 +181,7 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
 
 
 def join_groups(connection: int) -> None:
-    """Those whose doors come first. Then the worker may let this process wait."""
+    """Joins the control groups whose files arrive first. After that, the worker may let this process wait."""
     import socket
 
     with socket.socket(fileno=os.dup(connection)) as worker:
@@ -194,7 +193,7 @@ def join_groups(connection: int) -> None:
 
 
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
-    """The order, and the descriptors that came with it. Ends this process if it is not needed any more."""
+    """The order, and the descriptors that came with it. Ends this process if it is no longer needed."""
     import socket
 
     import msgpack
@@ -209,7 +208,7 @@ def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
 
 
 def keep(places: dict[int, int], others: list[int]) -> list[int]:
-    """Gives this process the descriptors at the numbers for which they are meant, and closes all that is not named.
+    """Moves the descriptors to the numbers that they are meant for, and closes all that are not named.
 
     Returns the new numbers of the others.
     """

@@ -1,9 +1,9 @@
-"""The object table: how the notebook's state moves between its kernel and its session.
+"""The object table: how the notebook's state is transferred between its kernel and its session.
 
-What flows in: a namespace and names. What flows out: one message (`Snapshot`) that brings the other kernel's table,
-and so the very objects that it holds, up to date.
+In: a namespace and names. Out: one message (`Snapshot`) that brings the other kernel's table, and so the very objects
+that it holds, up to date.
 
-**Invariant:** Python never copies or hashes large memory; it says where it lies. `packed.py` does copy it.
+**Invariant:** Python never copies or hashes large memory; it only reports addresses. `packed.py` is the exception.
 """
 
 from __future__ import annotations

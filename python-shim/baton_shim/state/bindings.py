@@ -1,7 +1,7 @@
-"""What each name stands for on both ends, as of the last message.
+"""The object that each name referred to on both ends, as of the last message.
 
-A name travels only when it stands for something else than that. So a name that was bound anew in the notebook, and
-that the cell did not need, is not taken back by the session, which still has the old object under it.
+A name is sent only if it now refers to another object. So if the notebook rebinds a name that the cell does not need,
+the session, which still has the old object under that name, does not revert it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _NOWHERE = object()
 
 
 class _LeftAlone:
-    """A name's object that has no number any more, because the other end has bound the name to something else."""
+    """A name's object that no longer has a number, because the other end has bound the name to another object."""
 
     __slots__ = ("obj",)
 
@@ -27,10 +27,10 @@ class _LeftAlone:
 class Bindings:
     def __init__(self, namespace: dict[str, Any], numbering: Numbering) -> None:
         self._namespace, self._numbering = namespace, numbering
-        self._known: dict[str, Any] = {}  # a plain value, a number in a tuple, or an object left alone
+        self._known: dict[str, Any] = {}  # a plain value, a number in a tuple, or such an object
 
     def is_known(self, name: str, obj: Any, replaced: set[int]) -> bool:
-        """Whether the other end has this name for this very object, or for an equal plain value."""
+        """Whether the other end has this very object, or an equal plain value, under this name."""
         known = self._known.get(name, _NOWHERE)
         if type(known) is _LeftAlone:
             return known.obj is obj
@@ -43,7 +43,7 @@ class Bindings:
         return {known[0] for known in self._known.values() if type(known) is tuple}
 
     def former(self, names: Iterable[str]) -> list[Any]:
-        """The objects that both ends have under these names as of the last message."""
+        """The objects that both ends had under these names as of the last message."""
         known = (self._known.get(name) for name in names)
         return [self._numbering.objects[one[0]] for one in known if type(one) is tuple]
 
@@ -72,7 +72,7 @@ class Bindings:
                     del self._known[name]
 
     def move(self, moved: Mapping[int, int]) -> None:
-        """Take over the numbers of a compacted table."""
+        """Applies the new numbers of a compacted table."""
         for name, known in self._known.items():
             if type(known) is tuple:
                 self._known[name] = (moved[known[0]],)

@@ -1,4 +1,4 @@
-"""Python's own collector, which would look through everything again and again while millions of objects are made."""
+"""Pauses Python's garbage collector, which would scan everything repeatedly while millions of objects are created."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def uncollected(function: Callable[Arguments, Value]) -> Callable[Arguments, Value]:
-    """A function during which the collector waits."""
+    """A function during which the garbage collector is paused."""
 
     @functools.wraps(function)
     def wrapped(*arguments: Arguments.args, **named: Arguments.kwargs) -> Value:

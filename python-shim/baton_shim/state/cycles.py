@@ -1,11 +1,11 @@
-"""Objects that hold each other in a circle, and that nobody but the table knows any more.
+"""Finds reference cycles that only the table refers to.
 
-The reference count of such an object never falls to what the table alone holds. So this counts as Python's own
-collector does: from each count go the table's own references, and those that come from other objects at hand. What is
-left over comes from elsewhere, and keeps the object alive and all that it refers to. At hand are the table's objects,
-the states that it keeps of them, and what lies between them without a number of its own.
+The reference count of an object in a cycle never falls to the table's own references. So this counts as Python's own
+collector does: it subtracts from each count the table's references and those from other known objects. A remaining
+reference comes from elsewhere, and keeps the object alive, with everything that it refers to. The known objects are the
+table's objects, the states that the table keeps of them, and objects between these that have no number.
 
-**Invariant:** a reference that is not understood counts as one from elsewhere, so nothing is let go of that is in use.
+**Invariant:** a reference that is not understood counts as one from elsewhere, so no object in use is dropped.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ from baton_shim.state.collector import collector_paused
 from baton_shim.state.kinds import Kind
 from baton_shim.state.numbering import Numbering
 
-_BETWEEN = 100_000  # objects without a number, and ten more for each with one; more is a structure of somebody else
+_BETWEEN = 100_000  # objects without a number, plus ten per numbered one; beyond that, it is an unrelated structure
 _OF_THE_PROCESS = (types.ModuleType, types.FrameType, type, Kind)
-_ANY_OF_THESE = (tuple, dict)  # Python's collector passes those by that hold arrays only
+_ANY_OF_THESE = (tuple, dict)  # Python's collector does not track those that hold only arrays
 
 
 class Pace:
-    """When to look for circles: the table has doubled since the last time, or its memory has grown by half.
+    """When to look for cycles: the table has doubled since the last time, or its memory has grown by half.
 
-    A look takes some microseconds for each object. It may take a fiftieth of the time since the last one, however the
-    table grows.
+    A search takes some microseconds per object. However fast the table grows, searching takes at most 2 % of the time.
     """
 
     def __init__(self) -> None:
@@ -45,13 +44,13 @@ class Pace:
         return grown and time.monotonic() - self._since > 50 * objects * self._seconds_per_object
 
     def looked(self, objects: int, bytes_: int, seconds: float) -> None:
-        """`objects` and `bytes_` are what was left, `seconds` what it took."""
+        """`objects` and `bytes_`: what remained. `seconds`: how long it took."""
         self._objects, self._bytes, self._since = objects, bytes_, time.monotonic()
         self._seconds_per_object = max(10e-6, seconds / max(1, objects))
 
 
 def unreachable(numbering: Numbering, states: Mapping[int, Any], kept: Callable[[int], bool]) -> list[int]:
-    """Numbers of what only the table and other unreachable objects hold. What is `kept` lives on in any case."""
+    """Numbers of objects that only the table and other unreachable objects refer to, except those that are `kept`."""
     numbers = numbering.living()
     with _undisturbed():
         nodes = [numbering.objects[number] for number in numbers]
@@ -70,12 +69,12 @@ def unreachable(numbering: Numbering, states: Mapping[int, Any], kept: Callable[
 
 
 def _between(nodes: list[Any], anchors: list[Any]) -> list[Any]:
-    """What the nodes refer to besides each other, as far as the collector knows of it, and not beyond reason."""
+    """What the nodes refer to besides each other, as far as the collector knows it, within a limit."""
     most = _BETWEEN + 10 * len(nodes)
     met = {*map(id, nodes), *map(id, anchors)}
     between: list[Any] = []
     while nodes and len(between) < most:
-        for function in filter(_is_function, nodes):  # its namespace is not its own
+        for function in filter(_is_function, nodes):  # a function does not own its namespace
             met.update((id(function.__globals__), id(function.__builtins__)))
         found = {id(child): child for child in gc.get_referents(*nodes)}
         nodes = [child for key, child in found.items() if key not in met and _is_counted(child)]
@@ -94,13 +93,13 @@ def _is_counted(obj: Any) -> bool:
 
 
 def _counts(nodes: list[Any]) -> list[int]:
-    """How many references each has besides the one in `nodes`."""
+    """The number of references to each node, without the one in `nodes`."""
     (alone,) = map(sys.getrefcount, [object()])
     return [count - alone for count in map(sys.getrefcount, nodes)]
 
 
 def _reached(start: list[Any], nodes: set[int], state_of: Mapping[int, Any]) -> set[int]:
-    """Identities of the nodes that these refer to, with themselves. An object keeps its state alive."""
+    """Identities of these nodes and of all nodes that they refer to. An object keeps its state alive."""
     reached: set[int] = set()
     while start:
         reached.update(map(id, start))
@@ -112,7 +111,7 @@ def _reached(start: list[Any], nodes: set[int], state_of: Mapping[int, Any]) -> 
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Other threads and Python's collector wait, so that the counts and the references are of one moment."""
+    """Pauses other threads and Python's collector, so that counts and references are consistent."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(3600)
     try:

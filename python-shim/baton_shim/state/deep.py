@@ -1,4 +1,4 @@
-"""Linked lists and deep trees: the pickler goes down by calling itself, deeper than an ordinary stack allows."""
+"""Linked lists and deep trees: the pickler recurses into them, deeper than an ordinary stack allows."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import TypeVar
 
 Value = TypeVar("Value")
 
-_STACK_BYTES = 512 << 20  # of address space; only what is used takes memory
+_STACK_BYTES = 512 << 20  # address space; only what is used takes memory
 _LEVELS = 400_000
 
 
 def with_deep_stack(function: Callable[[], Value]) -> Value:
-    """The function's value, worked out in a thread with a large stack; its exception is raised here."""
+    """Calls the function in a thread with a large stack. Returns its value or raises its exception."""
     values: list[Value] = []
     errors: list[BaseException] = []
 
@@ -31,7 +31,7 @@ def with_deep_stack(function: Callable[[], Value]) -> Value:
         thread.start()
         try:
             thread.join()
-        except BaseException:  # an interrupt: make the thread fail soon, and leave nothing running behind
+        except BaseException:  # an interrupt: make the thread fail soon, and leave nothing running
             sys.setrecursionlimit(before_levels)
             thread.join()
             raise

@@ -1,13 +1,13 @@
-"""Memory whose bytes stay in the session when a cell ends, and follow.
+"""Memory whose bytes stay in the session when a cell ends, and arrive later.
 
 A session's message may leave out the bytes of segments. The notebook then has the objects, with their shapes and
-identities, on memory of zeros or as it was before the cell; `Table.snapshot_deferred` has the bytes, and counts as a
-message of its own. Until that is applied, the segment is the session's: the notebook sends nothing of it.
+identities; their memory is zeros, or as it was before the cell. `Table.snapshot_deferred` sends the bytes, and counts
+as a message of its own. Until that is applied, the segment belongs to the session: the notebook sends nothing of it.
 
-Only memory may stay that nothing reads while the message is decoded. So what is built or brought up to date by code
-of a library or of the student keeps all memory that it reaches in the message. Received memory that nothing has
-written to since is the same at both ends, and does not stay either. Of memory on a GPU that cannot be known: CuPy,
-Triton and `.data` write without torch's counting it.
+Memory that is read while the message is decoded cannot be left out. So objects that are built or updated by code of a
+library or of the student have all memory that they reach in the message. Received memory that has not been written to
+since is the same at both ends, and is not left out either. This cannot be known of GPU memory, because CuPy, Triton and
+`.data` bypass torch's counting of writes.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from baton_shim.state.untouched import is_untouched
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Walker
 
-GPU_BYTES = 64 << 10  # less than this does not pay for its follow-up
-BUDGET_BYTES = 16 << 20  # of other memory, which the cell waits for: an eighth of a second over a link of 1 Gbit/s
+GPU_BYTES = 64 << 10  # for less, a second message does not pay off
+BUDGET_BYTES = 16 << 20  # of other memory, which delays the cell by an eighth of a second over a link of 1 Gbit/s
 
 
 class Budget(NamedTuple):
-    """How much memory comes with the cell."""
+    """How much memory is returned with the cell."""
 
     gpu_bytes: int = GPU_BYTES
-    """Of a segment on the GPU: a larger one follows."""
+    """A larger segment on the GPU is deferred."""
     other_bytes: int = BUDGET_BYTES
-    """Of all other segments together."""
+    """The limit for all other segments together."""
 
 
 class Deferred:
-    """What one table knows of it, on either end."""
+    """The deferred segments of one table, on either end."""
 
     def __init__(
         self,
@@ -55,10 +55,10 @@ class Deferred:
         self._segments, self._views, self._numbering = segments, views, numbering
         self._kinds, self._walker = kinds, walker
         self.numbers: set[int] = set()
-        self._unsent: frozenset[int] = frozenset()  # of these, those of which nothing was ever sent
+        self._unsent: frozenset[int] = frozenset()  # those of `numbers` that have never been sent
         self._before: set[int] = set()
-        self._messages = 0  # what the deferred bytes continue in the notebook
-        self._kept: list[Undo] = []  # of each message since the first one whose bytes are not all here
+        self._messages = 0  # in the notebook: the number of the message that the deferred bytes continue
+        self._kept: list[Undo] = []  # for each message since the first whose bytes have not all arrived
 
     def bytes(self) -> int:
         return sum(size for _, size in self.sizes())
@@ -72,9 +72,9 @@ class Deferred:
     # ---- in the session ----
 
     def choose(self, in_reach: Set[int], reached: Set[int], dying: Iterable[int], budget: Budget | None) -> None:
-        """What of the memory in reach is left out, besides what was away before.
+        """Chooses memory in reach that is left out, besides what was left out before.
 
-        `reached` are the objects of the message; `dying` those that are dropped with it, so that nothing can follow.
+        `reached`: the objects of the message. `dying`: those that are dropped with it, so they cannot be deferred.
         """
         self._before = self._living()
         if budget is None:
@@ -84,7 +84,7 @@ class Deferred:
         self.numbers = (self._before | self._chosen(in_reach - self._before, reached, budget)) - last
 
     def views(self, in_reach: Set[int], fresh: Iterable[int]) -> list[SegmentView]:
-        """The memory that comes with the message."""
+        """The memory that is sent with the message."""
         new = self._unsent.union(fresh)
         views = self._views.look((in_reach | self._before) - self.numbers, new)
         self._unsent = new & self.numbers
@@ -99,14 +99,14 @@ class Deferred:
     # ---- in the notebook ----
 
     def expect(self, sizes: Iterable[tuple[int, int]], undo: Undo) -> None:
-        """Before a message is decoded."""
+        """Called before a message is decoded."""
         for number, size in sizes:
             if number not in self._segments.by_number:
                 undo.received(number)
                 self._segments.expect(number, size)
 
     def applied(self, sizes: Iterable[tuple[int, int]], undo: Undo, messages: int) -> None:
-        """A message can be taken back until all that it left out is here."""
+        """Keeps the undo of a message until everything that it left out has arrived."""
         self._messages = messages
         self.numbers = {number for number, _ in sizes}
         if self.numbers:
@@ -127,15 +127,16 @@ class Deferred:
         self._kept = []
 
     def may_be_unchanged(self) -> bool:
-        """Whether the messages show no change of a variable, and left out only memory on a GPU, which always stays."""
+        """Whether no message shows a change of a variable, and only GPU memory is missing, which is always deferred."""
         away = (self._segments.by_number[number] for number in self._living())
         return not self.names(self._kept) and all(map(self._on_gpu, away))
 
     def names(self, undos: Iterable[Undo] | None = None) -> list[str]:
-        """What would go back: names that the messages bound or deleted, and those whose objects they changed, but for
-        names that begin with an underscore.
+        """Names that an undo would affect: names that the messages bound or deleted, and names whose objects they
+        changed.
 
-        `undos` are those of the messages; without them, of those whose bytes are not all here.
+        Names that begin with an underscore are not included. `undos`: those of the messages; by default, of all
+        messages whose bytes have not all arrived.
         """
         segments, objects = set(self.numbers) if undos is None else set(), self._numbering.objects
         names: set[str] = set()
@@ -167,7 +168,7 @@ class Deferred:
         return sorted(name for name in names if not name.startswith("_"))
 
     def kept_bytes(self) -> int:
-        """What is kept to take everything back, roughly."""
+        """The approximate memory that is kept for an undo."""
         return sum(undo.kept_bytes() for undo in self._kept)
 
     def roll_back(self) -> None:
@@ -178,12 +179,12 @@ class Deferred:
     # ---- which memory ----
 
     def _chosen(self, in_reach: Set[int], reached: Set[int], budget: Budget) -> set[int]:
-        """Which of these segments follow later; `reached` are the objects of the message."""
+        """The segments that are deferred; `reached` are the objects of the message."""
         segments = [self._segments.by_number[number] for number in sorted(in_reach)]
         on_gpu = {segment.number for segment in segments if self._on_gpu(segment)}
         chosen = [segment for segment in segments if segment.number in on_gpu and segment.bytes > budget.gpu_bytes]
         others = [segment for segment in segments if segment.number not in on_gpu]
-        # To ask the system takes longer than to look: only where some of it may follow.
+        # Asking the system takes longer than a scan, so it is asked only if some of the memory may be deferred.
         if sum(segment.bytes for segment in others) > budget.other_bytes:
             others = [segment for segment in others if not is_untouched(segment)]
         chosen = [segment for segment in chosen if not is_untouched(segment)]
@@ -202,7 +203,7 @@ class Deferred:
         return segment.device is not None or any(self._kinds.of(user) is tensor and on_gpu(user) for user in users)
 
     def _read_by_others(self, reached: Set[int]) -> set[int]:
-        """Segments that code which is not the table's own may read while the message is decoded."""
+        """Segments that code other than the table's own may read while the message is decoded."""
         objects, kinds, dropped = self._numbering.objects, self._kinds, self._numbering.dropped
         waiting = [n for n in reached if n not in dropped and not kinds.of(objects[n]).is_blind(objects[n])]
         waiting += self._of_nobody(reached)
@@ -215,7 +216,7 @@ class Deferred:
         return {segment for number, segment in self._views.segment_of.items() if number in seen}
 
     def _of_nobody(self, reached: Set[int]) -> set[int]:
-        """Views on memory that exist for a reduction only, which is undone while the message is decoded."""
+        """Views that exist only within a reduced form, which is rebuilt while the message is decoded."""
         objects, kinds, walker = self._numbering.objects, self._kinds, self._walker
         named = (self._numbering.number(value) for value in self._namespace.values())
         waiting = [number for number in named if number in reached]

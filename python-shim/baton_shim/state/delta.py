@@ -1,7 +1,8 @@
-"""A received message's memory, and how to take everything back.
+"""The memory of a received message, and how to undo a message.
 
-Blocks of known segments are written before the pickle is read, because some `__setstate__` copy from arrays; in the
-notebook their old bytes are kept until all is read. Each patch's inverse is made just before it is applied.
+Blocks of known segments are written before the pickle is read, because some `__setstate__` copy from arrays. In the
+notebook, their old bytes are kept until everything is read. The inverse of each patch is recorded just before the patch
+is applied.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ _NOTHING = object()
 
 
 class Received(NamedTuple):
-    """A message and what its reader wants of it, as `Table.apply` takes them."""
+    """A message and its reader's options, which are the arguments of `Table.apply`."""
 
     delta: Mapping[str, Any]
     file_descriptor: int
@@ -32,24 +33,24 @@ class Received(NamedTuple):
 
 class Undo:
     def __init__(self, segments: Segments, *, of_memory: bool) -> None:
-        """`of_memory`: old bytes of known segments come back, too."""
+        """`of_memory`: also restore the old bytes of known segments."""
         self.patched: list[int] = []
         self.bound: dict[str, Any] = {}
-        """All names that the message gave, also those that were bound ahead of it."""
+        """All names in the message, including those that were bound ahead of it."""
         self.segments: set[int] = set()
-        """Those whose bytes the message changed."""
+        """The segments whose bytes the message changed."""
         self._segments = segments
         self._of_memory = of_memory
-        self._bytes: list[tuple[int, bytes, Any]] = []  # where, what was there, and what keeps the place
+        self._bytes: list[tuple[int, bytes, Any]] = []  # address, old bytes, and the owner that keeps the memory
         self._names: list[tuple[dict[str, Any], str, Any]] = []
         self._patches: list[tuple[Kind, Callable[[], Any], Any]] = []
         self._besides: list[Action] = []
         self._modules: list[Action] = []
         self._after: list[bytes] = []
         self.room = 0
-        """How many bytes may be kept of what arrives after the message."""
+        """How many old bytes of memory that arrives after the message may still be kept."""
         self.incomplete = False
-        """More than that has arrived."""
+        """More has arrived than could be kept."""
         self._received: list[int] = []
         self._next_segment = segments.next_number
 
@@ -70,11 +71,11 @@ class Undo:
         self._names.append((namespace, name, namespace.get(name, _NOTHING)))
 
     def names(self, namespace: Mapping[str, Any]) -> set[str]:
-        """Those that it bound or deleted."""
+        """The names that the message bound or deleted."""
         return {name for where, name, _ in self._names if where is namespace}
 
     def identities(self) -> set[int]:
-        """Of the objects that it changed."""
+        """The identities of the objects that the message changed."""
         return {id(get()) for _, get, _ in self._patches}
 
     def kept_bytes(self) -> int:
@@ -85,33 +86,33 @@ class Undo:
         self._patches.append((kind, lambda: obj, kind.content(obj, kind.read(obj))))
 
     def add(self, action: Action) -> None:
-        """What takes back a change of something that is no variable."""
+        """Adds the undo of a change that is not to a variable."""
         self._besides.append(action)
 
     def add_module(self, action: Action) -> None:
-        """What takes back a change of a module, if the message fails. Otherwise modules stay."""
+        """Adds the undo of a change to a module. It is used only if the message fails."""
         self._modules.append(action)
 
     def held(self) -> Iterator[object]:
-        """What lives on for this only."""
+        """Objects that are kept alive only for the undo."""
         yield from (before for _, _, before in self._names if before is not _NOTHING)
         yield from (content for _, _, content in self._patches)
 
     def loosen(self) -> None:
-        """The message has succeeded: objects that it changed need not live on for this."""
+        """Called when the message has succeeded: from now on, this does not keep the changed objects alive."""
         self._patches = [(kind, loosely(get), content) for kind, get, content in self._patches]
 
     def seal(self) -> None:
-        """Notes the memory as it is now, for `overwritten`."""
+        """Records the memory as it is now, for `overwritten`."""
         self._after = [memory.read(address, len(before)) for address, before, _ in self._bytes]
 
     def overwritten(self) -> bool:
-        """Whether memory that the message changed has changed again."""
+        """Whether memory that the message changed has changed again since."""
         pairs = zip(self._bytes, self._after, strict=True)
         return any(memory.read(address, len(after)) != after for (address, _, _), after in pairs)
 
     def forget(self) -> None:
-        """All went well."""
+        """Drops everything, because the message has succeeded."""
         self._besides.clear()
         self._modules.clear()
         self._patches.clear()
@@ -120,14 +121,14 @@ class Undo:
         self.bound.clear()
 
     def run(self) -> None:
-        """The message has failed."""
+        """Undoes a message that has failed."""
         self.take_back()
         take_back(self._modules)
         self._segments.drop(self._received)
         self._segments.next_number = self._next_segment
 
     def take_back(self) -> None:
-        """Variables and surroundings are as before the message. The table does not go on after this."""
+        """Restores variables and surroundings as they were before the message. The table is not used after this."""
         take_back(self._besides)
         for namespace, name, before in reversed(self._names):
             if before is _NOTHING:
@@ -142,7 +143,7 @@ class Undo:
 
 
 def loosely(get: Callable[[], Any]) -> Callable[[], Any]:
-    """None once nothing else holds the object; one that cannot be looked at weakly stays."""
+    """A weak version of `get`, which returns None once the object is gone; `get` itself if weak references fail."""
     try:
         return weakref.ref(get())
     except TypeError:
@@ -150,7 +151,7 @@ def loosely(get: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segments, undo: Undo) -> memoryview:
-    """Bring the memory up to date and return the pickle stream, which is the file's own pages."""
+    """Updates the memory and returns the pickle stream, which consists of the file's own pages."""
     size = os.fstat(file_descriptor).st_size
     if not size:
         return memoryview(b"")
@@ -160,7 +161,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
         number, bytes_, patches = part["number"], part["bytes"], part["patches"]
         _check_extents(patches, size, bytes_, number)
         segment = segments.by_number.get(number)
-        if part["fresh"] and segment is None:  # else its bytes were left out of an earlier message
+        if part["fresh"] and segment is None:  # otherwise an earlier message left its bytes out
             undo.received(number)
             offset = patches[0]["source"]["offset"] if patches else 0
             segments.receive(number, bytes_, file_descriptor, content, offset)
@@ -181,7 +182,7 @@ def read_segments(delta: Mapping[str, Any], file_descriptor: int, segments: Segm
 def write_segments(
     delta: Mapping[str, Any], file_descriptor: int, segments: Segments, expected: Set[int], undo: Undo
 ) -> None:
-    """Bytes that follow a message. All is checked before anything is written."""
+    """Writes bytes that arrive after their message. Everything is checked before anything is written."""
     size = os.fstat(file_descriptor).st_size
     parts: list[memory.Part] = []
     mapped: list[tuple[Segment, int]] = []
@@ -191,7 +192,7 @@ def write_segments(
         segment = segments.by_number.get(number)
         if number not in expected or (segment is not None and segment.bytes != bytes_):
             raise TableBroken(f"Segment {number} of {bytes_} bytes is not expected here")
-        if segment is None:  # nothing here holds it any more
+        if segment is None:  # no object here uses it any more
             continue
         if part["fresh"] and isinstance(segment.memory, mmap.mmap):
             mapped.append((segment, patches[0]["source"]["offset"]))

@@ -1,7 +1,7 @@
 """Exceptions between two kernels, and Baton's own.
 
-An exception of a cell travels as data (its class by name, arguments, attributes) and is built again at home, so that a
-class with an `__init__` of its own, or one that is missing at home, cannot stop the cell's state from coming home.
+An exception of a cell is sent as data (the name of its class, arguments, attributes) and rebuilt in the notebook. So a
+class whose `__init__` differs, or that the notebook does not have, cannot keep the cell's state from arriving.
 
 **Invariant:** reading a description never raises.
 """
@@ -20,7 +20,7 @@ from baton_shim.base import frames, here
 
 
 class GpuServiceError(RuntimeError):
-    """The cell did not run, or what it did is lost; the notebook has the values from before the cell."""
+    """The cell did not run, or its results are lost; the notebook has the values from before the cell."""
 
     unit = "cell"
     """What did not run: a cell, a block or a call."""
@@ -40,18 +40,18 @@ class GpuServiceError(RuntimeError):
 
 
 class StateRefused(GpuServiceError):
-    """Something that the cell needs cannot move to the GPU machine."""
+    """Something that the cell needs cannot be sent to the GPU machine."""
 
 
 def service_error(name: str, base: type[GpuServiceError]) -> type[GpuServiceError]:
-    """Of this name; an `except` for the builtin exception of the name finds it, too."""
+    """A class with this name. If a builtin exception has the name, an `except` for it catches this one, too."""
     found = getattr(builtins, name, None)
     if name == base.__name__ or not name.isidentifier():
         return base
     if isinstance(found, type) and issubclass(found, Exception) and not issubclass(found, BaseExceptionGroup):
         try:
             return type(name, (base, found), {})
-        except TypeError:  # the two lay out their instances differently
+        except TypeError:  # the layouts of their instances differ
             pass
     return type(name, (base,), {})
 
@@ -62,12 +62,12 @@ def safe(unit: str) -> str:
 
 @dataclass
 class Raised:
-    """The last error that stands for one of the session, and the traceback that the session's kernel wrote."""
+    """The last error that represents one of the session, and the traceback that the session's kernel wrote."""
 
     error: BaseException | None
     lines: list[str]
     trace: TracebackType | None
-    """The frames of the session, in so far as they are here."""
+    """The frames of the session, as far as they are rebuilt here."""
     shown: bool = False
 
 
@@ -75,15 +75,15 @@ _last = Raised(None, [], None)
 
 
 def with_lines(error: BaseException, lines: list[str]) -> BaseException:
-    """To be raised next."""
+    """Returns the error, prepared to be raised next with these lines."""
     global _last
     _last = Raised(error, lines, error.__traceback__)
     return error
 
 
 def rendered(error: BaseException) -> list[str] | None:
-    """The lines to show instead of what IPython would make of the frames here. An error that is raised again, here,
-    has other frames.
+    """The lines to show instead of what IPython would make of the frames here. None if the error was raised again here,
+    because it then has other frames.
     """
     if isinstance(error, GpuServiceError):
         return error._render_traceback_()
@@ -92,7 +92,7 @@ def rendered(error: BaseException) -> list[str] | None:
 
 
 def trace_of(error: BaseException) -> TracebackType | None:
-    """Of the cell, without Baton's own frames; from now on the error has no others."""
+    """The traceback of the cell without Baton's own frames, which are removed from the error for good."""
     if error is not _last.error or _last.trace is None:
         return None
     _last.shown = True
@@ -101,7 +101,7 @@ def trace_of(error: BaseException) -> TracebackType | None:
 
 
 def raise_here(error: BaseException) -> None:
-    """The notebook may catch an error of a block, so its traceback is that of its frames, here and in the session."""
+    """Gives the error the traceback of its frames here and in the session, because the notebook may catch it."""
     global _last
     if error is not _last.error or _last.trace is None:
         return
@@ -113,7 +113,7 @@ def raise_here(error: BaseException) -> None:
 
 
 def linked(error: BaseException | None) -> Iterator[BaseException]:
-    """The error, what it came from, and so on."""
+    """The error, its cause or context, and so on."""
     seen: set[int] = set()
     chain = [error]
     while chain:
@@ -125,7 +125,7 @@ def linked(error: BaseException | None) -> Iterator[BaseException]:
 
 
 def describe(error: BaseException) -> bytes:
-    """What `rebuild` makes the exception of. Needs cloudpickle only for arguments of the student's own classes."""
+    """The description for `rebuild`. Needs cloudpickle only for arguments of the student's own classes."""
     from baton_shim.state.kinds import traces
 
     kind = type(error)
@@ -136,18 +136,18 @@ def describe(error: BaseException) -> bytes:
     for given, rest in ((arguments, attributes), (arguments, {}), ((short(error),), {})):
         try:
             return dumps((bases, trace, given, rest))
-        except Exception:  # whatever a student's `__reduce__` raises
+        except Exception:  # any error of a student's `__reduce__`
             continue
     return pickle.dumps((bases, trace, (), {}))
 
 
 def arguments_of(error: BaseException) -> tuple[Any, ...]:
-    """Builtin exceptions know more than `args`: an OSError's file name, for example."""
+    """Builtin exceptions have more than `args`: an OSError's file name, for example."""
     try:
         form = error.__reduce__()
         if isinstance(form, tuple) and form[0] is type(error):
             return tuple(form[1])
-    except Exception:  # a class of the student's
+    except Exception:  # in a class of the student's
         pass
     return error.args
 
@@ -169,7 +169,7 @@ def short(error: BaseException) -> str:
 
 
 def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, Any]) -> BaseException:
-    """The exception again, of its own class where this kernel has it; else a stand-in with the same name and text."""
+    """The exception in its own class if this kernel has it; otherwise a stand-in with the same name and text."""
     from baton_shim.state.kinds import traces
 
     bases: list[tuple[str, str]] = []
@@ -184,13 +184,13 @@ def rebuild(description: bytes, name: str, value: str, namespace: Mapping[str, A
             vars(error).update(attributes)
             if str(error) == value:
                 return error.with_traceback(trace)
-    except Exception:  # a missing package, an `__init__` or `__str__` that fails: the stand-in serves
+    except Exception:  # a missing package, a failing `__init__` or `__str__`: use the stand-in
         pass
     return stand_in(name, value, nearest(bases, namespace)).with_traceback(trace)
 
 
 def may_be_raised() -> tuple[type[BaseException], ...]:
-    """A kernel does not end because of a cell, but a plain program does."""
+    """Classes that may be raised here: an exit must not end a kernel, but it may end a plain program."""
     kinds = (Exception, KeyboardInterrupt)
     return kinds if here.PROGRAM.shell is None else (*kinds, SystemExit)
 
@@ -199,11 +199,11 @@ def make(kind: type[BaseException], arguments: tuple[Any, ...]) -> BaseException
     pickled_by_itself = kind.__reduce__ is not BaseException.__reduce__
     if pickled_by_itself or isinstance(kind.__init__, type(BaseException.__init__)):
         return kind(*arguments)
-    return kind.__new__(kind, *arguments)  # `args` are set; the class's own `__init__` wants others
+    return kind.__new__(kind, *arguments)  # sets `args`; the class's own `__init__` may take other arguments
 
 
 def nearest(bases: list[tuple[str, str]], namespace: Mapping[str, Any]) -> type[BaseException]:
-    """The first class that an `except` of the student may name, and that may be raised in a cell without harm."""
+    """The first base class that an `except` of the student may name, and that is harmless in a cell."""
     for base in bases:
         try:
             found = find_class(base, namespace)

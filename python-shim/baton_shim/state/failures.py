@@ -1,4 +1,4 @@
-"""What stays where it is because packing it failed, so that the rest of the message can go."""
+"""Finds what to leave out after packing has failed, so that the rest of the message can be sent."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ _PICKLED_UNASKED = (*ATOMS, list, dict, tuple, set, frozenset, bytearray)
 def failure_of(
     last: Any, error: Exception, named: list[tuple[str, Any]], failed: Mapping[int, Failure], kinds: Kinds
 ) -> Failure:
-    """What can stay here so that the message does not fail once more, and why. `last` is where it failed.
+    """What can be left out so that packing does not fail again, and why. `last` is the object at which it failed.
 
-    Raises Refused where there is no such object.
+    Raises Refused if there is no such object.
     """
     reason = describe_failure(last, error)
     holders = ((name, root) for name, root in named if path_to(last, [(name, root)], kinds))

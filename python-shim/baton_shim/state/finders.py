@@ -1,7 +1,7 @@
-"""Import hooks of the notebook stand ahead of what they find.
+"""Import hooks of the notebook are sent ahead of the modules that they find.
 
-A module that such a hook has loaded travels by its name, and the other end can import it only with the hook. Later
-changes of `sys.meta_path` travel as what hangs on libraries (`surroundings/hooks.py`).
+A module that such a hook has loaded is sent by name, and the other end can import it only with the hook. Later changes
+of `sys.meta_path` are sent by `surroundings/hooks.py`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from baton_shim.base.originals import of_notebook
 
 
 class Finders:
-    """Pickled, it puts these finders behind those that the reader has."""
+    """Unpickling it appends these finders to those that the reader has."""
 
     def __init__(self, finders: list[Any]) -> None:
         self.finders = finders
@@ -24,7 +24,7 @@ class Finders:
 
 
 def install(finders: list[Any]) -> dict[str, Any]:
-    """No names are bound."""
+    """Returns no names to bind."""
     sys.meta_path += finders
     return {}
 
@@ -34,7 +34,7 @@ def finders_of_notebook() -> list[Any]:
 
 
 def is_loaded_by_notebook(value: Any) -> bool:
-    """A module that an import hook of the notebook has loaded, or a function or class of one."""
+    """Whether it is a module that an import hook of the notebook has loaded, or a function or class of one."""
     name = value.__name__ if isinstance(value, types.ModuleType) else getattr(value, "__module__", None)
     module = sys.modules.get(str(name))
     return of_notebook(getattr(module, "__loader__", None))

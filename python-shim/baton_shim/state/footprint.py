@@ -1,7 +1,7 @@
-"""What some values reach that can change: objects, and memory. Two uses of the notebook that have none of it in common
-do not see each other.
+"""The mutable objects and the memory that some values reach. If two uses of the notebook have nothing of this in
+common, they cannot affect each other.
 
-Functions, and classes without data, count as code: they reach what they refer to, and are nothing of their own.
+Functions, and classes without data, count as code: only what they refer to is included, not they themselves.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from baton_shim.state.kinds import Kinds
     from baton_shim.state.walk import Walker
 
-# What they cannot say does not matter: code changes by nobody's use of it.
+# If these are opaque, that does not matter: using code does not change it.
 _BY_NAME = (types.FunctionType, type, types.ModuleType)
-# Attributes of functions: what they wrap, and how an `@gpu` function runs in the background.
+# Attributes of functions: the wrapped function, and the method of an `@gpu` function that runs it in the background.
 _OF_WRAPPERS = {"__wrapped__", "background"}
 _CODE = (
     type,
@@ -37,14 +37,14 @@ _CODE = (
 @dataclass
 class Footprint:
     objects: dict[int, Any] = field(default_factory=dict)
-    """By id, and kept alive so that these stay theirs."""
+    """By id; kept alive so that the ids remain valid."""
     memory: list[tuple[int, int]] = field(default_factory=list)
-    """First address and the one behind the last."""
+    """Pairs of a first address and the address after the last."""
     opaque: Any = None
-    """Something that does not show what it reaches."""
+    """An object that does not show what it reaches."""
 
     def common(self, other: Footprint) -> Any:
-        """Something that both reach, or None."""
+        """An object that both reach, or None."""
         few, many = sorted((self.objects, other.objects), key=len)
         for number, found in few.items():
             if number in many:
@@ -57,7 +57,7 @@ class Footprint:
 
 
 def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """The same addresses as ranges in order that neither touch nor overlap."""
+    """The same addresses as sorted ranges that neither touch nor overlap."""
     found: list[tuple[int, int]] = []
     for begin, end in sorted(ranges):
         if found and begin <= found[-1][1]:
@@ -68,7 +68,7 @@ def merged(ranges: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def overlap(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
-    """Whether two lists of `merged` ranges have an address in common."""
+    """Whether two lists of `merged` ranges share an address."""
     ones, others = iter(one), iter(other)
     first, second = next(ones, None), next(others, None)
     while first is not None and second is not None:
@@ -82,7 +82,7 @@ def overlap(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
 
 
 def footprint(values: Iterable[Any], walker: Walker, held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
-    """`held_by` says what an object holds that does not travel; None: it says nothing of this object."""
+    """`held_by` returns the contents of an object that cannot be sent; None if it does not know the object."""
     made, kinds, numbering = Footprint(), walker.kinds, walker.numbering
     waiting, told = list(values), set[int]()
     while waiting:
@@ -118,7 +118,7 @@ def _add(obj: Any, made: Footprint, kinds: Kinds) -> None:
         made.memory.append(bounds(owner_of(obj)))
     elif kind is kinds.tensor:
         made.memory += _memory_of(obj)
-        if _graph(obj) is not None:  # whose leaves only the library knows
+        if _graph(obj) is not None:  # only the library knows the leaves of the graph
             made.opaque = obj
 
 
@@ -127,7 +127,7 @@ def _memory_of(tensor: Any) -> list[tuple[int, int]]:
     try:
         storage = storage_of(tensor)
         begin, size = storage.data_ptr(), storage.nbytes()
-    except (RuntimeError, NotImplementedError):  # a layout without one
+    except (RuntimeError, NotImplementedError):  # a layout without storage
         return []
     return [(begin, begin + size)] if size else []
 
@@ -138,7 +138,7 @@ def _graph(tensor: Any) -> Any:
 
 
 def has_data(kind: type) -> bool:
-    """Whether the class itself, or a class that it is made of, holds more than what Python and its methods are."""
+    """Whether the class has attributes other than methods and those of Python."""
     attributes = tuple(vars(kind).items())
     return any(not (_of_python(name) or isinstance(value, _CODE)) for name, value in attributes)
 

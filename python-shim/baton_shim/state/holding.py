@@ -1,9 +1,9 @@
-"""How much memory objects keep alive, roughly.
+"""The approximate amount of memory that objects keep alive.
 
 Long containers are sampled, so the answer takes a few milliseconds at most.
 
-**Invariant:** looks at objects by the garbage collector's eyes only; runs no code of the student's. So it asks for the
-type of an object and never for its class, which a weak proxy asks its target for and other objects may lie about.
+**Invariant:** references are read from the garbage collector; no code of the student's runs. So this checks the type of
+an object and never its `__class__`, which a weak proxy takes from its target and other objects may fake.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from typing import Any
 
 MOST_OBJECTS = 4000
 SAMPLE = 64
-# What they refer to lives without them, too.
+# What these refer to is kept alive by others, too.
 ELSEWHERE = (ModuleType, FunctionType, CodeType, FrameType, type)
 CONTAINERS = (list, tuple, set, frozenset, dict)
 
 
 def held_bytes(objects: Iterable[object], most: int) -> int | None:
-    """Of all that can be reached, also what others hold; None: more than `most`, or too many objects to tell."""
+    """The memory of everything reachable, even if others hold it, too. None: above `most`, or too many objects."""
     waiting: list[tuple[Any, float]] = [(value, 1.0) for value in objects]
     seen: set[int] = set()
     total = 0.0
@@ -45,7 +45,7 @@ def held_bytes(objects: Iterable[object], most: int) -> int | None:
 
 
 def own_bytes(value: Any) -> int:
-    """Of arrays and tensors, all the memory that they are views on."""
+    """For arrays and tensors, all memory that they are views of."""
     array = getattr(sys.modules.get("numpy"), "ndarray", None)
     if array is not None and issubclass(type(value), array):
         while issubclass(type(base := array.base.__get__(value)), array):

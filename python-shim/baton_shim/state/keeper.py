@@ -1,9 +1,9 @@
-"""A process that keeps memory as it is now, while this one goes on and whatever becomes of it.
+"""A process that preserves memory as it is now, while this process continues or ends.
 
-It is a fork that has nothing but this memory, which costs room only where this process writes to it later. The worker
-reads it there, and ends it.
+It is a fork with only this memory, which takes additional room only where this process writes to it later. The worker
+reads the memory from the keeper, and ends it.
 
-**Invariant:** without a keeper nothing is lost, but the next cell has to wait until the memory was read.
+**Invariant:** without a keeper nothing is lost, but the next cell has to wait until the memory has been read.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from baton_shim.state.watch import Ranges
 _PAGE = mmap.PAGESIZE
 _NOWHERE = 1 << 64
 _PLACE_BYTES = 1 << 20
-"""For the list of what a keeper gives up: 65,536 ranges, as many as a process has by default."""
+"""The size of the list of ranges that a keeper unmaps: 65,536, the default limit of ranges in a process."""
 _OF_THE_THREAD = 64 << 10
-"""Around a thread's own record the system and the C library have what every process needs to live."""
+"""The memory around a thread's own record in which the system and the C library keep what each process needs."""
 
 
 def keep(segments: Iterable[SegmentView]) -> int | None:
-    """The process that keeps these segments; it is a child of this one's parent, the worker, and ends with it.
+    """The process that keeps these segments. It is a child of this process's parent, the worker, and ends with it.
 
-    None: the system does not let it be made, or other processes may write to the memory.
+    None if the system does not allow it, or if other processes may write to the memory.
     """
     library, worker = scanner.library(), os.getppid()
     fork: Any = getattr(library, "baton_keep", None)
@@ -64,7 +64,7 @@ def _memory_of(segments: Iterable[SegmentView]) -> Ranges:
 
 
 def _own(place: int) -> Ranges:
-    """What the keeper itself needs, besides its stack and the library."""
+    """The memory that the keeper itself needs, besides its stack and the library."""
     myself = ctypes.CDLL(None).pthread_self
     myself.restype = ctypes.c_void_p
     thread = myself() or 0
@@ -72,7 +72,7 @@ def _own(place: int) -> Ranges:
 
 
 def _merged(ranges: Ranges) -> Ranges:
-    """In order, in whole pages."""
+    """The ranges sorted, merged and extended to whole pages."""
     found: Ranges = []
     for begin, end in sorted((begin // _PAGE * _PAGE, -(-end // _PAGE) * _PAGE) for begin, end in ranges):
         if found and begin <= found[-1][1]:
@@ -83,7 +83,7 @@ def _merged(ranges: Ranges) -> Ranges:
 
 
 def _dropped(memory: Ranges, own: Ranges, library: str) -> array[int] | None:
-    """Address and bytes of all other memory. None: somebody else may write to what shall be kept."""
+    """Address and size of all other memory. None: another process may write to the memory that is to be kept."""
     shared, others = [], []
     with open("/proc/self/maps", encoding="utf-8", errors="surrogateescape") as lines:
         for line in lines:
@@ -101,7 +101,7 @@ def _dropped(memory: Ranges, own: Ranges, library: str) -> array[int] | None:
 
 
 def _without(ranges: Ranges, kept: Ranges) -> Ranges:
-    """What of `ranges` lies outside of `kept`; both are in order."""
+    """The part of `ranges` outside `kept`; both are sorted."""
     found: Ranges = []
     waiting = iter([*kept, (_NOWHERE, _NOWHERE)])
     first, last = next(waiting)

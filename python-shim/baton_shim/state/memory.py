@@ -26,11 +26,11 @@ _memcmp.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t)
 _preadv = _library.preadv
 _preadv.restype = ctypes.c_ssize_t
 _preadv.argtypes = (ctypes.c_int, ctypes.c_void_p, ctypes.c_int, ctypes.c_long)
-_MOST_PARTS = 1024  # that one call takes (`IOV_MAX`)
+_MOST_PARTS = 1024  # the limit for one call (`IOV_MAX`)
 
 
 class _Mapping:
-    """Pages of a file, private to this process; given back when nothing looks at them any more."""
+    """Pages of a file, private to this process; unmapped when no object uses them any more."""
 
     __slots__ = ("address", "size", "unmap")
 
@@ -49,7 +49,7 @@ def at_address(address: int, size: int, owner: Any) -> Any:
 
 
 def is_mapping(buffer: Any) -> bool:
-    """Whether it is received state, which is nobody's but the arrays' that look at it."""
+    """Whether it is received state, which belongs only to the arrays that view it."""
     return isinstance(getattr(buffer, "owner", None), _Mapping)
 
 
@@ -67,12 +67,12 @@ def map_private(file_descriptor: int, offset: int, size: int) -> Any:
 
 
 def zeros(size: int) -> Any:
-    """New memory, of which the system gives nothing before it is touched."""
+    """New memory, for which the system provides pages only when they are touched."""
     return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
 
 def map_over(file_descriptor: int, offset: int, zeros: Any, size: int) -> None:
-    """Put the file's bytes in the place of `zeros`, page by page and without a copy."""
+    """Replaces `zeros` by the file's bytes, page by page and without a copy."""
     protection, fixed = mmap.PROT_READ | mmap.PROT_WRITE, 0x10
     address = address_of(zeros)
     found = _mmap(address, size, protection, mmap.MAP_PRIVATE | fixed, file_descriptor, offset)
@@ -92,7 +92,7 @@ def read(address: int, size: int) -> bytes:
 
 
 def holds(buffer: Any, data: bytes) -> bool:
-    """Whether a writable buffer has these bytes. (`memoryview` compares one by one.)"""
+    """Whether a writable buffer has these bytes. (`memoryview` compares element by element.)"""
     with memoryview(buffer) as view:
         size = view.nbytes
     return size == len(data) and (not size or _memcmp(address_of(buffer), data, size) == 0)
@@ -103,7 +103,7 @@ def write(address: int, data: bytes) -> None:
 
 
 class Part(NamedTuple):
-    """Bytes of a file, and where they belong."""
+    """Bytes of a file, and the address that they belong to."""
 
     offset: int
     bytes: int
@@ -111,7 +111,7 @@ class Part(NamedTuple):
 
 
 def fill(file_descriptor: int, parts: Iterable[Part]) -> None:
-    """Read these parts of a file to where they belong, as many as possible at once."""
+    """Reads these parts of a file to their addresses, as many as possible in each call."""
     run: list[Part] = []
     for part in sorted(part for part in parts if part.bytes):
         if run and (run[-1].offset + run[-1].bytes != part.offset or len(run) == _MOST_PARTS):
@@ -122,7 +122,7 @@ def fill(file_descriptor: int, parts: Iterable[Part]) -> None:
 
 
 def _fill_run(file_descriptor: int, run: list[Part]) -> None:
-    """Parts that follow on one another in the file."""
+    """Reads parts that are contiguous in the file."""
     while run:
         places = array("L", chain.from_iterable((part.address, part.bytes) for part in run))
         count = _preadv(file_descriptor, places.buffer_info()[0], len(run), run[0].offset)
@@ -133,7 +133,7 @@ def _fill_run(file_descriptor: int, run: list[Part]) -> None:
 
 
 def _rest(run: list[Part], count: int) -> list[Part]:
-    """What is left when so many bytes are there."""
+    """The parts that remain after `count` bytes."""
     for index, (offset, size, address) in enumerate(run):
         if count < size:
             return [Part(offset + count, size - count, address + count), *run[index + 1 :]]

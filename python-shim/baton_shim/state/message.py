@@ -1,7 +1,7 @@
-"""What one message of the table looks like: a small header of plain values, one pickle, and its large buffers.
+"""The layout of a table's message: a small header of plain values, one pickle, and its large buffers.
 
-Everything that both ends must do alike to their numbering stands in the header, so that it can be checked before
-anything of the notebook is touched.
+Everything that both ends must do alike to their numbering is in the header, so that it can be checked before anything
+of the notebook is touched.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from baton_shim.state.refusal import TableBroken
 from baton_shim.state.scanner import Seen
 
 _LENGTH = struct.Struct("<I")
-_LEAST_LEFT_BYTES = 64 << 10  # a smaller part of the stream goes over the socket
-_MOST_HERE = 1 << 30  # of one piece in a frame, whose lengths have 32 bits
+_LEAST_LEFT_BYTES = 64 << 10  # a smaller part of the stream is sent over the socket
+_MOST_HERE = 1 << 30  # for one piece in a frame, whose lengths have 32 bits
 
 
 @dataclass(frozen=True)
 class SegmentView:
-    """Memory of this kernel that belongs to a message. It stays where it is until `Table.release()`."""
+    """Memory of this kernel that belongs to a message. It is kept in place until `Table.release()`."""
 
     number: int
     address: int
@@ -52,7 +52,7 @@ class SegmentView:
 
 @dataclass(frozen=True)
 class Stream:
-    """A message's bytes but for its segments. Its parts stay where they are, as segments do."""
+    """A message's bytes except its segments. Its parts are kept in place, as segments are."""
 
     parts: list[Any]
 
@@ -71,7 +71,7 @@ class Stream:
         ]
 
     def in_frame(self) -> list[dict[str, Any]]:
-        """As wire, for a process that may not read this one's memory."""
+        """The wire form for a process that may not read this one's memory."""
         pieces = (
             memoryview(part)[at : at + _MOST_HERE] for part in self.parts for at in range(0, len(part), _MOST_HERE)
         )
@@ -87,10 +87,10 @@ class Snapshot:
     left: dict[str, str] = field(default_factory=dict)
     """Names whose objects cannot leave this kernel, each with the reason."""
     deferred_bytes: int = 0
-    """What is left out and follows (`Table.snapshot_deferred`)."""
+    """The bytes that are left out and sent later (`Table.snapshot_deferred`)."""
 
     def as_wire(self) -> dict[str, Any]:
-        """As `protocol::shim::Snapshot`."""
+        """The wire form, `protocol::shim::Snapshot`."""
         return {
             "messages": self.messages,
             "stream": self.stream.as_wire(),
@@ -103,29 +103,29 @@ class Snapshot:
 class Header:
     count_before: int
     count_after: int
-    dropped: list[int]  # numbers that nothing at the sender holds any more
-    replaced: list[int]  # numbers of objects that travel anew, because they cannot be brought up to date
-    reserved: list[str]  # types of large plain containers that have the next numbers; patches fill them
+    dropped: list[int]  # numbers of objects that the sender no longer refers to
+    replaced: list[int]  # numbers of objects that are sent again, because they cannot be updated
+    reserved: list[str]  # types of large plain containers with the next numbers; patches fill them
     compact: bool
     deleted: list[str]
-    plain: bool = False  # the body is an ordinary pickle of `extra`: nothing that has a number travels
+    plain: bool = False  # the body is an ordinary pickle of `extra`: it contains no numbered object
     versions: tuple[str, str] | None = None
     modules: bytes | None = None  # what must be loaded before the body is read
-    buffers: tuple[int, ...] = ()  # sizes of what lies behind the body
+    buffers: tuple[int, ...] = ()  # sizes of the buffers after the body
     deferred: tuple[tuple[int, int], ...] = ()  # segments whose bytes follow: number and size
     stays: tuple[
         tuple[int, tuple[str, ...], tuple[int, ...]], ...
-    ] = ()  # of what stays there: its number, names that it may use, numbers that it holds
+    ] = ()  # for each object that stays: its number, names that it may use, numbers that it holds
 
 
 def versions() -> tuple[str, str]:
-    """What both ends must have in common for code to travel."""
+    """The versions that must be equal at both ends for code to be sent."""
     return ".".join(platform.python_version_tuple()[:2]), cloudpickle.__version__
 
 
 def find_class(module: str, name: str) -> Any:
     """As `pickle` does."""
-    if module == "__main__":  # whatever has this name here may be something else
+    if module == "__main__":  # this name may mean another module here
         raise TableBroken(f"The message looks for '{name}' by its name in the notebook")
     __import__(module)
     found: Any = sys.modules[module]
@@ -135,7 +135,7 @@ def find_class(module: str, name: str) -> Any:
 
 
 def check_versions(header: Header) -> None:
-    """Raises TableBroken if code cannot travel between the two ends."""
+    """Raises TableBroken if code cannot be sent between the two ends."""
     if header.versions is not None and tuple(header.versions) != versions():
         (here_python, here_pickle), (python, pickled) = versions(), header.versions
         raise TableBroken(
@@ -145,7 +145,7 @@ def check_versions(header: Header) -> None:
 
 
 def _steps(numbers: list[int]) -> list[int]:
-    """Ascending numbers by their differences, which compress to next to nothing."""
+    """Ascending numbers as differences, which compress to almost nothing."""
     return [number - before for before, number in zip([0, *numbers], numbers, strict=False)]
 
 
@@ -175,7 +175,7 @@ _PLAIN_CONTAINERS = (list, tuple, dict)
 
 
 def is_plain(value: Any, known: dict[int, Any], budget: int = 200) -> bool:
-    """Only plain values in plain containers that the table does not know: no identity to be kept."""
+    """Whether it is plain values in plain containers that the table does not know, so that no identity must be kept."""
     waiting = [value]
     while waiting and budget:
         budget -= 1

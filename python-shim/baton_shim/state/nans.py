@@ -1,8 +1,8 @@
-"""NaN by identity: it equals nothing, and yet `nan in [nan]`, and a dict finds it as a key.
+"""NaN by identity: it equals nothing, but `nan in [nan]` is true, and a dict finds it as a key.
 
-A pickler gives floats no numbers, so these are counted here, alike on both ends, and travel as persistent ids.
+A pickler does not number floats, so NaNs are numbered here, alike on both ends, and sent as persistent ids.
 
-**Invariant:** bounded; further ones travel as floats like any other.
+**Invariant:** bounded; further NaNs are sent like any other float.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Nans:
         return len(self._objects)
 
     def number(self, nan: float) -> int | None:
-        """Known to both ends once the message is."""
+        """Its number; both ends know it after the message."""
         number = self._numbers.get(id(nan))
         if number is not None:
             return number
@@ -46,7 +46,7 @@ class Nans:
         return len(self) - 1
 
     def forget(self, count: int) -> None:
-        """The message with those above so many is not sent."""
+        """Drops the numbers from `count` on, because their message is not sent."""
         for nan in self._objects[count:]:
             del self._numbers[id(nan)]
         del self._objects[count:]

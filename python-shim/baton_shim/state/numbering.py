@@ -1,15 +1,15 @@
 """The numbers of the objects that both ends know.
 
-After a dump the C pickler's memo is `{id: (number, object)}`, after a load the C unpickler's is `{number: object}`,
+After a dump, the C pickler's memo is `{id: (number, object)}`; after a load, the C unpickler's is `{number: object}`;
 and both count alike. So a pickler that starts with the table as its memo writes a known object as a reference, and
 an unpickler that starts with it reads the reference as this end's own object.
 
-CPython's traps, each with its answer here:
+Three properties of CPython need care:
 
-* the pickler gives the next object the *size* of its memo as number: so the memo has exactly one entry for each
-  number, and a number whose object is gone, or is an object that already has a number, gets a dummy;
-* a dict assigned to `Unpickler.memo` is lost (or crashes the process): the memo is filled by a pickle program;
-* a number may be dropped only by a message, on both ends, or the other end would refer to what is not there.
+* The pickler uses the *size* of its memo as the next number. So the memo has exactly one entry for each number; a
+  number whose object is gone, or is an object that already has a number, gets a dummy.
+* A dict assigned to `Unpickler.memo` is lost (or crashes the process). So the memo is filled by a pickle program.
+* A number may be dropped only by a message, on both ends. Otherwise the other end could refer to a missing object.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from baton_shim.state.refusal import TableBroken
 
 _UINT = struct.Struct("<I")
 _NUMBERED_DIFFERENTLY = "The two kernels number the objects of a message differently"
-COMPACT_ABOVE = 4096  # so many dropped numbers, and more than half of all, make the next message renumber
+COMPACT_ABOVE = 4096  # with more dropped numbers than this, and more than half of all, the next message renumbers
 
 
 class Dummy:
-    """Keeps the count where there is no object."""
+    """Takes a number that has no object."""
 
     __slots__ = ()
 
@@ -43,13 +43,13 @@ class Numbering:
     def __init__(
         self, anchors: Sequence[Any], find_class: Callable[[str, str], Any], patch: Callable[..., Any]
     ) -> None:
-        """`patch`: one of the anchors, whose errors are errors of the whole message."""
+        """`patch`: the anchor whose errors fail the whole message."""
         self.objects: list[Any] = []
         self.memo: dict[int, tuple[int, Any]] = {}
-        self.dropped: set[int] = set()  # here, whether or not the other end has been told
+        self.dropped: set[int] = set()  # dropped here, whether or not the other end knows
         self.untold: set[int] = set()
         self.anchors = len(anchors)
-        self._aliases: dict[int, Dummy] = {}  # numbers whose object has another number, too
+        self._aliases: dict[int, Dummy] = {}  # numbers whose object also has another number
         self.nans = Nans()
         self._find_class, self._patch = find_class, patch
         self._unpickler: _SeededUnpickler | None = None
@@ -71,7 +71,7 @@ class Numbering:
             memo[id(obj)] = (number, obj)
 
     def drop(self, numbers: Iterable[int]) -> None:
-        """Forget these objects; their numbers stay taken until the table is compacted."""
+        """Forgets these objects; their numbers remain in use until the table is compacted."""
         numbers = list(numbers)
         for number in numbers:
             del self.memo[id(self._aliases.get(number, self.objects[number]))]
@@ -87,11 +87,11 @@ class Numbering:
         return told > COMPACT_ABOVE and 2 * told > len(self.objects)
 
     def compact(self) -> dict[int, int]:
-        """Close the gaps that both ends know of. Returns the new number of each object."""
+        """Closes the gaps that both ends know. Returns the new number of each object."""
         gaps = self.dropped - self.untold
         kept = [(number, obj) for number, obj in enumerate(self.objects) if number not in gaps]
         moved = {number: place for place, (number, _) in enumerate(kept)}
-        if self._unpickler is not None:  # the frames of an error that was read may hold it for long
+        if self._unpickler is not None:  # the frames of an error may keep it alive for long
             self._unpickler.forget(range(self._unpickler.count))
         self.untold = {moved[number] for number in self.untold}
         self.dropped = set(self.untold)
@@ -100,13 +100,13 @@ class Numbering:
         return moved
 
     def unreferenced(self) -> list[int]:
-        """Numbers of objects that nobody but the table holds."""
+        """Numbers of objects that only the table refers to."""
         counts = list(map(sys.getrefcount, self.objects))
         seeded, first = self._seeded(), self.anchors
         parts = (first, min(seeded, len(counts)), _ALONE + 1), (max(first, seeded), len(counts), _ALONE)
         found: list[int] = []
         for begin, end, most in parts:
-            if min(counts[begin:end], default=most + 1) <= most:  # rare: the look is at C's speed
+            if min(counts[begin:end], default=most + 1) <= most:  # rare; the search runs at C's speed
                 found += [number for number in range(begin, end) if counts[number] <= most]
         return found
 
@@ -118,19 +118,19 @@ class Numbering:
         return [n for n, count in found if count <= _ALONE + (n < seeded)]
 
     def living(self) -> list[int]:
-        """Numbers of objects, each once."""
+        """The numbers of all objects; one number for each object."""
         return [n for n in range(self.anchors, len(self.objects)) if n not in self._aliases]
 
     def own_references(self, number: int) -> int:
-        """How many references this numbering has to an object."""
+        """The number of references from this numbering to an object."""
         return 3 if number < self._seeded() else 2  # the list, the memo, and the unpickler
 
     def _seeded(self) -> int:
-        """So many objects are held by the unpickler, too."""
+        """The number of objects that the unpickler refers to, too."""
         return 0 if self._unpickler is None else self._unpickler.count
 
     def memo_for(self, forgotten: Iterable[int], reserved: Sequence[Any]) -> dict[int, tuple[int, Any]]:
-        """What a pickler starts with, when some objects shall travel anew and others have a number in advance."""
+        """The initial memo of a pickler: forgotten objects are sent again, reserved objects already have a number."""
         if not forgotten and not reserved:
             return self.memo
         memo = dict(self.memo)
@@ -143,7 +143,7 @@ class Numbering:
         return memo
 
     def numbered_by(self, pickler: Any) -> list[Any]:
-        """What a finished dump numbered, in order."""
+        """The objects that a finished dump numbered, in order."""
         known = len(self.objects)
         memo = pickler.memo.copy()
         fresh = {number: obj for number, obj in memo.values() if number >= known}
@@ -160,10 +160,10 @@ class Numbering:
         ahead: Callable[[Any], None],
         stand_ins: StandIns | None = None,
     ) -> tuple[Any, list[Any]]:
-        """Read one message's pickle. Returns it and what it numbered (the reserved ones first).
+        """Reads one message's pickle. Returns the message and the objects that it numbered (the reserved ones first).
 
-        `ahead` is called with each pickle that stands ahead of the message, before anything else is read. With
-        `stand_ins` they come in the place of what cannot be rebuilt.
+        `ahead` is called with each pickle that precedes the message, before anything else is read. `stand_ins` replace
+        objects that cannot be rebuilt.
         """
         if stand_ins is not None:
             known = [*self.objects, *reserved]
@@ -187,10 +187,10 @@ class Numbering:
 
 
 def _alone() -> int:
-    """The count of an object that only the list of objects and the memo hold, as it is counted above.
+    """The count that is seen above for an object to which only the list of objects and the memo refer.
 
-    One of the table's own objects cannot tell it: what else holds all of them, such as the frames of an error that was
-    kept, does not hold those that come later.
+    It cannot be measured with an object of the table: something else may refer to all existing ones, such as the frames
+    of a kept error, but not to later ones.
     """
     objects = [object()]
     memo = {id(objects[0]): (0, objects[0])}
@@ -202,7 +202,7 @@ _ALONE = _alone()
 
 
 class _Buffers:
-    """An unpickler takes its buffers from one iterator for life; each message has its own."""
+    """An unpickler has one iterator of buffers for life, but each message has its own."""
 
     waiting: Iterator[memoryview] = iter(())
 
@@ -214,7 +214,7 @@ class _Buffers:
 
 
 class _SeededUnpickler(pickle.Unpickler):
-    """One unpickler for the life of a table: its memo grows with each message and costs only what is new."""
+    """One unpickler for the life of a table: its memo grows with each message, at a cost only for what is new."""
 
     def __init__(self, find_class: Callable[[str, str], Any], nans: Nans) -> None:
         self.nans = nans
@@ -247,7 +247,7 @@ class _SeededUnpickler(pickle.Unpickler):
             self.file.truncate()
 
     def seed(self, known: Sequence[Any]) -> None:
-        """For each number that is missing: BININT number, BINPERSID, MEMOIZE, POP."""
+        """Adds each missing number: BININT number, BINPERSID, MEMOIZE, POP."""
         self.known = known
         missing = range(self.count, len(known))
         if missing:
@@ -255,12 +255,12 @@ class _SeededUnpickler(pickle.Unpickler):
         self.known, self.count = (), len(known)
 
     def forget(self, numbers: Iterable[int]) -> None:
-        """Overwrite: NONE, LONG_BINPUT number, POP."""
+        """Overwrites numbers: NONE, LONG_BINPUT number, POP."""
         program = b"".join(b"Nr" + _UINT.pack(n) + b"0" for n in numbers if n < self.count)
         self.run(b"\x80\x05" + program + b"N.")
 
     def since(self, first: int, count_after: int, message: Any) -> list[Any]:
-        """The objects numbered from `first` on; the last thing that a message numbers is the tuple that it is."""
+        """The objects numbered from `first` on; the last one is the tuple that is the message itself."""
         program = b"".join(b"j" + _UINT.pack(n) for n in range(first, count_after))
         try:
             fresh: list[Any] = self.run(b"\x80\x05](" + program + b"e.")

@@ -1,8 +1,8 @@
-"""A self-contained message as plain bytes, which can be applied again and again.
+"""A self-contained message as plain bytes, which can be applied repeatedly.
 
-In: the first snapshot of a table of its own. Out: what `Table.apply` of another new table takes.
+In: the first snapshot of a separate table. Out: what `Table.apply` of another new table takes.
 
-**Invariant:** holds a copy, so what it was made of may change.
+**Invariant:** holds a copy, so its source may change.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from baton_shim.state.table import Table
 
 class Packed(NamedTuple):
     delta: dict[str, Any]
-    """As `protocol::shim::Delta`."""
+    """In the form of `protocol::shim::Delta`."""
     content: bytes
-    """Of its file."""
+    """The content of its file."""
 
 
 def packed(snapshot: Snapshot) -> Packed:
@@ -30,7 +30,7 @@ def packed(snapshot: Snapshot) -> Packed:
     for view in snapshot.segments:
         patches = []
         if view.bytes:
-            gap = -at % mmap.PAGESIZE  # large segments are mapped where they lie
+            gap = -at % mmap.PAGESIZE  # large segments are mapped in place
             parts += [bytes(gap), memory.at_address(view.address, view.bytes, None)]
             patches.append({"offset": 0, "source": {"offset": at + gap, "bytes": view.bytes}})
             at += gap + view.bytes
@@ -45,7 +45,7 @@ def packed(snapshot: Snapshot) -> Packed:
 
 
 class Unpacked:
-    """One whose file is in memory."""
+    """A packed message whose file is in memory."""
 
     def __init__(self, whole: Packed) -> None:
         self._delta = whole.delta
@@ -56,7 +56,7 @@ class Unpacked:
                 written += os.write(self._file, rest[written:])
 
     def apply(self, table: Table, **options: Any) -> Any:
-        """To a new table. What it brings is private to it."""
+        """Applies it to a new table. The objects that it creates are private to that table."""
         return table.apply(self._delta, self._file, **options)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""How a student would write the way from a name to an object: `loader._iterator`, `stages[3]`, `options['log']`."""
+"""The path from a name to an object as a student would write it: `loader._iterator`, `stages[3]`, `options['log']`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SEARCHED_OBJECTS = 50_000
 
 
 def path_to(target: Any, roots: Iterable[tuple[str, Any]], kinds: Kinds) -> str | None:
-    """The shortest way, or `None` where the object hangs on something that has no words for it."""
+    """The shortest path; `None` if it leads through something that cannot be written."""
     waiting = deque(roots)
     seen: set[int] = set()
     while waiting and len(seen) < _SEARCHED_OBJECTS:
@@ -49,7 +49,7 @@ def _parts(path: str, obj: Any, kinds: Kinds) -> Iterator[tuple[str, Any]]:
         try:
             kind = kinds.of(obj)
             yield from ((f"{path} (inside)", part) for part in tuple(kind.parts(obj, kind.read(obj))))
-        except Exception:  # only the words suffer
+        except Exception:  # only this path is lost
             return
 
 

@@ -1,4 +1,4 @@
-"""Writing one message: how each object travels, and what stands for those that cannot."""
+"""Writes one message: how each object is sent, and what replaces those that cannot be sent."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from baton_shim.state.refusal import Stayed, describe_failure, is_spent
 
 _BY_CLOUDPICKLE = (type, types.FunctionType, types.ModuleType)
 _FILE_NAME = 10
-"""Its place among the arguments of `CodeType`, since Python 3.11."""
+"""The index of the file name among the arguments of `CodeType`, since Python 3.11."""
 _NEW = (copyreg.__newobj__, copyreg.__newobj_ex__, made)  # type: ignore[attr-defined]
 _AHEAD = ((*ATOMS, types.ModuleType), types.FunctionType, type)
 
 
 Failure = tuple[Any, str, str | None]
-"""An object that does not travel, why, and a hint."""
+"""An object that is not sent, the reason, and a hint."""
 
 
 class Patch:
-    """Brings a known object up to date at the moment when the reader decodes it, before what is built from it."""
+    """Updates a known object when the reader decodes it, before anything is built from the object."""
 
     __slots__ = ("content", "kind", "number")
 
@@ -43,7 +43,7 @@ class Patch:
 
 
 class _LargeContents:
-    """What stands behind the pickle. (Not a part of the pickler, which would hold itself alive.)"""
+    """The buffers after the pickle. (A separate object, because the pickler would otherwise keep itself alive.)"""
 
     def __init__(self) -> None:
         self.of_patches: set[int] = set()
@@ -58,14 +58,14 @@ class _LargeContents:
 
 
 def reduced_code(code: types.CodeType) -> tuple[Any, ...]:
-    """With its file name, by which tracebacks find the cell: cloudpickle 3.1.3 and newer leave it out."""
+    """Keeps the file name, by which tracebacks find the cell; cloudpickle 3.1.3 and newer drop it."""
     make, arguments = cloudpickle.Pickler.dispatch_table[types.CodeType](code)
-    file_name = "".join(code.co_filename)  # a text of its own, as cloudpickle's others
+    file_name = "".join(code.co_filename)  # a new string, like cloudpickle's others
     return make, (*arguments[:_FILE_NAME], file_name, *arguments[_FILE_NAME + 1 :])
 
 
 class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
-    """`explain` gives the text that a stand-in shows; `patch` is the function that the other end's table has, too."""
+    """`explain` returns the text of a stand-in; `patch` is the function that the other end's table has, too."""
 
     dispatch_table: ClassVar = ChainMap({types.CodeType: reduced_code}, cloudpickle.Pickler.dispatch_table)
 
@@ -82,11 +82,11 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
         super().__init__(file, protocol=5, buffer_callback=self.large)
         self.kinds, self.patch, self.explain, self.nans = kinds, patch, explain, nans
         self.failed = failed
-        self.last: Any = None  # what was asked last how it travels
+        self.last: Any = None  # the last object whose reduced form was requested
         self.stayed: list[Failure] = []
 
     def dump_message(self, patches: list[Patch], rebound: dict[str, Any], extra: object) -> None:
-        """What methods may use that run while an object is rebuilt goes ahead, as a pickle of its own."""
+        """Writes what methods may use while an object is rebuilt first, as a separate pickle."""
         large = [patch.content for patch in patches if type(patch.content) is pickle.PickleBuffer]
         self.large.of_patches = set(map(id, large))
         ahead = {name: value for kinds in _AHEAD for name, value in rebound.items() if issubclass(type(value), kinds)}
@@ -98,7 +98,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
             pickle.Pickler.dump(self, ahead)
         rest = {name: value for name, value in rebound.items() if name not in ahead}
         pickle.Pickler.dump(self, (patches, rest, extra))  # cloudpickle hides a RecursionError
-        for content in large:  # what holds it has a number now, and so lives until the next message
+        for content in large:  # its holder has a number now, and so lives until the next message
             content.release()
 
     def _unknown(self, objects: list[Any]) -> list[Any]:
@@ -143,7 +143,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
 
 
 class NanPickler(TablePickler):
-    """Asks about each object, which takes time: for messages with a NaN only."""
+    """Checks each object, which takes time, so it is used only for messages with a NaN."""
 
     def persistent_id(self, obj: Any) -> int | None:
         if type(obj) is not float or obj == obj:
@@ -153,7 +153,7 @@ class NanPickler(TablePickler):
 
 
 def sound(obj: Any, form: Any) -> Any:
-    """A reduced form that neither the pickler nor the unpickler stumbles over. Raises TypeError where it is none."""
+    """A reduced form that the pickler and the unpickler accept. Raises TypeError if there is none."""
     kind = type(obj)
     if type(form) is not tuple or not 2 <= len(form) <= 6 or not callable(form[0]) or type(form[1]) is not tuple:
         raise TypeError("its __reduce__ returns neither a name nor a callable with arguments")
@@ -163,9 +163,9 @@ def sound(obj: Any, form: Any) -> Any:
         if not (state is None or setter or hasattr(kind, "__setstate__") or _is_state(state)):
             raise TypeError("its state is neither a dictionary nor one with slots")
         if not _says_its_class(obj):
-            function = made  # the pickler compares the two
+            function = made  # the pickler compares the two classes
     if function in _NEW and len(arguments) > 1 and says_its_arguments(kind):
-        function(*arguments)  # where it fails at the other end, it costs the whole cell
+        function(*arguments)  # an error at the other end would fail the whole cell
     items = None if items is None else iter(list(items))
     pairs = None if pairs is None else iter(list(pairs))
     return (function, arguments, state, items, pairs, setter)[: len(form)]
@@ -184,7 +184,7 @@ def _says_its_class(obj: Any) -> bool:
 
 
 def _is_found(obj: Any, name: str) -> bool:
-    """Whether the name, looked up on the other side, would be this object; never by name in the notebook itself."""
+    """Whether the name would find this object on the other side; objects of the notebook are never sent by name."""
     module = getattr(obj, "__module__", None) or type(obj).__module__
     if module == "__main__":
         return False

@@ -1,9 +1,9 @@
-"""Reading a message again of which something could not be rebuilt here, so that everything else arrives.
+"""Reads a message again if something could not be rebuilt, so that everything else arrives.
 
-In the place of such an object comes a stand-in, as for any object that stayed in the other kernel. Opcodes are read by
-pickle's Python program, because the C program ends with the first error. What fails before an object is there (a module
-that cannot be imported, a constructor) is replaced at once; an object that fails while it is filled may be held by
-others already, so the message is read once more with a stand-in from the start.
+Such an object is replaced by a stand-in, as if it had stayed in the other kernel. Opcodes are read by pickle's Python
+implementation, because the C implementation ends at the first error. If creating an object fails (a module that cannot
+be imported, a constructor), it is replaced at once. If filling it fails, others may already refer to it, so the message
+is read once more with a stand-in from the start.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from baton_shim.state.refusal import Stayed, TableBroken, name_of_type, stayed_t
 _Read = TypeVar("_Read")
 _BY_PYTHON: Any = pickle._Unpickler
 MOST_READINGS = 100
-"""Of one message: each but the last finds one object that cannot be filled."""
+"""The limit for one message: each reading but the last finds one object that cannot be filled."""
 
 
 class NotFilled(Exception):
-    """An object with this number was made, and what it consists of did not go into it."""
+    """An object with this number was created but could not be filled."""
 
     def __init__(self, number: int, text: str) -> None:
         super().__init__(number, text)
@@ -32,12 +32,12 @@ class NotFilled(Exception):
 
 
 class StandIns:
-    """What could not be rebuilt in one message."""
+    """Objects of one message that could not be rebuilt."""
 
     def __init__(self) -> None:
         self.by_number: dict[int, str] = {}
         self.texts: list[str] = []
-        """Of the last reading."""
+        """The reasons of the last reading."""
 
     def new(self, text: str) -> Stayed:
         if text not in self.texts:
@@ -46,8 +46,8 @@ class StandIns:
 
 
 def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -> tuple[_Read, list[str]]:
-    """What `read` returns, and what it could not rebuild, of which not all was `told`. Its error where stand-ins do not
-    help.
+    """Returns the result of `read`, and reasons not in `told` why objects could not be rebuilt. Raises the first error
+    if stand-ins do not help.
     """
     try:
         return read(None), []
@@ -70,7 +70,7 @@ def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -
 
 
 def not_rebuilt(what: object, error: BaseException) -> str:
-    """Of an object that `what`, a class or a function, should have made."""
+    """The text about an object that `what`, a class or a function, should have created."""
     kind = name_of_type(what) if isinstance(what, type) else getattr(what, "__qualname__", None)
     return f"a {kind!r} object cannot be rebuilt here ({said(error)}) and {where_it_stayed(home=False)}"
 
@@ -80,7 +80,7 @@ def said(error: BaseException) -> str:
 
 
 class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
-    """`must`: a function whose errors are errors of the whole message."""
+    """`must`: the function whose errors fail the whole message."""
 
     dispatch: ClassVar[dict[int, Callable[[Any], None]]] = dict(_BY_PYTHON.dispatch)
 
@@ -125,7 +125,7 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
     dispatch[pickle.MEMOIZE[0]] = load_memoize
 
     def _make(self, load: Callable[[Any], None], arguments: int) -> None:
-        """An opcode that puts an object into the place of what makes it."""
+        """Runs an opcode that replaces a callable and its arguments by their result."""
         depth = len(self.stack) - 1 - arguments
         what, given = self.stack[depth : depth + 2]
         try:
@@ -145,7 +145,7 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
             self.stack.append(self._stand_ins.new(stayed_text(told) or not_rebuilt(told, error)))
 
     def _fill(self, load: Callable[[Any], None], values: int | None) -> None:
-        """An opcode that gives an object so many values, or all above the mark."""
+        """Runs an opcode that gives an object `values` values, or all those above the mark."""
         target = self.metastack[-1][-1] if values is None else self.stack[-1 - values]
         if type(target) is Stayed:
             if values is None:

@@ -1,12 +1,12 @@
-"""What cannot travel, and how that is said.
+"""What cannot be sent, and how that is reported.
 
-Three things may happen to an object that is bound to its process (a generator, an open file, a thread):
-the cell names it itself and is refused (`Refused`); the session made it and it stays there under its name
-(`Snapshot.left`); or something else that travels merely holds it, and the other end gets a `Stayed` in its place,
-which explains itself when it is touched and is the original again once it is back home.
+Three things may happen to an object that is bound to its process (a generator, an open file, a thread). If the cell
+uses it by name, the cell is refused (`Refused`). If the session created it, it stays there under its name
+(`Snapshot.left`). If another object that is sent refers to it, the other end gets a `Stayed` instead, which explains
+itself when it is used, and becomes the original again when it is sent back.
 
-Locks are the exception to the last rule: one that nobody holds travels as a fresh one, because a lock guards against
-the threads of its own process only, and loggers, queues and progress bars hang on them everywhere.
+Locks are the exception to the last rule. A lock that is not held is sent as a new one, because a lock protects only
+against threads of its own process, and loggers, queues and progress bars everywhere refer to locks.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Refused(Exception):
 
 
 def first_name(path: str) -> str:
-    """The variable with which a path to an object begins."""
+    """The variable with which the path to an object begins."""
     match = re.match(r"[^\W\d]\w*", path)
     return match.group() if match else path
 
 
 class TableBroken(Exception):
-    """The two ends do not number alike (a lost message, another Python): this table is of no further use."""
+    """The two ends number differently (a lost message, another Python). The table cannot be used any more."""
 
 
 class StayedError(RuntimeError):
-    """Something that stayed in the other kernel was touched here."""
+    """An object that stayed in the other kernel was used here."""
 
-    ends_at_the_call = True  # its traceback, without the frames of the library that was called (`frames.py`)
+    ends_at_the_call = True  # its traceback hides the frames of the library that was called (`frames.py`)
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
@@ -63,11 +63,11 @@ class StayedError(RuntimeError):
 
 
 def is_spent(obj: object) -> bool:
-    """Whether nothing is lost with this object, which stays in its process: it has ended, or is imported again."""
+    """Whether losing this object, which stays in its process, costs nothing: it has ended, or can be imported again."""
     try:
         ask = next((ask for base, ask in _SPENT.items() if issubclass(type(obj), base)), None)
         return ask is not None and bool(ask(obj))
-    except Exception:  # of the student's own class, or its metaclass
+    except Exception:  # in the student's own class, or its metaclass
         return False
 
 
@@ -82,12 +82,12 @@ _SPENT: dict[type, Callable[[Any], object]] = {
 
 
 def where_it_stayed(home: bool) -> str:
-    """For what does not travel from the notebook kernel (`home`) or the session, as the other end says it."""
+    """Where an object stayed, as the other end says it: in the notebook kernel (`home`) or the session."""
     return "stayed in your notebook" if home else "lives on the GPU machine"
 
 
 def stayed_text(obj: object) -> str | None:
-    """What a stand-in says; `None` for anything else."""
+    """The text of a stand-in; `None` for anything else."""
     if type(obj) is not Stayed:
         return None
     text: str = object.__getattribute__(obj, "_baton_text")
@@ -95,10 +95,10 @@ def stayed_text(obj: object) -> str | None:
 
 
 class Stayed:
-    """In the place of an object that stayed in the other kernel; every use of it raises `StayedError`.
+    """Replaces an object that stayed in the other kernel; every use of it raises `StayedError`.
 
-    It holds what that object holds of all that both kernels know, and the names of the notebook that it may use.
-    `spent`: whether nothing is lost with that object.
+    It refers to everything known to both kernels that the object holds, and records the notebook's names that the
+    object may use. `spent`: whether losing the object costs nothing.
     """
 
     __slots__ = ("__weakref__", "_baton_held", "_baton_hint", "_baton_spent", "_baton_text", "_baton_uses")
@@ -122,7 +122,7 @@ class Stayed:
 
     @classmethod
     def __torch_function__(cls, function: Any, types: Any, args: Any, kwargs: Any = None) -> NoReturn:
-        """For the calls of torch, which would refuse the type instead; it may be one of several in a list."""
+        """For calls of torch, which would otherwise reject the type; it may be one of several objects in a list."""
         given = [*args, *(kwargs or {}).values()]
         parts = [part for one in given for part in (one if type(one) in (list, tuple) else (one,))]
         _raise(next(part for part in parts if type(part) is cls))
@@ -134,7 +134,7 @@ def is_of_spent(stayed: Stayed) -> bool:
 
 
 def end(stayed: Stayed, session: str) -> str:
-    """Of one from a `session` that has ended: it says so from now on. Returns what it stood for, in a few words."""
+    """Marks the stand-in as one of a `session` that has ended. Returns what it represented, in a few words."""
     text, _ = _said(stayed)
     what = text.removesuffix(f" and {where_it_stayed(home=False)}")
     object.__setattr__(stayed, "_baton_text", f"{what} and ended with {session}")
@@ -220,7 +220,7 @@ _BY_BASE: tuple[tuple[str, str, str, str], ...] = (
 
 
 def bound_to_process(obj: object) -> tuple[str, str] | None:
-    """Why this very object cannot leave its process, and what to do; `None`: nothing is known against it."""
+    """The reason that this very object cannot leave its process, and what to do; `None` if none is known."""
     kind = type(obj)
     found = _BY_TYPE.get(kind) or _BY_NAME.get(f"{kind.__module__}.{kind.__qualname__}")
     if found:
@@ -247,7 +247,7 @@ def _open_file(obj: Any) -> tuple[str, str] | None:
 
 
 def standard_stream(obj: object) -> str | None:
-    """`stdout` for the kernel's own standard output, and so on: each kernel has one, so it travels by name."""
+    """`stdout` for the kernel's own standard output, and so on: each kernel has one, so it is sent by name."""
     return next((name for name in STANDARD_STREAMS if getattr(sys, name, None) is obj), None)
 
 
@@ -260,14 +260,14 @@ def unheld_lock(obj: object) -> bool:
 
 
 def cannot_leave(obj: Any) -> tuple[str, str] | None:
-    """As `bound_to_process`, less what has a counterpart on the other side."""
+    """Like `bound_to_process`, except for objects that have a counterpart on the other side."""
     if unheld_lock(obj) or standard_stream(obj) or obj is threading.main_thread():
         return None
     return cannot_leave(obj.__self__) if isinstance(obj, METHODS) else bound_to_process(obj)
 
 
 def why_without(package: str) -> tuple[str, str]:
-    """For an object of a package that the other end lacks."""
+    """The reason and hint for an object of a package that the other end lacks."""
     return (
         f"is of the package {package!r}, which this notebook's ordinary cells lack,",
         f"run '%pip install {package}' in an ordinary cell, then the cell that made it again",
@@ -279,11 +279,11 @@ def may_be_guilty(obj: Any) -> bool:
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
 
 
-_TYPE_NAMES = vars(type)  # a metaclass may answer for its class
+_TYPE_NAMES = vars(type)  # a metaclass may hide its class's own attributes
 
 
 def name_of_type(kind: type) -> str:
-    """With its module, where that says something."""
+    """With the module, if that is informative."""
     module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
     return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
@@ -294,4 +294,4 @@ def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:
     return f"is a {name_of_type(type(obj))!r} object that cannot be pickled ({text[:200]})", "create it inside the cell"
 
 
-_ = socket  # loaded with the kernel; named here so that `_BY_BASE` finds it
+_ = socket  # imported with the kernel; used here so that `_BY_BASE` finds it

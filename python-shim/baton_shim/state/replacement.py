@@ -1,8 +1,8 @@
-"""Objects that changed and cannot be brought up to date: they travel anew, and what holds them comes to hold the new.
+"""Objects that changed and cannot be updated: they are sent again, and their holders then refer to the new object.
 
-A fixed holder (a tuple, a bound method) cannot be made to hold another object, so it travels anew, too; every other
-known holder gets a patch, whether the cell can reach it or not. Those patches go last, because the new object may be
-built from objects that are patched themselves.
+A fixed holder (a tuple, a bound method) cannot be made to refer to another object, so it is sent again, too. Every
+other known holder gets a patch, whether or not the cell can reach it. Those patches come last, because the new object
+may be built from objects that are patched themselves.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from baton_shim.state.walk import Reach, Walker
 
 
 def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
-    """Numbers of the objects to travel anew, and of the holders whose patches go last."""
+    """Numbers of the objects to send again, and of the holders whose patches come last."""
     objects = walker.numbering.objects
     replaced = set()
     for number in reach.changed:
@@ -43,11 +43,11 @@ def _holders(walker: Walker, numbers: set[int]) -> set[int]:
         number
         for number in range(walker.numbering.anchors, len(walker.numbering))
         if not numbers.isdisjoint(children[number] if number in children else walker.children_of(number))
-        and type(objects[number]) is not Stayed  # what it stands for holds what it held
+        and type(objects[number]) is not Stayed  # the object that it represents holds what it held
     }
 
 
 def _is_fixed(walker: Walker, number: int, parts: set[int]) -> bool:
-    """Whether this holder cannot be made to hold others instead of these."""
+    """Whether this holder cannot be made to refer to other objects instead of these."""
     known = walker.states.get(number)
     return known is None or known[0].holds_for_good(known[1], {id(walker.numbering.objects[part]) for part in parts})

@@ -1,10 +1,9 @@
-"""This kernel's own look at its memory: the XXH3-128 of each block of a segment, with a library that Baton brings.
+"""This kernel's own scan of its memory: the XXH3-128 of each block of a segment, with a library that Baton provides.
 
-It takes a third of the time that reading the memory from another process takes, and where the system notes what is
-written to (`watch.py`), only that is looked at again. Where the library cannot be loaded, the process that packs the
-snapshot looks for itself.
+It takes a third of the time of reading the memory from another process. If the system tracks writes (`watch.py`), only
+what was written to is scanned again. If the library cannot be loaded, the process that packs the snapshot scans.
 
-**Invariant:** a digest is that of the block's bytes as they are, or the block's writer is still at work.
+**Invariant:** a digest is that of the block's current bytes, unless the block is being written to.
 """
 
 from __future__ import annotations
@@ -26,18 +25,18 @@ SCANNER = "BATON_SCANNER"
 """The path of the library."""
 _BLOCK_BYTES = 4096
 _DIGEST_BYTES = 16
-_LEAST_BYTES = 256 << 10  # for less, a look is not worth its costs
+_LEAST_BYTES = 256 << 10  # for less, a scan does not pay off
 _BYTES_OF_A_THREAD = 8 << 20
 _MOST_THREADS = 4
-_CALM = 1 / 8  # of the blocks; where more change from cell to cell, all are looked at
+_CALM = 1 / 8  # share of blocks; if more change from cell to cell, all are scanned
 
 Digest = Callable[[int, Any, int, int], int]
 Runs = list[tuple[int, int]]
-"""Of blocks: the first one's number, and how many."""
+"""Ranges of blocks: the number of the first block, and the count."""
 
 
 def use(path: str) -> None:
-    """For a process whose environment did not name it when it began."""
+    """For a process whose environment did not name the library when it began."""
     if library() is None:
         library.cache_clear()
         _digest.cache_clear()
@@ -52,7 +51,7 @@ def library() -> ctypes.CDLL | None:
         return None
     try:
         return ctypes.CDLL(path)
-    except OSError:  # a folder from which nothing may be executed
+    except OSError:  # a folder from which code cannot be executed
         return None
 
 
@@ -67,39 +66,39 @@ def _digest() -> Digest | None:
 
 
 class Seen:
-    """How a segment was when it was last looked at."""
+    """The state of a segment at the last scan."""
 
     __slots__ = ("address", "blocks", "calm", "cold", "digests", "watched")
 
     def __init__(self, address: int, blocks: int) -> None:
         self.address, self.blocks = address, blocks
-        self.digests = bytearray(blocks * _DIGEST_BYTES)  # of the whole ones
-        self.watched = False  # the system notes what is written to
-        self.calm = True  # little of it changes, so that noting it is worth what it costs who writes
-        self.cold = False  # of what is noted as written to, most did not change since the last look
+        self.digests = bytearray(blocks * _DIGEST_BYTES)  # of the complete blocks
+        self.watched = False  # the system tracks writes
+        self.calm = True  # few blocks change, so tracking writes is worth what it costs the writer
+        self.cold = False  # most blocks that were reported as written to had not changed since the last scan
 
 
 def look(segments: Iterable[Segment]) -> dict[int, Seen]:
-    """How these segments are, by number.
+    """The state of these segments, by number.
 
-    Not of small ones, nor of received pages, of which the system knows which were written to.
+    Small segments are left out, and received pages, for which the system knows which were written to.
     """
     digest = _digest()
     if digest is None:
         return {}
-    private = functools.cache(private_memory)  # asked for at most once
+    private = functools.cache(private_memory)  # requested at most once
     worth = [segment for segment in segments if segment.bytes >= _LEAST_BYTES and not segment.mapped]
     return {segment.number: _look_at(segment, digest, private) for segment in worth}
 
 
 def _look_at(segment: Segment, digest: Digest, private: Callable[[], Ranges]) -> Seen:
-    """Looks at what was written to, where that is known, else at all of it."""
+    """Scans what was written to, if that is known; otherwise all of it."""
     watching = watch()
     seen: Seen | None = segment.seen
     if seen is None or seen.address != segment.address:
         seen = segment.seen = Seen(segment.address, segment.bytes // _BLOCK_BYTES)
     elif seen.watched and watching is not None:
-        # What changes from cell to cell stays noted: to look at it again costs less than to note it again.
+        # Blocks that change from cell to cell remain writable: scanning them costs less than tracking writes again.
         written = watching.written(segment.address, segment.bytes, protect=seen.cold)
         if written is not None:
             runs = [_run(segment, seen, begin, end) for begin, end in written]
@@ -120,14 +119,14 @@ def _look_at(segment: Segment, digest: Digest, private: Callable[[], Ranges]) ->
 
 
 def _run(segment: Segment, seen: Seen, begin: int, end: int) -> tuple[int, int]:
-    """The blocks that lie in this range, also in part."""
+    """The blocks that overlap this range."""
     first = max(0, begin - segment.address) // _BLOCK_BYTES
     last = min(seen.blocks, -(-(end - segment.address) // _BLOCK_BYTES))
     return first, max(0, last - first)
 
 
 def _digest_runs(digest: Digest, segment: Segment, seen: Seen, runs: Runs, blocks: int) -> int:
-    """All these blocks; how many differ from what was seen before."""
+    """Digests all these blocks; returns how many differ from the last scan."""
     place = memory.address_of(seen.digests)
     threads = min(1 + blocks * _BLOCK_BYTES // _BYTES_OF_A_THREAD, _MOST_THREADS, len(os.sched_getaffinity(0)))
     changed: list[int] = []

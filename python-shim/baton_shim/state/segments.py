@@ -1,7 +1,7 @@
-"""The segments of one table: which owner's memory has which number, and who uses it.
+"""The segments of one table: the number of each owner's memory, and its users.
 
-A segment does not keep its owner alive: the arrays in the table that use it do, and when the last of them is
-dropped, the segment is. So its address stays valid as long as it is known.
+A segment does not keep its owner alive; the arrays in the table that use it do. When the last of them is dropped, so is
+the segment. So its address is valid as long as the segment is known.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from baton_shim.state import memory
 
-COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets memory of its own instead of pages of the message's file
+COPIED_OUT_BYTES = 64 << 10  # a smaller fresh segment gets its own memory instead of pages of the message's file
 
 
 class Segment:
@@ -21,17 +21,17 @@ class Segment:
     def __init__(self, number: int, address: int, size: int) -> None:
         self.number, self.address, self.bytes = number, address, size
         self.memory: Any = None  # received memory that no object owns
-        self.source: bytes | None = None  # received, small, and not yet given memory of its own
-        self.storage: Any = None  # torch's handle on `memory`, made once so that tensors share it
-        self.device: Any = None  # the GPU's storage that this memory is a copy of
-        self.mapped = False  # pages of a received file, of which the system knows which were written to
-        self.seen: Any = None  # what the scanner knows of it
-        self.users: set[int] = set()  # numbers of the objects that are views on it
+        self.source: bytes | None = None  # received, small, and without its own memory yet
+        self.storage: Any = None  # torch's handle of `memory`, created once so that tensors share it
+        self.device: Any = None  # the storage on a GPU of which this memory is a copy
+        self.mapped = False  # pages of a received file, for which the system knows which were written to
+        self.seen: Any = None  # the scanner's state
+        self.users: set[int] = set()  # numbers of the objects that are views of it
 
 
 class Segments:
     def __init__(self, user_of: Callable[[Segment], Any]) -> None:
-        """`user_of` names an object that keeps a segment's memory alive. (A weak reference would forbid `resize`.)"""
+        """`user_of` returns an object that keeps a segment's memory alive. (A weak reference would break `resize`.)"""
         self._user_of = user_of
         self.by_number: dict[int, Segment] = {}
         self.next_number = 0
@@ -40,7 +40,7 @@ class Segments:
         self._by_device: dict[int, Segment] = {}
 
     def find(self, address: int, size: int) -> Segment | None:
-        """The segment that holds this whole range."""
+        """The segment that contains this whole range."""
         segment = self._by_start.get(address)
         if segment is None and (place := bisect.bisect_right(self._starts, address)):
             segment = self._by_start[self._starts[place - 1]]
@@ -53,7 +53,7 @@ class Segments:
         return self._by_device.get(storage.data_ptr())
 
     def add_device(self, storage: Any) -> Segment:
-        """A new segment for a storage on a GPU: its copy in this process's memory, which is what travels."""
+        """A new segment for a storage on a GPU: its copy in this process's memory, which is what is sent."""
         copy = storage.cpu()
         segment = self.add(copy.data_ptr(), storage.nbytes())
         segment.storage = copy
@@ -61,17 +61,17 @@ class Segments:
         return segment
 
     def mirror(self, segment: Segment, storage: Any) -> None:
-        """From now on the segment's memory is a copy of this storage on a GPU."""
+        """From now on, the segment's memory is a copy of this storage on a GPU."""
         segment.device = storage
         self._by_device[storage.data_ptr()] = segment
 
     def bring_down(self, segment: Segment) -> None:
-        """Before the copy is read."""
+        """Updates the copy from the GPU, before it is read."""
         if segment.device is not None:
             segment.storage.copy_(segment.device)
 
     def bring_up(self, numbers: Iterable[int]) -> None:
-        """After the copies were written."""
+        """Updates storages on GPUs, after their copies were written."""
         for number in numbers:
             segment = self.by_number.get(number)
             if segment is not None and segment.device is not None:
@@ -98,7 +98,7 @@ class Segments:
         return segment
 
     def expect(self, number: int, size: int) -> None:
-        """A segment that the other end numbered and whose bytes follow: all zeros until then."""
+        """A segment that the other end numbered and whose bytes arrive later; until then it is all zeros."""
         segment = Segment(number, 0, size)
         if size >= COPIED_OUT_BYTES:
             self.settle(segment, memory.zeros(size))
@@ -108,7 +108,7 @@ class Segments:
         self.next_number = max(self.next_number, number + 1)
 
     def buffer(self, segment: Segment) -> Any:
-        """The segment's memory for something new to be a view on; it keeps the memory's owner alive."""
+        """The segment's memory as a buffer for a new view; it keeps the memory's owner alive."""
         if segment.memory is not None:
             return segment.memory
         if segment.source is not None:
@@ -117,19 +117,19 @@ class Segments:
         return memory.at_address(segment.address, segment.bytes, self._user_of(segment))
 
     def settle_deferred(self) -> None:
-        """Small received segments that nothing has asked for yet get their memory."""
+        """Gives memory to small received segments that have not been used yet."""
         for segment in self.by_number.values():
             if segment.source is not None:
                 self.settle(segment, bytearray(segment.source))
 
     def settle(self, segment: Segment, place: Any) -> None:
-        """Give a received segment memory that belongs to nobody else."""
+        """Gives a received segment its own memory."""
         segment.memory, segment.source = place, None
         segment.address = memory.address_of(place)
         self._place(segment)
 
     def settle_at(self, segment: Segment, address: int) -> None:
-        """Give a received segment the memory of a new object, which owns it."""
+        """Gives a received segment the memory of a new object, which owns it."""
         segment.source, segment.address = None, address
         self._place(segment)
 
@@ -145,7 +145,7 @@ class Segments:
             table.clear()
 
     def hide(self, segment: Segment) -> None:
-        """It is not found any more: its memory is no longer what it was a segment of."""
+        """Stops finding it, because its memory no longer belongs to the segment."""
         if self._by_start.get(segment.address) is segment:
             del self._by_start[segment.address]
             del self._starts[bisect.bisect_left(self._starts, segment.address)]

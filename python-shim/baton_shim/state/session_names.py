@@ -1,9 +1,9 @@
-"""Which names of a session's namespace are live in a cell, and which of them changed.
+"""The names of a session's namespace that a cell can use, and which of them changed.
 
-A session is warm: it holds what earlier cells brought. A value that the present cell did not bring up to date is
-put aside for the time of the cell, so that a look-up that the analysis missed asks for it and never finds an old value.
+A session is warm: it holds the values of earlier cells. Values that the present cell did not update are set aside
+during the cell. So if the analysis missed a name, its look-up requests the value and never finds an old one.
 
-**Invariant:** what a cell reports is what it was sent or what it bound; an old value never goes home.
+**Invariant:** a cell reports only values that it was sent or that it bound; an old value is never returned.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-# What IPython itself puts into a namespace.
+# Names that IPython itself puts into a namespace.
 OF_IPYTHON = re.compile(
     r"_{1,3}|_i{1,3}|_i?\d+|_ih|_oh|_dh|In|Out|exit|quit|open|get_ipython|__(?:builtin|builtins|name|doc|"
     r"package|loader|spec|annotations|session)__"
@@ -24,9 +24,7 @@ def of_ipython(name: str) -> bool:
 
 
 def is_hidden(name: str) -> bool:
-    """Whether it may come from IPython or a library: `torch.compile` puts what it has compiled beside a function, as
-    `__compiled_fn_1`.
-    """
+    """Whether it may come from IPython or a library: `torch.compile` adds names such as `__compiled_fn_1`."""
     return name.startswith("__") or of_ipython(name)
 
 
@@ -35,21 +33,21 @@ class SessionNames:
         self._namespace = namespace
         self._aside: dict[str, Any] = {}
         self._known: set[str] = set()
-        """Names of the notebook that have been here."""
+        """Names of the notebook that have been sent here."""
         self._sent: set[str] = set()
         self._before: dict[str, Any] = {}
         self._stand_ins: dict[str, Any] = {}
         self._marks: dict[str, object] = {}
-        """What is bound to names of the notebook that the cell may only delete."""
+        """Marks that are bound to names of the notebook that the cell may only delete."""
         self._refused: dict[str, tuple[str, str | None]] = {}
-        """Names that were asked for and cannot come, each with the reason and a hint."""
+        """Names that were requested and cannot be sent, each with the reason and a hint."""
         self.missing: set[str] = set()
         """Names of the notebook that the cell was not given."""
 
     def whole(self) -> None:
-        """Before a message of the other table is applied."""
+        """Called before a message of the other table is applied."""
         for name, value in self._aside.items():
-            self._namespace.setdefault(name, value)  # the last cell may have made a new one of that name
+            self._namespace.setdefault(name, value)  # the last cell may have created a new one of that name
         self._aside.clear()
         for name, value in self._stand_ins.items():
             if self._namespace.get(name) is value:
@@ -57,8 +55,8 @@ class SessionNames:
         self._stand_ins.clear()
 
     def begin(self, sent: Iterable[str], notebook: Iterable[str], deleted: Iterable[str]) -> None:
-        """Right after the message: `sent` are the names that the cell may use, `notebook` those that there are, and
-        `deleted` those that it may delete and does not read.
+        """Called right after the message. `sent`: the names that the cell may use. `notebook`: all names of the
+        notebook. `deleted`: those that the cell may delete and does not read.
         """
         self._sent = set(sent)
         self._refused.clear()
@@ -81,7 +79,7 @@ class SessionNames:
         refused: Mapping[str, tuple[str, str | None]],
         bound: set[str],
     ) -> None:
-        """Right after the message that answers for `asked`; `bound` were here before it, and stay as they are."""
+        """Called right after the answer for `asked`. Names in `bound` were here before it, and remain as they are."""
         self.missing.difference_update(asked, names)
         self._refused.update(refused)
         for name in names:
@@ -94,7 +92,7 @@ class SessionNames:
             self._known.add(name)
 
     def stand_in(self, names: Iterable[str]) -> None:
-        """Lets what cannot come be seen in the namespace."""
+        """Puts stand-ins for names that cannot be sent into the namespace."""
         from baton_shim.state import Stayed
 
         for name in self._refused.keys() & names:
@@ -103,7 +101,7 @@ class SessionNames:
                 self._stand_ins[name] = self._before[name] = self._namespace[name] = Stayed(reason)
 
     def explain(self, name: str) -> None:
-        """Raises for a name that cannot come."""
+        """Raises the reason if the name cannot be sent."""
         from baton_shim.state import StayedError
 
         if name in self._refused:
@@ -113,9 +111,9 @@ class SessionNames:
         return self.missing.union(self._refused)
 
     def changed(self, stored: Iterable[str], dropped: Iterable[str] = ()) -> tuple[list[str], list[str]]:
-        """Names to report and names that are gone.
+        """Names to report, and names that are gone.
 
-        `stored` are hidden names that the cell's code assigns, `dropped` those that stay here in any case.
+        `stored`: hidden names that the cell's code assigns. `dropped`: names that stay here in any case.
         """
         namespace, before = self._namespace, self._before
         for name, mark in self._marks.items():

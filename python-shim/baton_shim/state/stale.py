@@ -1,7 +1,7 @@
-"""Tells of what in the notebook still holds an object that had to be replaced, because it did not travel itself.
+"""Warns if something in the notebook still refers to an object that was replaced.
 
-An array that the cell resized, or an iterator that it advanced, cannot be brought up to date in place. What travelled
-holds the new one; a list that the cell knew nothing of holds the old one, which never happens without `%%gpu`.
+An array that the cell resized, or an iterator that it advanced, cannot be updated in place. Objects that were sent
+refer to the new one; a list that the cell did not know refers to the old one. Without `%%gpu`, this cannot happen.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from baton_shim.state.kinds import Kinds
 from baton_shim.state.paths import path_to
 
 _INTERNAL = ("pandas", "pyarrow")
-_TO_THE_SHELL = ("exit", "quit", "get_ipython")  # from which everything is reached, this table included
+_TO_THE_SHELL = ("exit", "quit", "get_ipython")  # these lead to everything, including this table
 
 
 class StaleReference(UserWarning):
-    """Something in the notebook holds an object as it was before a `%%gpu` cell."""
+    """Something in the notebook refers to an object from before a `%%gpu` cell."""
 
 
 def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
@@ -37,12 +37,12 @@ def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kind
             text = f"'{path}' still holds the {kind} from before this %%gpu cell, which had to make a new one of it"
             try:
                 warnings.warn(f"{text}; name it in the cell, too, to keep both the same", StaleReference, stacklevel=2)
-            except StaleReference:  # the student's filters make errors of warnings; the state is here already
+            except StaleReference:  # the student's filters raise warnings; the state has been applied already
                 return
 
 
 def _held_here() -> int:
-    """The count of an object that only `tell_of_stale_holders` holds, counted as it counts."""
+    """The reference count that `tell_of_stale_holders` sees for an object that only it refers to."""
     old = [object()]
     obj = old.pop()
     return sys.getrefcount(obj)

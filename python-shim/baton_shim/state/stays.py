@@ -1,9 +1,9 @@
-"""What the objects hold that stay in this kernel, of all that both kernels know.
+"""What objects that stay in this kernel hold of the objects known to both kernels.
 
-Their stand-ins in the other kernel hold the same. So a cell that names one, here or there, also brings up to date what
-it holds: the list that a generator adds to, the data set of an iterator, the arguments of a thread.
+Their stand-ins in the other kernel hold the same. So if a cell uses one of them, here or there, what it holds is
+updated as well: the list that a generator appends to, the data set of an iterator, the arguments of a thread.
 
-**Invariant:** nothing travels for this that would not travel otherwise.
+**Invariant:** nothing is sent for this that would not be sent otherwise.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _CLOSED = (types.ModuleType, type, types.CodeType, types.FrameType, AbstractEven
 class Stays:
     def __init__(self, namespace: Mapping[str, Any], numbering: Numbering) -> None:
         self._namespace, self._numbering = namespace, numbering
-        self._said: dict[int, dict[int, Any]] = {}  # what the other end heard: numbers, with what had them
+        self._said: dict[int, dict[int, Any]] = {}  # what the other end knows: numbers, with their objects
 
     def below(self, numbers: Iterable[int]) -> set[int]:
-        """Numbers of what those of these objects that stay here hold, or held at the last message."""
+        """Numbers of the objects that staying objects among these hold, or held at the last message."""
         below: set[int] = set()
         if self._said:
             for number in self._said.keys() & numbers:
@@ -40,9 +40,9 @@ class Stays:
     def news(
         self, numbers: Iterable[int], fresh: Iterable[Any], dying: Iterable[int]
     ) -> tuple[tuple[int, tuple[str, ...], tuple[int, ...]], ...]:
-        """What the other end must hear of these, and of the `fresh` ones that a stand-in was written for.
+        """What the other end must know about these, and about the `fresh` objects for which a stand-in was written.
 
-        All that the message brings has a number by now.
+        Everything in the message has a number by now.
         """
         if not (self._said or fresh):
             return ()
@@ -57,14 +57,14 @@ class Stays:
         return tuple(news)
 
     def objects(self) -> list[Any]:
-        """Those that the other end has stand-ins for."""
+        """The objects for which the other end has stand-ins."""
         return [self._numbering.objects[number] for number in self._said]
 
     def drop(self, number: int) -> None:
         self._said.pop(number, None)
 
     def move(self, moved: Mapping[int, int]) -> None:
-        """Take over the numbers of a compacted table."""
+        """Applies the new numbers of a compacted table."""
         self._said = {
             moved[number]: {moved[n]: part for n, part in held.items() if n in moved}
             for number, held in self._said.items()
@@ -87,7 +87,7 @@ class Stays:
                     if memo[id(child)][0] >= anchors:
                         found[memo[id(child)][0]] = child
                     continue
-                if kind is types.FunctionType:  # its namespace is not its own
+                if kind is types.FunctionType:  # a function does not own its namespace
                     met.update((id(child.__globals__), id(child.__builtins__)))
                 between.append(child)
             level = gc.get_referents(*between)

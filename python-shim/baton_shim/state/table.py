@@ -1,11 +1,11 @@
 """One object table of a session, on one of its two ends.
 
-`snapshot` says what the other end lacks: objects that are new to it, patches for those that changed, and memory.
-`supplement` says more of it while the other end already works with what it was given.
-`apply` does what the other end said, in place, wholly or not at all. Both are for one thread at a time.
+`snapshot` returns what the other end lacks: objects that are new to it, patches for those that changed, and memory.
+`supplement` adds to that while the other end already works with what it was given.
+`apply` applies what the other end sent, in place, completely or not at all. Use it from one thread at a time.
 
-The end that sends first is the notebook kernel. There a name that cannot travel is refused; in the session it stays
-where it is, and the notebook gets a stand-in that is the original again in the session's next cell.
+The end that sends first is the notebook kernel. There, a name that cannot be sent is refused. In the session such a
+name stays where it is, and the notebook gets a stand-in that is the original again in the session's next cell.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from baton_shim.state.stays import Stays
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
-_MOST_FAILURES = 100  # objects that fail to be pickled, in one message
+_MOST_FAILURES = 100  # the limit in one message for objects whose pickling fails
 
 
 class Table:
@@ -69,19 +69,19 @@ class Table:
     ) -> None:
         """`missing`: modules that the other end lacks, each with its package; it may change between messages.
 
-        `home` where this is the notebook's end although it receives first: a saved state. `only` says which of its
-        names are bound.
+        `home`: set for a saved state, whose reader is the notebook although it receives first. `only` chooses which of
+        its names are bound.
         """
         self.namespace = namespace
         self._load_modules = load_modules or (lambda modules, undo: None)
         self.messages = 0
         self.broken = False
         self.rebuilt = False
-        """The last message that came made or changed objects, with code of their classes perhaps."""
-        self._home, self._saved = home, home is not None  # without it known with the first message
+        """Whether the last message created or changed objects, possibly with code of their classes."""
+        self._home, self._saved = home, home is not None  # without `home`, it is known from the first message on
         self._only = only
-        self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not take along, and why
-        self.not_rebuilt: list[str] = []  # in the notebook: what came for the first time as a stand-in
+        self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not include, and why
+        self.not_rebuilt: list[str] = []  # in the notebook: what arrived as a stand-in for the first time
         self._told: set[str] = set()
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
@@ -94,17 +94,17 @@ class Table:
         self._stays = Stays(namespace, self._numbering)
         self._walker = Walker(self._numbering, self._kinds, self._stays)
         self._views = Views(self._here, self._kinds, self._numbering)
-        self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end gave it
-        self._given: Set[int] = frozenset()  # what the last snapshot and its supplements brought up to date
+        self._foreign = bytearray(len(self._numbering))  # for each number, whether the other end assigned it
+        self._given: Set[int] = frozenset()  # what the last snapshot and its supplements updated
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
         self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
-        self.last_undo: Undo | None = None  # in the notebook: of the last message that was applied
+        self.last_undo: Undo | None = None  # in the notebook: the undo of the last applied message
         self._reserved: list[Any] = []
-        self._filled: dict[int, Any] = {}  # states of large plain containers that this message brought
+        self._filled: dict[int, Any] = {}  # states of large plain containers in this message
 
     # ---- sending ----
 
@@ -123,12 +123,12 @@ class Table:
     ) -> Snapshot:
         """What the other end lacks to have these names as they are here.
 
-        Values of a dict `extra`, and names in a session, that cannot travel arrive as a `Stayed`. In the notebook
-        kernel it raises `Refused` for a `certain` name that cannot (None: all are certain), and nothing has changed
-        and the table is still good; other names arrive as a `Stayed` that says the same.
-        Without `partings`, what nobody here holds any more does not send its last change.
-        `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it is deferred.
-        `places` are parts of `extra`, each with a name for messages.
+        Values of a dict `extra`, and names in a session, are replaced by a `Stayed` if they cannot be sent. In the
+        notebook kernel, `Refused` is raised for a `certain` name that cannot be sent (None: all are certain); nothing
+        has changed then, and the table can still be used. Other names are replaced by a `Stayed` with the same reason.
+        Without `partings`, the last change of an object that is no longer used here is not sent. `modules` is for the
+        other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places` are parts of `extra`, each
+        with a name for messages.
         """
         self._places = list(places)
         self._check_usable()
@@ -149,8 +149,8 @@ class Table:
     def supplement(self, names: Iterable[str], *, extra: object) -> Snapshot:
         """What the session lacks to have these names, too, while it runs a cell.
 
-        What the cell was given is the session's until it comes home, so it travels as a reference, and a change of
-        it here waits. Raises `Refused` as `snapshot` does.
+        What the cell was given belongs to the session until the cell ends. So it is sent as a reference, and changes to
+        it here wait. Raises `Refused` as `snapshot` does.
         """
         self._check_usable()
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
@@ -184,7 +184,7 @@ class Table:
         numbering, walker = self._numbering, self._walker
         first_fresh = self._segments.next_number
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
-        # What a cell changed and then bound its name to something else for may live on under another name.
+        # An object that a cell changed before rebinding its name may live on under another name.
         besides = [] if home else [*self._bindings.former([*roots, *gone]), *walker.with_new_gradients()]
         reach = walker.reach([*roots.values(), *values, *besides, *(numbering.objects[n] for n in dying)], given)
         replaced, last = find_replaced(walker, reach)
@@ -254,11 +254,11 @@ class Table:
         return snapshot
 
     def keeps(self) -> bool:
-        """In a session: whether the notebook knows something here that no other session can have."""
+        """In a session: whether the notebook knows an object here that no other session can have."""
         return any(not is_spent(obj) for obj in self._stays.objects())
 
     def end_session(self, session: str) -> list[str]:
-        """In the notebook: the `session` of this table has ended. Returns what only it had, each in a few words."""
+        """In the notebook: the `session` of this table has ended. Returns short descriptions of what only it had."""
         objects = self._numbering.objects
         kept = [n for n in self._numbering.living() if type(objects[n]) is Stayed and self._foreign[n]]
         kept = sorted(set(kept).difference(self._numbering.dropped, self._numbering.unreferenced_among(kept)))
@@ -266,15 +266,15 @@ class Table:
         return [words for stayed, words in lost if not is_of_spent(stayed)]
 
     def path(self, obj: object, name: str) -> str | None:
-        """The way to an object from a name that reaches it."""
+        """The path to an object from a name that reaches it."""
         return path_to(obj, [(name, self.namespace[name])], self._kinds)
 
     def footprint(self, values: Iterable[Any], held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
-        """What these values reach that can change. `held_by` says what an object holds that does not travel."""
+        """The mutable objects and memory that the values reach. `held_by`: the contents of an unsent object."""
         return footprint(values, self._walker, held_by)
 
     def with_graphs(self) -> list[Any]:
-        """The tensors among its objects whose computation graph does not travel with them."""
+        """The table's tensors whose computation graph is not sent with them."""
         return with_graphs(self._numbering.objects)
 
     def knows(self, obj: object) -> bool:
@@ -282,20 +282,18 @@ class Table:
         return self._numbering.number(obj) is not None
 
     def snapshot_deferred(self) -> Snapshot:
-        """In a session: what the last message left out. It counts once the other end's next message continues it."""
+        """In a session: the bytes that the last message left out. Counts once the other end's next one continues it."""
         snapshot = self.deferred.snapshot(self.messages)
         self._pins.append(snapshot)
         return snapshot
 
     def complete(self, delta: Mapping[str, Any], file_descriptor: int) -> None:
-        """In the notebook: what was deferred is here. On an error nothing of it is. A void table takes it, too."""
+        """In the notebook: applies deferred bytes; on an error, none of them. Also allowed if the table is void."""
         self.deferred.arrive(delta, file_descriptor)
         self.messages += 1
 
     def roll_back(self, undos: Sequence[Undo] | None = None) -> None:
-        """In the notebook: takes back these messages, or, if what is away is lost, all since the first one that left
-        it out. The table is void then, or was before.
-        """
+        """In the notebook: undoes these messages, by default all since the first that lacks bytes. Voids the table."""
         self.broken = True
         if undos is None:
             self.deferred.roll_back()
@@ -305,24 +303,24 @@ class Table:
         self._kinds.settle()
 
     def let_go(self) -> None:
-        """In the notebook: the table is void, and nothing of it arrives any more. It holds no objects from now on."""
+        """In the notebook: the table is void, and nothing more will arrive. It drops all its objects."""
         self.broken = True
         self._segments.clear()
         del self._numbering, self._stays, self._walker, self._views, self._bindings, self.deferred
 
     def memory_bytes(self) -> int:
-        """How much memory of arrays and their like both ends hold."""
+        """The memory of arrays and similar objects that both ends hold, in bytes."""
         return sum(segment.bytes for segment in self._segments.by_number.values())
 
     def release(self) -> None:
-        """The memory of the last snapshot has been read."""
+        """Called when the memory of the last snapshot has been read."""
         self._pins, self._places, self.stayed = [], [], []
 
     def _dying(self) -> list[int]:
-        """Let go of what only the table holds; the other end hears of it with this message.
+        """Drops objects that only the table refers to; the other end learns that with this message.
 
-        The other end may still hold it. So what may have changed here travels for a last time: its numbers are
-        returned. What came from there and is looked at weakly here lives as long as it does there.
+        The other end may still use them. So those that may have changed here are sent for a last time: their numbers
+        are returned. Objects from the other end with weak references here live as long as they do there.
         """
         dying: list[int] = []
         started, looked = time.monotonic(), self._pace.is_due(*self._size())
@@ -333,7 +331,7 @@ class Table:
         named = self._bindings.numbers() if dead else set()
         while dead:
             dead = [number for number in dead if not self._lives_there(number)]
-            # Memory without a name was made for one message, as a part of what pickles as such.
+            # Unnamed memory was created for one message, as part of an object that pickles as such.
             states, segment_of = self._walker.states, self._views.segment_of
             last = [n for n in dead if n in states and (n in named or n not in segment_of)]
             dying += last
@@ -364,7 +362,7 @@ class Table:
                 raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
 
     def _patches(self, reach: Reach, last: set[int]) -> list[Patch]:
-        """Objects before the containers that ask them for their hashes; holders of replaced objects last."""
+        """Containers that hash objects come after those objects; holders of replaced objects come last."""
         kinds, objects = self._kinds, self._numbering.objects
         order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
         patches = []
@@ -430,7 +428,7 @@ class Table:
                     left[name] = reason
                 elif name in certain:
                     raise Refused(name, reason, hint)
-        return file.getvalue(), pickler, left  # no copy; a view on the file would forbid it to close
+        return file.getvalue(), pickler, left  # without a copy; a view of the file would keep it from closing
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
@@ -460,11 +458,13 @@ class Table:
         bound_stays: bool = False,
         besides: Callable[[Any, OnUndo], object] = lambda extra, undo: None,
     ) -> object:
-        """Do what the other end's snapshot says. Returns its `extra`. With `bound_stays`, a name that stands for
-        something here goes on doing so. `besides` gets the `extra` and does the rest of what belongs to the message,
-        before names are bound; what it gives to the undo is taken back together with the message.
+        """Applies the other end's snapshot. Returns its `extra`.
 
-        On an error everything is as it was before; but not the bytes of arrays in a session, which ends then.
+        With `bound_stays`, a name that is bound here is not rebound. `besides` is called with the `extra` before names
+        are bound, and does everything else that belongs to the message; actions that it adds to the undo are undone
+        with it.
+
+        After an error everything is as before, except the bytes of arrays in a session, which ends then.
         """
         self._check_usable()
         if self._home is None:
@@ -478,7 +478,7 @@ class Table:
         self._here.home = self._home
         read = partial(self._read, Received(delta, file_descriptor, bound_stays, besides))
         try:
-            if self._home and not self._saved:  # a cell has run, and the rest of what it did is worth having
+            if self._home and not self._saved:  # a cell has run, and the rest of its results is worth having
                 (header, (_, rebound, extra), fresh, undo), self.not_rebuilt = read_what_can_be(read, self._told)
             else:
                 header, (_, rebound, extra), fresh, undo = read(None)
@@ -501,7 +501,7 @@ class Table:
         return extra
 
     def _read(self, came: Received, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any], Undo]:
-        """As `_decode`, and how to take it back. On an error it is taken back."""
+        """Like `_decode`, and also returns the undo. After an error the message has been undone."""
         undo = self._undo = Undo(self._segments, of_memory=bool(self._home))
         self._here.used.clear()
         self._filled = {}
@@ -587,7 +587,7 @@ class Table:
             obj = self._reserved[number - len(objects)]
         else:
             obj = objects[number]
-            if type(obj) is Stayed:  # what it stands for changed where it is
+            if type(obj) is Stayed:  # the object that it represents changed in its own kernel
                 return
             self._undo.keep(number, self._kinds.of(obj), obj)
         by_kind = self._kinds.by_name[kind]

@@ -1,8 +1,8 @@
-"""Which received memory was never written to here: its pages are still those of the file that it was mapped from.
+"""Received memory that was never written to here: its pages are still those of the file that it was mapped from.
 
-The Rust side tells such pages in the same way when it reads a snapshot (`crates/chunks/src/untouched.rs`).
+The Rust side recognises such pages in the same way when it reads a snapshot (`crates/chunks/src/untouched.rs`).
 
-**Invariant:** in doubt memory counts as written to.
+**Invariant:** if unsure, memory counts as written to.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from array import array
 
 from baton_shim.state.segments import Segment
 
-_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61  # see `pagemap.rst` of Linux
+_PRESENT, _SWAPPED, _OF_FILE = 1 << 63, 1 << 62, 1 << 61  # see Linux's `pagemap.rst`
 _ENTRY_BYTES = 8
-_ENTRIES = 64 << 10  # that are read at once
+_ENTRIES = 64 << 10  # entries read at once
 
 
 def is_untouched(segment: Segment) -> bool:
-    """Of a segment that lies on a GPU only the copy could be asked about, so it counts as written to."""
+    """For a segment on a GPU, only the copy could be checked, so it counts as written to."""
     if not segment.mapped or segment.memory is None or segment.device is not None or segment.address % mmap.PAGESIZE:
         return False
     first = segment.address // mmap.PAGESIZE

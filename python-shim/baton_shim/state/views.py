@@ -1,7 +1,7 @@
-"""Which objects of a table are views on which segment, and which memory a message has to bring.
+"""Which objects of a table are views of which segment, and which memory a message has to include.
 
-**Invariant:** a segment is known as long as an object of the table is a view on it. Within a message one view may
-replace the last other one, so a segment goes only when all of the message's views are noted.
+**Invariant:** a segment is known as long as an object of the table is a view of it. Within a message, one view may
+replace the last other one, so a segment is dropped only when all of the message's views are recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Views:
         self._segments = here.segments
         self.segment_of: dict[int, int] = {}
         self._left: set[int] = set()  # segments that a view has left, perhaps the last one
-        self._dropped: list[int] = []  # segments that the other end has not been told of
+        self._dropped: list[int] = []  # segments that the other end does not know to be dropped
 
     def user_of(self, segment: Segment) -> Any:
         """An object that keeps the segment's memory alive."""
@@ -31,7 +31,7 @@ class Views:
         return next(obj for obj, number in self._here.used if number == segment.number)
 
     def note_used(self) -> None:
-        """What a message has shown to be views on segments, now that all of it has numbers."""
+        """Records the views that a message has found, now that all of its objects have numbers."""
         for obj, segment in self._here.used:
             number = self._numbering.number(obj)
             if number is not None:
@@ -39,7 +39,7 @@ class Views:
         self._here.used.clear()
 
     def find_moved(self, numbers: Iterable[int]) -> None:
-        """Tensors that were brought up to date may lie elsewhere now, or have memory for the first time."""
+        """Updated tensors may have other memory now, or memory for the first time."""
         for number in numbers:
             obj = self._numbering.objects[number]
             if self._kinds.of(obj) is self._kinds.tensor:
@@ -48,9 +48,7 @@ class Views:
                     self._move_to(number, segment)
 
     def hide(self, replaced: Set[int]) -> list[Segment]:
-        """Segments of nothing but objects that travel anew: an array that was resized may lie where it lay, or another
-        in its place.
-        """
+        """Hides segments that only replaced objects use: a resized array may now be at the same address."""
         numbers = {self.segment_of[number] for number in replaced if number in self.segment_of}
         hidden = [self._segments.by_number[number] for number in numbers]
         hidden = [segment for segment in hidden if segment.users <= replaced]
@@ -66,14 +64,14 @@ class Views:
             self._segments.by_number[segment].users.add(number)
 
     def leave(self, number: int) -> None:
-        """The object is no view any more on the segment that it was a view on."""
+        """The object is no longer a view of its segment."""
         segment = self._segments.by_number.get(self.segment_of.pop(number, -1))
         if segment is not None:
             segment.users.discard(number)
             self._left.add(segment.number)
 
     def drop_unused(self) -> None:
-        """Segments that their last view has left."""
+        """Drops segments that their last view has left."""
         for number in sorted(self._left & self._segments.by_number.keys()):
             if not self._segments.by_number[number].users:
                 self._segments.drop((number,))
@@ -85,7 +83,7 @@ class Views:
         return dropped
 
     def drop_segments(self, numbers: Iterable[int]) -> None:
-        """The other end has dropped them."""
+        """Drops segments that the other end has dropped."""
         for number in numbers:
             segment = self._segments.by_number.get(number)
             for user in tuple(segment.users) if segment is not None else ():
@@ -95,14 +93,14 @@ class Views:
         self._dropped = [number for number in self._dropped if number not in told]
 
     def in_reach(self, reached: Set[int], given: Set[int]) -> set[int]:
-        """Segments of what a message brings up to date, less those that the other end has for itself."""
+        """The segments of objects that a message updates, except those that belong to the other end."""
         segments = {segment for number, segment in self.segment_of.items() if number in reached}
         if given:
             segments -= {segment for number, segment in self.segment_of.items() if number in given}
         return segments
 
     def look(self, numbers: Iterable[int], fresh: Container[int]) -> list[SegmentView]:
-        """These segments as they are now; `fresh` are those that the other end has nothing of."""
+        """These segments as they are now; `fresh`: those of which the other end has nothing."""
         segments = [self._segments.by_number[number] for number in sorted(numbers)]
         known = [segment for segment in segments if segment.number not in fresh]
         for segment in known:
@@ -114,7 +112,7 @@ class Views:
         ]
 
     def move(self, moved: dict[int, int]) -> None:
-        """Take over the numbers of a compacted table."""
+        """Applies the new numbers of a compacted table."""
         self.segment_of = {moved[number]: segment for number, segment in self.segment_of.items()}
         for segment in self._segments.by_number.values():
             segment.users = {moved[number] for number in segment.users}

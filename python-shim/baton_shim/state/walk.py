@@ -1,8 +1,7 @@
 """What the named objects reach: which known objects changed, which segments are in reach, which leaves are new.
 
-The walk follows states, never referrers: what an object refers to is what its kind says. Known objects are followed by
-number, one level after the other, and those of one kind are compared together, which costs a fraction of a microsecond
-each.
+The walk follows states, never referrers: what an object refers to is defined by its kind. Known objects are followed by
+number, level by level, and those of one kind are compared together, which costs a fraction of a microsecond each.
 """
 
 from __future__ import annotations
@@ -17,25 +16,25 @@ from baton_shim.state.kinds import ATOMS, Kinds, is_leaf
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.stays import Stays
 
-Known = tuple[Any, Any]  # a kind and the state at the last message
+Known = tuple[Any, Any]  # a kind, and the state at the last message
 
 
 @dataclass
 class Reach:
     marked: set[int]
-    given: Set[int] = frozenset()  # what the other end has for itself: neither looked at nor followed
+    given: Set[int] = frozenset()  # what belongs to the other end: neither compared nor followed
     changed: list[int] = field(default_factory=list)
-    states: dict[int, Any] = field(default_factory=dict)  # of the changed ones, as they are now
+    states: dict[int, Any] = field(default_factory=dict)  # current states of the changed objects
     leaves: list[Any] = field(default_factory=list)  # large plain containers that the other end does not know
-    as_leaves: dict[int, Any] = field(default_factory=dict)  # states of these and of the changed ones of their like
-    has_nan: bool = False  # one of the atoms in what is new or changed
+    as_leaves: dict[int, Any] = field(default_factory=dict)  # states of those, and of changed ones of the same kind
+    has_nan: bool = False  # whether a new or changed object contains one
     unknown: dict[int, Any] = field(default_factory=dict)  # by id, kept alive while the ids are in use
-    unreadable: set[int] = field(default_factory=set)  # of these, the ids of those that do not say what they hold
+    unreadable: set[int] = field(default_factory=set)  # ids of unknown objects that do not show what they hold
 
 
 _UNREADABLE = object()
 _FIXED: Known = (None, None)
-_BATCH = 1024  # objects that are compared at once; of these, each is looked at alone when one has changed
+_BATCH = 1024  # objects compared at once; if one has changed, each is compared separately
 
 
 class Walker:
@@ -43,12 +42,12 @@ class Walker:
         self.numbering, self.kinds, self.stays = numbering, kinds, stays
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
-        self.gradients: dict[int, Any] = {}  # of tensors that want one, as they were at the last message
+        self.gradients: dict[int, Any] = {}  # of tensors that require one, as of the last message
 
     def remember(self, numbers: Iterable[int], leaves: Mapping[int, Any]) -> None:
-        """Note these objects' states as what both ends hold now; of large plain containers, the states that are given.
+        """Records these objects' states as known to both ends; for large plain containers, the given states.
 
-        Of those that a message has dropped nothing is noted.
+        Objects that a message has dropped are skipped.
         """
         for number in numbers:
             if number in self.numbering.dropped:
@@ -62,10 +61,10 @@ class Walker:
     def _remember(self, number: int) -> None:
         obj = self.numbering.objects[number]
         kind = self.kinds.of(obj)
-        if kind.changes and self.kinds.why_not(obj) is None:  # what stays has a stand-in there, which does not change
+        if kind.changes and self.kinds.why_not(obj) is None:  # the stand-in of an object that stays never changes
             try:
                 state = kind.read(obj)
-            except Exception:  # the class's own code failed: not known, so never the same
+            except Exception:  # the class's own code failed: unknown, so never equal
                 state = _UNREADABLE
             if state is not None:
                 self.states[number] = (kind, state)
@@ -73,7 +72,7 @@ class Walker:
                 self.gradients[number] = gradient
 
     def with_new_gradients(self) -> list[Any]:
-        """Tensors that have got a gradient since the last message: from a graph, which shows nothing of them."""
+        """Tensors that got a gradient since the last message from a graph, through which they cannot be found."""
         found = []
         for number, before in self.gradients.items():
             obj = self.numbering.objects[number]
@@ -92,7 +91,7 @@ class Walker:
         self.gradients.pop(number, None)
 
     def move(self, moved: dict[int, int]) -> None:
-        """Take over the numbers of a compacted table."""
+        """Applies the new numbers of a compacted table."""
         self.states = {moved[number]: state for number, state in self.states.items()}
         self.gradients = {moved[number]: gradient for number, gradient in self.gradients.items() if number in moved}
         self.children = {}
@@ -103,7 +102,7 @@ class Walker:
         return reach
 
     def include(self, number: int, reach: Reach) -> None:
-        """Treat a known object as changed, whether it did or not."""
+        """Treats a known object as changed, whether or not it did."""
         reach.marked.add(number)
         self._follow(self._change(number, reach), reach)
 
@@ -117,7 +116,7 @@ class Walker:
             level = self._below(unchanged)
 
     def _known_of(self, strangers: list[Any], reach: Reach) -> set[int]:
-        """The known objects that these are or refer to."""
+        """The known objects among these, and those that these refer to."""
         memo, unknown = self.numbering.memo, reach.unknown
         numbers: set[int] = set()
         while strangers:
@@ -166,7 +165,7 @@ class Walker:
     def _same(self, compare: Callable[[Any, Any], bool], now: Any, then: Any) -> bool:
         try:
             return compare(now, then)
-        except Exception:  # a class's own code failed, now or at the last message
+        except Exception:  # the class's own code failed, now or at the last message
             return False
 
     def _below(self, unchanged: list[int]) -> set[int]:
@@ -185,25 +184,25 @@ class Walker:
         else:
             try:
                 state = kind.read(obj)
-            except Exception:  # it cannot be said what it holds: the other end keeps what it has
+            except Exception:  # its contents are unknown: the other end keeps what it has
                 return []
         reach.changed.append(number)
         reach.states[number] = state
         parts = list(kind.parts(obj, state)) if leaf is None else []
         if known is not None and known[0] is kind and known[1] is not _UNREADABLE:
-            parts += kind.parts(obj, known[1])  # what it let go of may have changed before that
+            parts += kind.parts(obj, known[1])  # objects that it has dropped may have changed before that
         return parts
 
     def _parts(self, obj: Any, reach: Reach) -> list[Any]:
         kind = self.kinds.of(obj)
         try:
             return list(kind.parts(obj, kind.read(obj)))
-        except Exception:  # the pickler will meet the same and put a stand-in there
+        except Exception:  # the pickler will get the same error, and write a stand-in
             reach.unreadable.add(id(obj))
             return []
 
     def children_of(self, number: int) -> tuple[int, ...]:
-        """Numbers of what a known, unchanged object refers to."""
+        """Numbers of the objects that a known, unchanged object refers to."""
         obj = self.numbering.objects[number]
         memo = self.numbering.memo
         known = self.states.get(number)

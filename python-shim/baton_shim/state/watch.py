@@ -1,14 +1,14 @@
-"""Which pages of this process were written to since they were last asked for, where the system notes it.
+"""Pages of this process that were written to since the last query, if the system tracks this.
 
-Linux from 6.7 on write-protects pages on request and lifts the protection by itself at the first write to each
-(`userfaultfd` with asynchronous write protection); one question (`PAGEMAP_SCAN`) names the pages that were written to
-and protects them again on request. Looking costs next to nothing then, a first write to a page about a microsecond. See
-`Documentation/admin-guide/mm/userfaultfd.rst` and `pagemap.rst` of Linux.
+Linux 6.7 and newer can write-protect pages and remove the protection itself at the first write to each page
+(`userfaultfd` with asynchronous write protection). One query (`PAGEMAP_SCAN`) returns the pages that were written to,
+and protects them again if requested. A query then costs almost nothing, and the first write to a page about a
+microsecond. See `Documentation/admin-guide/mm/userfaultfd.rst` and `pagemap.rst` of Linux.
 
-Neither another process that shares memory nor a device that writes past the processor is noticed. So only private
-memory is watched, and none where there is a GPU.
+Writes by another process that shares the memory, or by a device that bypasses the processor, are not noticed. So only
+private memory is watched, and none if there is a GPU.
 
-**Invariant:** in doubt nothing is known.
+**Invariant:** if unsure, the answer is "unknown".
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ import struct
 import sys
 
 Ranges = list[tuple[int, int]]
-"""Begins and ends."""
+"""Pairs of begin and end."""
 
 _GPU = "/dev/nvidiactl"
 _SYSTEM_CALL = {"x86_64": 323, "aarch64": 282}
-_USER_MODE_ONLY = 1  # what anybody may ask for; writes by the system are noticed all the same
+_USER_MODE_ONLY = 1  # allowed for any user; writes by the system are noticed all the same
 
 _API = 0xAA
 _WRITE_PROTECT_UNPOPULATED, _WRITE_PROTECT_ASYNC = 1 << 13, 1 << 15
@@ -44,7 +44,7 @@ _PAGE = mmap.PAGESIZE
 
 
 def _request(direction: int, kind: int, number: int, size: int) -> int:
-    """As the macro `_IOC` of C."""
+    """The macro `_IOC` of C."""
     return direction << 30 | size << 16 | kind << 8 | number
 
 
@@ -56,14 +56,14 @@ _PAGEMAP_SCAN = _request(3, ord("f"), 16, _SCAN.size)
 
 
 class Watch:
-    """Of this process."""
+    """Tracks writes in this process."""
 
     def __init__(self, faults: int, pages: int) -> None:
         self._faults, self._pages = faults, pages
         self._regions = bytearray(_MOST_RANGES * _REGION.size)
 
     def begin(self, address: int, size: int, private: Ranges) -> bool:
-        """From now on what is written to there is noted. False: it cannot be. `private` is fresh `private_memory()`."""
+        """Tracks writes from now on; False if that is impossible. `private`: a new result of `private_memory()`."""
         start, end = _pages_of(address, size)
         at = bisect.bisect_right(private, (start, sys.maxsize)) - 1
         if at < 0 or private[at][1] < end:
@@ -77,9 +77,9 @@ class Watch:
         return True
 
     def written(self, address: int, size: int, *, protect: bool) -> Ranges | None:
-        """Where something was written to since `begin` or since this was last asked with `protect`, in whole pages.
+        """Ranges of whole pages that were written to since `begin`, or since the last call with `protect`.
 
-        None: it is not known, or it was in so many places that they are not worth telling apart.
+        None: unknown, or too many ranges to be worth distinguishing.
         """
         start, end = _pages_of(address, size)
         place = ctypes.addressof(ctypes.c_char.from_buffer(self._regions))
@@ -91,12 +91,12 @@ class Watch:
             )
             try:
                 count = fcntl.ioctl(self._pages, _PAGEMAP_SCAN, question)
-            except OSError:  # other memory lies there now
+            except OSError:  # other memory is mapped there now
                 return None
             if count == _MOST_RANGES:
                 return None
             regions = memoryview(self._regions)[: count * _REGION.size]
-            # With many regions it may name a place ahead of where it ended, and tells the same again from there.
+            # With many regions, it may return a place before its own end, and repeat the results from there.
             told = found[-1][1] if found else start
             for begin, finish, _ in _REGION.iter_unpack(regions):
                 if finish > told:
@@ -113,7 +113,7 @@ class Watch:
 
 
 def private_memory() -> Ranges:
-    """All memory that no other process and no file shares, in order."""
+    """All memory that is not shared with another process or a file, in order."""
     found: Ranges = []
     with open("/proc/self/maps", encoding="utf-8", errors="replace") as lines:
         for line in lines:
@@ -133,7 +133,7 @@ def _pages_of(address: int, size: int) -> tuple[int, int]:
 
 @functools.cache
 def watch() -> Watch | None:
-    """None where the system does not note such things, or not for everybody who writes."""
+    """None if the system does not track writes, or not those of every writer."""
     number = _SYSTEM_CALL.get(platform.machine())
     if number is None or os.path.exists(_GPU):
         return None

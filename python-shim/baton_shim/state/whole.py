@@ -1,9 +1,9 @@
-"""Variables as one message of an object table of their own, for a kernel that has nothing of them yet.
+"""Variables as the only message of a separate object table, for a kernel that has none of them yet.
 
-Identity, aliasing and views are kept, as between two ends of a table. What cannot travel is left out with every name
-that reaches it, and said.
+Identity, aliasing and views are kept, as between the two ends of a table. What cannot be sent is left out with every
+name that reaches it, and reported.
 
-**Invariant:** changes nothing here; another table of the same namespace does not hear of it.
+**Invariant:** changes nothing here; another table of the same namespace is not affected.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from baton_shim.state.refusal import Refused, first_name
 from baton_shim.state.table import Table
 
 FORMAT = 1
-"""Counted up with each change of the message that another version cannot read."""
+"""Incremented with each change of the message that other versions cannot read."""
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
 
 
 class Whole(NamedTuple):
     table: Table
-    """Holds what the snapshot names."""
+    """Keeps the memory of the snapshot."""
     snapshot: Snapshot
     names: list[str]
-    """Those that are in it."""
+    """The names that are included."""
     left: dict[str, str]
-    """The others, and why they cannot travel."""
+    """The names that are left out, and why."""
     losses: list[str]
-    """Why a part of what goes with the names is not in it."""
+    """Why a part of the accompanying state is left out."""
 
     def about(self) -> dict[str, Any]:
         """What a kernel must know before it reads the message."""
@@ -50,9 +50,9 @@ class Whole(NamedTuple):
 def whole(
     make_table: Callable[[], Table], names: Iterable[str], extra: Callable[[set[str]], Mapping[str, object]]
 ) -> Whole:
-    """All of the names that can travel, with the `extra` for these names.
+    """All of the names that can be sent, with the `extra` for these names.
 
-    Raises GpuServiceError where nothing at all can.
+    Raises GpuServiceError if none can.
     """
     names, left = set(names), dict[str, str]()
     while True:
@@ -64,7 +64,7 @@ def whole(
             reasons = dict.fromkeys(culprits, refused.reason)
             if not culprits:
                 raise GpuServiceError(f"Nothing was saved: {refused.path} {refused.reason}") from None
-        except Exception as error:  # whatever a library's own pickling raises
+        except Exception as error:  # any error of a library's pickling
             reasons = _culprits(make_table, names)
             if not reasons:
                 text = f"{type(error).__name__}: {errors.short(error)}"
@@ -76,7 +76,7 @@ def whole(
                     if (way := table.path(obj, name)) is not None:
                         reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
             if table.stayed and not reasons:
-                # The search for words ends after so many objects, and knows not every way.
+                # The search for a path is limited, and does not know every kind of reference.
                 reasons = _culprits(make_table, names)
             if not reasons:
                 return Whole(table, snapshot, sorted(names), left, [reason for _, reason in table.stayed])
@@ -85,7 +85,7 @@ def whole(
 
 
 def _culprits(make_table: Callable[[], Table], names: Iterable[str]) -> dict[str, str]:
-    """Those that cannot be packed whole by themselves."""
+    """Names that cannot be packed even alone."""
     names = sorted(names)
     table = make_table()
     try:
@@ -116,6 +116,6 @@ def packages() -> dict[str, str]:
         for name in names:
             try:
                 found[name] = version(name)
-            except PackageNotFoundError:  # its files are half gone
+            except PackageNotFoundError:  # its files are partly deleted
                 continue
     return found

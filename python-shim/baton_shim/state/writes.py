@@ -1,9 +1,9 @@
-"""Whether a dict was written to since an earlier look, without a look at what it holds.
+"""Whether a dict was written to since an earlier check, without reading its contents.
 
-CPython up to 3.13 gives a dict a number that no dict has had before at each change of what it holds (PEP 509). No
-function tells it, so it is read from where it stands in the object, and only after a trial has shown that it is there.
+CPython up to 3.13 gives a dict a new, unique number at each change (PEP 509). There is no function that returns it, so
+it is read from its place in the object, and only after a test has confirmed the place.
 
-**Invariant:** two equal stamps of one dict mean the very same objects in the same order.
+**Invariant:** two equal stamps of one dict mean exactly the same objects in the same order.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
-_PLACE = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # behind what all objects have, and the length
+_PLACE = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)  # after the header of all objects, and the length
 _CHANGES: tuple[Callable[[dict[Any, Any]], Any], ...] = (
     lambda table: table.update(a=1, b=2),
     lambda table: table.update(b=3),
@@ -31,7 +31,7 @@ _CHANGES: tuple[Callable[[dict[Any, Any]], Any], ...] = (
 
 
 def stamp(table: dict[Any, Any]) -> int | None:
-    """None: this Python keeps none."""
+    """None: this Python has no stamps."""
     return _read(table) if _are_kept() else None
 
 

@@ -1,7 +1,7 @@
 """What a cell depends on besides its variables: settings, figures, loggers, hooks, comms, modules.
 
-They are parts of one transaction (`part.py`). What they `look` up travels in a message of the object table, counts for
-this end with that message, and is taken back at the other end together with the variables of the message.
+They are parts of one transaction (`part.py`). What `look` finds is sent in a message of the object table and is
+committed with that message. If the other end rolls the message back, it rolls them back with its variables.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
 class Difference(NamedTuple):
     modules: bytes | None
-    """What the other end has to know before it reads anything else."""
+    """What the other end must know before it reads anything else."""
     parts: dict[str, Any]
-    """By the name of their part. Objects among it are objects of the notebook like any other."""
+    """By the name of their part. Objects in it are objects of the notebook like any other."""
 
 
 class Surroundings:
-    """One end's view of both."""
+    """One end's view of the surroundings of both ends."""
 
     def __init__(self, namespace: Mapping[str, Any], modules: LocalModules) -> None:
         JAX.watch()
@@ -55,19 +55,20 @@ class Surroundings:
         self._parts.append(part)
 
     def restart(self) -> None:
-        """The other end is a process that has just begun."""
+        """The other end is a new process."""
         self.modules.restart()
         for part in self._parts:
             part.restart()
 
     def look(self) -> Difference:
-        """What the other end lacks. Nothing has changed if it does not travel."""
+        """What the other end lacks. Changes nothing if the result is not sent."""
         found = ((part.name, part.look()) for part in self._parts)
         return Difference(self.modules.look(), {name: one for name, one in found if one is not None})
 
     def whole(self, cells: list[str] | None) -> dict[str, Any]:
-        """What a kernel lacks that has just begun, in so far as it outlives this one. Nothing has changed for the
-        session. With the `cells` of a notebook, also what these attached to libraries, which may reach any variable.
+        """What a new kernel lacks, as far as it outlives this kernel. Changes nothing for the session.
+
+        With the `cells` of a notebook, also what these attached to libraries, which may reach any variable.
         """
         outlive = {"figures"}
         if cells is not None:
@@ -77,7 +78,7 @@ class Surroundings:
         return {name: one for name, one in {"settings": self.settings.whole(), **found}.items() if one}
 
     def without_changed_here(self, said: Mapping[str, Any]) -> dict[str, Any]:
-        """What the other end said, without what was changed here as well since this end last said something."""
+        """What the other end sent, without anything that this end has changed, too, since it last sent something."""
         here, kept = self.look().parts, dict(said)
         for name, changed in here.items():
             if name == self.settings.name:
@@ -88,16 +89,16 @@ class Surroundings:
         return kept
 
     def commit(self, difference: Difference) -> None:
-        """It is on its way, in a message of the object table."""
+        """The difference has been sent, in a message of the object table."""
         self.modules.commit()
         for part in self._parts:
             if part.name in difference.parts:
                 part.commit()
 
     def apply(self, said: Mapping[str, Any], undo: OnUndo) -> list[str]:
-        """Does what the other end said in the `parts`. Returns a line for each thing that could not be done.
+        """Applies the `parts` that the other end sent. Returns a line for each thing that could not be done.
 
-        A part that fails is as it was before, and costs nothing but itself.
+        A part that fails is left as it was before; the others are still applied.
         """
         troubles: list[str] = []
         for part in self._parts:
@@ -106,7 +107,7 @@ class Surroundings:
             done: list[Action] = []
             try:
                 troubles += part.apply(said[part.name], done.append) or []
-            except Exception as error:  # whatever a library raises that is another version here
+            except Exception as error:  # any error of a library whose version differs here
                 take_back(done)
                 troubles.append(f"{part.title} could not be updated ({type(error).__name__}: {error})")
             except BaseException:

@@ -1,8 +1,8 @@
-"""The figures that pyplot knows, under their numbers, and which of them is the current one.
+"""The figures that pyplot knows, by number, and which of them is the current one.
 
-They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes.
+They are objects of the notebook like any other, so they are sent in the table's message itself, not as bytes.
 
-**Invariant:** pyplot is never imported for it; without a figure on either side nothing travels.
+**Invariant:** pyplot is never imported for this; if neither side has a figure, nothing is sent.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Open = tuple[int, Any, bool]
 
 
 class Figures:
-    """One end's view of what both ends have open."""
+    """One end's view of the open figures of both ends."""
 
     name, title = "figures", "The figures of pyplot"
 
@@ -33,7 +33,7 @@ class Figures:
         self._any = False
 
     def look(self) -> list[Open] | None:
-        """All of them, the current one last."""
+        """All open figures, the current one last."""
         found = open_figures()
         self._next = bool(found)
         return found if found or self._any else None
@@ -58,7 +58,7 @@ def open_figures() -> list[Open]:
 
 
 def register(figures: list[Open]) -> None:
-    """Makes pyplot know exactly these."""
+    """Makes pyplot know exactly these figures."""
     import matplotlib.pyplot
     from matplotlib._pylab_helpers import Gcf
     from matplotlib.figure import Figure

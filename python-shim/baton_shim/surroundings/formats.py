@@ -1,6 +1,6 @@
-"""Functions with which IPython writes values, and those of the notebook with which numpy and pandas write numbers.
+"""Functions with which IPython formats values, and the notebook's functions with which numpy and pandas format numbers.
 
-All else of the options of numpy and pandas is in `libraries`.
+All other options of numpy and pandas are in `libraries`.
 """
 
 from __future__ import annotations
@@ -57,9 +57,9 @@ def is_of_notebook(one: Any) -> bool:
 
 
 class Printers:
-    """Which of IPython's printers are the notebook's: its own functions, and those of libraries that a cell registered.
+    """Which of IPython's printers are the notebook's: its own functions, and library functions that a cell registered.
 
-    What libraries register by themselves stays, because each process has its own.
+    Printers that libraries register themselves are not sent, because each process has its own.
     """
 
     def __init__(self) -> None:
@@ -96,12 +96,12 @@ class Printers:
         return {**by_type, **by_name, **of_pretty()}
 
     def usual(self, place: str, key: Any) -> Any:
-        """What IPython itself has there, or None."""
+        """IPython's own printer for the key, or None."""
         if place in self._usual:
             return self._usual[place].get(key)
         kind, _, by_name = place.partition(" ")
         formatter = shell().display_formatter.formatters.get(kind)
-        if formatter is None:  # a table of something else
+        if formatter is None:  # not a formatter's table
             return None
         return formatter.trait_defaults("deferred_printers" if by_name else "type_printers").get(key)
 
@@ -110,7 +110,7 @@ PRINTERS = Printers()
 
 
 def of_pretty() -> dict[str, dict[Any, Any]]:
-    """Those of `IPython.lib.pretty`, which the formatter of texts begins with."""
+    """The tables of `IPython.lib.pretty`, with which the text formatter begins."""
     pretty = sys.modules["IPython.lib.pretty"]
     names = {"pretty": "_type_pprinters", "pretty by name": "_deferred_type_pprinters"}
     return {place: getattr(pretty, name, {}) for place, name in names.items()}

@@ -1,4 +1,4 @@
-"""Whether `cuda` is virtual where there is no GPU, and what the GPU of the session is."""
+"""Whether `cuda` is virtual on a machine without a GPU, and the properties of the session's GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from baton_shim.virtual.gpu import KNOWN, TYPICAL, UNKNOWN, Gpu
 
 
 def gpu_model(_: Any) -> Gpu | None:
-    """What virtual CUDA says of its GPU: as the session's is, from what its driver or the session's torch says."""
+    """The properties that virtual CUDA reports, from the session's driver or its torch."""
     torch: Any = sys.modules.get("torch")
     found = ASKING.answer()
     if SWITCH.real and torch is not None and torch.cuda.is_initialized():
@@ -31,13 +31,13 @@ OF_ALL = ("name", "total_memory", "major", "minor", "multi_processor_count")
 
 
 def as_found(found: dict[str, Any]) -> Gpu:
-    """By torch's names."""
+    """`found` is keyed by torch's names."""
     name, memory, major, minor, count = (found[name] for name in OF_ALL)
     return Gpu(name, memory, (major, minor), count, {name: found.get(name, value) for name, value in TYPICAL.items()})
 
 
 def plain(value: Any) -> int | str:
-    """The identity of a GPU is an object of torch's."""
+    """A GPU's identity is an object of torch, so it becomes text."""
     return value if isinstance(value, (int, str)) else str(value)
 
 

@@ -1,10 +1,10 @@
-"""What the notebook attached to loggers: handlers and filters.
+"""Handlers and filters that the notebook attached to loggers.
 
-They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. Loggers
-travel by their names. What a library attached to its loggers stays, because each process has its own, and so does what
-writes to an open file.
+They are objects of the notebook like any other, so they are sent in the table's message itself, not as bytes. Loggers
+are sent by name. What a library attached to its own loggers is not sent, because each process has its own; nor is
+anything that writes to an open file.
 
-**Invariant:** without a handler of the notebook on either side nothing travels.
+**Invariant:** if neither side has a handler of the notebook, nothing is sent.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Attached = dict[str, list[Any]]
 
 
 class Handlers:
-    """One end's view of what hangs in both."""
+    """One end's view of what is attached at both ends."""
 
     name, title = "handlers", "The handlers of loggers"
 
@@ -36,10 +36,10 @@ class Handlers:
         self._next: Attached = {}
 
     def restart(self) -> None:
-        """What came from the other end is the notebook's, whatever became of that."""
+        """Keeps what the other end sent: it belongs to the notebook, even if that end is gone."""
 
     def look(self) -> Attached | None:
-        """All that travels."""
+        """Everything that can be sent."""
         self._next = {}
         named = set(map(id, self._namespace.values()))
         for name, logger in loggers():
@@ -55,7 +55,7 @@ class Handlers:
         self._known = self._next
 
     def apply(self, attached: Attached, undo: OnUndo) -> None:
-        # After a failure only the other end may have these.
+        # After a failure, only the other end may have these.
         undo(partial(setattr, self, "_known", {**{name: [] for name in attached}, **self._known}))
         for name, parts in attached.items():
             logger, known = logging.getLogger(name), self._known.pop(name, [])
@@ -70,7 +70,7 @@ class Handlers:
 
 
 def loggers() -> list[tuple[str, logging.Logger]]:
-    """Those that something hangs on."""
+    """Loggers that have handlers or filters."""
     root = logging.root
     found: list[tuple[str, Any]] = [("", root), *root.manager.loggerDict.items()]  # large libraries have hundreds
     return [
@@ -89,7 +89,7 @@ def of_main(part: Any) -> bool:
 
 
 def is_plain(part: Any) -> bool:
-    """One that goes along with the levels."""
+    """Whether it is sent along with the levels."""
     return isinstance(part, logging.Handler) and plain_handler(part) is not None
 
 

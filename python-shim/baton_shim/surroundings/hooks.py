@@ -1,12 +1,12 @@
-"""What the notebook attached to IPython and libraries: magics, formatters, callbacks of events, transformers,
-accessors, nodes of trees, handlers of signals and of the collector, import hooks, attributes of classes and modules,
-the context of decimal.
+"""What the notebook attached to IPython and libraries: magics, formatters, event callbacks, transformers, accessors,
+tree nodes, handlers of signals and of the garbage collector, import hooks, attributes of classes and modules, the
+context of decimal.
 
-They are objects of the notebook like any other, so they travel in the table's message itself, not as bytes. What a
-library attached there stays, because each process has its own.
+They are objects of the notebook like any other, so they are sent in the table's message itself, not as bytes. What a
+library attached is not sent, because each process has its own.
 
-**Invariant:** without anything of the notebook on either side nothing travels, because a message with objects takes
-longer. Callbacks of events run in the notebook kernel only, where each cell begins and ends once.
+**Invariant:** if neither side has such an object, nothing is sent, because a message with objects takes longer. Event
+callbacks run only in the notebook kernel, where each cell begins and ends once.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 Entries = list[tuple[Any, Any]]
 Attached = dict[str, Entries]
-"""Keys and objects, by where they hang. In lists, which have no keys, it is None."""
+"""Keys and objects, by place. In lists, the key is None."""
 _MISSING = object()
 NODES = "nodes"
 ACCESSORS = "accessors"
@@ -49,7 +49,7 @@ WITH_ACCESSORS = {"pandas": ("DataFrame", "Series", "Index"), "polars": ("DataFr
 
 
 class Hooks:
-    """One end's view of what hangs in both."""
+    """One end's view of what is attached at both ends."""
 
     name, title = "hooks", "What the notebook attached to IPython and libraries"
 
@@ -60,10 +60,10 @@ class Hooks:
         self._patches = patches
 
     def restart(self) -> None:
-        """What came from the other end is the notebook's, whatever became of that."""
+        """Keeps what the other end sent: it belongs to the notebook, even if that end is gone."""
 
     def look(self) -> Attached | None:
-        """All that travels."""
+        """Everything that can be sent."""
         self._next = self._attached()
         return {**{place: [] for place in self._known}, **self._next} or None
 
@@ -73,11 +73,11 @@ class Hooks:
     def apply(self, found: Attached, undo: OnUndo) -> None:
         from baton_shim.state import Stayed
 
-        # After a failure only the other end may have these.
+        # After a failure, only the other end may have these.
         undo(partial(setattr, self, "_known", {**{place: [] for place in found}, **self._known}))
         for place, entries in found.items():
             known = self._known.pop(place, [])
-            if place != PATCHES:  # there a stand-in explains itself
+            if place != PATCHES:  # a stand-in in PATCHES reports the reason itself
                 entries = [(key, one) for key, one in entries if type(one) is not Stayed]
             if place in tables():
                 PRINTERS.note(one for _, one in entries)
@@ -128,7 +128,7 @@ class Hooks:
 
 
 class Sieve:
-    """What of a table is the notebook's. A table of more than a hundred entries seldom changes between two cells."""
+    """Finds the notebook's entries in a table. Large tables (over a hundred entries) seldom change between cells."""
 
     def __init__(self) -> None:
         self._seen: tuple[list[Any], list[Any]] = [], []
@@ -171,12 +171,12 @@ def attached() -> Attached:
     return {place: entries for place, entries in found.items() if entries}
 
 
-# Without making an enum of each.
+# Without creating an enum for each handler.
 handler_of = importlib.import_module("_signal").getsignal
 
 
 def is_usual_context() -> bool:
-    """As Python makes it, and no variable has it."""
+    """Whether it is as Python created it, and no variable refers to it."""
     decimal: Any = sys.modules["decimal"]
     context = decimal.getcontext()
     held = any(value is context for value in tuple(shell().user_ns.values()))
@@ -184,10 +184,10 @@ def is_usual_context() -> bool:
 
 
 def accessors() -> Iterator[tuple[tuple[str, str, str], Any]]:
-    """`frame.name`, by library, class and name."""
+    """Accessors such as `frame.name`, by library, class and name."""
     for module, kinds in WITH_ACCESSORS.items():
         for kind in kinds if module in sys.modules else ():
-            found = getattr(sys.modules[module], kind, None)  # none while the library is being imported
+            found = getattr(sys.modules[module], kind, None)  # None while the library is being imported
             for name in sorted(getattr(found, "_accessors", ())):
                 one = vars(found).get(name)
                 if any(of_notebook(part) for part in getattr(one, "__dict__", {}).values()):
@@ -214,12 +214,12 @@ def set_accessor(place: tuple[str, str, str], one: Any, undo: OnUndo) -> None:
 
 
 def is_made_here(one: Any) -> bool:
-    """A formatter that a call of the notebook's made, as `sympy.init_printing()` does."""
+    """Whether it is a formatter that a call of the notebook created, such as `sympy.init_printing()`."""
     return isinstance(one, types.FunctionType) and str(one.__module__).startswith("sympy.") and bool(one.__closure__)
 
 
 def objects(found: Attached | None) -> list[object]:
-    """What code that names none of it may run."""
+    """Objects that code may run without naming them."""
     return [one for entries in (found or {}).values() for _, one in entries]
 
 
@@ -235,7 +235,7 @@ def bring_up(place: str, before: dict[Any, Any], now: dict[Any, Any], undo: OnUn
 
 
 def replace(entries: list[Any], before: Iterable[Any], now: list[Any], undo: OnUndo) -> None:
-    """In their order, behind those of libraries."""
+    """Puts the notebook's entries after those of libraries, in their own order."""
     theirs = set(map(id, (*before, *now)))
     present = [one for one in entries if id(one) in theirs]
     if list(map(id, present)) != list(map(id, now)):

@@ -1,9 +1,9 @@
-"""Parts of packages that a cell imported: `import PIL.Image` lets all cells say `PIL.Image`.
+"""Submodules that a cell imported: after `import PIL.Image`, all cells can use `PIL.Image`.
 
-The package itself travels with the names that stand for it. Which parts of it the notebook asked for stands in its
+The package itself is sent with the names that refer to it. The submodules are found in the source of the notebook's
 cells.
 
-**Invariant:** a part is imported only where something has imported its package.
+**Invariant:** a submodule is imported only after something has imported its package.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Imports:
         self._seen = (0, 0)
 
     def read(self, text: str) -> None:
-        """Notes what this code imports."""
+        """Records what this code imports."""
         for match in IMPORT.finditer(text):
             self._named.update(PART.findall(match[1] or match[2]))
 
@@ -52,7 +52,7 @@ class Imports:
 
 
 def bring(name: str) -> None:
-    with suppress(Exception):  # not installed here: whoever uses it hears of it
+    with suppress(Exception):  # it is not installed here; code that uses it gets the error
         importlib.import_module(name)
 
 

@@ -1,6 +1,6 @@
-"""Settings of JAX: precision, checks, defaults of random numbers. Those of machines and caches stay.
+"""Settings of JAX: precision, checks, defaults for random numbers. Settings of machines and caches are not sent.
 
-And which classes of the notebook are nodes of trees: JAX does not tell, so what is registered is noted.
+Also the notebook's classes that are registered as tree nodes: JAX does not list them, so registrations are recorded.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ REGISTER = (
     "register_dataclass register_static"
 ).split()
 Node = tuple[str, tuple[Any, ...], dict[str, Any]]
-"""The function that registered a class, with its arguments."""
+"""The name of the function that registered a class, and its arguments."""
 
 
 class Jax:
-    """JAX does not tell its defaults, so they are noted when it is imported."""
+    """JAX does not report its defaults, so they are recorded when it is imported."""
 
     def __init__(self) -> None:
         self._at_import: dict[str, Any] = {}
@@ -48,7 +48,7 @@ class Jax:
     def _note(self, name: str) -> None:
         inner: Any = sys.modules["jax._src.tree_util"]
         register = getattr(inner, name, None)
-        if register is None:  # of a newer JAX
+        if register is None:  # removed in a newer JAX
             return
 
         @functools.wraps(register)
@@ -67,12 +67,12 @@ class Jax:
             setattr(module, name, noted)
 
     def register(self, name: str, arguments: tuple[Any, ...], named: dict[str, Any]) -> None:
-        """As the other end did."""
+        """Repeats a registration of the other end."""
         import jax
 
         kind = (*arguments, *named.values())[0]
         if all(kind is not (*known, *others.values())[0] for _, known, others in self.nodes):
-            with suppress(ValueError):  # a library has done so when the class was made here
+            with suppress(ValueError):  # a library has registered the class when it was created here
                 getattr(jax.tree_util, name)(*arguments, **named)
 
     def fresh(self, _: Any) -> dict[str, Any]:

@@ -1,10 +1,10 @@
-"""One kind of setting: a row of a table. And how differences of dictionaries and lists are written.
+"""One kind of setting: a row of a table. And how differences of dictionaries and lists are represented.
 
-A row says which module it is about, how to read the setting, how to set it, and how it is in a process that has
-just imported the module.
+A row says which module the setting belongs to, how to read it, how to set it, and its value in a process that has
+only imported the module.
 
-**Invariant:** reading changes nothing, imports nothing, and gives something that compares by value and does not change
-afterwards.
+**Invariant:** reading changes nothing, imports nothing, and returns an object that compares by value and does not
+change afterwards.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 Troubles = list[str] | None
-"""Lines for what could not be done."""
+"""A line for each thing that could not be done."""
 
 
 AS_NOW: Any = object()
@@ -23,25 +23,25 @@ AS_NOW: Any = object()
 class Kind(NamedTuple):
     name: str
     title: str
-    """What it is, for a warning."""
+    """What warnings call it."""
     module: str
-    """It must have been imported, and is the first argument of all functions."""
+    """Must have been imported; it is the first argument of all functions."""
     get: Callable[[Any], Any]
     set: Callable[[Any, Any], Troubles]
-    """Takes a difference."""
+    """Applies a difference."""
     fresh: Any = AS_NOW
-    """The value in a process that has just imported the module, or a function that finds it; None: not known."""
+    """The value after importing the module, or a function that returns it; None: unknown."""
     difference: Callable[[Any, Any], Any] = lambda before, now: now
     whole: bool = True
-    """Whether a difference says everything, so that earlier ones do not matter."""
+    """Whether a difference is complete, so that earlier ones do not matter."""
     found: bool = False
-    """Whether a session finds it out by itself: that is news to the notebook although nothing was set."""
+    """Whether a session detects the value itself: then it is new to the notebook although it was not set."""
 
     def is_here(self) -> bool:
         return sys.modules.get(self.module) is not None
 
     def look(self) -> Any:
-        """How this process is now."""
+        """The current value in this process."""
         return self.get(sys.modules[self.module])
 
     def at_first(self) -> Any:
@@ -57,14 +57,15 @@ _MISSING = object()
 
 
 def changed(before: Mapping[Any, Any], now: Mapping[Any, Any]) -> tuple[dict[Any, Any], list[Any]]:
-    """New or changed entries, and names that are gone."""
+    """New or changed entries, and names that have been removed."""
     new = {name: value for name, value in now.items() if before.get(name, _MISSING) != value}
     return new, [name for name in before if name not in now]
 
 
 def rows(title: str, module: str, *settings: tuple[Any, ...]) -> tuple[Kind, ...]:
-    """Single values, each as its name, how to get it, how to set it, and what it is at first (without: as it is now).
-    In place of a function a text names one of the module.
+    """Single values. Each is a name, a getter, a setter, and the initial value (default: the current value).
+
+    A text in place of a function names a function of the module.
     """
     return tuple(
         Kind(f"{module}.{name}", title, module, function(get), function(set_it), *fresh)
@@ -87,8 +88,9 @@ def entries(
     fresh: Any = AS_NOW,
     difference: Callable[[Any, Any], Any] = changed,
 ) -> Kind:
-    """A dictionary of independent settings. `set_one` takes the name and value of one; `unset` a name, and makes it
-    what it is in a process that has just begun.
+    """A dictionary of independent settings.
+
+    `set_one` takes the name and value of one setting. `unset` takes a name and restores the value of a new process.
     """
 
     def apply(found: Any, difference: Any) -> list[str]:
@@ -100,7 +102,7 @@ def entries(
 
 
 def edits(before: Iterable[Hashable], now: Iterable[Hashable]) -> tuple[list[Any], list[tuple[Any, Any]]]:
-    """What went out of a list, and what came into it, each with the entry that stands before it (None: the first)."""
+    """What was removed from a list, and what was added, each with the entry before it (None: it is the first)."""
     old, new = list(before), list(now)
     kept = set(old)
     present = set(new)
@@ -112,7 +114,7 @@ def edits(before: Iterable[Hashable], now: Iterable[Hashable]) -> tuple[list[Any
 
 
 def edited(here: Iterable[Any], edit: tuple[list[Any], list[tuple[Any, Any]]]) -> list[Any]:
-    """The list of this process after the other one's edits."""
+    """The list of this process after the edits of the other process."""
     gone, added = edit
     result = [entry for entry in here if entry not in gone]
     for entry, before in added:
@@ -128,11 +130,11 @@ def edited(here: Iterable[Any], edit: tuple[list[Any], list[tuple[Any, Any]]]) -
 
 
 def each(items: Iterable[Any], act: Callable[[Any], object], title: str) -> list[str]:
-    """Does it for each; a line for each that fails."""
+    """Calls `act` for each item; returns a line for each that fails."""
     troubles = []
     for item in items:
         try:
             act(item)
-        except Exception as error:  # whatever a library says of a value that it does not know
+        except Exception as error:  # any error of a library about a value that it does not know
             troubles.append(f"{title} {item!r} could not be set ({type(error).__name__}: {error})")
     return troubles

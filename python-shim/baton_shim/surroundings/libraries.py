@@ -27,7 +27,7 @@ def numpy_printing(numpy: Any) -> dict[str, Any]:
 
 
 class PandasOptions:
-    """Those that differ from the library's own; the library itself is asked for nothing, since that warns."""
+    """Options that differ from the library's defaults. The library is not asked for each option, because that warns."""
 
     def __init__(self) -> None:
         self._seen: dict[str, Any] | None = None
@@ -56,7 +56,7 @@ def flat(tree: dict[str, Any], above: str = "") -> Any:
 
 
 def polars_printing(config: Any) -> dict[str, Any]:
-    """What `polars.Config` keeps in the library. The rest of it is in the environment."""
+    """What `polars.Config` stores in the library. The rest of it is in the environment."""
     return {name: find() for name, find in getattr(config, "_POLARS_CFG_DIRECT_VARS", {}).items()}
 
 
@@ -66,13 +66,13 @@ def torch_device(torch: Any) -> str:
 
 
 def torch_threads(torch: Any) -> int | None:
-    """None where torch takes as many as it does by itself."""
+    """None if torch uses its default."""
     found: int = torch.get_num_threads()
     return None if found in machine_threads() else found
 
 
 def machine_threads() -> tuple[int, ...]:
-    """How many torch takes by itself: each core, or each second one where two share a core's units."""
+    """Possible defaults of torch: one thread for each core, or for each two logical cores that share a physical one."""
     asked = os.environ.get("OMP_NUM_THREADS", "")
     cores = len(os.sched_getaffinity(0))
     return (int(asked),) if asked.isdigit() else (cores, max(1, cores // 2))

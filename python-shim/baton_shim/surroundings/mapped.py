@@ -1,12 +1,12 @@
-"""Calls of `gpu.map` in a session: each begins with what was there when `gpu.map` was called.
+"""Calls of `gpu.map` in a session: each begins with the state at the time when `gpu.map` was called.
 
-In: the function with all that it uses, and some of the items, each as a self-contained message. Out: the results, each
-as such a message.
+In: the function with everything that it uses, and some of the items, each as a self-contained message. Out: the
+results, each as such a message.
 
-The first message is applied anew for each call, so no call sees what another one changed. The memory of large arrays
-is mapped and not copied, until it is written to.
+The first message is applied again for each call, so a call never sees changes of another. The memory of large arrays is
+mapped rather than copied, until it is written to.
 
-**Invariant:** afterwards the session's variables and settings are as before.
+**Invariant:** afterwards, the session's variables and settings are as before.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from baton_shim.state.packed import Packed, Unpacked, packed
 from baton_shim.surroundings import Surroundings, warn
 
 FUNCTION, ARGUMENTS, RESULT = "function", "arguments", "result"
-"""Under these names they stand in their messages."""
+"""The names of these objects in their messages."""
 _LONGEST_SHOWN = 80
 
 
 class Kept:
-    """The message that all jobs of one `gpu.map` have in common."""
+    """The message that all jobs of one `gpu.map` share."""
 
     def __init__(self) -> None:
         self._of: Packed | None = None
@@ -45,7 +45,7 @@ KEPT = Kept()
 
 
 class CannotReturn(TypeError):
-    """The result of a call holds what cannot leave its session."""
+    """The result of a call contains something that cannot leave its session."""
 
 
 CannotReturn.__name__ = CannotReturn.__qualname__ = "TypeError"
@@ -53,7 +53,7 @@ CannotReturn.__module__ = "builtins"
 
 
 def run_calls(shared: Packed, calls: Packed, first: int) -> list[Packed]:
-    """The results, in order. `first`: the number of the first item among all. Raises what a call raises."""
+    """The results, in order. `first`: the number of the first item among all items. Raises the error of a call."""
     from baton_shim.base.here import this_shell
 
     kernel = this_shell().kernel
@@ -76,7 +76,7 @@ def run_calls(shared: Packed, calls: Packed, first: int) -> list[Packed]:
 
 @contextlib.contextmanager
 def begun(message: Unpacked, namespace: dict[str, Any], surroundings: Surroundings) -> Iterator[Any]:
-    """The function, with what it uses, as these were in the notebook."""
+    """The function, with the state that it uses as it was in the notebook."""
     before, done = dict(namespace), list[Any]()
 
     def besides(extra: dict[str, Any], undo: OnUndo) -> None:
@@ -98,7 +98,7 @@ def packed_result(result: Any, namespace: dict[str, Any], number: int) -> Packed
     snapshot = table.snapshot([], extra={RESULT: result}, places=[(RESULT, result)])
     if table.stayed:
         obj, reason = table.stayed[0]
-        namespace[RESULT] = result  # where the way to it is looked for, until this call has ended
+        namespace[RESULT] = result  # the path to the object is looked up here, until this call has ended
         way = table.path(obj, RESULT) or RESULT
         raise CannotReturn(
             f"'{way}' of item {number} of gpu.map {reason} and cannot return\n"
@@ -113,9 +113,9 @@ def shown(arguments: tuple[Any, ...]) -> str:
 
 
 def short(value: Any) -> str:
-    if sys.getsizeof(value, _LONGEST_SHOWN + 1) > 10 * _LONGEST_SHOWN:  # a `repr` may take long
+    if sys.getsizeof(value, _LONGEST_SHOWN + 1) > 10 * _LONGEST_SHOWN:  # its `repr` may take long
         return f"<{type(value).__name__}>"
     try:
         return repr(value)
-    except Exception:  # of the student's own class
+    except Exception:  # any error of the student's own class
         return f"<{type(value).__name__}>"

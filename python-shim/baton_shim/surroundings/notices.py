@@ -1,4 +1,4 @@
-"""What is shown of warnings and log records."""
+"""Which warnings and log records are shown."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def filters(_: Any) -> list[Any]:
 
 
 def give_filters(_: Any, difference: Any) -> None:
-    """As plain values. A filter for a category that is not imported here comes into force when it is."""
+    """Filters as plain values. A filter for a category that is not imported here takes effect when it is."""
     real = {plainly(entry): entry for entry in warnings.filters}
     found = []
     before = None
@@ -31,7 +31,7 @@ def give_filters(_: Any, difference: Any) -> None:
             later: Any = ([], [(plain, before)])
             late.when_imported(plain[2][0], partial(give_filters, _, later))
         before = plain
-    warnings.resetwarnings()  # which also makes Python forget what it has shown
+    warnings.resetwarnings()  # also makes Python forget which warnings it has shown
     warnings.filters[:] = found  # type: ignore[index]
 
 
@@ -60,7 +60,7 @@ ORDINARY = (logging.NOTSET, False, True)
 
 
 def levels(_: Any) -> dict[str, Any]:
-    """Levels, what is disabled, and the plain handlers that `logging.basicConfig` gives to the root."""
+    """Levels, what is disabled, and the plain handlers that `logging.basicConfig` adds to the root logger."""
     root = logging.root
     found: dict[str, Any] = {"": (root.level, root.disabled, plain_handlers()), "*": root.manager.disable}
     loggers: dict[str, Any] = root.manager.loggerDict  # large libraries have hundreds
@@ -89,7 +89,7 @@ def plain_handlers() -> tuple[Any, ...]:
 
 
 def plain_handler(handler: logging.Handler) -> tuple[Any, ...] | None:
-    """Which stream, level and format; None for a handler that means more."""
+    """Its stream, level and format; None for any other kind of handler."""
     if type(handler) is not logging.StreamHandler or handler.filters:
         return None
     stream = {id(sys.stderr): "stderr", id(sys.stdout): "stdout"}.get(id(handler.stream))

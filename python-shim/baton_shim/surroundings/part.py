@@ -1,7 +1,7 @@
-"""What every part of a cell's surroundings can do. All of them are one transaction with the variables.
+"""The interface of each part of a cell's surroundings. All parts are one transaction with the variables.
 
-Each end remembers what the other one knows. `look` says what the other end lacks, `commit` notes that it is on its
-way, `apply` does what the other end said.
+Each end remembers what the other one knows. `look` returns what the other end lacks, `commit` records that it has been
+sent, and `apply` applies what the other end sent.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from baton_shim.base.undoing import OnUndo
 class Part(Protocol):
     name: str
     title: str
-    """What it is, for a warning."""
+    """What warnings call it."""
 
     def look(self) -> Any:
-        """What the other end lacks; None where that is nothing. Changes nothing that counts."""
+        """What the other end lacks; None if nothing. Changes nothing that other code can see."""
 
     def commit(self) -> None:
-        """The last look is on its way, in a message of the object table."""
+        """The last look has been sent, in a message of the object table."""
 
     def apply(self, difference: Any, undo: OnUndo) -> list[str] | None:
-        """Does what the other end said. Returns a line for each thing that could not be done."""
+        """Applies what the other end sent. Returns a line for each thing that could not be done."""
 
     def restart(self) -> None:
-        """The other end is a process that has just begun."""
+        """The other end is a new process."""
 
 
 def warn(line: str) -> None:
-    """Below the cell, where its own warnings are."""
+    """Shows the line below the cell, like the cell's own warnings."""
     sys.stderr.write(f"warning: {line}\n")

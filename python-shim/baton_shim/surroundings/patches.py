@@ -1,12 +1,12 @@
 """What the notebook set on classes, modules and objects of libraries, such as `pandas.DataFrame.total = total`.
 
-Nobody tells of it, so those that the code of cells names are looked at: the attributes that a cell assigns, the
-dictionaries into which it puts something, and a class for whatever in it is of the notebook. The notebook's end reads
-the cells and says which these are. `sympy.init_printing` sets its own functions, on one class of sympy's. Classes of
-the notebook that an abstract class of a library counts as its own are told with it, and so are its functions that
-belong to a generic function of a library.
+Such changes are not reported anywhere, so only places that the cells' code names are examined: attributes that a cell
+assigns, dictionaries in which it sets items, and named classes, for anything in them that is the notebook's. The
+notebook's end reads the cells and sends the places. `sympy.init_printing` sets its own functions, on one class of
+sympy. Two kinds of registration are handled as well: classes of the notebook that are registered with an abstract class
+of a library, and functions of the notebook that are registered with a generic function of a library.
 
-**Invariant:** looks into dictionaries; the only attributes that are looked up are those that a cell assigns.
+**Invariant:** only looks into dictionaries; the only attributes that are looked up are those that a cell assigns.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 _ASSIGNED = r"\s*(?:\*\*|//|<<|>>|[-+*/%@&|^])?=(?!=)"
 PATH = re.compile(rf"(?<![\w.'\"])([^\W\d]\w*(?:\.[^\W\d]\w*)*)(?:({_ASSIGNED})|(\s*\[[^\n]{{1,200}}?\]{_ASSIGNED}))?")
 SETS = re.compile(r"\.\w+\s*=(?!=)")
-_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: one that takes new attributes
+_HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: new attributes are allowed
 _MISSING = object()
 _WRAPPERS = frozenset((classmethod, staticmethod, property))
 _OWN = frozenset((types.FunctionType, type))
-_OTHERS = ("__main__", "builtins", "IPython", "ipykernel")  # those of IPython are settings, which are told apart
+_OTHERS = ("__main__", "builtins", "IPython", "ipykernel")  # changes in IPython are settings, handled elsewhere
 _OF_THE_KERNEL = frozenset(
     "stdin stdout stderr displayhook excepthook path argv modules meta_path path_hooks executable prefix".split()
 )
@@ -54,21 +54,21 @@ Key = tuple[str, str, str]
 
 
 class Patches:
-    """One end's view."""
+    """One end's view of the patches of both ends."""
 
     def __init__(self) -> None:
         self.owners: dict[Owner, None] = {}
-        self._cells = 0  # so many were read
+        self._cells = 0  # the number of cells that have been read
         self._before: dict[Key, Any] = {}
         self._waiting: dict[Key, Any] = {}
 
     def read(self, text: str, namespace: Mapping[str, Any]) -> None:
-        """Notes what this code names."""
+        """Records the places that this code names."""
         IMPORTS.read(text)
         self._note(owners(text, namespace))
 
     def expect(self, text: str, namespace: Mapping[str, Any]) -> None:
-        """Notes what is where this code is about to put something, in a module or class."""
+        """Records the present values in modules and classes that this code is about to set."""
         for key in owners(text, namespace) if SETS.search(text) is not None else ():
             owner = owner_of(*key[:2])
             if key[2] and isinstance(owner, (types.ModuleType, type)):
@@ -85,31 +85,32 @@ class Patches:
             BEFORE.setdefault(place_of(key), one)
 
     def read_new(self, cells: list[str], namespace: Mapping[str, Any]) -> None:
-        """In the notebook. The last cell may only be about to import what it names, so it is read again next time."""
+        """In the notebook. The last cell is read again next time, as it may not have imported what it names yet."""
         for text in cells[self._cells :]:
             self.read(text, namespace)
         self._cells = max(0, len(cells) - 1)
 
     def named(self) -> str:
-        """What the notebook's end has read. As one text: containers in a message that has objects get numbers, and a
-        message with something that has a number has objects.
+        """The places that the notebook's end has read, as one text.
+
+        Containers in a message with objects get numbers, and a message in which something has a number has objects.
         """
         return "\n".join(map("\0".join, self.owners))
 
     def hear(self, named: str) -> None:
-        """In a session."""
+        """In a session: takes the places that the notebook's end has read."""
         self.owners = {}
         for line in named.splitlines():
             module, kind, attribute = line.split("\0")
             self._note([(module, kind, attribute)])
 
     def look(self) -> list[tuple[Key, Any]]:
-        # An attribute may be found twice: as one that was assigned, and in a class that was named.
+        # An attribute may be found twice: once as an assigned one, and once in a named class.
         found = dict((*printing(), *(entry for owner in self.owners for entry in patched(owner))))
         return [*self._waiting.items(), *((key, one) for key, one in found.items() if self._is_change(key, one))]
 
     def _is_change(self, key: Key, one: Any) -> bool:
-        """A library's own functions and classes are none where they belong, but for one that was put back here."""
+        """Whether it is a patch: a library's own functions in their own place are not, unless one was restored here."""
         return not is_own(key, one) or (key in self._before and one is not self._before[key])
 
     def apply(self, before: Iterable[tuple[Key, Any]], now: list[tuple[Key, Any]], undo: OnUndo) -> None:
@@ -142,7 +143,7 @@ class Patches:
         return self._before.pop(key, BEFORE.get(place_of(key), _MISSING))
 
     def _wait(self, key: Key, one: Any) -> None:
-        """Until something here imports the library."""
+        """Delays the patch until something here imports the library."""
         if one is _MISSING:
             self._waiting.pop(key, None)
             return
@@ -161,7 +162,7 @@ def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
     for match in PATH.finditer(text):
         first, *parts = match[1].split(".")
         found = namespace.get(first)
-        if type(found) in weakref.ProxyTypes:  # which answer for their targets
+        if type(found) in weakref.ProxyTypes:  # proxies answer for their targets
             continue
         if isinstance(found, types.ModuleType):
             yield from named(found, parts, match)
@@ -175,7 +176,7 @@ def owners(text: str, namespace: Mapping[str, Any]) -> Iterator[Owner]:
 
 
 def named(found: Any, parts: list[str], match: re.Match[str]) -> Iterator[Owner]:
-    """By a path that begins with a module."""
+    """Owners that are named by a path which begins with a module."""
     for number, part in enumerate(parts):
         if match[2] is not None and number == len(parts) - 1 and found.__name__ != "__main__":
             yield found.__name__, "", part
@@ -201,7 +202,7 @@ def of_class(found: Any, assigned: str) -> Iterator[Owner]:
 
 
 def of_object(module: str, name: str, found: Any, parts: list[str], match: re.Match[str]) -> Iterator[Owner]:
-    """An object that a library has one of; its attributes that are assigned, or what is put into it."""
+    """For an object that exists once in a library: attributes that are assigned, or items that are set."""
     if match[3] is not None or (parts and parts[-1] in _FILL):
         parts = parts[:-1] if match[3] is None else parts
         found = owner_of(module, ".".join((name, *parts)))
@@ -216,12 +217,12 @@ def place_of(key: Key) -> Place:
 
 
 def is_own(key: Key, one: Any) -> bool:
-    """Whether it is a library's function or class where it belongs."""
+    """Whether it is a library's function or class in its own place."""
     return callable(one) and originals.names_of(one) == place_of(key) and not originals.is_of_notebook(one)
 
 
 def is_generic(found: types.FunctionType) -> bool:
-    """Made by `functools.singledispatch`."""
+    """Whether `functools.singledispatch` created it."""
     return found.__module__ != "__main__" and {"register", "registry", "dispatch"} <= vars(found).keys()
 
 
@@ -233,7 +234,7 @@ def owner_of(module: str, qualified_name: str) -> Any:
 
 
 def value_of(owner: Any, attribute: str) -> Any:
-    """Of a class or module what is its own; of an object, also a module with properties, what it says."""
+    """For a class or module, its own attribute; for an object, or a module with properties, the looked-up one."""
     if isinstance(owner, type) or type(owner) is types.ModuleType:
         return vars(owner).get(attribute, _MISSING)
     return getattr(owner, attribute, _MISSING)
@@ -247,14 +248,14 @@ def set_value(owner: Any, attribute: str, one: Any) -> None:
 
 
 def register(owner: Any, arguments: tuple[Any, ...], undo: OnUndo) -> None:
-    """With an abstract class, which forgets its own only with them, or with a generic function."""
+    """Registers with an abstract class, which drops classes only when they are freed, or with a generic function."""
     if hasattr(owner, "registry"):
         undo(partial(put_back, owner, arguments[0], owner.registry.get(arguments[0])))
     owner.register(*arguments)
 
 
 def put_back(generic: Any, kind: type, function: Any) -> None:
-    """A generic function shows its registry, but not for writing."""
+    """The registry of a generic function is public but read-only."""
     if function is not None:
         generic.register(kind, function)
     else:
@@ -263,7 +264,7 @@ def put_back(generic: Any, kind: type, function: Any) -> None:
 
 
 def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:
-    """What was assigned; else functions and classes of the notebook, also as methods and properties."""
+    """The assigned attribute; for a class, functions and classes of the notebook, also as methods and properties."""
     module, name, attribute = owner
     found = owner_of(module, name)
     if found is None:
@@ -285,7 +286,7 @@ def patched(owner: Owner) -> Iterator[tuple[Key, Any]]:
 
 
 def items_of(found: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
-    """What is of the notebook, and in a small dictionary all that is plain."""
+    """Items of the notebook, and in a small dictionary all plain ones."""
     small = len(found) <= _MOST_ITEMS
     for pair in tuple(dict.items(found)):
         if any(map(is_made_by_notebook, pair)) or (small and all(map(is_plain, pair))):
@@ -320,7 +321,7 @@ def is_of_notebook(one: Any) -> bool:
 
 
 def printing() -> Iterator[tuple[Key, Any]]:
-    """What sympy shows its own objects with, where that was chosen."""
+    """The functions with which sympy shows its objects, if they were chosen."""
     held = vars(owner_of(*_SYMPY) or object)
     for name in ("_repr_latex_", "_repr_png_", "_repr_svg_"):
         one = held.get(name)

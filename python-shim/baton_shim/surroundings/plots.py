@@ -1,4 +1,4 @@
-"""matplotlib's settings. Which figures pyplot knows is in `figures`, since they are objects of the notebook."""
+"""matplotlib's settings. The figures that pyplot knows are in `figures`, because they are objects of the notebook."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from baton_shim.base import late
 from baton_shim.surroundings.ipython import shell
 from baton_shim.surroundings.kind import Kind, changed, entries, rows
 
-# What has to do with windows, programs and folders of one machine, or with the kernel that shows the figures.
+# Settings for windows, programs and folders of one machine, or for the kernel that shows the figures.
 OF_THE_MACHINE = re.compile(
     r"backend|backend_fallback|interactive|toolbar|timezone|webagg\..*|animation\..*_path|savefig\.directory|"
     r"tk\..*|keymap\..*|datapath"
@@ -26,14 +26,14 @@ class Parameters:
         self._seen: dict[str, Any] = {}
 
     def look(self, matplotlib: Any) -> dict[str, Any]:
-        """Past the class's own methods, which are slow and warn of what is deprecated."""
+        """Avoids the class's own methods, which are slow and warn about deprecated parameters."""
         if not dict.__eq__(self._seen, matplotlib.rcParams):
             self._seen = dict(dict.items(matplotlib.rcParams))
         return self._seen
 
 
 def of_everywhere(before: Any, now: Any) -> Any:
-    """Parameters have a value always."""
+    """Parameters always have a value, so nothing is ever removed."""
     new, _ = changed(before, now)
     return {name: value for name, value in new.items() if not OF_THE_MACHINE.fullmatch(name)}, []
 
@@ -46,17 +46,18 @@ NAMES = {
 }
 OF_IPYMPL = ("ipympl", "widget")
 IN_FRONT_END = ("nbagg", "notebook", *OF_IPYMPL)
-# The others show windows or widgets of one machine.
+# The other backends show windows or widgets of one machine.
 PORTABLE = ("inline", "agg", "svg", "pdf", "ps", "cairo", "template")
 # Keeps figures for the notebook, which shows them after the cell.
 STAND_IN = "agg"
 
 
 class Backend:
-    """Who draws: inline shows and closes figures at the end of a cell, the others keep them.
+    """The backend: inline shows and closes figures at the end of a cell; the others keep them.
 
-    Figures of `%matplotlib notebook` and `widget` talk with the front-end, which reaches the notebook kernel only. A
-    session draws with a stand-in for them, also where one of its cells chooses them, and the notebook kernel shows.
+    Figures of `%matplotlib notebook` and `widget` communicate with the front end, which reaches only the notebook
+    kernel. A session uses a stand-in for these backends, also if one of its cells chooses them, and the notebook kernel
+    shows the figures.
     """
 
     def __init__(self) -> None:
@@ -64,11 +65,11 @@ class Backend:
         self._hidden: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def hides(self, figure: Any) -> bool:
-        """Whether a session made it after `plt.ioff()` and nobody asked to see it."""
+        """Whether a session created it after `plt.ioff()` and it has not been shown explicitly."""
         return figure in self._hidden
 
     def look(self, matplotlib: Any) -> str | None:
-        chosen = dict.get(matplotlib.rcParams, "backend")  # not yet chosen: another kind of object
+        chosen = dict.get(matplotlib.rcParams, "backend")  # before the choice it is another kind of object
         name = named(chosen) if isinstance(chosen, str) else None
         return self._stands_for if name == STAND_IN and self._stands_for else name
 
@@ -83,13 +84,13 @@ class Backend:
                 return
         if "matplotlib.pyplot" in sys.modules:
             shown = bool(figure_printers())
-            shell().enable_matplotlib(wanted)  # as %matplotlib, which also takes care of what inline began
-            show_figures(shown)  # `matplotlib.use` leaves that
+            shell().enable_matplotlib(wanted)  # like %matplotlib, which also undoes what inline set up
+            show_figures(shown)  # `matplotlib.use` does not do that
         else:
             matplotlib.use(INLINE if wanted == "inline" else wanted)
 
     def draw_for_the_notebook(self) -> None:
-        """Once, in a session."""
+        """Called once, in a session."""
         late.when_imported("matplotlib.pyplot", self._stand_in)
 
     def _stand_in(self) -> None:
@@ -132,7 +133,7 @@ FORMATS = {"image/png": "png", "image/jpeg": "jpeg", "image/svg+xml": "svg", "ap
 
 
 def figure_formats(config: Any) -> dict[str, Any]:
-    """How inline figures are shown, by `%config InlineBackend` or `set_matplotlib_formats`."""
+    """How inline figures are shown, according to `%config InlineBackend` or `set_matplotlib_formats`."""
     inline = config.InlineBackend
     chosen = inline.instance() if inline.initialized() else inline()
     formats, options = set(chosen.figure_formats), dict(chosen.print_figure_kwargs)
@@ -146,7 +147,7 @@ def figure_formats(config: Any) -> dict[str, Any]:
 def give_figure_format(config: Any, name: str, value: Any) -> None:
     inline = config.InlineBackend.instance()
     setattr(inline, name, value)
-    inline._update_figure_formatters()  # where `set_matplotlib_formats` has passed these settings over
+    inline._update_figure_formatters()  # in case `set_matplotlib_formats` has bypassed these settings
 
 
 def show_figures(shown: bool) -> None:
@@ -161,7 +162,7 @@ def show_figures(shown: bool) -> None:
 
 
 def figure_printers() -> dict[str, tuple[str, dict[str, Any]]]:
-    """By type of output the name of the format and the options."""
+    """By output type: the name of the format and the options."""
     figure = getattr(sys.modules.get("matplotlib.figure"), "Figure", None)
     found = {}
     for kind, name in FORMATS.items():
@@ -192,7 +193,7 @@ PLOTS: tuple[Kind, ...] = (
         *("matplotlib's backend", "matplotlib"),
         ("backend", BACKEND.look, BACKEND.give, lambda _: named(os.environ.get("MPLBACKEND"))),
     ),
-    # `plt.ioff()`: no figure is shown that nobody asks for.
+    # `plt.ioff()`: figures are shown only on request.
     *rows(
         *("matplotlib's interactive mode", "matplotlib.pyplot"),
         ("interactive", is_interactive, lambda _, on: sys.modules["matplotlib"].interactive(on), None),
@@ -201,9 +202,9 @@ PLOTS: tuple[Kind, ...] = (
         *("inline", "A setting of inline figures", "matplotlib_inline.config", figure_formats, give_figure_format),
         fresh={"figure_formats": {"png"}, "print_figure_kwargs": {"bbox_inches": "tight"}, "close_figures": True},
     ),
-    # Whether a figure that is a cell's value is shown as an image: from the first that inline makes.
+    # Whether a figure that is a cell's value is shown as an image; set when inline creates its first figure.
     *rows(
-        *("That figures are shown", "matplotlib.pyplot"),  # which inline must find whole
+        *("That figures are shown", "matplotlib.pyplot"),  # inline needs the complete module
         ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
     ),
 )

@@ -1,4 +1,4 @@
-"""The process: environment, folder, where modules are looked for, arguments, the interpreter's limits, the locale."""
+"""Settings of the process: environment, folder, module path, arguments, the interpreter's limits, the locale."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 from baton_shim.base.mirror import to_here, to_home
 from baton_shim.surroundings.kind import Kind, changed, edited, edits, rows
 
-# Each machine, login and service has its own of these; a change of one stays where it was made.
+# Each machine, login and service has its own values; a change takes effect only where it is made.
 OF_THE_MACHINE = re.compile(
     r"(?!BATON_TRACEBACKS$)"
     r"(?:PATH|HOME|USER|LOGNAME|SHELL|HOSTNAME|HOST|PWD|OLDPWD|SHLVL|_|TMPDIR|TMP|TEMP|TERM|COLUMNS|LINES|DISPLAY|"
@@ -24,11 +24,11 @@ OF_THE_MACHINE = re.compile(
 
 
 def environment(_: Any) -> dict[Any, Any]:
-    return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than all the rest
+    return dict(vars(os.environ)["_data"])  # as bytes: decoding a hundred of them takes longer than everything else
 
 
 def environment_at_start() -> dict[Any, Any]:
-    """As the system gave it to this process."""
+    """The environment that the system gave to this process."""
     try:
         with open("/proc/self/environ", "rb") as file:
             entries = [entry.partition(b"=") for entry in file.read().split(b"\0")]
@@ -81,7 +81,7 @@ def search_path(_: Any) -> list[Any]:
 
 
 def installed_path() -> list[Any]:
-    """Without the folders of a program's own modules."""
+    """The path without the folders of a program's own modules."""
     return [entry for entry in search_path(None) if is_of_python(str(entry))]
 
 
@@ -112,7 +112,7 @@ PROCESS: tuple[Kind, ...] = (
     ENVIRONMENT,
     Kind("folder", "The working directory", "os", folder, go_to),
     PATH,
-    # A session has the notebook kernel's own arguments from its first cell on.
+    # From its first cell on, a session has the notebook kernel's own arguments.
     Kind("sys.argv", "sys.argv", "sys", lambda _: [*sys.argv], give_arguments, None),
     *rows(
         LIMITS,
@@ -128,7 +128,7 @@ PROCESS: tuple[Kind, ...] = (
         ("thresholds", "get_threshold", lambda _, thresholds: gc.set_threshold(*thresholds)),
     ),
     *rows(LIMITS, "socket", ("timeout", "getdefaulttimeout", "setdefaulttimeout")),
-    # The zone is that of the environment, which comes first.
+    # The zone is that of the environment, which is set first.
     *rows(LIMITS, "time", ("zone", lambda _: (*time.tzname, time.timezone), lambda _, zone: time.tzset())),
     *rows("The locale", "locale", ("all", lambda _: locale.setlocale(locale.LC_ALL), set_locale)),
 )

@@ -1,4 +1,4 @@
-"""The global random generators: the one of the other kernel continues in this one."""
+"""The global random generators: each continues in this kernel where it stopped in the other one."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class NumpyRandom:
 
 
 def memory(generator: Any) -> bytes | None:
-    """All that a draw changes, except a second normal number that is kept for the next call."""
+    """Everything that a draw changes, except a second normal number that is kept for the next call."""
     if type(generator).__name__ != "MT19937":
         return None
     import ctypes
@@ -33,9 +33,9 @@ def memory(generator: Any) -> bytes | None:
 
 
 class TorchRandom:
-    """The CPU's generator and, where a GPU is in use, those of the GPUs.
+    """The CPU's generator and, if a GPU is in use, those of the GPUs.
 
-    Where none is, their states are kept for the other end; they are void as soon as something seeds anew.
+    Without a GPU, their states are kept for the other end, until something sets a new seed.
     """
 
     def __init__(self) -> None:
@@ -69,7 +69,7 @@ def as_tensor(torch: Any, state: bytes) -> Any:
 
 
 def tensorflow_state(context: Any) -> tuple[Any, Any] | None:
-    """None where nothing has asked for the context of TensorFlow yet."""
+    """None if the context of TensorFlow has not been created yet."""
     found = context.context_safe()
     if found is None or found._seed is None:
         return None
@@ -106,7 +106,7 @@ def and_whether_seeded(before: Any, now: Any) -> Any:
 
 TORCH = TorchRandom()
 
-# Each process seeds them by chance.
+# Each process seeds these randomly.
 RANDOMNESS: tuple[Kind, ...] = (
     *rows("The state of 'random'", "random", ("state", "getstate", "setstate", None)),
     *rows(

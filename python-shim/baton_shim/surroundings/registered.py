@@ -1,10 +1,10 @@
-"""What code of the notebook registers by calls of which nothing tells afterwards: error handlers of `codecs`, reducers
-of `copyreg`, dialects of `csv`, colour maps, the mode of new files.
+"""What the notebook registers by calls that leave no trace to look up: error handlers of `codecs`, reducers of
+`copyreg`, dialects of `csv`, colour maps, the mode of new files.
 
-These functions note the calls that come out of cells, and the other end makes them, too. Of several calls for the same
-thing the last one counts. Calls of libraries stay: each process has its own.
+These functions record calls by cells, and the other end repeats them. Of several calls about the same thing, the last
+one counts. Calls by libraries are not sent, because each process has its own.
 
-**Invariant:** without such a call nothing travels; no library is imported for it.
+**Invariant:** without such a call nothing is sent; no library is imported for it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from baton_shim.base import late
 if TYPE_CHECKING:
     from baton_shim.base.undoing import OnUndo
 
-# By module: the functions, or methods of classes. A `*` marks those of which each first argument is a thing of its own.
+# By module: functions, or methods of classes. With a `*`, each first argument is a separate thing.
 NOTED = {
     "calendar": ("setfirstweekday",),
     "codecs": ("register*", "unregister*", "register_error*"),
@@ -56,12 +56,12 @@ RETURN_THE_PREVIOUS = ("umask", "stack_size", "field_size_limit")
 
 _MARK = "_baton_noted"
 Key = tuple[str, str, str]
-"""Which call of all, module, and function."""
+"""A unique number of the call, the module, and the function."""
 Arguments = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 class Registered:
-    """One end's calls, in their order."""
+    """One end's recorded calls, in order."""
 
     def __init__(self) -> None:
         self.calls: dict[Key, Arguments] = {}
@@ -80,7 +80,7 @@ class Registered:
             *kinds, name = place.rstrip("*").split(".")
             owner = found_in(module, kinds)
             function = getattr(owner, name, None)
-            if function is not None:  # in this version of the library
+            if function is not None:  # this version of the library has it
                 setattr(owner, name, self._noted(function, module, ".".join((*kinds, name))))
 
     def _noted(self, function: Callable[..., Any], module: str, place: str) -> Callable[..., Any]:
@@ -91,7 +91,7 @@ class Registered:
                 self._note((f"{os.getpid()}.{next(self._count)}", module, place), (arguments, named))
             return result
 
-        noted.__module__ = module  # so that it is found by its name
+        noted.__module__ = module  # so that it can be found by its name
         vars(noted)[_MARK] = True
         return noted
 
@@ -119,18 +119,18 @@ class Registered:
 
 
 def is_noted(function: Any) -> bool:
-    """Whether calls of it are noted here."""
+    """Whether calls of it are recorded here."""
     return getattr(function, _MARK, False) is True
 
 
 def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
-    """Two calls with the same one are about the same."""
+    """Two calls with the same result are about the same thing."""
     _, module, place = key
     kind, _, name = place.rpartition(".")
     if f"{place}*" not in NOTED[module]:
         return module, place
     positional, named = arguments
-    values = positional[1 if kind else 0 :] or tuple(named.values())  # less the registry itself
+    values = positional[1 if kind else 0 :] or tuple(named.values())  # without the registry itself
     texts = tuple(itertools.takewhile(lambda value: isinstance(value, str), values))
     return module, kind, name.removeprefix("un"), texts or id(values[0])
 
@@ -138,12 +138,12 @@ def thing_of(key: Key, arguments: Arguments) -> tuple[Any, ...]:
 def make(key: Key, arguments: Arguments) -> Any:
     positional, named = arguments
     function = found_in(key[1], key[2].split("."))
-    with suppress(Exception):  # what is unregistered may never have been registered here
+    with suppress(Exception):  # what it unregisters may never have been registered here
         return getattr(function, "__wrapped__", function)(*positional, **named)
 
 
 def unmake(key: Key, arguments: Arguments, before: Mapping[Key, Arguments], previous: Any) -> None:
-    """By the earlier call about the same thing, by the function that is the opposite, or by the previous value."""
+    """Undoes a call by the earlier call about the same thing, by the opposite function, or by the previous value."""
     thing = thing_of(key, arguments)
     for known, others in before.items():
         if thing_of(known, others) == thing:

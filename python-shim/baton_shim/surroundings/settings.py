@@ -1,8 +1,8 @@
-"""Settings: what a cell depends on that is a plain value, such as random state, options, environment and folder.
+"""Settings: plain values that a cell depends on, such as random state, options, environment and folder.
 
-Each kind travels as bytes of its own, so that one that fails costs nothing but itself.
+Each kind is sent as separate bytes, so that a failure affects only that kind.
 
-**Invariant:** never imports a library that is not imported here. What arrives for one waits until it is.
+**Invariant:** never imports a library that is not imported here. Settings for such a library wait until it is.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from baton_shim.surroundings.part import warn
 from baton_shim.surroundings.process import ENVIRONMENT, PATH, PROCESS, environment_at_start, installed_path
 
 Changes = dict[str, list[bytes]]
-"""Differences by the name of their kind."""
+"""Differences, by the name of their kind."""
 _WAITING = object()
 
-# Of Python and IPython themselves. How these are when a kernel starts must be known.
+# Settings of Python and IPython themselves. Their values at the start of a kernel must be known.
 AT_START: tuple[Kind, ...] = (*PROCESS, *NOTICES, *GPUS, *IPYTHON, IMPORTED)
 
 
@@ -49,8 +49,8 @@ class Settings:
         self._known: dict[str, Any] = dict(self._start)
         self._next: dict[str, Any] = {}
         self._waiting: Changes = {}
-        self._told: set[str] = set()  # of these kinds it was said that they stay
-        self._modules = 0  # so many were imported at the last look
+        self._told: set[str] = set()  # kinds that have been reported as staying here
+        self._modules = 0  # the number of imported modules at the last look
 
     def begins_as_program(self) -> None:
         """A session also lacks the folders of the program's own modules, and the variables that the program has set."""
@@ -59,7 +59,7 @@ class Settings:
 
     @contextmanager
     def put_back(self) -> Iterator[None]:
-        """Afterwards all of them are as before."""
+        """Restores all settings afterwards."""
         before = [(kind, kind.look()) for kind in kinds() if kind.is_here()]
         try:
             yield
@@ -88,14 +88,14 @@ class Settings:
                 if now == before:
                     continue
                 changes[name] = [pickle.dumps(kind.difference(before, now), protocol=5)]
-            except Exception as error:  # a value that does not pickle, a library that was patched
+            except Exception as error:  # a value that cannot be pickled, a library that was patched
                 self._say_that_it_stays(kind, error)
                 continue
             self._next[name] = now
         return changes or None
 
     def whole(self) -> Changes | None:
-        """What a process that has just begun lacks. Changes nothing."""
+        """What a new process lacks. Changes nothing."""
         other = Settings()
         other._start, other._known = self._start, dict(self._start)
         other._waiting, other._told = self._waiting, self._told
@@ -105,8 +105,10 @@ class Settings:
         self._known |= self._next
 
     def settle(self, rebuilt: bool) -> None:
-        """What is here now is so at the other end, too: what was imported to set up the state, and what code of the
-        student's has done to it while objects were `rebuilt`.
+        """Marks the present settings as known to the other end.
+
+        They include settings of modules that were imported to restore the state, and changes by the student's code
+        while objects were `rebuilt`.
         """
         if rebuilt or len(sys.modules) != self._modules:
             self.look()
@@ -146,16 +148,16 @@ class Settings:
         try:
             for difference in differences:
                 troubles += kind.apply(pickle.loads(difference)) or []
-        except Exception as error:  # whatever a library raises that is another version here
+        except Exception as error:  # any error of a library whose version differs here
             troubles.append(f"{kind.title} could not be updated ({type(error).__name__}: {error})")
         try:
             self._known[kind.name] = kind.look()
-        except Exception:  # then it is not looked at again before it can be
+        except Exception:  # it is not compared again until it can be read
             self._known.pop(kind.name, None)
         return troubles
 
     def _wait(self, kind: Kind, differences: list[bytes]) -> None:
-        """Until something here imports the library."""
+        """Delays the differences until something here imports the library."""
         if kind.name not in self._waiting:
             from baton_shim.base import late
 
@@ -170,7 +172,7 @@ class Settings:
 
 
 def first_line(error: Exception) -> str:
-    """What CUDA says goes on with advice about debugging."""
+    """Messages of CUDA continue with advice about debugging."""
     return str(error).partition("\n")[0]
 
 

@@ -1,9 +1,9 @@
-"""Virtual CUDA: `cuda` is there in a kernel without a GPU, so that only `%%gpu` cells need one.
+"""Virtual CUDA: `cuda` exists in a kernel without a GPU, so that only `%%gpu` cells need one.
 
-A library that a kernel imports is given what it lacks: torch's tensors "on cuda" are CPU tensors with a label, JAX's
-CPU answers to the name of a GPU, and so on. One module for each library, loaded when the library is.
+When a kernel imports a library, missing features are added: torch's tensors "on cuda" are CPU tensors with a label,
+JAX's CPU answers to the name of a GPU, and so on. There is one module for each library, loaded together with it.
 
-**Invariant:** nothing is imported, and nothing of a library is touched, before somebody imports it. A session on a
+**Invariant:** nothing is imported, and no library is changed, before other code imports the library. A session on a
 machine with a GPU is left alone.
 """
 
@@ -32,16 +32,16 @@ LIBRARIES = {
 class Switch:
     def __init__(self) -> None:
         self.on = True
-        """What the student wants; it travels to the session."""
+        """What the student wants; it is sent to the session."""
         self._session = False
         self.ask: Callable[[], bool] | None = None
-        """Says whether virtual CUDA is wanted, where the environment does not; asked with the first library."""
+        """Returns whether virtual CUDA is wanted if the environment does not say; called with the first library."""
         self._patches: dict[str, Patches] = {}
 
     def begin(self, session: bool = False) -> None:
-        """Once, when a kernel starts."""
+        """Called once, at the start of a kernel."""
         self._session = session
-        if not session:  # a worker's environment is not the student's
+        if not session:  # in a session, the environment is the worker's
             self.on = os.environ.get(VARIABLE, "").lower() not in ("0", "false", "off", "no")
         for library in LIBRARIES:
             if library in sys.modules:
@@ -59,7 +59,7 @@ class Switch:
 
     @property
     def real(self) -> bool:
-        """Whether `cuda` is a real GPU in this kernel. In the notebook kernel it is not, also where one is near."""
+        """Whether `cuda` is a real GPU in this kernel; never in the notebook kernel, even if the machine has one."""
         return (self._session or not self.on) and machine_has_gpu()
 
     @property
@@ -79,7 +79,7 @@ class Switch:
             require(VIRTUAL[library])
             install: Callable[[Patches], None] = importlib.import_module(LIBRARIES[library]).install
             install(patches)
-        except Exception as error:  # a version that differs from all known ones: then as without virtual CUDA
+        except Exception as error:  # an unknown version: continue as without virtual CUDA
             patches.undo()
             sys.stderr.write(
                 f"warning: {library} gets no virtual GPU in this kernel ({type(error).__name__}: {error}); "
@@ -91,7 +91,7 @@ class Switch:
 
 @functools.cache
 def machine_has_gpu() -> bool:
-    """Asks no driver: a process that has asked can no longer fork."""
+    """Does not use the driver, because a process that has used it can no longer fork."""
     hidden = os.environ.get("CUDA_VISIBLE_DEVICES", "all").strip() in ("", "-1", "none")
     return not hidden and bool(glob.glob("/dev/nvidia[0-9]*") or os.path.exists("/dev/dxg"))
 

@@ -1,6 +1,6 @@
-"""What the virtual GPU says of itself: as the session's GPU did when one was last seen, else something cautious.
+"""The properties of the virtual GPU: those of the session's last known GPU, or cautious defaults.
 
-**Invariant:** plain values only; it travels between the kernels.
+**Invariant:** plain values only, because it is sent between the kernels.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ TYPICAL: dict[str, int | str] = {
     "uuid": "00000000-0000-0000-0000-000000000000",
     "gcnArchName": "",
 }
-"""By torch's names; bytes, kHz, bits."""
+"""By torch's names; in bytes, kHz, bits."""
 
 
 class Gpu(NamedTuple):
@@ -39,7 +39,7 @@ class Gpu(NamedTuple):
 
 
 UNKNOWN = Gpu("Shared GPU (used by %%gpu cells)", 16 << 30, (8, 0), 108)
-"""Before a session with a GPU has said what it has."""
+"""Used until a session with a GPU has reported its properties."""
 
 
 class Known:

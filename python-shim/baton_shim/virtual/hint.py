@@ -1,4 +1,4 @@
-"""What a student is told below an ordinary cell: that it computes on the CPU for long, or needs what is elsewhere."""
+"""Hints below an ordinary cell: that it computes on the CPU for long, or needs something that is elsewhere."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ NOT_HERE = "hint: {} is not installed beside the notebook; a %%gpu cell finds it
 PROGRAM = "nvidia-smi"
 PROGRAM_NOT_HERE = f"hint: {PROGRAM} is on the GPU machines; write %%gpu on the first line of this cell"
 PROGRAM_LINE = re.compile(rf"^\s*(?:\w+\s*=\s*)?!+\s*{PROGRAM}\b", re.MULTILINE)
-# By the module of the exception that a library raises where it finds no GPU.
+# By the module of the exception that a library raises if it finds no GPU.
 GPU_LIBRARIES = {"cupy": "CuPy", "cupy_backends": "CuPy", "numba.cuda": "Numba's CUDA", "cudf": "cuDF", "rmm": "cuDF"}
-# Libraries that come to a machine for its GPU.
+# Libraries that are installed only for a GPU.
 GPU_PACKAGES = frozenset("cupy cudf cuml cugraph rmm pycuda pynvml triton flash_attn bitsandbytes tensorrt".split())
 
 
 class Watch:
-    """How long the present cell has computed on the virtual GPU."""
+    """The time that the present cell has computed on the virtual GPU."""
 
     def __init__(self) -> None:
         self.seconds, self.limit = 0.0, math.inf
@@ -38,7 +38,7 @@ class Watch:
         self._here = True
 
     def begin(self, shell: Any) -> None:
-        """In the notebook kernel; a session needs no hint."""
+        """Called in the notebook kernel; a session needs no hints."""
         shell.events.register("pre_run_cell", self.cell_begins)
         shell.events.register("post_run_cell", self._cell_ended)
 
@@ -47,7 +47,7 @@ class Watch:
         self._here = True
 
     def cell_leaves(self) -> None:
-        """It runs on a GPU machine."""
+        """Called when the cell runs on a GPU machine."""
         self.limit, self._here = math.inf, False
 
     def _cell_ended(self, result: Any = None) -> None:
@@ -60,13 +60,13 @@ class Watch:
 
     @contextmanager
     def computing(self) -> Iterator[None]:
-        """On the virtual GPU."""
+        """Measures the time spent inside, on the virtual GPU."""
         began = perf_counter()
         yield
         self.computed(perf_counter() - began)
 
     def computed(self, seconds: float) -> None:
-        """A call on the virtual GPU took so long."""
+        """Adds the time of a call on the virtual GPU."""
         self.seconds += seconds
         if self.seconds > self.limit:
             self.computed_for_long()
@@ -77,7 +77,7 @@ class Watch:
 
 
 def word_for(error: object) -> str | None:
-    """For an exception that says that something is not here: a GPU, in a library's own words, or what a cell left."""
+    """The hint for an exception about something missing: a GPU, in a library's own words, or an object of a cell."""
     if isinstance(error, ModuleNotFoundError) and error.name in GPU_PACKAGES:
         return NOT_HERE.format(error.name)
     if isinstance(error, (ImportError, OSError)) and OF_CUDA.search(str(error)):
@@ -95,7 +95,7 @@ def word_for(error: object) -> str | None:
 
 
 def word_about(cell: Any) -> str | None:
-    """For one that ran a program which is not here; the shell said so, and it is no exception."""
+    """The hint for a cell that ran a missing program; the shell reports that, not an exception."""
     ran = PROGRAM_LINE.search(getattr(cell, "raw_cell", None) or "")
     return PROGRAM_NOT_HERE if ran and shutil.which(PROGRAM) is None else None
 

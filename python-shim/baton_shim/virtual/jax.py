@@ -1,6 +1,6 @@
 """Virtual CUDA for JAX: its CPU answers to the name of the GPU, and JAX computes there.
 
-Arrays and devices still print as those of a CPU; in a session with a GPU they are the GPU's, because arrays arrive on
+Arrays and devices still print as those of a CPU. In a session with a GPU they are on the GPU, because arrays arrive on
 the default device.
 """
 
@@ -33,7 +33,7 @@ def install(patches: Patches) -> None:
 
     patches.set(xla_bridge, "backends", backends)
     patches.set(jax, "default_backend", default_backend)
-    if xla_bridge.backends_are_initialized():  # it was imported, and used, before virtual CUDA was switched on
+    if xla_bridge.backends_are_initialized():  # JAX was imported and used before virtual CUDA was switched on
         backends()
         xla_bridge.get_backend.cache_clear()
 

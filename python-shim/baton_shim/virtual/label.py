@@ -1,9 +1,10 @@
-"""The label that says of a thing that it is on the virtual GPU, and whether anything has it at present.
+"""The label of things on the virtual GPU, and whether anything has it at present.
 
-All that have the label share one object, and it is kept by them alone. So it ends with the last of them, also where C++
-alone holds that; what has to be there only while something is on the GPU hears of the first label and of the end.
+All labelled things share one object, which only they keep alive. So it ends with the last of them, even if only C++
+refers to that. Listeners are notified of the first label and of its end, because some changes are needed only while
+something is on the GPU.
 
-**Invariant:** nothing of a library is imported here.
+**Invariant:** imports no library.
 """
 
 from __future__ import annotations
@@ -14,11 +15,11 @@ from collections.abc import Callable
 from typing import Any
 
 LABEL = "_baton_cuda"
-"""The attribute of a tensor that is on the virtual GPU; a `Label`, or not there."""
+"""The attribute of a tensor that is on the virtual GPU: a `Label`, or absent."""
 
 
 class Label:
-    """True, and never a second one."""
+    """The label; at most one exists at a time."""
 
     __slots__ = ("__weakref__",)
 
@@ -37,7 +38,7 @@ class Labels:
         return self._present() is not None
 
     def get(self) -> Label:
-        """The label, for what is on the GPU from now on."""
+        """The label, for something that is on the GPU from now on."""
         found = self._present()
         if found is None:
             found = Label()
@@ -46,7 +47,7 @@ class Labels:
         return found
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
-        """Call this after the first label was made and after the last one is gone. Returns what ends it."""
+        """Calls `changed` after the first label is created and the last one is gone. Returns a function to stop it."""
         self._listeners.append(changed)
         return lambda: self._listeners.remove(changed)
 

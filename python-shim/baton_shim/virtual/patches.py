@@ -1,4 +1,4 @@
-"""Changes to a library that can be taken back."""
+"""Changes to a library that can be undone."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Patches:
         self._undo: list[Callable[[], None]] = []
 
     def set(self, owner: Any, name: str, value: Any) -> None:
-        """A function that stands for another has its name, so in the other kernel it is what has this name there."""
+        """Sets the attribute. A replacement gets the original's name, so it is sent as the function of that name."""
         before = vars(owner).get(name, _MISSING)
         if isinstance(value, types.FunctionType) and callable(before):
             for detail in ("__module__", "__name__", "__qualname__", "__doc__"):

@@ -1,4 +1,4 @@
-"""Virtual CUDA for TensorFlow: it lists a GPU, and what is placed there, it computes on the CPU by itself."""
+"""Virtual CUDA for TensorFlow: it lists a GPU, and computes what is placed there on the CPU by itself."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def install(patches: Patches) -> None:
 
 
 class Visible:
-    """What a notebook chose to see of the GPU."""
+    """Which GPUs a notebook has made visible."""
 
     def __init__(self, gpu: Any) -> None:
         self.gpu, self.shown = gpu, True
@@ -66,7 +66,7 @@ def add_to_list(patches: Patches, owner: Any, name: str, gpu: Any, shown: Callab
 
 
 def leave_out(patches: Patches, owner: Any, name: str, gpu: Any) -> None:
-    """A setting of the GPU that is not there."""
+    """Ignores a setting of the GPU, which does not exist."""
     here: Callable[..., Any] | None = getattr(owner, name, None)
     if here is None:
         return

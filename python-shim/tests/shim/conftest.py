@@ -1,7 +1,7 @@
 """Two real kernels, the notebook's and its session's, with a small stand-in for proxy, broker and worker between them.
 
-The stand-in moves state as the Rust side does: it reads the snapshots' memory where it lies, keeps the last bytes of
-each segment, and hands over what differs in a memfd.
+The stand-in transfers state as the Rust side does: it reads the snapshots' memory in place, keeps the last bytes of
+each segment, and passes on the differences in a memfd.
 """
 
 from __future__ import annotations
@@ -109,13 +109,13 @@ def read_memory(pid: int, address: int, count: int) -> bytes:
 
 
 def part_of_stream(pid: int, part: dict[str, Any]) -> bytes:
-    """It lies in the message, or in the kernel's memory."""
+    """The part is in the message, or in the kernel's memory."""
     (kind, content), *_ = part.items()
     return content if kind == "here" else read_memory(pid, content["address"], content["bytes"])
 
 
 class Mover:
-    """Both ends' last bytes of each segment."""
+    """The last bytes of each segment at both ends."""
 
     def __init__(self) -> None:
         self.segments: dict[int, bytes] = {}
@@ -154,7 +154,7 @@ class Kernel:
     """A kernel process and its client."""
 
     def __init__(self, module: str, folder: Path, shim: Socket | None, extra: dict[str, str] | None = None) -> None:
-        name = folder / f"k{time.monotonic_ns()}"  # of sockets, too: another process may take a free port first
+        name = folder / f"k{time.monotonic_ns()}"  # also of sockets: another process may take a free port first
         self.manager = KernelManager(connection_file=f"{name}.json", transport="ipc", ip=str(name))
         self.manager._kernel_spec = KernelSpec(
             argv=[sys.executable, "-m", module, "-f", "{connection_file}", "--HistoryManager.hist_file=:memory:"],
@@ -197,7 +197,7 @@ class Cell:
     reply: dict[str, Any]
     messages: list[tuple[str, dict[str, Any]]]
     remote: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
-    """What the session published; in the notebook it stands between `execute_input` and `idle`."""
+    """What the session published; in the notebook it is between `execute_input` and `idle`."""
 
     def all(self, kind: str) -> list[dict[str, Any]]:
         return [content for name, content in self.messages + self.remote if name == kind]
@@ -226,10 +226,10 @@ class Cell:
 
 
 class Baton:
-    """Notebook kernel, session kernel and what moves cells between them."""
+    """Notebook kernel, session kernel, and the stand-in between them."""
 
     def __init__(self, folder: Path, cell_bytes: int | None = None) -> None:
-        """With `cell_bytes`, memory of more than that follows after a cell."""
+        """With `cell_bytes`, memory beyond that is deferred."""
         self.folder = folder
         self.home = Socket(folder / "home")
         extra = {} if cell_bytes is None else {"BATON_CELL_BYTES": str(cell_bytes)}
@@ -241,20 +241,20 @@ class Baton:
         self.calls: list[dict[str, Any]] = []
         self.question = 0
         self.asked: list[list[str]] = []
-        """Names that cells looked up and were not given, a list for each question."""
+        """Names that cells looked up and were not given, one list for each request."""
         self.before_names: Callable[[], None] = lambda: None
         self.before_finish: Callable[[], None] = lambda: None
         self.fail_with: dict[str, Any] | None = None
         self.follow = threading.Event()
-        """Cleared: what a cell left in its session does not follow."""
+        """While cleared, deferred state does not arrive."""
         self.follow.set()
         self.told_of_loss = threading.Event()
         self.follow_ups = 0
         self.followed_up = threading.Event()
         self.seen: list[tuple[str, dict[str, Any]]] = []
-        """Of the present cell."""
+        """Those of the present cell."""
         self.hold = threading.Event()
-        """Set: the stand-in answers no call."""
+        """While set, the stand-in answers no call."""
         self.from_home: queue.Queue[tuple[str, dict[str, Any]]] = queue.Queue()
         self.trouble: list[BaseException] = []
         self.threads = [
@@ -264,7 +264,7 @@ class Baton:
         for thread in self.threads:
             thread.start()
 
-    # What tests say.
+    # Verbs for tests.
 
     def run(
         self,
@@ -307,7 +307,7 @@ class Baton:
         return Cell(reply["content"], messages, list(self.remote))
 
     def value(self, expression: str) -> str:
-        """How the notebook kernel shows an expression's value, without a cell of its own."""
+        """How the notebook kernel shows an expression's value, without a separate cell."""
         cell = self.run("", silent=True, store_history=False, user_expressions={"value": expression})
         answer = cell.reply["user_expressions"]["value"]
         assert answer["status"] == "ok", answer
@@ -330,7 +330,7 @@ class Baton:
         self.lose_session()
         self.home.close()
 
-    # What stands in for the Rust side.
+    # The role of the Rust side.
 
     def _listen(self) -> None:
         try:
@@ -449,7 +449,7 @@ class Baton:
                 return self._serve_deferred(session, call) if deferred_bytes else None
 
     def _serve_deferred(self, session: Kernel, call: int) -> dict[str, Any] | None:
-        """Until it is here, or another call begins."""
+        """Sends the deferred state, or returns the next call if one begins first."""
         try:
             name = "published"  # by threads, after their cell
             while name == "published":
@@ -517,7 +517,7 @@ class Baton:
 
 @pytest.fixture
 def baton_away(tmp_path: Path) -> Iterator[Baton]:
-    """All memory that may follow does."""
+    """All memory that may be deferred is."""
     both = Baton(tmp_path, cell_bytes=0)
     yield both
     both.follow.set()

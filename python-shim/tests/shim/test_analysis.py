@@ -1,4 +1,4 @@
-"""Which names a cell needs, by many one-line cases."""
+"""Which names a cell needs, in many one-line cases."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ transform = TransformerManager().transform_cell
 
 
 def names_of(source: str, definitions: str = "", **values: Any) -> tuple[str, str]:
-    """What the cell needs and what it wishes for, in a notebook that ran `definitions` and holds `values`."""
+    """The names that the cell needs, and those that it may use, in a notebook with `definitions` and `values`."""
     namespace: dict[str, Any] = {"__name__": "__main__", **values}
     exec(compile(definitions, "<notebook>", "exec"), namespace)
     found = analysis.of_cell(source, transform)
@@ -97,7 +97,7 @@ def test_names_that_a_cell_uses(source: str, needed: str) -> None:
         ("jobs.new('a(b, n=c.d)')", "a b c"),
         ("print('a (b)')", "a b"),
         ("print('a(b) is called')", ""),
-        ("try:\n    pass\nexcept ValueError as a:\n    b", ""),  # that `a` exists is told with the cell
+        ("try:\n    pass\nexcept ValueError as a:\n    b", ""),  # the message says that `a` exists
     ],
 )
 def test_names_that_a_cell_may_use(source: str, wished: str) -> None:

@@ -1,4 +1,4 @@
-"""Random state, settings and the process around a cell, there and back."""
+"""Random state, settings and the process around a cell, in both directions."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE_AND_THERE = pytest.mark.parametrize("magic", ["", "%%gpu\n"], ids=["here", 
 
 
 def draws(baton: Baton, setup: str, draw: str) -> None:
-    """A stream of random numbers goes on as if there were one kernel."""
+    """A stream of random numbers continues as if there were one kernel."""
     baton.run(setup)
     expected = [str(baton.run(draw).result) for _ in range(6)]
     baton.run(setup)
@@ -234,7 +234,7 @@ SHOWING = [
 
 
 REPLACED = [
-    # A cell, and what the last expression in it is.
+    # A cell, and the value of the last expression in it.
     (
         "import functools, math, textwrap, time, numpy as np\nroot = np.sqrt; wait = time.sleep; cut = textwrap.dedent\n"
         "kept = [math.sin, textwrap.TextWrapper]",
@@ -293,7 +293,7 @@ def test_a_setting_of_a_library(baton: Baton, magic: str) -> None:
 
 
 def test_settings_and_seeds_of_keras_and_tensorflow(baton: Baton) -> None:
-    """One test, since each kernel takes ten seconds to load them."""
+    """A single test, because each kernel takes ten seconds to load the libraries."""
     for magic in ("", "%%gpu\n"):
         imported = baton.run(f"{magic}import keras, random, tensorflow\nfrom keras.layers import Dense")
         assert imported.reply["status"] == "ok", imported.traceback
@@ -481,7 +481,7 @@ def test_a_figure_that_both_kernels_draw_at_several_sizes(baton: Baton) -> None:
 
 @pytest.mark.parametrize("backend", ["notebook", "widget"])
 def test_figures_that_talk_with_the_front_end(baton: Baton, backend: str) -> None:
-    """A `%%gpu` cell that chooses them does what an ordinary cell does: their canvases and comms are the notebook's."""
+    """A `%%gpu` cell that chooses them does what an ordinary cell does: canvases and comms are in the notebook."""
     choose = f"%matplotlib {backend}\nimport matplotlib.pyplot as plt\nfig, ax = plt.subplots()"
     look = "plt.get_backend(), plt.get_fignums(), type(plt.gcf().canvas).__module__"
     seen = []

@@ -1,4 +1,4 @@
-"""Code with `with gpu:` does the same as with a manager that does nothing, wherever its blocks run."""
+"""Code with `with gpu:` behaves as with a manager that does nothing, wherever its blocks run."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ seen.append(f())
 
 
 class Local:
-    """A kernel whose other kernel is itself."""
+    """A kernel that is also the other kernel."""
 
     remote = True
 
@@ -175,7 +175,7 @@ class Local:
 
 
 def finished(awaitable: Any) -> Any:
-    """Without a loop of its own: another one is running."""
+    """Runs it without an event loop, because another one is running."""
     while True:
         try:
             awaitable.send(None)

@@ -215,7 +215,7 @@ def test_errors_abort_the_cells_behind(baton: Baton) -> None:
     assert reply["content"]["status"] == "aborted"
 
 
-# ---- what cannot travel, and services that fail ----
+# ---- what cannot be sent, and services that fail ----
 
 
 def test_state_that_cannot_travel_is_named(baton: Baton) -> None:
@@ -247,7 +247,7 @@ def test_what_cannot_be_rebuilt_is_named(baton: Baton, code: str) -> None:
 
 
 BOUND_ANEW = [
-    # What an ordinary cell left, the cell that binds it anew, and its value.
+    # What an ordinary cell left, the cell that rebinds it, and its value.
     ("f = open('a.txt', 'w'); f.write('old'); f.flush()", "with open('a.txt') as f: text = f.read()\ntext", "'old'"),
     ("f = (n for n in [1])", "f = (n for n in [2, 3])\nlist(f)", "[2, 3]"),
     ("import threading as f\nf = f.Thread()", "import math as f\nf.floor(2.5)", "2"),
@@ -301,7 +301,7 @@ def test_a_part_that_stayed_at_home(baton: Baton) -> None:
 
 
 GOES_ON = [
-    # What makes it, how it goes on, and what that prints.
+    # How it is created, how it continues, and what that prints.
     ("def made():\n  for n in range(9): yield n * scale\nx = made()", "print(next(x), next(x))", "0 3"),
     ("x = map(lambda n: n + scale, [1])\nx = [x, (grown(n) for n in [1])]", "print(next(x[1]))", "4"),
     (

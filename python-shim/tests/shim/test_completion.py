@@ -1,4 +1,4 @@
-"""What Tab offers behind `%%gpu` and its line magics."""
+"""What Tab offers after `%%gpu` and its line magics."""
 
 from __future__ import annotations
 

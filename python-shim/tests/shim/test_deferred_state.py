@@ -1,4 +1,4 @@
-"""What a cell leaves in its session: when it is here, and what happens when it never comes."""
+"""Deferred state of a cell: when it arrives, and what happens if it never does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors of libraries that are not installed for the tests, with the texts that they had without a network."""
+"""Errors of libraries that the tests do not install, with the texts that they had without a network."""
 
 from __future__ import annotations
 

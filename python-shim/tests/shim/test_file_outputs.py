@@ -1,4 +1,4 @@
-"""Messages of iopub become the outputs that a page would have saved."""
+"""iopub messages become the outputs that a page would have saved."""
 
 from __future__ import annotations
 

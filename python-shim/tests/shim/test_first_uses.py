@@ -1,4 +1,4 @@
-"""Names that a cell binds before it reads them do not travel, and only those that it surely reads may stop it."""
+"""Names that a cell binds before reading them are not sent, and only names that it certainly reads may stop it."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ transform = TransformerManager().transform_cell
         ("try: b = a()\nfinally: b", "a b", "a"),
         ("try: b = a()\nfinally: c = 1\nb, c", "a", "a"),
         ("try: b = a()\nexcept OSError: raise\nb", "a", "a"),
-        ("with a: b = 1\nb", "a b", "a"),  # it may swallow the error of what comes before
+        ("with a: b = 1\nb", "a b", "a"),  # it may swallow an error before the binding
         ("with a as b, b.c as d: d", "a", "a"),
         ("match a:\n    case [b, *c]: b, c\n    case {'d': 1, **d}: d", "a", "a"),
         ("match a:\n    case b if c: b", "a c", "a"),
@@ -211,7 +211,7 @@ def test_a_cell_runs_the_same_with_the_names_that_it_needs_alone(source: str) ->
 
 
 class Watched(dict[str, Any]):
-    """Names of a module's own code: notes what is done first with each."""
+    """The names of a module's code: records what is done first with each."""
 
     def __init__(self, namespace: dict[str, Any]) -> None:
         super().__init__()
@@ -232,7 +232,7 @@ class Watched(dict[str, Any]):
 
 
 def first_uses(source: str) -> dict[str, str]:
-    """Of a cell in which nothing is raised, since an error may lead past what is certain otherwise."""
+    """For a cell in which nothing is raised, because an error may skip what is certain otherwise."""
     watched = Watched(notebook())
     raised = False
 
@@ -282,6 +282,6 @@ def drawn(namespace: dict[str, Any]) -> dict[str, str]:
 
 
 def test_each_kind_of_syntax_is_followed() -> None:
-    """`FirstUses` reads whatever the grammar has, as it reads each child in order."""
+    """`FirstUses` handles everything in the grammar, because it reads each child in order."""
     tree = ast.parse("async def f():\n    async with a as b: pass\n    async for c in d: await b\n    yield c")
     assert FirstUses(tree).read >= {"a", "d"}

@@ -1,4 +1,4 @@
-"""Tensors of computation graphs, as a student meets them: what needs a graph that stayed says so, in one frame."""
+"""Tensors of computation graphs for a student: an operation that needs a graph elsewhere says so, in one frame."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""IPython's own things around a cell: errors that it shows, and what the notebook attached to it or set in it."""
+"""IPython itself around a cell: errors that it shows, and what the notebook attached to it or set in it."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_values_that_are_set_on_modules_and_classes_of_libraries(baton: Baton, m
     assert "is data of this kernel's threads" in baton.run("%%gpu\ntarfile.shown.x").error
     baton.run("held[0].x = 3")
     assert baton.run("tarfile.shown is held[0], tarfile.shown.x").result == "(True, 3)"
-    baton.run(f"{magic}tarfile.DEFAULT_FORMAT = tarfile.DEFAULT_FORMAT")  # as it was
+    baton.run(f"{magic}tarfile.DEFAULT_FORMAT = tarfile.DEFAULT_FORMAT")  # restores it
     for there in ("", "%%gpu\n"):
         assert baton.run(f"{there}tarfile.DEFAULT_FORMAT == tarfile.PAX_FORMAT").result == "True"
     baton.run(f"{magic}tarfile.ENCODING += 'x'; del builtins.often, tarfile.shown")

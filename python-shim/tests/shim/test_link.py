@@ -1,4 +1,4 @@
-"""The private socket, with an other end that is itself in the middle of a frame."""
+"""The private socket, when the other end is in the middle of a frame itself."""
 
 from __future__ import annotations
 

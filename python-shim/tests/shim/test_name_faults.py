@@ -1,4 +1,4 @@
-"""Names of the notebook that a cell looks up and that its code does not show."""
+"""Names of the notebook that a cell looks up although its code does not show them."""
 
 from __future__ import annotations
 

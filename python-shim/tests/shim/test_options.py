@@ -1,4 +1,4 @@
-"""What may stand behind `%%gpu`, and the line magics about the session."""
+"""What may follow `%%gpu`, and the line magics about the session."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where `%%gpu` may stand, and the line numbers of what the session runs."""
+"""Where `%%gpu` may be, and the line numbers of the session's code."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from IPython.core.inputtransformer2 import TransformerManager
 
 
 def body_of(whole: str) -> str | None:
-    """What IPython gives to `%%gpu` as its body."""
+    """The body that IPython passes to `%%gpu`."""
     manager = TransformerManager()
     manager.cleanup_transforms.append(hoist)
     calls: list[tuple[str, str, str]] = []

@@ -1,4 +1,4 @@
-"""Interrupts, input, capture, nested magics, and a kernel that is plain where it is not asked."""
+"""Interrupts, input, capture, nested magics, and a kernel that is like plain ipykernel otherwise."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_nothing_shows_before_the_first_gpu_cell(baton: Baton) -> None:
 
 
 def test_a_kernel_without_a_proxy(baton: Baton) -> None:
-    baton.run("%load_ext baton_shim")  # a second registration, without a socket, as in a plain kernel
+    baton.run("%load_ext baton_shim")  # registers the magic again, without a socket, as in a plain kernel
     cell = baton.run("%%gpu\n1")
     assert "select the kernel 'Python (shared GPU)'" in cell.text("stderr")
 
@@ -206,7 +206,7 @@ def start(
 
 
 def lonely_python(folder: Path) -> str:
-    """A Python that no program `baton` lies beside."""
+    """A Python without the program `baton` beside it."""
     venv.create(folder / "venv", symlinks=True)
     return str(folder / "venv" / "bin" / "python")
 
@@ -262,4 +262,4 @@ def test_registering_loads_nothing_large() -> None:
     )
     environment = {**os.environ, "PYTHONPATH": str(PACKAGE)}
     loaded = subprocess.check_output([sys.executable, "-c", code], env=environment, text=True).split()
-    assert set(loaded) <= {"baton_shim", "gc"}  # the second is a part of the interpreter
+    assert set(loaded) <= {"baton_shim", "gc"}  # `gc` is a part of the interpreter

@@ -1,4 +1,4 @@
-"""A version that is newer than any tested one: everything runs, and the first `%%gpu` cell says so once."""
+"""A version that is newer than any tested one: everything runs, and the first `%%gpu` cell reports it once."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What surrounds a cell is one transaction with its variables: all of it counts, or nothing does."""
+"""The surroundings of a cell are one transaction with its variables: all of it takes effect, or nothing does."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_what_lost_cells_hung_is_taken_back(baton_away: Baton) -> None:
     assert baton.run(f"%%gpu\n{LOOK}").result == held(1)
 
 
-# What a cell does, and what shows it.
+# The change by a cell, and an expression that shows it.
 CHANGES = [
     ("mine = decimal.Context(prec=4); decimal.setcontext(mine)", "decimal.getcontext().prec"),
     (
@@ -131,7 +131,7 @@ def test_a_loss_that_an_idle_kernel_hears_of_takes_back_context_variables(baton_
     baton.run("%%gpu\nx += 1; decimal.setcontext(decimal.Context(prec=4)); np.seterr(divide='raise')")
     baton.lose_session()
     assert baton.told_of_loss.wait(30)
-    for _ in range(2):  # by then the kernel's loop has seen what came before
+    for _ in range(2):  # after the first one, the kernel's loop has handled earlier messages
         baton.notebook.client.kernel_info(reply=True, timeout=30)
     cell = baton.run("print(decimal.getcontext().prec, np.geterr()['divide'])")
     assert "are lost" in cell.text("stderr")
@@ -151,7 +151,7 @@ def fail_next(kind):
         raise kind('injected')
     Handlers.apply = apply
 """
-"""A module of its own, because what a cell puts into a class would go along with the next cell."""
+"""A separate module, because anything that a cell puts into a class would be sent with the next cell."""
 
 CHANGE = """
 import fault, os, tarfile, time
@@ -183,7 +183,7 @@ class Model(NamedTuple):
     done: tuple[int, ...] = ()
 
     def change(self, number: int) -> Model:
-        """As `change`, which adds or removes by what magics there are."""
+        """Like `change`, but decides by the existing magics whether to add or remove."""
         numbers = self.numbers ^ {number}
         others = tuple(one for one in self.handlers if one != number)
         handlers = (*self.handlers, number) if number in numbers else others
@@ -260,7 +260,7 @@ def be_stopped_while_applying(baton: Baton, number: int, model: Model) -> Model:
 
 
 def fail_in_one_part(baton: Baton, number: int, model: Model) -> Model:
-    """It costs nothing but itself."""
+    """The failure of a part affects only that part."""
     baton.run("fault.fail_next(ValueError)")
     cell = baton.run(f"%%gpu\nchange({number})")
     assert "warning: The handlers of loggers could not be updated (ValueError: injected)" in cell.text("stderr")
@@ -298,7 +298,7 @@ def test_after_any_failure_all_is_as_if_the_cell_had_not_been(baton_away: Baton)
     @settings(
         max_examples=max(1, int(os.environ.get("BATON_TEST_EXAMPLES", "200")) // 40),
         derandomize="BATON_TEST_EXAMPLES" not in os.environ,
-        phases=[Phase.generate],  # each example goes on from the one before
+        phases=[Phase.generate],  # each example continues from the one before
         deadline=None,
         suppress_health_check=list(HealthCheck),
         database=None,
@@ -316,7 +316,7 @@ def test_after_any_failure_all_is_as_if_the_cell_had_not_been(baton_away: Baton)
 
 
 def test_each_failure_after_a_change_here(baton_away: Baton) -> None:
-    """The next cell gets what the failed one would have got."""
+    """The next cell is sent what the failed one would have been sent."""
     baton = baton_away
     (baton.folder / "fault.py").write_text(FAULT)
     baton.run(SETUP + CHANGE)

@@ -1,4 +1,4 @@
-"""`%gpu_undo`: the notebook as before the last `%%gpu` cell."""
+"""`%gpu_undo`: the notebook is as before the last `%%gpu` cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`with gpu:` in a real notebook kernel, its blocks run by a real session kernel."""
+"""`with gpu:` in a real notebook kernel, with blocks that a real session kernel runs."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_text_that_names_variables(baton: Baton) -> None:
 
 
 def test_another_gpu(baton: Baton) -> None:
-    """The name may stand for something else where it runs."""
+    """The name may refer to another object where the block runs."""
     baton.run(IMPORTED + "\nimport contextlib")
     baton.run("def f(gpu):\n    with gpu as x:\n        y = x, os.getpid() == home\n    return y")
     assert ok(baton, "f(contextlib.nullcontext(5))") == "(5, True)"

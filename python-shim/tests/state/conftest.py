@@ -1,6 +1,6 @@
-"""What the tests of the object table share.
+"""Shared code of the object table's tests.
 
-Hypothesis tries the same few examples each time. For a longer search among others, until one fails:
+Hypothesis tries the same few examples each time. To search among others, until one fails:
 `BATON_TEST_EXAMPLES=1500 pytest python-shim/tests/state -k random`
 """
 

@@ -1,4 +1,4 @@
-"""Objects as a list of plain values: each once, with its number in the place of a reference to it."""
+"""Objects as a list of plain values: each object once, and its number in place of each further reference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _PLAIN = (int, float, str, bool, bytes, type(None))
 
 class Drawing:
     def __init__(self, draw: Callable[[Any], Any]) -> None:
-        """`draw` says what an object consists of, and calls `refer` for its parts."""
+        """`draw` describes what an object consists of, and calls `refer` for its parts."""
         self._draw = draw
         self._kept: list[Any] = []
         self.numbers: dict[int, int] = {}

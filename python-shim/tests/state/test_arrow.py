@@ -1,4 +1,4 @@
-"""Arrow's memory: a column of texts moves once, and shares what it shared."""
+"""Arrow's memory: a text column is sent once, and shared memory remains shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What once differed after a `%%gpu` cell without a word, found by the notebooks in `tests/differential`."""
+"""Silent differences after a `%%gpu` cell that the notebooks in `tests/differential` have found."""
 
 from __future__ import annotations
 
@@ -355,7 +355,7 @@ def test_pandas(pair: Pair, case: str) -> None:
 
 
 def test_a_column_that_stayed_at_home_stays_apart(pair: Pair) -> None:
-    """The session has nobody else who looks at the frame's memory, and must copy before it writes, all the same."""
+    """No other object in the session uses the frame's memory, but a write must still copy first."""
     pair.local("import pandas as pd\nf = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]})\ncolumn = f['a']")
     assert pair.remote("f.loc[0, 'a'] = 9", "f") == {"error": None}
     assert pair.namespace["column"].tolist() == [1.0, 2.0]
@@ -386,7 +386,7 @@ def test_nothing_is_told_when_all_holders_went_along(pair: Pair, recwarn: pytest
 
 
 def test_linked_lists_and_deep_nests_travel(pair: Pair) -> None:
-    deep = 300 if sys.version_info[:2] == (3, 12) else 3000  # 3.12 lets C code call itself some 750 times
+    deep = 300 if sys.version_info[:2] == (3, 12) else 3000  # 3.12 limits recursion in C code to some 750 calls
     pair.local(
         f"class N: pass\nhead = None\nfor i in range({deep}):\n    n = N(); n.next = head; n.back = None; n.v = i\n"
         f"    if head is not None: head.back = n\n    head = n\nnest = []\nfor i in range({deep}): nest = [nest]"
@@ -451,7 +451,7 @@ def test_helpers_of_data_classes(pair: Pair) -> None:
 
 
 def test_callbacks_of_a_figure(pair: Pair) -> None:
-    """Numbers of connections count on as in one kernel."""
+    """The ids of connections continue as in one kernel."""
     pair.local(
         "from functools import partial\nfrom matplotlib.figure import Figure\n"
         "from matplotlib.backends.backend_agg import FigureCanvasAgg\n"
@@ -501,7 +501,7 @@ def test_what_stays_may_change(pair: Pair) -> None:
 
 
 def test_an_array_that_came_home_is_memory_of_a_new_table(pair: Pair) -> None:
-    """Not an object of ctypes with all of its bytes, and with what gives the memory back."""
+    """Not a ctypes object with all of its bytes, nor the object that unmaps the memory."""
     pair.local("import numpy as np")
     pair.remote("x = np.ones(100_000); view = x[5:]", "np")
     table = Table(pair.namespace)

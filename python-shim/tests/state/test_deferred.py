@@ -1,4 +1,4 @@
-"""Which memory stays in the session when a cell ends: what may have changed, and nothing else."""
+"""Which memory stays in the session when a cell ends: memory that may have changed, and no other."""
 
 from __future__ import annotations
 

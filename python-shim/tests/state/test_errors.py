@@ -1,4 +1,4 @@
-"""Exceptions that are kept: what they say of where they were raised, in the other kernel and back at home."""
+"""Errors that are kept: what they show about where they were raised, in the other kernel and after returning."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from test_in_place import check
 
 F = "def f(x, *more, key=1):\n    return g(x)\n\ndef g(x):\n    return 1 / x\n\n"
 KEPT = F + "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    x = error"
-# Where a cell is, is another thing in each of the two processes and here.
+# The location of a cell differs in the two processes and here.
 TEXT = "re.sub('File .<.*?>.', '', ''.join(traceback.format_exception(x)))"
 
 CASES: dict[str, tuple[str, str, str]] = {
@@ -80,7 +80,7 @@ def test_frames_of_the_session_are_there_without_their_variables(pair: Pair) -> 
 
 
 def test_what_comes_after_a_kept_error_is_not_forgotten(pair: Pair) -> None:
-    """The frames of its traceback hold what read it, and so all that was known until then."""
+    """The frames of its traceback refer to the unpickler that read it, and so to everything known until then."""
     pair.remote("try:\n    1 / 0\nexcept ZeroDivisionError as kept:\n    error = kept")
     pair.local("junk = [[number] for number in range(9000)]")
     pair.remote("", "junk")

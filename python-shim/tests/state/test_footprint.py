@@ -1,4 +1,4 @@
-"""What values reach that can change, and whether two uses of the notebook have any of it in common."""
+"""Which mutable objects values reach, and whether two uses of the notebook have one in common."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much memory objects keep alive, whatever they say of themselves."""
+"""How much memory objects keep alive, whatever they report about themselves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MOST = 1 << 30
 
 
 class Plain:
-    """Can be referred to weakly."""
+    """A class that allows weak references."""
 
 
 class Liar:

@@ -1,4 +1,4 @@
-"""Objects that fail or lie when they are looked at: each travels, or stays and is named. The cell's others travel."""
+"""Objects that fail or lie when they are examined: each is sent, or stays and is reported. All others are sent."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ CLASSES = classes()
 @pytest.mark.parametrize("held", ["x", "[x]", "{'k': x}", "(x, 1)", "Holder(x)"])
 @pytest.mark.parametrize("answers", ["raises", ""])
 def test_hostile_objects(processes: Pair, held: str, answers: str) -> None:
-    """Named for certain, perhaps, or held: the cell's other names travel, and a refusal names the variable."""
+    """Used certainly, perhaps, or held: the cell's other names are sent, and a refusal names the variable."""
     wrong = []
     for name, code in CLASSES.items():
         if ("raises" in name) != bool(answers):
@@ -110,7 +110,7 @@ def check(pair: Pair, code: str, held: str) -> None:
             f"class Holder:\n    def __init__(self, x): self.x = x\n{code}\nheld = {held}\nother = [1]", pair.namespace
         )
     except Exception:
-        return  # no such object can be
+        return  # there can be no such object
     certain = frozenset({"other"})
     for n in (2, 3):
         said = pair.remote("other.append(len(other) + 1)", "other", "held", certain=certain)
@@ -123,7 +123,7 @@ def check(pair: Pair, code: str, held: str) -> None:
 
 @contextlib.contextmanager
 def named(name: str) -> Iterator[None]:
-    """A refusal in here is of this variable or of a part of it."""
+    """A refusal inside is about this variable or a part of it."""
     try:
         yield
     except Refused as refused:

@@ -1,7 +1,7 @@
 """Every common type, changed in place by the session: the notebook's own object shows the change.
 
-Each case makes `x` at home, puts it into `holder` (which never travels), changes it remotely, and compares with what
-the same change does locally. The object must be the one that the holder has.
+Each case creates `x` in the notebook, puts it into `holder` (which is never sent), changes it remotely, and compares
+the result with that of the same local change. The object must be the one in the holder.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import pytest
 from harness import Pair
 
 CASES: dict[str, tuple[str, str, str]] = {
-    # name: (how x is made, the change, what must be equal afterwards)
+    # name: (how x is created, the change, what must be equal afterwards)
     "list append": ("x = [1, 2]", "x.append([3])", "x"),
     "list nested": ("x = [[1], [2]]", "x[0].append(9)", "x"),
     "list sort": ("x = [3, 1, 2]", "x.sort()", "x"),
@@ -223,7 +223,7 @@ def test_numpy(pair: Pair, case: str) -> None:
 
 
 def test_an_array_that_changes_in_many_places(pair: Pair) -> None:
-    """More than the system takes at once, and the end of the array."""
+    """In more places than the system reports at once, and at the end of the array."""
     pair.local("import numpy as np\nx = np.zeros(3001 * 1024 + 7, dtype='f4'); view = x[5:-5]")
     pair.remote("pass", "x", "view", "np")
     pair.local("x[::2048] += 1; x[-1] = 5; expected = 3 * x")

@@ -1,4 +1,4 @@
-"""Arrays of JAX in the table."""
+"""JAX arrays in the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ pytest.importorskip("jax")
 
 
 def test_an_array_of_64_bits_where_jax_makes_none_yet(pair: Pair) -> None:
-    """Settings come after the variables."""
+    """Settings are applied after the variables."""
     pair.local(
         "import jax, jax.numpy as jnp\nwith jax.enable_x64(True):\n    x = jnp.arange(3.0) / 3; n = jnp.int64(2)**40"
     )

@@ -1,4 +1,4 @@
-"""A keeper has the memory as it was when it was forked, and nothing else; it is its worker's."""
+"""A keeper has the memory as it was at the fork, and nothing else; it belongs to its worker."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Large containers of plain values: each arrives as it is, and moves when it was written to and only then."""
+"""Large containers of plain values: each arrives unchanged, and is sent only if it was written to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ATOMS = st.one_of(
     st.floats(),
     st.sampled_from([-0.0, 0.0, struct.unpack("<d", b"\1\0\0\0\0\0\xf8\xff")[0]]),
     st.complex_numbers(),
-    st.text(st.characters(exclude_categories=())),  # lone surrogates, too
+    st.text(st.characters(exclude_categories=())),  # including lone surrogates
     st.sampled_from(["", "\0", "\n", "text" * 100]),
     st.binary(),
     st.builds(range, st.integers(0, 9)),
@@ -35,7 +35,7 @@ PLAIN = st.recursive(ATOMS, lambda inner: st.lists(inner, max_size=3).map(tuple)
 
 
 def described(value: Any) -> Any:
-    """To the last bit, and with types."""
+    """Exact to the last bit, with types."""
     if type(value) in (tuple, list) or hasattr(value, "tolist"):
         return type(value), [described(part) for part in value]
     if type(value) is dict:
@@ -120,7 +120,7 @@ def test_what_was_written_to_moves_and_nothing_else(pair: Pair, kind: str, stamp
     exec(f"x = {MADE[kind]}; keep = [x]", expected)
     shown = "repr(x) if type(x) is not set else sorted(map(repr, x))"
     with pytest.MonkeyPatch.context() as patch:
-        if not stamps:  # as with a Python that keeps none
+        if not stamps:  # as in a Python without stamps
             patch.setattr(leaves, "stamp", lambda table: None)
         pair.local(f"x = {MADE[kind]}; keep = [x]")
         for at_home, code in steps:
@@ -173,7 +173,7 @@ WRITES = [
 def test_a_dict_of_one_stamp_holds_the_same(writes: list[tuple[Any, int]]) -> None:
     table: dict[Any, Any] = {"a": 1}
     held: dict[int | None, list[Any]] = {}
-    kept = []  # so that no identity is used twice
+    kept = []  # so that no id is reused
     for write, number in writes:
         write(table, number)
         kept.append(list(table.items()))

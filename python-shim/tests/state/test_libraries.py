@@ -1,4 +1,4 @@
-"""Libraries that a cell opens with ctypes, their functions, callbacks, and what ctypes makes of data."""
+"""Libraries that a cell opens with ctypes, their functions, callbacks, and ctypes data."""
 
 from __future__ import annotations
 

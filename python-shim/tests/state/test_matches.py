@@ -1,4 +1,4 @@
-"""What a regular expression found is the same in the other kernel, however it was found."""
+"""Matches of regular expressions are the same in the other kernel, however they were found."""
 
 from __future__ import annotations
 

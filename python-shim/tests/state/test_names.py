@@ -1,4 +1,4 @@
-"""Names, aliases, code of the notebook, and what cannot travel."""
+"""Names, aliases, code of the notebook, and what cannot be sent."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def built(square):
 
 @pytest.mark.parametrize("made", ["a = built(9)", "a = {built(9): 1, built(16): 2}", "a = [1]; a.append(built(9))"])
 def test_what_rebuilds_an_object_finds_the_names_that_it_uses(pair: Pair, made: str) -> None:
-    """They come with the same message, in alphabetical order."""
+    """They arrive in the same message, in alphabetical order."""
     names = ("Base", "Built", "a", "built", "math", "scale", "twice")
     pair.local(AS_BUILT + made)
     look = "next(iter(a if isinstance(a, (list, dict)) else [a]))"
@@ -266,7 +266,7 @@ def test_a_message_that_cannot_be_read_changes_nothing(pair: Pair) -> None:
 
 
 def test_a_session_that_cannot_read_a_message_is_of_no_use(pair: Pair) -> None:
-    """Its arrays have the new bytes by then."""
+    """By then, its arrays have the new bytes."""
     pair.local("import numpy as np\na = np.arange(5000.); l = [1]\nclass C: pass\nc = C()")
     pair.remote("pass", "a", "l", "c", "C", "np")
     pair.local(

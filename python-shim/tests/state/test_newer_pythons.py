@@ -1,4 +1,4 @@
-"""What newer versions of Python have changed: in each version the same comes back."""
+"""Changes in newer versions of Python: the result is the same in each version."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_parameters_of_functions_and_classes(pair: Pair) -> None:
 
 
 def test_annotations_of_what_is_bound_later(pair: Pair) -> None:
-    """Evaluated when they are asked for, from Python 3.14 on; before that they are written as texts."""
+    """From Python 3.14 on, they are evaluated when they are read; before that, they are written as strings."""
     later = "Later" if sys.version_info >= (3, 14) else "'Later'"
     pair.local(f"def f(x: {later}) -> int: return 2\nclass C:\n    y: {later}")
     pair.remote("z = f(1); c = C()", "f", "C")
@@ -131,7 +131,7 @@ def rest_of(iterator: Any) -> list[Any]:
 
 @pytest.mark.parametrize("case", HALF_USED)
 def test_iterators_that_do_not_pickle(case: str) -> None:
-    """As Python 3.14 has them, made again from what they refer to."""
+    """As in Python 3.14: they are rebuilt from their referents."""
     make, used = HALF_USED[case]
     iterator, alone = make(), make()
     for _ in range(used):

@@ -1,7 +1,7 @@
-"""Random object graphs with sharing, cycles and views; random changes; the result is as if the cell had run at home.
+"""Random object graphs with sharing, cycles and views; random changes; the result is as if the cell had run locally.
 
-One pair of tables serves many messages of one example, so that numbering, sweeping and patches are exercised
-together. Two graphs are equal when a walk from the names finds equal values and the same sharing.
+One pair of tables handles the many messages of one example, so that numbering, sweeping and patches are exercised
+together. Two graphs are equal if a walk from the names finds equal values and the same sharing.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ NAMES = "grow change forget counter pool Node Slotted Row np random types weakre
 
 
 def picture(pool: list[Any], shared: list[Any]) -> list[Any]:
-    """Each object once, with numbers in the place of references."""
+    """Each object once, and its number in place of each further reference."""
     import numpy as np
 
     weak: list[tuple[int, Any]] = []
@@ -152,7 +152,7 @@ def picture(pool: list[Any], shared: list[Any]) -> list[Any]:
     refer, numbers, drawn = drawing.refer, drawing.numbers, drawing.drawn
     for one in (*pool, shared):
         refer(one)
-    for number, reference in weak:  # what nobody else holds may be there a while longer
+    for number, reference in weak:  # an object with only weak references may live a while longer
         drawn[number] = "weakref", numbers.get(id(reference()))
     return drawn
 
@@ -201,7 +201,7 @@ steps_in_parts = st.lists(
 
 @given(steps_in_parts)
 def test_names_that_come_in_the_middle_of_a_cell(processes: Pair, history: list[tuple[str, list[int]]]) -> None:
-    """Three pools that share objects; a cell gets them one after the other, and changes what it has in between."""
+    """Three pools that share objects; a cell gets them one after the other, and changes objects in between."""
     pair, expected = processes, local_copy()
     pair.start_anew()
     setup = "second = [pool]; third = [pool, second]\nfor one in (pool, second, third, pool, second): grow(1, one)"
@@ -243,7 +243,7 @@ def run(pair: Pair, history: list[tuple[str, str, int]]) -> None:
 
 
 def is_replaced(before: Any, now: Any) -> bool:
-    """An iterator that the cell brought to its end cannot be brought there here without a change that is for good."""
+    """An iterator that the cell exhausted cannot be exhausted here without an irreversible change."""
     return now is not before and type(now) is not type(iter([]))
 
 

@@ -1,7 +1,7 @@
-"""Random arrays, tensors and what holds them, with views, twins, cycles and flags; random changes on either side.
+"""Random arrays, tensors and their holders, with views, twins, cycles and flags; random changes on either side.
 
-Each step runs once in a control copy of the notebook, without tables, and once at home or in the session. After
-several round trips of one pair of tables both are equal: values, forms, flags, who holds whom, who shares memory.
+Each step runs once in a control copy of the notebook, without tables, and once in the notebook or in the session. After
+several round trips of one pair of tables both are equal: values, forms, flags, holders, shared memory.
 """
 
 from __future__ import annotations
@@ -147,9 +147,9 @@ cells = st.lists(
 
 @given(cells)
 def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, str]]) -> None:
-    """Each step is a cell, and the bytes of all memory follow: when an ordinary cell runs, everything is here.
+    """Each step is a cell that defers the bytes of all memory; before an ordinary cell runs, everything has arrived.
 
-    When the session is lost first, all is as before the first cell whose bytes are missing.
+    If the session is lost first, everything is as before the first cell whose bytes are missing.
     """
     pair = processes
     pair.start_anew()
@@ -184,7 +184,7 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
 
 
 def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:
-    """Steps in a row on the same side are one cell."""
+    """Consecutive steps on the same side are one cell."""
     steps: list[tuple[str, int, int]] = []
     for number, (what, a, b, side) in enumerate(history):
         steps.append((what, a, b))
@@ -194,7 +194,7 @@ def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list
 
 
 def picture(pool: list[Any]) -> list[Any]:
-    """Each object once, with numbers in the place of references, and memory by who has it first."""
+    """Each object once, its number in place of each further reference, and memory by its first owner."""
     import numpy as np
     import torch
 

@@ -1,4 +1,4 @@
-"""What a cell made and the notebook cannot rebuild: it stays in the session, and all the rest comes home."""
+"""An object that the notebook cannot rebuild stays in the session, and everything else arrives."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ del there, types
 """
 ABSENT = "cannot be imported here (ModuleNotFoundError: No module named 'only_there') and lives on the GPU machine"
 
-# How an object fails where `here` is true.
+# Ways in which an object fails where `here` is true.
 FAILS = """
 class Made:
     def __new__(cls, *given):
@@ -79,7 +79,7 @@ def test_what_a_module_has_that_is_only_there_stays_there(pair: Pair, code: str,
     assert names["around"][0] is names["around"][2] is names["x"]
     with pytest.raises(StayedError, match="only_there"):
         names["x"]()
-    # It is the original again in the session, and later messages bring what changed.
+    # In the session it is the original again, and later messages carry its changes.
     pair.remote("same = x is around[0]; kind = type(x).__name__; kept.append(3); del sys.modules['only_there']", "x")
     assert (names["same"], names["kept"], pair.table.not_rebuilt) == (True, [1, 2, 3], [])
 

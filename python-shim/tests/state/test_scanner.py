@@ -1,4 +1,4 @@
-"""Digests of memory stay right, whoever writes to it and however little of it is looked at again."""
+"""Digests of memory are right, whatever writes to it, and however little of it is scanned again."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def library(scanner_library: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 
 class Looked:
-    """An array, and what a look at it finds."""
+    """An array, and the result of scanning it."""
 
     def __init__(self, size: int = BYTES) -> None:
         self.array = np.arange(size, dtype="uint8")
@@ -55,7 +55,7 @@ class Looked:
         return [found[start : start + 16] for start in range(0, len(found), 16)]
 
     def assert_right(self) -> None:
-        """As if everything were looked at for the first time."""
+        """The digests are the same as those of a complete first scan."""
         found = self.look()
         seen, self.segment.seen = self.segment.seen, None
         assert found == self.look()
@@ -63,7 +63,7 @@ class Looked:
 
 
 def watched() -> Looked:
-    """Looked at until only what is written to is looked at, where the system offers that."""
+    """Scanned until only written pages are scanned, if the system supports that."""
     looked = Looked()
     for _ in range(2):
         looked.look()
@@ -93,7 +93,7 @@ def test_everything_may_be_written() -> None:
 
 
 def test_many_places_may_be_written() -> None:
-    """More than the system keeps for itself before it tells of them (512). Nobody else writes to these pages."""
+    """More than the system buffers before it reports them (512). No other code writes to these pages."""
     pages = mmap.mmap(-1, 16_384 * BLOCK, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     looked = Looked()
     looked.array = np.frombuffer(pages, dtype="uint8")
@@ -113,7 +113,7 @@ def test_many_places_may_be_written() -> None:
 
 
 def test_the_system_may_write(tmp_path: Path) -> None:
-    """A read into the array is no instruction of this process."""
+    """A read into the array is not an instruction of this process."""
     (tmp_path / "data").write_bytes(b"z" * 9000)
     looked = watched()
     with open(tmp_path / "data", "rb", buffering=0) as file:
@@ -158,7 +158,7 @@ def test_a_child_that_writes_changes_nothing_here() -> None:
 
 
 def test_memory_that_was_given_back_is_zero() -> None:
-    """What the system takes away without a write."""
+    """Memory that the system takes away without a write."""
     pages = mmap.mmap(-1, BYTES, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     looked = Looked()
     looked.array = np.frombuffer(pages, dtype="uint8")
@@ -199,7 +199,7 @@ def test_memory_of_a_file_is_looked_at(tmp_path: Path) -> None:
 
 
 def test_what_was_seen_lasts_until_the_message_is_read() -> None:
-    """Also of an array that the notebook has given up."""
+    """Even for an array that the notebook has dropped."""
     namespace: dict[str, Any] = {"x": np.arange(BYTES, dtype="uint8")}
     table = Table(namespace)
     table.snapshot(["x"], extra={})
@@ -217,7 +217,7 @@ def test_what_was_seen_lasts_until_the_message_is_read() -> None:
 
 
 def noted(looked: Looked, *, protect: bool = False) -> int:
-    """How many bytes the system noted as written to. The first and the last page are others', too."""
+    """The bytes that the system reported as written to. The first and the last page may be shared with others."""
     watching = watch()
     if watching is None:
         pytest.skip("this system does not note which pages are written to (Linux 6.7 and newer do)")
@@ -228,7 +228,7 @@ def noted(looked: Looked, *, protect: bool = False) -> int:
 
 
 def test_only_what_is_written_is_looked_at() -> None:
-    """The reason for all this."""
+    """The purpose of tracking writes."""
     looked = watched()
     looked.array[100 * BLOCK] += 1
     assert noted(looked, protect=True) == BLOCK
@@ -251,6 +251,6 @@ def test_what_changes_again_and_again_stays_noted() -> None:
 
 
 def test_nothing_is_watched_where_there_is_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A GPU writes to memory past the processor."""
+    """A GPU writes to memory directly, which is not noticed."""
     monkeypatch.setattr("baton_shim.state.watch._GPU", os.devnull)
     assert watch.__wrapped__() is None

@@ -46,7 +46,7 @@ CASES: dict[str, tuple[str, str, str]] = {
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Pair]:
-    """PyTorch takes seconds to import, so a session's process serves all tests here."""
+    """PyTorch takes seconds to import, so one session process serves all tests here."""
     with Pair() as pair:
         yield pair
 
@@ -189,7 +189,7 @@ CHANGES: dict[str, str] = {"in place": "y.mul_(3)", "below": "y[0] = 3", "its me
 @pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.parametrize("view", [False, True])
 def test_a_graph_that_was_changed_elsewhere_gives_no_wrong_gradient(pair: Pair, case: str, view: bool) -> None:
-    """Either of the two ends, after the other has changed it; a change of the values alone leaves it as it is."""
+    """At either end, after the other has changed it; a change of the values alone does not matter."""
     make = "y = (weight * 2)[:]" if view else "y = weight * 2"
     pair.local("import torch\nweight = torch.ones(2, requires_grad=True)\n" + make)
     assert pair.remote(CHANGES[case], "y", "torch") == {"error": None}
@@ -241,7 +241,7 @@ def test_tied_weights(pair: Pair) -> None:
 
 
 def test_hooks_of_an_optimizer(pair: Pair) -> None:
-    """Where none was made yet."""
+    """In a session that has not created an optimizer yet."""
     pair.local(
         "import torch\nseen = []\nx = torch.nn.Parameter(torch.ones(1))\n"
         "optimizer = torch.optim.Rprop([x])\n"

@@ -1,6 +1,6 @@
-"""Names that are bound to a view of what they were bound to: `y = y.detach()`, `x = x[:20]`, `df = df.T`.
+"""Names that are rebound to a view of their old object: `y = y.detach()`, `x = x[:20]`, `df = df.T`.
 
-Each statement runs once in a control copy of the notebook, without tables, and once at home or in the session.
+Each statement runs once in a control copy of the notebook, without tables, and once in the notebook or in the session.
 Afterwards both are equal: values, forms, and who shares memory with whom.
 """
 
@@ -15,7 +15,7 @@ from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
 
-ON = "HERE"  # the name in the place of which a statement has `x` or `y`
+ON = "HERE"  # replaced by `x` or `y` in each statement
 
 MAKERS = {
     "numpy": ("import numpy as np", "np.arange(SIZE * 1.0).reshape(-1, 4)"),

@@ -1,9 +1,9 @@
-"""Puts the questions of `conformance.txt` to the torch that is here, with a virtual or a real GPU.
+"""Asks the installed torch the questions in `conformance.txt`, with a virtual or a real GPU.
 
-`python conformance.py answers virtual` (or `real`) answers them in this process. Out: a JSON list with one text for
-each line, written as the list writes its expectations; null where this torch lacks a function that the line names.
-`python conformance.py differences virtual` starts such a process and prints what is not as the list says, or as the
-list of this version, as `conformance-2.2.txt`, says.
+`python conformance.py answers virtual` (or `real`) answers them in this process. Output: a JSON list with one text for
+each line, in the notation of the list's expectations; null if this torch lacks a function in the line.
+`python conformance.py differences virtual` starts such a process and prints the differences from the list, or from the
+list of this version, such as `conformance-2.2.txt`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def lines(file: Path = LIST) -> list[Line]:
 
 
 def agrees(expected: str, answer: str | None) -> bool:
-    """White space does not count; of an exception the list has its class, if that matters, and a part of its text."""
+    """White space is ignored; for an exception, the list has its class, if that matters, and a part of its text."""
     if answer is None:
         return False
     if not expected.startswith("!"):
@@ -52,7 +52,7 @@ def agrees(expected: str, answer: str | None) -> bool:
 
 
 def answers(kind: str) -> list[str | None]:
-    # On a machine with several GPUs the questions are about one of them.
+    # On a machine with several GPUs, the questions are about one of them.
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path), "CUDA_VISIBLE_DEVICES": "0"}
     command = [sys.executable, __file__, "answers", kind]
     ended = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=SECONDS, check=False)
@@ -62,8 +62,8 @@ def answers(kind: str) -> list[str | None]:
 
 
 def differences(kind: str, *, version: str | None = None) -> list[str]:
-    """Without a version: everything must be as the list says. With one: as the list of that version says, which has
-    only what is otherwise there; and a question about what it lacks is none."""
+    """Without a version, every answer must be as in the list. With one, as in the list of that version, which contains
+    only differences; questions about missing functions are skipped."""
     file = LIST.with_name(f"conformance-{version}.txt")
     otherwise = {line.expression: line.expected for line in lines(file)} if file.exists() else {}
     found = []
@@ -88,7 +88,7 @@ def has_own_list(version: str) -> bool:
 
 
 def lacks(expression: str) -> bool:
-    """Whether a function or module of torch is named that this version does not have."""
+    """Whether the expression uses a function or module of torch that this version lacks."""
     for path in re.findall(r"\b(?:torch|nn|F)(?:\.\w+)+", expression):
         first, *rest = path.split(".")
         owner = importlib.import_module({"torch": "torch", "nn": "torch.nn", "F": "torch.nn.functional"}[first])
@@ -162,7 +162,7 @@ def print_answers(kind: str) -> None:
     found = [None if lacks(line.expression) else answer(line.expression) for line in lines()]
     sys.stdout.write(json.dumps(found) + "\n")
     sys.stdout.flush()
-    os._exit(0)  # a generator's or a worker's end says nothing here
+    os._exit(0)  # skips the clean-up of generators and workers, which does not matter here
 
 
 def main() -> None:

@@ -25,13 +25,13 @@ def virtual(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[Pair]:
-    """PyTorch takes seconds to import, so a session's process serves all tests of a module."""
+    """PyTorch takes seconds to import, so one session process serves all tests of a module."""
     with Pair() as pair:
         yield pair
 
 
 @pytest.fixture
 def pair(virtual: None, processes: Pair) -> Pair:
-    """A notebook with virtual CUDA, and its session: on a machine without a GPU the tensors stay labelled there."""
+    """A notebook with virtual CUDA, and its session, in which tensors remain labelled if the machine has no GPU."""
     processes.start_anew()
     return processes

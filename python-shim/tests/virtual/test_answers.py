@@ -1,4 +1,4 @@
-"""What a student is told of the GPU: as the session's GPU is, and a hint where a library finds none."""
+"""What a student sees of the GPU: the properties of the session's GPU, and a hint if a library finds none."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_before_that_nothing_is_said_to_a_session() -> None:
     assert gpu_model(None) is None
 
 
-# the module that defines the exception, what is said
+# the module that defines the exception, and the hint
 HINTS = {
     "cupy_backends.cuda.api.runtime": "hint: CuPy computes on a GPU only; write %%gpu on the first line of this cell",
     "cupy.cuda.compiler": "hint: CuPy computes on a GPU only; write %%gpu on the first line of this cell",
@@ -146,7 +146,7 @@ def test_a_library_that_finds_no_part_of_cuda_gets_a_hint() -> None:
     assert word_for(ImportError("libcurl.so.4: cannot open shared object file: No such file or directory")) is None
 
 
-# what a cell says, whether the program was missing
+# the output of a cell, and whether the program was missing
 PROGRAMS = {
     "!nvidia-smi": True,
     "import torch\n  ! nvidia-smi --list-gpus": True,
@@ -184,7 +184,7 @@ def layer() -> Callable[[], object]:
     return lambda: net(x)
 
 
-# which work is begun, whether it is on the virtual GPU
+# starts the work, and whether it is on the virtual GPU
 LONG_WORK: dict[str, tuple[Callable[[], Callable[[], object]], bool]] = {
     "a call": (lambda: product("cuda"), True),
     "a backward pass": (backward_pass, True),

@@ -1,4 +1,4 @@
-"""What a notebook asks of CUDA, and what it is told: on virtual CUDA as on a real GPU."""
+"""Questions of a notebook about CUDA: virtual CUDA answers like a real GPU."""
 
 from __future__ import annotations
 
@@ -20,5 +20,5 @@ def test_a_gpu_answers_as_the_list_says() -> None:
 
 def test_the_list_is_long_enough() -> None:
     expressions = [line.expression for line in conformance.lines()]
-    assert len(expressions) > 400  # as docs/concepts/virtual-cuda.md says
+    assert len(expressions) > 400  # the number in docs/concepts/virtual-cuda.md
     assert len(set(expressions)) == len(expressions)

@@ -1,4 +1,4 @@
-"""The mode is on the path of a cell's calls only while something is on the virtual GPU, however the first thing came."""
+"""A cell's calls go through the mode only while something is on the virtual GPU, whatever created the first label."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def nothing_on_the_gpu(virtual: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def saved() -> bytes:
-    """A tensor on the GPU, as a file."""
+    """A file with a tensor on the GPU."""
     SWITCH.begin(session=False)
     SWITCH.turn(True)
     file = io.BytesIO()
@@ -72,7 +72,7 @@ class Seen(torch.overrides.TorchFunctionMode):  # type: ignore[misc]
         return function(*args, **(kwargs or {}))
 
 
-# What makes the first tensor on the GPU; `saved` is a file of one.
+# Ways to create the first tensor on the GPU; `saved` is a file with one.
 FIRST: dict[str, Any] = {
     "zeros": lambda saved: torch.zeros(2, device="cuda"),
     "a number": lambda saved: torch.zeros(2, device=0),
@@ -122,7 +122,7 @@ def test_the_first_tensor_on_the_gpu_is_seen_however_it_is_made(case: str, saved
         with pytest.raises(RuntimeError, match="same device"):
             first.to_dense() + torch.ones(2, 2)
     del first
-    gc.collect()  # modules are in cycles
+    gc.collect()  # modules are in reference cycles
     assert modes() == 0, "with the last tensor on the GPU it goes"
 
 

@@ -1,4 +1,4 @@
-"""What would reach for the driver deep inside of torch, and end the process there."""
+"""Features deep inside torch that would use the driver, and end the process."""
 
 from __future__ import annotations
 

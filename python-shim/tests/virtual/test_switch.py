@@ -1,4 +1,4 @@
-"""Switching virtual CUDA off leaves nothing behind, and where there is a GPU nothing begins."""
+"""Switching virtual CUDA off leaves nothing behind, and on a machine with a GPU nothing starts."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def found() -> dict[tuple[int, str], Any]:
 
 
 def modes_of_a_thread() -> int:
-    """Of those that each call of torch goes through."""
+    """The number of modes through which each torch call goes."""
     seen: list[int] = []
     thread = threading.Thread(target=lambda: seen.append(torch._C._len_torch_function_stack()))
     thread.start()
@@ -45,7 +45,7 @@ def changed(before: dict[tuple[int, str], Any]) -> set[str]:
 
 @pytest.fixture
 def before() -> Iterator[dict[tuple[int, str], Any]]:
-    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1)  # with the first one torch imports more of itself
+    torch.optim.SGD([torch.ones(1, requires_grad=True)], lr=1)  # the first one makes torch import more of itself
     yield found()
     SWITCH.turn(False)
 

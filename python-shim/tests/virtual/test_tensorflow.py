@@ -1,4 +1,4 @@
-"""What a notebook asks of TensorFlow's GPU, and what it is told where there is none: with the real TensorFlow."""
+"""Questions of a notebook about TensorFlow's GPU, and the answers without one, with the real TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensors on the GPU go to the session and come home: where they are, what they share, what hangs on them.
+"""Tensors on the GPU are sent to the session and back: their device, what they share, what is attached to them.
 
 The same tests run on a machine with a GPU, where the session's tensors are real ones.
 """
@@ -31,7 +31,7 @@ optimizer.step()
 losses.append(loss.item())
 """
 SCALER = "torch.GradScaler" if hasattr(torch, "GradScaler") else "torch.cuda.amp.GradScaler"  # older versions
-# label, before, in the cell, asked for at home, expected
+# label, before, in the cell, expression in the notebook, expected
 CASES: dict[str, tuple[str, str, str, object]] = {
     "stays on the GPU": (
         "x = torch.ones(2, device='cuda')",
@@ -169,7 +169,7 @@ CASES: dict[str, tuple[str, str, str, object]] = {
     ),
 }
 
-if hasattr(torch, "GradScaler"):  # older versions fuse on a GPU only
+if hasattr(torch, "GradScaler"):  # older versions support fused steps only on a GPU
     CASES["fused optimizer"] = (
         "m = torch.nn.Linear(1, 1).cuda(); x = torch.ones(1, 1, device='cuda')\n"
         "o = torch.optim.AdamW(m.parameters(), fused=True); m(x).sum().backward(); o.step()",

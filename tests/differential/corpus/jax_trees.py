@@ -1,4 +1,4 @@
-# JAX: classes of the notebook as nodes of trees, rules for derivatives of one's own.
+# JAX: classes of the notebook as tree nodes, own rules for derivatives.
 
 # %%
 import dataclasses, jax, jax.numpy as jnp

@@ -1,4 +1,4 @@
-# Archives that read their arrays when they are asked, and objects that lie about themselves.
+# Archives that read their arrays on demand, and objects that lie about themselves.
 
 # %%
 import numpy as np

@@ -1,4 +1,4 @@
-# Generators of one's own, their state over cells, shared by two objects.
+# Own generators, their state over cells, shared by two objects.
 
 # %%
 import numpy as np

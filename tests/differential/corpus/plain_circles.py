@@ -1,4 +1,4 @@
-# Objects that hold each other in a circle, let go of and collected; what is looked at weakly.
+# Reference cycles: dropped and collected; weak references to their objects.
 
 # %%
 import gc

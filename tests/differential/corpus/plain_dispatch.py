@@ -1,4 +1,4 @@
-# Functions that a library makes of one's own (`singledispatch`, `contextmanager`), and read-only views of dicts.
+# Functions that a library creates from the notebook's (`singledispatch`, `contextmanager`), read-only views of dicts.
 
 # %%
 import contextlib

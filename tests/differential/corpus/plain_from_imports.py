@@ -1,4 +1,4 @@
-# Names that are taken out of libraries, and belong to an object that the library has one of.
+# Names that are taken from libraries, and belong to an object of which the library has exactly one.
 
 # %%
 import decimal, math, os, random, sys

@@ -1,4 +1,4 @@
-# A finder of one's own for packages that lie beside the notebook in another form, as for importing notebooks.
+# An own finder for packages that are beside the notebook in another form, as for importing notebooks.
 
 # %%
 import importlib.util

@@ -1,4 +1,4 @@
-# Errors that are kept and looked at later: where they were raised, printed, logged, raised again, the last one of all.
+# Errors that are kept and examined later: where they were raised, printed, logged, raised again, the last error.
 
 # %%
 import json, sys, traceback

@@ -1,4 +1,4 @@
-# Loggers of one's own: handlers, formatters and filters that the notebook made.
+# Own loggers: handlers, formatters and filters that the notebook created.
 
 # %%
 import io

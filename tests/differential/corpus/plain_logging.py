@@ -1,4 +1,4 @@
-# Objects that carry locks and queues: loggers of one's own, queues, threading.local stays away.
+# Objects with locks and queues: own loggers, queues; without threading.local.
 
 # %%
 import logging

@@ -1,4 +1,4 @@
-# A `__new__` of one's own: the only instance of a class, counted instances, numbers with a unit.
+# Own `__new__` methods: the only instance of a class, counted instances, numbers with a unit.
 
 # %%
 class Config:

@@ -1,4 +1,4 @@
-# What regular expressions found: kept, asked for groups, expanded, and found again from where it was.
+# Matches of regular expressions: kept, asked for groups, expanded, and searched again from their place.
 
 # %%
 import re

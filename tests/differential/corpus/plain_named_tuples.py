@@ -1,4 +1,4 @@
-# Named tuples, typed ones, tuples that hold what changes.
+# Named tuples, typed ones, tuples that hold mutable objects.
 
 # %%
 from collections import namedtuple

@@ -1,4 +1,4 @@
-# Classes of libraries that their first instance makes ready, and background jobs given as text.
+# Library classes that their first instance prepares, and background jobs given as text.
 
 # %%
 from IPython.lib import backgroundjobs

@@ -1,4 +1,4 @@
-# How IPython writes values: printers for classes by their names, those of libraries, and IPython's own put back.
+# How IPython formats values: printers by class name, those of libraries, and IPython's own restored.
 
 # %%
 from collections import Counter

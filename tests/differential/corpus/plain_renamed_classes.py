@@ -1,4 +1,4 @@
-# What a class is called and descends from changes; a name that `except … as` takes away; iterators.
+# Changes of a class's name and bases; a name that `except … as` deletes; iterators.
 
 # %%
 import itertools

@@ -1,4 +1,4 @@
-# Cells that bind names anew whose old values are bound to their kernel: files, graphs, iterators.
+# Cells that rebind names whose old values are bound to their kernel: files, graphs, iterators.
 
 # %%
 import torch

@@ -1,4 +1,4 @@
-# Names that are bound to a view of what they were bound to, which is then nowhere else.
+# Names that are rebound to a view of their old object, to which no other name refers.
 
 # %%
 import numpy as np

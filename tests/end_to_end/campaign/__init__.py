@@ -1,7 +1,7 @@
 """Campaigns of faults: random cells of several notebooks, random faults, and a model of what may be true afterwards.
 
-A campaign is made of its seed alone: which service it starts (`stage`), which cells the notebooks run (`cells`), what
-fails and when (`faults`). A `student` sends cells and compares what it sees with its `model`.
+The seed alone determines a campaign: which service it starts (`stage`), which cells the notebooks run (`cells`), what
+fails and when (`faults`). A `student` sends cells and compares the results with its `model`.
 """
 
 from end_to_end.campaign.run import Campaign, Findings, run

@@ -1,8 +1,8 @@
-"""Random cells: short programs of steps whose effects the model can compute by running them itself.
+"""Random cells: short programs whose effects the model computes by running them itself.
 
 Each step is one statement that an interrupt leaves either done or not done, and after each the cell prints a line.
-Steps use the names that `SETUP` makes and change nothing else; what they do to files goes through four functions, so
-that the model can do the same to a dict.
+Steps use the names that `SETUP` defines and change nothing else. They change files only through four functions, so that
+the model can make the same changes to a dict.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def add(path, text):
 def move(path, to): os.path.exists(path) and os.replace(path, to)
 def drop(path): os.path.exists(path) and os.remove(path)
 """
-"""What a notebook runs first; the model has its own `put`, `add`, `move` and `drop`."""
+"""The first code of a notebook; the model has its own `put`, `add`, `move` and `drop`."""
 
 VARIABLES = """
 items = []
@@ -54,11 +54,11 @@ def look(namespace, hidden):
     names = sorted(name for name in namespace if name not in hidden and not name.startswith('_'))
     return repr([(name, form(namespace[name])) for name in names])
 """
-"""The complete namespace by value, and which names are one object: the same function in the notebook and the model."""
+"""Describes the namespace by value, and which names are one object. Both the notebook and the model call it."""
 
 FILES = 6
 GENERATION = 8
-"""After so many cells the steps use new files. Those of before must stay as they are."""
+"""After so many cells, the steps use new files. Earlier files must then remain unchanged."""
 FRESH_NAMES = [f"extra_{number}" for number in range(4)]
 
 
@@ -66,14 +66,14 @@ FRESH_NAMES = [f"extra_{number}" for number in range(4)]
 class Step:
     code: str
     paths: tuple[str, ...] = ()
-    """The files that it works on; without any it works on variables."""
+    """The files that it works on; if there are none, it works on variables."""
     torn: str | None = None
-    """What is done of it when an interrupt hits it in the middle, if that is neither all nor nothing."""
+    """The effect if an interrupt hits it in the middle, if that is neither all nor nothing."""
 
 
 @dataclass(frozen=True)
 class CellPlan:
-    """One cell, complete before it is sent."""
+    """One cell, fully determined before it is sent."""
 
     name: str
     remote: bool

@@ -1,6 +1,6 @@
-"""What fails, for how long, and how it is made whole again.
+"""What fails, for how long, and how it is repaired.
 
-Each fault is a function that breaks something, waits, and heals it. When it returns, the service is whole.
+Each fault is a function that breaks something, waits, and repairs it. When it returns, the service is healthy.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class Fault:
     break_it: Breaking
     suits: Callable[[Stage], bool]
     bound_seconds: float
-    """A cell ends at most this long after the fault was healed."""
+    """A cell ends at most this long after the repair."""
     ends: bool
-    """Whether sessions end by it, and what they had not yet handed over is lost; services may, too."""
+    """Whether it ends sessions, so that their deferred state is lost; it may end services, too."""
     leaves_short: bool
-    """Whether a cell's own code may find that something is missing, then or later."""
+    """Whether a cell's own code may lack a resource, then or later."""
 
 
 FAULTS: dict[str, Fault] = {}
@@ -142,7 +142,7 @@ def freeze_notebook(stage: Stage, dice: random.Random, pause: Pause) -> None:
 
 
 def freeze(processes: list[psutil.Process], dice: random.Random, pause: Pause) -> None:
-    """Shorter and longer than the graces of broker, worker and proxy."""
+    """Shorter and longer than the grace periods of broker, worker and proxy."""
     with suppress(psutil.Error):
         for process in processes:
             process.send_signal(signal.SIGSTOP)
@@ -180,7 +180,7 @@ def blackhole(stage: Stage, dice: random.Random, pause: Pause) -> None:
     for relay in broken:
         relay.swallow()
     pause(sometimes_long(dice, 25))
-    if dice.random() < 0.5:  # a router that has forgotten the connections
+    if dice.random() < 0.5:  # as if a router had forgotten the connections
         for relay in broken:
             relay.cut()
     for relay in broken:
@@ -204,7 +204,7 @@ def loss(stage: Stage, dice: random.Random, pause: Pause) -> None:
     seconds = sometimes_long(dice, 20)
     pause(seconds)
     stage.wire.mend()
-    pause(seconds)  # a TCP connection tries again at the latest after as long as it was silent
+    pause(seconds)  # TCP retries after at most as long as the connection was silent
 
 
 @fault("late packets", 60, has_wire)
@@ -237,11 +237,11 @@ def read_only_disk(stage: Stage, dice: random.Random, pause: Pause) -> None:
 
 @fault("spoiled chunks", 30, always)
 def spoil_chunks(stage: Stage, dice: random.Random, _: Pause) -> None:
-    """Changed, cut off, or gone."""
+    """Changes, truncates or removes chunks."""
     chunks = stage.chunks()
     for path in dice.sample(chunks, min(len(chunks), 10)):
         how = dice.choice(["change", "cut", "remove"])
-        with suppress(OSError):  # it has gone meanwhile
+        with suppress(OSError):  # it has been removed since
             if how == "remove":
                 path.unlink()
             else:
@@ -277,7 +277,7 @@ def no_descriptors(stage: Stage, dice: random.Random, pause: Pause) -> None:
 
 @fault("no memory", 45, always, ends=True, leaves_short=True)
 def no_memory(stage: Stage, dice: random.Random, pause: Pause) -> None:
-    """What cannot allocate ends, or says so."""
+    """A process that cannot allocate memory ends, or reports that."""
     candidates = [*stage.services(), *stage.sessions()]
     for process in one_of(candidates, dice):
         with suppress(psutil.Error):
@@ -289,7 +289,7 @@ def limited(process: psutil.Process, resource: int, limit: int, seconds: float, 
     soft, hard = process.rlimit(resource)
     process.rlimit(resource, (limit, hard))
     pause(seconds)
-    for one in [process, *process.children(recursive=True)]:  # what it started meanwhile has inherited the limit
+    for one in [process, *process.children(recursive=True)]:  # new children have inherited the limit
         with suppress(psutil.Error):
             one.rlimit(resource, (soft, hard))
 
@@ -303,7 +303,7 @@ def clock_jump(stage: Stage, dice: random.Random, pause: Pause) -> None:
 
 
 def sometimes_long(dice: random.Random, most: float) -> float:
-    """Mostly within the graces, sometimes beyond them."""
+    """Mostly within the grace periods, sometimes beyond them."""
     [span] = dice.choices([(0.1, 0.6), (1, 4), (6, 10), (15, most)], weights=[8, 6, 3, 1])
     return dice.uniform(*span)
 
@@ -317,5 +317,5 @@ def some_relays(stage: Stage, dice: random.Random) -> list[Relay]:
 
 
 def one_of(candidates: list, dice: random.Random) -> list:  # type: ignore[type-arg]
-    """One, or none where there are none."""
+    """One candidate, or none if there are none."""
     return [dice.choice(candidates)] if candidates else []

@@ -13,7 +13,7 @@ from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
 
 END_SECONDS = 45.0
-"""A cell of a kernel that is gone ends within this time."""
+"""A cell of a kernel that has ended ends within this time."""
 OUTCOMES = {
     Kind.OK: ["ok"],
     Kind.RAISED: ["error"],
@@ -22,13 +22,13 @@ OUTCOMES = {
     Kind.UNCHANGED: ["worker_lost", "refused", "cancelled", "out_of_memory", "timed_out"],
     Kind.NOT_RUN: ["cancelled"],
 }
-"""What a job may be called whose cell ended like this."""
+"""The statuses that a job may have if its cell ended like this."""
 PERHAPS_NONE = (Kind.INTERRUPTED, Kind.UNCHANGED, Kind.NOT_RUN)
-"""The broker need not know of a cell that ended like this: it may never have been submitted."""
+"""Outcomes of cells that the broker may not know, because they may never have been submitted."""
 
 
 def disagreements(stage: Stage, ran: Iterable[Ran]) -> list[str]:
-    if stage.clock is not None:  # then the moments in the list mean nothing
+    if stage.clock is not None:  # then the times in the list mean nothing
         return []
     try:
         wait_until(lambda: all(job["state"] == "finished" for job in jobs(stage)), "all jobs ended", END_SECONDS)

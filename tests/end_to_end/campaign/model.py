@@ -1,11 +1,11 @@
 """What may be true of a notebook, given what its client has seen.
 
-A *world* is one possibility: the steps whose effect the notebook's variables have, and what lies in its folder. Most of
-the time there is one. A cell that was interrupted, for example, leaves those worlds in which any first steps of it ran
-that agree with its output; the next look at the notebook tells which one is real. A look that agrees with no world is
-a violation.
+A *world* is one possibility: the steps that have changed the notebook's variables, and the contents of its folder. Most
+of the time there is one. An interrupted cell, for example, leaves one world for each number of completed steps that its
+output allows. The next look at the notebook shows which one is real. If a look agrees with no world, that is a
+violation.
 
-**Invariant:** variables and files of one world belong together, so a mixture of before and after is no world.
+**Invariant:** variables and files of one world belong together, so a mixture of before and after is not a world.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from end_to_end.campaign.cells import LOOK, VARIABLES, CellPlan, Step
 from end_to_end.campaign.outcome import Kind, Outcome
 
 UNKNOWN = "(anything)"
-"""Of a file on which a cell worked that nobody follows any more: it may run on, in a folder that it shares."""
+"""The content of a file of a cell that is not followed any more: the cell may still run, in a shared folder."""
 BESIDE = re.compile(r" \(from the GPU( \d+)?\)")
-"""In the name of a cell's version of a file that something else changed meanwhile."""
+"""Ends the name of a cell's version of a file that was also changed elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -34,9 +34,9 @@ class World:
     done: tuple[str, ...]
     """The steps on variables since the kernel started."""
     files: tuple[tuple[str, str], ...]
-    """What lies in the folder, sorted."""
+    """The files in the folder, sorted."""
     before: dict[int, int] = field(default_factory=dict, compare=False, hash=False)
-    """How many steps had been done before In[n]."""
+    """The number of steps that had been done before each In[n]."""
 
     def after(self, steps: Iterable[Step]) -> World:
         return functools.reduce(World._with, steps, self)
@@ -51,7 +51,7 @@ class World:
         return replace(self, files=tuple(sorted(files.items())))
 
     def forgetting(self, steps: Iterable[Step]) -> World:
-        """Whatever these steps did to files, or will do."""
+        """The world if it is unknown what these steps have done or will do to files."""
         unknown = {path: UNKNOWN for step in steps for path in step.paths}
         return replace(self, files=tuple(sorted((dict(self.files) | unknown).items())))
 
@@ -90,7 +90,7 @@ HELPERS = {"np": np, "os": os, "time": time, "zlib": zlib}
 
 @functools.lru_cache(maxsize=512)
 def look_of(grid_words: int, done: tuple[str, ...]) -> str:
-    """What `LOOK` says of variables that these steps made."""
+    """The result of `LOOK` for the variables after these steps."""
     namespace = HELPERS | {"GRID_WORDS": grid_words}
     hidden = {*namespace, "look", "__builtins__"}
     exec("\n".join([VARIABLES, LOOK, *done]), namespace)
@@ -98,7 +98,7 @@ def look_of(grid_words: int, done: tuple[str, ...]) -> str:
 
 
 class Model:
-    """Of one notebook."""
+    """The model of one notebook."""
 
     def __init__(self, grid_words: int, files: dict[str, str], *, mirrored: bool) -> None:
         self._grid_words = grid_words
@@ -106,11 +106,11 @@ class Model:
         self.worlds = [World((), tuple(sorted(files.items())))]
 
     def started_anew(self) -> None:
-        """The kernel has no variables but those that its first cell makes."""
+        """The kernel has no variables except those of its first cell."""
         self._become(replace(world, done=(), before={}) for world in self.worlds)
 
     def ran(self, plan: CellPlan, outcome: Outcome) -> None:
-        """A cell ended like this."""
+        """A cell ended with this outcome."""
         held = [world.taken_back(outcome.taken_back) for world in self.worlds]
         started = [world.in_cell(outcome.number) for world in held]
         ended = [after for world in started for after in self._ends(world, plan, outcome)]
@@ -132,7 +132,7 @@ class Model:
                 yield from self._gone(world, plan)
 
     def _interrupted(self, world: World, plan: CellPlan, lines: int) -> Iterable[World]:
-        """The step after the last line may have been done, or a part of it."""
+        """The step after the last line may have been done, completely or in part."""
         steps = plan.steps
         yield world.after(steps[:lines])
         for step in steps[lines : lines + 1]:
@@ -141,18 +141,18 @@ class Model:
                 yield world.after([*steps[:lines], replace(step, code=step.torn)])
 
     def _left(self, world: World, plan: CellPlan) -> World:
-        """As before, but for files in a folder that the cell shares, where it may even run on."""
+        """Unchanged, except files in a shared folder, where the cell may even still run."""
         return world if self._mirrored and plan.remote else world.forgetting(plan.steps)
 
     def _gone(self, world: World, plan: CellPlan) -> Iterable[World]:
-        """Nobody saw how it ended, and the variables are gone; what it did to files may have come home."""
+        """The end of the cell was not seen, and the variables are gone; its changes to files may have arrived."""
         yield self._left(world, plan)
         if self._mirrored and plan.remote:
             for lines in range(len(plan.steps) + 1):
                 yield from self._interrupted(world, plan, lines)
 
     def saw_variables(self, look: str) -> str | None:
-        """What is wrong, if anything."""
+        """Returns what is wrong, if anything."""
         expected = {look_of(self._grid_words, world.done) for world in self.worlds}
         if look not in expected:
             return (
@@ -171,7 +171,7 @@ class Model:
         return None
 
     def believe(self, files: dict[str, str]) -> None:
-        """After a violation: go on from what is there."""
+        """After a violation: continues from the actual state."""
         self._become([World((), tuple(sorted(files.items())))])
 
     def _become(self, worlds: Iterable[World]) -> None:

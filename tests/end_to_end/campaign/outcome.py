@@ -1,4 +1,4 @@
-"""What a client was told of a cell, as far as the model has to know it."""
+"""How a cell ended for its client, as far as the model must know it."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ SAFE = "Your variables are as they were before the cell"
 NOT_RUN = re.compile(r"This cell did not run\. Missing results")
 TAKEN_BACK = re.compile(r"(?:So what|The results of) In\[(\d+)\].* lost")
 HALF_FORMATTED = "Unexpected exception formatting exception. Falling back to standard exception\n"
-"""What IPython prints when stop is pressed while it formats an exception, in any kernel."""
+"""IPython's output if stop is pressed while it formats an exception, in any kernel."""
 FILES_STAY = re.compile(r"^warning: .*(could not be applied here|stays on the GPU machine)", re.MULTILINE)
-"""The notebook's folder did not take what the cell did to files."""
+"""The cell's changes to files could not be applied in the notebook's folder."""
 RESOURCE_ERRORS = ("OSError", "MemoryError", "BlockingIOError", "PermissionError", "FileNotFoundError")
-"""What a cell's own code may raise while a disk is full, or descriptors or memory are short."""
+"""Errors of a cell's own code while a disk is full, or while there are too few descriptors or too little memory."""
 
 
 class Kind(Enum):
@@ -34,9 +34,9 @@ class Kind(Enum):
 class Outcome:
     kind: Kind
     number: int
-    """In[number]; 0 where the client was not told."""
+    """In[number]; 0 if the client does not know it."""
     lines: int
-    """How many lines came out whole."""
+    """The number of complete lines in the output."""
     presses: int
     taken_back: int = 0
     """The first In[n] whose effect had been lost before this cell, as the student was told; 0 if none."""
@@ -53,7 +53,7 @@ class Outcome:
 
 
 class Unclear(Exception):
-    """The client was told something that no promise covers."""
+    """The client saw something that no promise covers."""
 
 
 def gone() -> Outcome:
@@ -61,7 +61,7 @@ def gone() -> Outcome:
 
 
 def read(plan: CellPlan, result: Result, presses: int, *, short: bool) -> Outcome:
-    """Raises `Unclear` when the output or the error is not one that a student may see.
+    """Raises `Unclear` if the output or the error is not one that a student may see.
 
     `short`: disks, memory or descriptors may have been short.
     """
@@ -77,7 +77,7 @@ def read(plan: CellPlan, result: Result, presses: int, *, short: bool) -> Outcom
 
 
 def lines_of(plan: CellPlan, stdout: str) -> int:
-    """Each line once and in order; the last may be a part of one."""
+    """Checks that each line is there once and in order; the last one may be incomplete."""
     *whole, rest = stdout.split("\n")
     expected = plan.lines
     torn = expected[len(whole)] if len(whole) < len(expected) else ""

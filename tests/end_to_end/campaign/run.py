@@ -1,4 +1,4 @@
-"""One campaign: its service, its notebooks, its faults, and what is looked at when all cells have ended."""
+"""One campaign: its service, its notebooks, its faults, and the checks after all cells have ended."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from end_to_end.campaign.stage import Stage
 from end_to_end.campaign.student import Ran, Student
 
 PAUSE_SECONDS = 2.5
-"""Between two faults at most."""
+"""The longest time between two faults."""
 CALM_AFTER_SECONDS = 30.0
-"""While a cell takes longer, nothing fails: it has to end within its bound."""
+"""While a cell takes longer than this, no fault begins, so that it can end within its bound."""
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,15 @@ class Campaign:
 
 @dataclass
 class Findings:
-    """Of one campaign, or of several together."""
+    """Results of one campaign, or of several together."""
 
     plan: str = ""
     seconds: float = 0.0
     cells: Counter[str] = field(default_factory=Counter)
-    """How many ended in which way."""
+    """The number of cells by how they ended."""
     faults: Counter[str] = field(default_factory=Counter)
     losses: int = 0
-    """How often a notebook was told that results of cells that had ended are lost."""
+    """The number of reports to notebooks that results of completed cells are lost."""
     violations: list[str] = field(default_factory=list)
 
     def add(self, other: Findings) -> None:
@@ -55,7 +55,7 @@ class Findings:
 
 
 def run(campaign: Campaign) -> Findings:
-    """Never raises for what the service does wrong: that is in the findings."""
+    """Never raises for an error of the service: those are in the findings."""
     dice = random.Random(campaign.seed)
     stage = Stage(dice)
     findings = Findings(plan=str(stage.plan))
@@ -92,7 +92,7 @@ def run(campaign: Campaign) -> Findings:
 def break_things(
     stage: Stage, dice: random.Random, names: Collection[str], students: list[Student], findings: Findings
 ) -> None:
-    """One fault after another until the students have sent all their cells."""
+    """Causes one fault after another until the students have sent all their cells."""
     suitable = [FAULTS[name] for name in names if FAULTS[name].suits(stage)]
     finished = threading.Event()
 
@@ -130,11 +130,11 @@ def break_one(stage: Stage, one: Fault, dice: random.Random, pause: Pause, findi
 
 
 def witnessed_wrongly(ran: Iterable[Ran], witnesses: list[str]) -> list[str]:
-    """Each cell ran at most once; what ended as it should ran exactly once."""
+    """Checks that each cell ran at most once, and that a cell that ended normally ran exactly once."""
     times = Counter(witnesses)
     wrong = []
     for one in ran:
-        if not one.plan.steps:  # a look
+        if not one.plan.steps:  # a look at the variables
             continue
         count = times[one.plan.name]
         fine = count == 1 if one.outcome.kind in (Kind.OK, Kind.RAISED) else count <= 1

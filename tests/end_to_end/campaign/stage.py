@@ -1,6 +1,6 @@
-"""The service of one campaign, made of its seed: how many workers, which lane, which network between them.
+"""The service of one campaign, determined by its seed: the number of workers, the transport, the network.
 
-Everything that a fault or a student needs to know of it is asked here.
+Everything that a fault or a student must know about it is here.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from end_to_end.service import Service
 from end_to_end.wire import Wire
 
 SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
-"""What no log may say."""
+"""Texts that no log may contain."""
 NO_MEMORY_FOR_A_THREAD = "sys/pal/unix/stack_overflow.rs"
-"""Where the standard library aborts a process that has none left as a thread starts, as any that cannot allocate."""
+"""Where the standard library aborts if a new thread has no memory, like any process that cannot allocate."""
 KEPT_FILES = {"keep.txt": "kept\n", "data/keep.txt": "kept, too\n"}
-"""In each notebook's folder; no cell touches them."""
+"""Files in each notebook's folder that no cell touches."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What kind of service it is."""
+    """The kind of service."""
 
     up: bool
     """`baton up`, started by the first cell, instead of a broker and workers."""
@@ -44,15 +44,15 @@ class Plan:
     files: str
     """`auto`: sessions work in the notebook's folder; `mirror`: in a mirror of it."""
     cell_bytes: str
-    """What comes with a cell at most; the rest follows."""
+    """How much is returned with a cell; the rest is deferred."""
     grid_words: int
     grace: str
     disks: bool
-    """State, cache and notebooks lie on small file systems of their own."""
+    """State, cache and notebooks are on separate small file systems."""
     clock: bool
     """The services have a clock that can be moved."""
     wire: bool
-    """The workers are in a network namespace of their own, behind a wire that loses packets."""
+    """The workers are in a separate network namespace, behind a wire that loses packets."""
 
     @classmethod
     def random(cls, dice: random.Random) -> Plan:
@@ -90,13 +90,13 @@ class Plan:
 
 
 class Stage:
-    """A running service. `busy` says which faults are on; students read it, and one director writes it."""
+    """A running service. `busy` says which faults are active; students read it, and one director writes it."""
 
     def __init__(self, dice: random.Random) -> None:
         plan = self.plan = Plan.random(dice)
         self._lock = threading.Lock()
         self.over = threading.Event()
-        """Nothing fails any more."""
+        """Set when no more faults will begin."""
         self._faults: list[tuple[str, float, float | None]] = []
         place = Place.create()
         self.service = Service(place, f"http://127.0.0.1:{free_port()}" if plan.tcp else None)
@@ -131,11 +131,11 @@ class Stage:
         options = self._options | self._moved_clock
         options |= {"BATON_BROKER_ADDRESS": self.worker_relays[name].address, "BATON_WORKER_FILES": self.plan.files}
         prefix = self.wire.prefix if self.wire else ()
-        options["BATON_WORKER_SANDBOX"] = "none"  # cells note their runs where no fault can reach
+        options["BATON_WORKER_SANDBOX"] = "none"  # cells record their runs where no fault can reach
         self.service.start_worker(name, slots=self.plan.slots, prefix=prefix, **options)
 
     def revive(self) -> list[str]:
-        """Start again what has ended by itself; its name."""
+        """Restarts services that have ended by themselves; returns their names."""
         dead = self.service.dead()
         for name in sorted(dead):  # the broker first
             self.service.forget(name)
@@ -143,7 +143,7 @@ class Stage:
         return dead
 
     def start_kernel(self, number: int) -> Kernel:
-        """A notebook in a folder of its own, of a person with a history of its own."""
+        """A notebook in a separate folder, of a person with a separate history."""
         folder, log = self.folder(number), self.place.folder / f"notebook-{number}.log"
         for path, text in KEPT_FILES.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +188,7 @@ class Stage:
         listen = "http://127.0.0.1:0" if self.plan.tcp else f"unix:{self.place.folder / f'run/{name}'}"
         return self.network.relay(self.service.address, listen)
 
-    # ---- what runs
+    # ---- processes
 
     @property
     def relays(self) -> list[Relay]:
@@ -206,7 +206,7 @@ class Stage:
         return [process for verb in ("up", "broker", "worker") for process in self._processes("baton", verb)]
 
     def chunks(self) -> list[Path]:
-        """Of the broker and of the workers."""
+        """The chunk files of the broker and of the workers."""
         folders = [self.service.data / "chunks", self.place.folder / "home/.cache/baton/chunks"]
         state = self.place.folder / "home/.local/state/baton/chunks"
         return [path for folder in [*folders, state] for path in sorted(folder.rglob("*")) if path.is_file()]
@@ -222,10 +222,10 @@ class Stage:
 
     @property
     def client_environment(self) -> dict[str, str]:
-        """Of a command that asks the broker."""
+        """The environment of a command that queries the broker."""
         return {} if self.plan.up else self.service.environment
 
-    # ---- which faults are on
+    # ---- active faults
 
     def fault_begins(self, name: str) -> None:
         with self._lock:
@@ -241,7 +241,7 @@ class Stage:
             return [name for name, _, ended in self._faults if ended is None or ended > moment]
 
     def whole_since(self) -> float | None:
-        """When the last fault ended; None while one is on."""
+        """When the last fault ended; None while one is active."""
         with self._lock:
             if not self._faults:
                 return 0.0
@@ -263,7 +263,7 @@ class Stage:
             shutil.copy(log, folder)
 
     def close(self) -> list[str]:
-        """What is left although it should have ended."""
+        """Ends everything; returns what is left although it should have ended."""
         try:
             return self.service.close()
         finally:

@@ -1,4 +1,4 @@
-"""One notebook of a campaign: it runs random cells, presses stop, restarts its kernel, and says what cannot be true."""
+"""One notebook of a campaign: it runs random cells, presses stop, restarts its kernel, and reports contradictions."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from end_to_end.place import is_service
 from end_to_end.waiting import wait_until
 
 QUIET_BOUND_SECONDS = 30.0
-"""A cell that no fault concerns ends within this time, behind others. All bounds are of a machine that is free."""
+"""A cell that no fault affects ends within this time, after earlier cells. All bounds are for an idle machine."""
 MOST_BUSY = 5.0
-"""A machine with so many processes for each core that want to run, or more, gets so much more time."""
+"""The largest factor by which bounds grow with the number of processes per core that want to run."""
 TICK_SECONDS = 0.01
 
 
 @dataclass(frozen=True)
 class Ran:
-    """One cell that was sent, and how its client saw it end."""
+    """One cell that was sent, and its end as its client saw it."""
 
     plan: CellPlan
     notebook: int
@@ -51,9 +51,9 @@ class Student(threading.Thread):
         super().__init__(name=f"notebook-{number}", daemon=True)
         self.ran: list[Ran] = []
         self.cells_ended = threading.Event()
-        """All but the last one, which runs when nothing fails any more."""
+        """Set when all cells but the last one have ended; that one runs after all faults."""
         self.waits_since: float | None = None
-        """When the cell that it waits for was sent, or the one before that has ended."""
+        """When the awaited cell was sent, or the cell before it ended."""
         self.own_faults: Counter[str] = Counter()
         self._stage = stage
         self._number = number
@@ -104,7 +104,7 @@ class Student(threading.Thread):
         plans = [self._next(dice) for _ in range(dice.choice([1, 1, 1, 1, 2, 3]))]
         end = dice.choice(["restart", "kill proxy", "kill kernel"]) if dice.random() < 0.03 else None
         end_after = dice.choice([dice.uniform(0, 0.1), dice.uniform(0, 1)])
-        if len(plans) > 1 or end:  # a press would stop whichever cell runs just then
+        if len(plans) > 1 or end:  # a press would stop the cell that happens to run
             plans = [without_presses(plan) for plan in plans]
         self._sent_at = time.time()
         cells = [self._kernel.begin(plan.code()) for plan in plans]
@@ -122,7 +122,7 @@ class Student(threading.Thread):
         return random_cell(dice, f"cell-{self._number}-{number}", number, remote=dice.random() < 0.8)
 
     def _run_last(self) -> None:
-        """When nothing fails any more, a cell works, at the latest the one after another error."""
+        """After all faults, a cell works, at the latest the one after another error."""
         for attempt in range(3):
             plan = CellPlan(f"last-{self._number}-{attempt}", True, [Step("count += 1")], [0.0], raises=False)
             self._sent_at = time.time()
@@ -136,7 +136,7 @@ class Student(threading.Thread):
     # ---- one cell
 
     def _follow(self, plan: CellPlan, cell: Cell) -> bool:
-        """Wait for its end. False if the notebook cannot go on."""
+        """Waits for its end. False if the notebook cannot continue."""
         try:
             presses = self._wait(cell, plan.presses)
             faults = [FAULTS[name] for name in self._stage.faults_since(0)]
@@ -159,7 +159,7 @@ class Student(threading.Thread):
         self.ran.append(Ran(plan, self._number, outcome, (self._sent_at, time.time())))
 
     def _wait(self, cell: Cell, presses: list[float]) -> int:
-        """How often stop was pressed before it ended. Raises `Hung`."""
+        """Returns how often stop was pressed before it ended. Raises `Hung`."""
         began, pressed = time.monotonic(), 0
         self.waits_since = began
         while not cell.done:
@@ -185,10 +185,10 @@ class Student(threading.Thread):
             seen = f"output {cell.so_far.outputs}, lines of Baton {cell.so_far.notices[-1:]}, reply {cell.reply}"
             raise Hung(f"a cell has not ended {bound:.0f} s after everything was whole again: {seen}; faults: {faults}")
 
-    # ---- a look at everything
+    # ---- checks
 
     def _look(self) -> None:
-        """An ordinary cell by which the notebook shows its variables; and the folder."""
+        """Checks the variables, which an ordinary cell shows, and the folder."""
         cell = self._kernel.begin("pass", user_expressions={"look": "look(globals(), _hidden)"})
         plan = CellPlan("look", remote=False, steps=[], pauses=[], raises=False)
         if not self._follow(plan, cell):
@@ -217,7 +217,7 @@ class Student(threading.Thread):
     # ---- the end of a kernel
 
     def _end_kernel(self, how: str, plans: list[CellPlan], cells: list[Cell], seconds: float) -> None:
-        """In the middle of its cells."""
+        """Ends the kernel in the middle of its cells."""
         self.own_faults[how] += 1
         until = time.monotonic() + seconds
         while time.monotonic() < until and not cells[-1].done:
@@ -237,14 +237,14 @@ class Student(threading.Thread):
         self._set_up()
 
     def _start_over(self) -> None:
-        """After a violation: a new kernel, and its folder as it is."""
+        """After a violation: a new kernel, with the folder as it is."""
         self._kernel.restart()
         self._set_up()
         self._model.believe(self._files())
 
 
 def kernels_of(proxy: psutil.Process) -> list[psutil.Process]:
-    """Its notebook kernel, and no service that it started."""
+    """The notebook kernel of a proxy, without services that the proxy started."""
     return [child for child in proxy.children() if not is_service(child)]
 
 

@@ -1,10 +1,10 @@
-"""A notebook as a job: its cells run one after the other in an IPython kernel of their own.
+"""A notebook as a job: its cells run one after the other in a separate IPython kernel.
 
 In: the cells. Out, to `baton run`: for each cell `cell` with its number, everything that the kernel publishes on iopub
 for it, and its `execute_reply`.
 
-**Invariant:** after the first cell that fails and may not, no other runs. The kernel ends with the job, or with the
-session where it is kept for `baton run --resume`.
+**Invariant:** after a cell that fails and must not fail, no other cell runs. The kernel ends with the job; or with the
+session, if it is kept for `baton run --resume`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from jupyter_client.connect import write_connection_file
 from baton_shim.session.programs.report import ProgramFailed, Report
 
 START_SECONDS = 60
-# A kernel that ended is noticed after this time at the latest.
+# The end of a kernel is noticed after at most this time.
 LOOK_SECONDS = 0.5
-# What a kernel publishes leaves it before its reply; if it has not come so long after that, it never will.
+# A kernel sends its output before its reply. Output that has not arrived this long after the reply never will.
 LOST_SECONDS = 0.02
 
 
@@ -37,12 +37,12 @@ LOADED_MODULES = (
     "[file for file in (getattr(module, '__file__', None) for module in list(__import__('sys').modules.values()))"
     " if isinstance(file, str) and file.startswith({folder!r})][:500]"
 )
-"""Files of modules in the notebook's folder, as the kernel answers; it shortens longer lists."""
+"""The files of modules in the notebook's folder; at most 500, because the kernel shortens long lists."""
 
 
 class Cell(NamedTuple):
     number: int
-    """Among all cells of the notebook, from 0."""
+    """Its number among all cells of the notebook, from 0."""
     source: str
     may_fail: bool
 
@@ -50,11 +50,11 @@ class Cell(NamedTuple):
 def run_notebook(cells: list[tuple[int, str, bool]], keep: str | None = None, begin: int = 0) -> None:
     """Runs the cells until one fails.
 
-    With `keep`, the kernel of a cell that fails stays under this name, with its variables. Then `begin` goes on there
-    with a later cell, or, if the kernel is gone, begins with the first.
+    With `keep`, the kernel of a cell that fails is kept under this name, with its variables. The next run then
+    continues there with the cell `begin`; if the kernel is gone, it starts with the first cell.
 
     Raises:
-        ProgramFailed: A cell failed, or the kernel ended. `baton run` has been told.
+            ProgramFailed: A cell failed, or the kernel ended. `baton run` has already been informed.
     """
     report = Report()
     kernel = take_kept(keep if begin else None)
@@ -101,7 +101,7 @@ def keep_kernel(name: str, kernel: NotebookKernel) -> None:
 
 
 def take_kept(name: str | None) -> NotebookKernel | None:
-    """The kernel that was kept under this name, if it still runs. Others end: a session runs one notebook at a time."""
+    """The kernel that was kept under this name, if it still runs. Ends any other: a session runs one at a time."""
     found = None
     while _kept:
         kept, kernel = _kept.pop()
@@ -137,11 +137,11 @@ class NotebookKernel:
         return self._process.poll() is None
 
     def note_modules(self) -> None:
-        """Of the modules that the notebook has loaded from its folder, what their files are like now."""
+        """Records the current state of the files of all modules that the notebook has loaded from its folder."""
         self._modules = {path: like(path) for path in self._loaded_modules()}
 
     def why_not_resumed(self) -> str | None:
-        """A module that is loaded stays as it was, which the notebook from the top would not see."""
+        """The reason not to resume: a loaded module keeps its old source, and a run from the top would not."""
         changed = [path for path, before in self._modules.items() if like(path) != before]
         return f"{os.path.relpath(changed[0], self._start)} has changed" if changed else None
 
@@ -154,7 +154,7 @@ class NotebookKernel:
         return paths
 
     def _wait_until_ready(self) -> None:
-        """Output from before the subscription would be lost, so what the kernel says on iopub has to arrive, too."""
+        """Waits also for a message on iopub, because output before the subscription would be lost."""
         deadline = time.monotonic() + START_SECONDS
         while time.monotonic() < deadline:
             asked = self._client.kernel_info()
@@ -166,7 +166,7 @@ class NotebookKernel:
         raise late()
 
     def run(self, cell: Cell) -> dict[str, Any]:
-        """The content of the reply. An interrupt of the job is one of the cell, and ends the job after it."""
+        """Returns the content of the reply. An interrupt of the job interrupts the cell, and then ends the job."""
         self._report.message("cell", {"number": cell.number})
         asked = self._client.execute(cell.source, allow_stdin=False)
         try:
@@ -188,7 +188,7 @@ class NotebookKernel:
                 self._check()
                 continue
             if message["parent_header"].get("msg_id") != asked:
-                continue  # of what an earlier cell left running: front ends put it below that cell, which has ended
+                continue  # of an earlier cell's background work; a front end would show it below that cell
             kind, content = message["msg_type"], message["content"]
             if kind == "status" and content["execution_state"] == "idle":
                 break
@@ -216,13 +216,13 @@ class NotebookKernel:
     def end(self) -> None:
         self._client.stop_channels()
         if self._process.poll() is None:
-            self._process.kill()  # nothing of it is kept
+            self._process.kill()  # nothing in it has to be kept
         self._process.wait()
         self._folder.cleanup()
 
 
 def like(path: str) -> tuple[int, int] | None:
-    """Changes with the file's content, as far as its time and size show."""
+    """Changes with the file's content, as far as its time and size show that."""
     try:
         found = os.stat(path)
     except OSError:
@@ -235,7 +235,7 @@ def late() -> ProgramFailed:
 
 
 def ending(status: int) -> str:
-    """The exit status of a process, for people."""
+    """The exit status of a process, in words."""
     if status >= 0:
         return f"exit status {status}"
     try:

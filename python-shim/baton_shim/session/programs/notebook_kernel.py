@@ -1,7 +1,7 @@
 """`python -m baton_shim.session.programs.notebook_kernel -f connection.json`: the kernel of a notebook that is a job.
 
-It is the plain kernel of ipykernel, on a machine that has what `%%gpu` cells ask for: `%%gpu`, `with gpu:` and their
-relatives change nothing here, and without a GPU `cuda` is virtual, as in a session."""
+It is ipykernel's plain kernel, on the machine that `%%gpu` cells ask for. So `%%gpu`, `with gpu:` and the like change
+nothing here. Without a GPU, `cuda` is virtual, as in a session."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
     from typing import Any
 
 MARKS = frozenset(("%%gpu", "%%cpu", "%%both"))
-"""First lines that say where a cell runs. All cells of a job run here."""
+"""First lines that say where a cell runs. All cells of a job run here, so the lines are removed."""
 ABOUT_THE_SESSION = tuple(
     "gpu gpu_config gpu_jobs gpu_load gpu_output gpu_reset gpu_save gpu_states gpu_status gpu_undo".split()
 )
 HANDLE = re.compile(r"(?:\s*#[^\n]*\n)*\s*%%gpu\s[^\n]*?--background[ =]([^\W\d]\w*)")
-"""The variable that the notebook expects the handle of a background cell in."""
+"""The variable that gets the handle of a background cell."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def shell_ready(shell: Any) -> None:
 
 
 def without_mark(lines: list[str]) -> list[str]:
-    """The line becomes a comment, so that line numbers in tracebacks stay those of the notebook."""
+    """Turns the line into a comment, so that line numbers in tracebacks remain those of the notebook."""
     for number, line in enumerate(lines):
         if MARKS.intersection(line.split(maxsplit=1)[:1]):
             return [*lines[:number], f"# {line.lstrip()}", *lines[number + 1 :]]
@@ -51,7 +51,7 @@ def without_mark(lines: list[str]) -> list[str]:
 
 
 def bind_handle(namespace: dict[str, Any], result: Any) -> None:
-    """A background cell has ended here when the next one begins."""
+    """Binds the handle of a background cell, which here has ended before the next cell begins."""
     from baton_shim.base.job import Job
 
     if (found := HANDLE.match(result.info.raw_cell or "")) is not None:
@@ -61,7 +61,7 @@ def bind_handle(namespace: dict[str, Any], result: Any) -> None:
 
 
 def no_session(line: str) -> None:
-    """There is no session apart from the notebook's own kernel."""
+    """Fails: there is no session besides the notebook's own kernel."""
     print("This notebook runs as a job: all of its cells run on the worker, in one kernel")
 
 

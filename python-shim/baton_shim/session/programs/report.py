@@ -1,8 +1,8 @@
 """What a job reports to `baton run`, as output of its cell.
 
-Streams are streams, which are joined and bounded on their way. Everything else is a message of Jupyter's protocol,
-wrapped in one of another kind: the job's own displays, such as a status line, are not the notebook's, and unlike
-displays such a message is never left out where outputs come faster than they can be sent.
+Streams are sent as streams, which are joined and limited on the way. Everything else is a message of Jupyter's
+protocol, wrapped in a message of another kind. So the job's own displays, such as a status line, are not taken for the
+notebook's. Unlike displays, such a message is never dropped when outputs come faster than they can be sent.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 from IPython import get_ipython
 
 KIND = "baton_run"
-"""Also in `runner/src/report.rs`."""
+"""The same constant is in `runner/src/report.rs`."""
 
 
 class Report:
@@ -23,7 +23,7 @@ class Report:
         self._send("stream", {"name": name, "text": text})
 
     def message(self, kind: str, content: dict[str, Any], date: str = "") -> None:
-        """`date`: of the message, as ISO 8601."""
+        """`date`: the date of the message, in ISO 8601."""
         self._send(KIND, {"msg_type": kind, "content": content, "date": date})
 
     def _send(self, kind: str, content: dict[str, Any]) -> None:
@@ -31,7 +31,7 @@ class Report:
 
 
 class ProgramFailed(Exception):
-    """Ends the job as failed. `baton run` has seen the reason already, so nothing is shown of it here."""
+    """Ends the job as failed. `baton run` has already shown the reason, so nothing is shown here."""
 
     def _render_traceback_(self) -> list[str]:
         return [str(self)]

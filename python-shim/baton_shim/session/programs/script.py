@@ -1,4 +1,4 @@
-"""A script as a job: its text goes to `baton run` as it is written, and its exit status at the end."""
+"""A script as a job: its output goes to `baton run` as it is written, and its exit status at the end."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run_script(arguments: list[str]) -> None:
     """Runs `python *arguments` in the session's folder and with its GPU.
 
     Raises:
-        ProgramFailed: The exit status is not 0. `baton run` has been told.
+        ProgramFailed: The exit status is not 0. `baton run` has already been informed.
     """
     report = Report()
     command = [sys.executable, "-P", "-m", "baton_shim.session.programs.script_start", *arguments]
@@ -47,7 +47,7 @@ def run_script(arguments: list[str]) -> None:
 
 
 def pass_on(process: subprocess.Popen[bytes], report: Report) -> None:
-    """Until the script has closed both of its streams."""
+    """Passes output on until the script has closed both of its streams."""
     decode = codecs.getincrementaldecoder("utf-8")
     with selectors.DefaultSelector() as streams:
         for name in ("stdout", "stderr"):

@@ -1,6 +1,6 @@
-"""`python -P -m baton_shim.session.programs.script_start script.py …`: as `python script.py …`, in a job.
+"""`python -P -m baton_shim.session.programs.script_start script.py …`: like `python script.py …`, in a job.
 
-Without a GPU `cuda` is virtual, as in a session. The script finds nothing else of this module: not in `sys.argv`, the
+Without a GPU, `cuda` is virtual, as in a session. The script sees nothing else of this module: not in `sys.argv`, the
 path, `__main__` or its tracebacks.
 """
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from types import CodeType, TracebackType
 
 INTERRUPTED = 130
-"""The exit status that a shell gives a program which Ctrl-C ended."""
+"""The exit status that a shell reports for a program that Ctrl-C ended."""
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
     end_with_parent("SIGKILL")
     sys.argv = sys.argv[1:]
     script = os.path.abspath(sys.argv[0])
-    sys.path.insert(0, os.path.dirname(script))  # `-P` left it out
+    sys.path.insert(0, os.path.dirname(script))  # `-P` omitted it
     SWITCH.begin(session=True)
     try:
         code = read(script)
@@ -46,7 +46,7 @@ def read(script: str) -> CodeType:
 
 
 def run(code: CodeType, script: str) -> None:
-    """In `__main__`, where pickles look for the script's classes."""
+    """Runs the code in `__main__`, where pickles look for the script's classes."""
     namespace = sys.modules["__main__"].__dict__
     own = {"__name__", "__builtins__", "__doc__", "__loader__", "__package__"}
     for name in set(namespace) - own:
@@ -62,12 +62,12 @@ def run(code: CodeType, script: str) -> None:
 
 
 def show(error: BaseException, trace: TracebackType | None) -> None:
-    """As Python shows what ends a script, with the script's own frames."""
+    """Shows an error as Python does, with only the script's own frames."""
     sys.excepthook(type(error), error.with_traceback(trace), trace)
 
 
 if __name__ == "__main__":
     from baton_shim.session.programs import script_start
 
-    # Not this copy, whose names would be the script's.
+    # The imported module, because names of this copy would be the script's.
     script_start.main()

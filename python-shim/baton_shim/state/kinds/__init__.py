@@ -1,4 +1,4 @@
-"""Which kind an object is of. Decided once for each type; types of libraries that are not loaded cost nothing."""
+"""The kind of an object. It is decided once for each type; types of libraries that are not loaded cost nothing."""
 
 from __future__ import annotations
 
@@ -158,11 +158,11 @@ class Kinds:
             **dict.fromkeys(TYPINGS, self.typing),
         }
 
-        self._otherwise: dict[type, Kind] = {}  # what an object of a singleton's type is of that is none
-        self._innocent: set[type] = set(PROXIES)  # which must not be asked: they answer for their targets
+        self._otherwise: dict[type, Kind] = {}  # the kind of other objects that have a singleton's type
+        self._innocent: set[type] = set(PROXIES)  # proxies must not be asked: they answer for their targets
 
     def why_not(self, obj: object) -> tuple[str, str] | None:
-        """Why this very object cannot leave its process, and what to do about it."""
+        """The reason that this very object cannot leave its process, and what to do about it."""
         if self._missing and (package := self._missing_package(obj)) is not None:
             return why_without(package)
         if type(obj) in self._innocent:
@@ -171,7 +171,7 @@ class Kinds:
             reason = cannot_leave(obj)
             if reason is None and not may_be_guilty(obj):
                 self._innocent.add(type(obj))
-        except Exception as error:  # it cannot even be looked at
+        except Exception as error:  # it cannot even be examined
             return describe_failure(obj, error)
         return reason
 
@@ -186,11 +186,11 @@ class Kinds:
         return next((package for package in found if package), None)
 
     def anchors(self) -> list[Callable[..., Any]]:
-        """In the same order on both ends."""
+        """The anchors of all kinds, in the same order on both ends."""
         return [function for name in sorted(self.by_name) for function in self.by_name[name].anchors]
 
     def settle(self) -> None:
-        """After a message was read, or taken back."""
+        """Called after a message has been read or undone."""
         self.owners.settle()
 
     def of(self, obj: object) -> Kind:
@@ -198,7 +198,7 @@ class Kinds:
         if kind is None:
             try:
                 kind = self._otherwise.get(type(obj)) or self._of_type(type(obj), obj)
-            except Exception:  # the pickler will find out what can be said of it
+            except Exception:  # the pickler will find out the reason
                 return self.fixed
             if not may_be_singleton(type(obj)):
                 self._by_type[type(obj)] = kind
@@ -275,13 +275,13 @@ class Kinds:
             return self.c_data
         if pickles_ordinarily(kind):
             plain = container_base(obj) is None and not slot_names(kind) and hasattr(obj, "__dict__")
-            # While it is made it has no attributes yet, so its own `__getattr__` may never come to an end.
+            # An unpickled object has no attributes at first, so its own `__getattr__` may recurse endlessly.
             asks = hasattr(kind, "__getattr__") and not hasattr(kind, "__setstate__")
             return self.attributes if plain and not asks else self.instance
         return self.reduced
 
 
 def _has_attributes(kind: type) -> bool:
-    """`class Metres(float)` may get attributes, although its value is fixed."""
+    """A `class Metres(float)` may have attributes, although its value is fixed."""
     plain = issubclass(kind, (int, float, str, bytes, tuple, frozenset))
     return plain and kind.__dictoffset__ != 0 and not issubclass(kind, enum.Enum)

@@ -1,6 +1,6 @@
-"""Archives of numpy (`np.load("x.npz")`), which read their arrays when they are asked for one.
+"""Archives of numpy (`np.load("x.npz")`), which read each array when it is requested.
 
-One travels with the bytes of its file, so that it needs no file on the other side.
+An archive is sent with the bytes of its file, so that the other side needs no file.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _OPTIONS = ("allow_pickle", "pickle_kwargs", "max_header_size")
 
 
 class Content(io.BytesIO):
-    """Of a file with this name."""
+    """The content of a file with this name."""
 
     name: str
 
@@ -31,7 +31,7 @@ def type_of_archives() -> Any:
 class ArchiveKind(Kind):
     name = "archive"
     changes = True
-    replaced = True  # one that is closed here stays open there
+    replaced = True  # one that is closed here remains open there
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)

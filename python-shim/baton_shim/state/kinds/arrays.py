@@ -1,8 +1,8 @@
-"""numpy arrays: views on segments, so that arrays that share memory go on sharing it.
+"""numpy arrays: views of segments, so that arrays that share memory continue to share it.
 
-An array that owns its memory and is alone on it comes back as a true owner where that costs a small copy only.
-A view travels with its owner (`view.base`), which keeps both on one segment. Memory-mapped files travel by their
-bytes: what the cell writes arrives in the notebook's own mapping, and so in the file.
+An array that alone uses its memory owns it again after the transfer, if that needs only a small copy. A view is sent
+with its owner (`view.base`), so both remain on one segment. Memory-mapped files are sent as bytes: what the cell writes
+arrives in the notebook's own mapping, and so in the file.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def numpy() -> Any:
 
 
 def has_plain_memory(kind: Any) -> bool:
-    """An array class that keeps nothing outside its memory and its `__dict__`."""
+    """Whether an array class keeps nothing outside its memory and its `__dict__`."""
     array = numpy().ndarray
     if kind is imported("numpy.ma", "MaskedArray"):
         return True
@@ -41,7 +41,7 @@ class ArrayKind(Kind):
     changes = True
 
     def is_blind(self, obj: Any) -> bool:
-        return type(obj) is numpy().ndarray  # a subclass may look when a view is made
+        return type(obj) is numpy().ndarray  # a subclass may run code when a view is created
 
     def __init__(self, here: Here) -> None:
         super().__init__(here)
@@ -71,7 +71,7 @@ class ArrayKind(Kind):
             form = (type(obj), below, where - memory.address_of(below), obj.shape, obj.strides, obj.dtype, flag)
             return (over, form, attributes, None, None, set_attributes) if attributes else (over, form)
         if owner.dtype.hasobject and not obj.dtype.hasobject:
-            return None  # its memory holds addresses of objects, too
+            return None  # its memory contains addresses of objects, too
         if has_elements(obj.dtype):
             order = "F" if obj.flags.fnc else "C"
             return new_of_objects, (type(obj), obj.shape, obj.dtype, order), self._elements(obj), None, None, fill
@@ -177,7 +177,7 @@ class ArrayKind(Kind):
         yield from (value for _, value in attributes)
 
     def must_be_replaced(self, obj: Any, old: State) -> bool:
-        """Other memory (`resize`, also where it lies), or a form that cannot be set: strides of its own."""
+        """Whether it has other memory (`resize`, even at the same address), or strides that cannot be set."""
         (shape, strides, dtype, _, where), *_ = self.read(obj)
         (old_shape, old_strides, old_dtype, _, old_where), *_ = old
         if where != old_where or obj.nbytes != math.prod(old_shape) * old_dtype.itemsize:
@@ -209,12 +209,12 @@ class ArrayKind(Kind):
 
 
 def has_elements(dtype: Any) -> bool:
-    """What an array of it holds are references: objects, or texts of any length (`StringDType`)."""
+    """Whether elements of its arrays are references: objects, or texts of any length (`StringDType`)."""
     return bool(dtype.hasobject or dtype.kind == "T")
 
 
 def elements_of(array: Any) -> tuple[Any, ...]:
-    """The objects in an array of objects; of a structured one also the bytes of each field of another type."""
+    """The objects in an array of objects; for a structured array, also the bytes of each field of another type."""
     found: list[Any] = []
     if array.dtype.kind == "T":
         return tuple(array.ravel().tolist())
@@ -228,7 +228,7 @@ def is_large_and_plain(elements: tuple[Any, ...]) -> bool:
 
 
 def as_sent(elements: tuple[Any, ...]) -> tuple[Any, ...] | bytes:
-    """Many plain elements as one pickle, so that none of them gets a number."""
+    """Many plain elements become one pickle, so that none of them gets a number."""
     return pickled(elements, elements) if is_large_and_plain(elements) else elements
 
 
@@ -245,7 +245,7 @@ def set_elements(array: Any, elements: Iterable[Any]) -> None:
 
 
 def _fields(array: Any) -> Iterator[Any]:
-    """Views without fields of their own, and of at least one dimension (so that a list can be an element)."""
+    """Views of fields without subfields. They have at least one dimension, so that a list can be an element."""
     waiting = [array.view(numpy().ndarray)[None]]
     while waiting:
         field = waiting.pop()
@@ -256,7 +256,7 @@ def _fields(array: Any) -> Iterator[Any]:
 
 
 def owner_of(array: Any) -> Any:
-    """The topmost array that this one is a view of; itself, if none."""
+    """The array at the top of the chain of views; the array itself, if it is not a view."""
     ndarray = numpy().ndarray
     while isinstance(array.base, ndarray):
         array = array.base
@@ -287,7 +287,7 @@ def memory_is_writeable(owner: Any) -> bool:
 
 
 def buffer_below(owner: Any) -> Any:
-    """The byte array or the like whose memory it is, which has its own life."""
+    """The byte array or similar object that the memory belongs to."""
     base = owner.base
     if type(base) is memoryview:
         base = base.obj
@@ -324,7 +324,7 @@ def _torch_storage(owner: Any) -> Any:
 
 
 class RecordKind(Kind):
-    """`numpy.void`: one element of a structured array. It may be a view on the array, and its fields can be set."""
+    """`numpy.void`: one element of a structured array. It may be a view of the array, and its fields can be set."""
 
     name = "record"
     blind = True
@@ -362,7 +362,7 @@ class RecordKind(Kind):
 
 
 class TypeKind(Kind):
-    """`numpy.dtype`: numpy has one object for each of its own types, and asks for it by identity here and there."""
+    """`numpy.dtype`: numpy has one object for each of its own types, and sometimes compares them by identity."""
 
     name = "dtype"
     blind = True

@@ -1,8 +1,8 @@
-"""Apache Arrow: buffers are views on segments; arrays, tables and types are immutable and known by what is below them.
+"""Apache Arrow: buffers are views of segments. Arrays, tables and types are immutable, and identified by their parts.
 
-pyarrow makes a new Python object for each look at a part of an array, and pickling an array looks at all of its parts.
-So each object is taken apart once, and its parts are kept as long as it lives: they keep their numbers, and the
-buffers among them their segments, which is what makes an unchanged column cost nothing.
+pyarrow creates a new Python object for each access to a part of an array, and pickling an array accesses all of its
+parts. So each object is taken apart once, and its parts are kept as long as it lives. The parts keep their numbers, and
+the buffers among them their segments, so that an unchanged column costs nothing.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _IMMUTABLE = ("Array", "ChunkedArray", "Table", "RecordBatch", "Schema", "Field"
 
 
 def is_arrow_type(kind: type) -> bool:
-    """Arrays, tables, types and the like of pyarrow itself; a class of somebody else's may have state of its own."""
+    """Whether it is pyarrow's own array, table, type or the like; a class of another library may have its own state."""
     library = sys.modules.get("pyarrow.lib")
     if library is None or kind.__module__ != "pyarrow.lib":
         return False
@@ -46,7 +46,7 @@ class ArrowKind(Kind):
         return _inside(self._form(obj))
 
     def _form(self, obj: Any) -> tuple[Any, ...]:
-        """The function that makes it, and the arguments of that."""
+        """The function that creates it, and its arguments."""
         known = self._forms.get(id(obj))
         if known is not None:
             return known[1]
@@ -60,7 +60,7 @@ class ArrowKind(Kind):
 
 
 def _inside(form: Iterable[Any]) -> Iterator[Any]:
-    """What stands in a form; its lists and tuples are the form's own."""
+    """The objects in a form; its lists and tuples belong to the form itself."""
     for part in form:
         if type(part) in (tuple, list):
             yield part

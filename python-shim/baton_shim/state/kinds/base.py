@@ -1,8 +1,8 @@
-"""What the table has to know of one kind of object: how it travels, whether it changed, how it is brought up to date.
+"""What the table must know about one kind of object: how it is sent, whether it changed, how it is updated.
 
-A state is what an object refers to directly, compared by identity: what lies deeper has a number and a state of its
-own. A wrong "changed" costs bytes, a wrong "unchanged" is a silent break, so what is not known to be immutable is
-compared.
+A state is what an object refers to directly, compared by identity; deeper objects have a number and a state of their
+own. A wrong "changed" costs bytes; a wrong "unchanged" silently loses a change. So everything that is not known to be
+immutable is compared.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ class Here:
 
     namespace: dict[str, Any]
     segments: Segments
-    used: list[tuple[Any, int]]  # during one message: each object that is a view on a segment, and the segment
-    home: bool = False  # whether this is the notebook kernel; known with the first message
+    used: list[tuple[Any, int]]  # during one message: each view of a segment, and the segment
+    home: bool = False  # whether this is the notebook kernel; known from the first message on
 
     @property
     def where_it_stayed(self) -> str:
-        """For what does not travel, as the other end says it."""
+        """The text for what is not sent, as the other end shows it."""
         return where_it_stayed(self.home)
 
 
 class Kind:
-    """The default: an object that cannot change and travels by the ordinary protocol."""
+    """The default: an object that cannot change, and is pickled in the ordinary way."""
 
     name = "fixed"
     changes = False  # whether it has a state
-    replaced = False  # whether a changed one must travel anew, because it cannot be brought up to date
-    hashes = False  # whether bringing it up to date asks its parts for their hashes
-    blind = False  # whether nothing reads its parts' memory when one is built or brought up to date
+    replaced = False  # whether a changed object must be sent again, because it cannot be updated
+    hashes = False  # whether updating it computes the hashes of its parts
+    blind = False  # whether building or updating it reads no memory of its parts
 
     def __init__(self, here: Here) -> None:
         self.here = here
@@ -55,14 +55,14 @@ class Kind:
 
     @property
     def anchors(self) -> tuple[Callable[..., Any], ...]:
-        """Functions that the other end's kind of this name has, too, so that they need not travel."""
+        """Functions that the other end's kind of this name has, too, so that they need not be sent."""
         return self._anchors
 
     def is_blind(self, obj: Any) -> bool:
         return self.blind
 
     def reduce(self, obj: Any) -> Any:
-        """As `__reduce_ex__`; `None`: by the ordinary protocol."""
+        """Like `__reduce_ex__`; `None`: pickle it in the ordinary way."""
         return None
 
     def read(self, obj: Any) -> State:
@@ -72,15 +72,15 @@ class Kind:
         return alike(self.read(obj), state)
 
     def all_same(self, objects: Sequence[Any], states: Sequence[State]) -> bool:
-        """Whether none of many objects has changed. In doubt no: then each is asked for alone."""
+        """Whether none of many objects has changed. If unsure, False: then each is compared separately."""
         return all(map(self.same, objects, states))
 
     def parts(self, obj: Any, state: State) -> Iterable[Any]:
-        """What the object refers to. Text, numbers and the like may be left out."""
+        """The objects that it refers to. Text, numbers and the like may be left out."""
         return ()
 
     def content(self, obj: Any, state: State) -> Any:
-        """The state in a form that travels."""
+        """The state in a form that can be sent."""
         return state
 
     def apply(self, obj: Any, content: Any) -> None:
@@ -90,12 +90,12 @@ class Kind:
         return self.replaced
 
     def holds_for_good(self, old: State, identities: set[int]) -> bool:
-        """Whether an object in this state cannot be made to hold others in the place of these."""
+        """Whether an object in this state cannot be made to refer to other objects instead of these."""
         return False
 
 
 def imported(module: str, name: str) -> Any:
-    """A class of a library; `()`, which no class is or descends from, where nobody has imported the library."""
+    """A class of a library; if the library has not been imported, `()`, of which nothing is an instance."""
     return getattr(sys.modules.get(module), name, ())
 
 
@@ -103,7 +103,7 @@ _BY_VALUE = frozenset((int, float, str, bool, bytes, slice, range, complex))
 
 
 def alike(left: Any, right: Any) -> bool:
-    """The same objects, or plain values that are equal."""
+    """Whether they are the same object, or equal plain values."""
     if left is right:
         return True
     if type(left) is not type(right):
@@ -116,19 +116,19 @@ def alike(left: Any, right: Any) -> bool:
 
 
 def all_alike(left: Iterable[Any], right: Iterable[Any]) -> bool:
-    """For two of equal length; by identity first, which is ten times faster."""
+    """For two iterables of equal length. Compares identities first, which is ten times faster."""
     return all(map(is_, left, right)) or all(map(alike, left, right))
 
 
 def hold_the_same(containers: Sequence[Any], states: Sequence[Any]) -> bool:
-    """Whether many containers hold the very objects that stand in their states, in the same order."""
+    """Whether many containers hold exactly the objects in their states, in the same order."""
     return list(map(len, containers)) == list(map(len, states)) and all(
         map(is_, chain.from_iterable(containers), chain.from_iterable(states))
     )
 
 
 class Fixed(Kind):
-    """Immutable, but it may hold what is not."""
+    """An immutable object that may hold mutable ones."""
 
     def is_blind(self, obj: Any) -> bool:
         return not isinstance(obj, (tuple, frozenset)) or not isinstance(type(obj).__new__, types.FunctionType)

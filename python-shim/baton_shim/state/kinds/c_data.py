@@ -14,10 +14,10 @@ C_DATA: tuple[type, ...] = (ctypes.Array, ctypes.Structure, ctypes.Union, ctypes
 
 
 class CDataKind(Kind):
-    """Numbers, arrays and structures. What holds a pointer does not pickle, and so stays.
+    """Numbers, arrays and structures. Objects with a pointer cannot be pickled, so they are not sent.
 
-    An element of an array, a structure within another and what `from_buffer` makes share another object's memory, and
-    go on doing so.
+    An element of an array, a structure within another, and the results of `from_buffer` share another object's memory,
+    and continue to do so.
     """
 
     name = "ctypes"
@@ -32,7 +32,7 @@ class CDataKind(Kind):
         owner, offset = _owner_of(obj)
         if owner is None:
             return None
-        obj.__reduce__()  # raises where it holds a pointer
+        obj.__reduce__()  # raises if it contains a pointer
         view, set_attributes = self._anchors
         return view, (type(obj), owner, offset), attributes_of(obj), None, None, set_attributes
 
@@ -65,7 +65,7 @@ def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _owner_of(obj: Any) -> tuple[Any, int]:
-    """The object whose memory this one shares, and where in it."""
+    """The object whose memory this one shares, and the offset in it."""
     owner = obj._b_base_
     if owner is not None:
         return owner, ctypes.addressof(obj) - ctypes.addressof(owner)

@@ -1,7 +1,7 @@
-"""`functools.lru_cache` around a function of the notebook, with what it remembers.
+"""`functools.lru_cache` around a function of the notebook, with its contents.
 
-The cache is in C and shows its contents only to the garbage collector. It is filled by being called while its
-function, for that moment, is one that returns the known results.
+The cache is implemented in C and shows its contents only to the garbage collector. To fill one, it is called while its
+function is temporarily replaced by one that returns the known results.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
 
-_MOST_HITS = 100_000  # a larger count would cost more to repeat than it is worth
+_MOST_HITS = 100_000  # a larger count would cost too much to repeat
 
 
 class CachedFunctionKind(Kind):
@@ -77,7 +77,7 @@ def _attributes(obj: Any) -> dict[str, Any]:
 
 
 def _remembered(obj: Any) -> tuple[Remembered, ...]:
-    """Arguments, keywords and result of each call, the longest unused first."""
+    """Arguments, keywords and result of each call, the least recently used first."""
     held = gc.get_referents(obj)  # its type, key, result, an internal type, …, the cache, the function, the mark, …
     function = obj.__wrapped__
     place = next((n for n in range(len(held) - 1, 0, -1) if held[n] is function), None)
@@ -97,21 +97,21 @@ def _remembered(obj: Any) -> tuple[Remembered, ...]:
 
 
 def _call(key: Any, mark: object, typed: bool) -> tuple[tuple[Any, ...], tuple[tuple[str, Any], ...]]:
-    """The inverse of how the cache makes its keys."""
+    """The inverse of how the cache creates its keys."""
     if type(key) is not tuple:
         return (key,), ()
     place = next((n for n, part in enumerate(key) if part is mark), None)
     if place is None:
         return key[: len(key) // 2] if typed else key, ()
     rest = key[place + 1 :]
-    if typed:  # place + pairs * 2 values and as many types as there are values
+    if typed:  # positional values, pairs, and as many types as there are values
         rest = rest[: (len(rest) - place) // 3 * 2]
     return key[:place], tuple(zip(rest[::2], rest[1::2], strict=True))
 
 
 def _fill(obj: Any, hits: int, misses: int, remembered: tuple[Remembered, ...]) -> None:
     function = obj.__wrapped__
-    if type(function) is not types.FunctionType:  # it forgets nothing that it knows here, which is true as well
+    if type(function) is not types.FunctionType:  # it keeps everything that it knows here, which is correct, too
         return
     obj.cache_clear()
     code = function.__code__
@@ -135,7 +135,7 @@ def _fill(obj: Any, hits: int, misses: int, remembered: tuple[Remembered, ...]) 
 
 
 def _code_like(code: types.CodeType, results: list[Any], gives: bool = False) -> types.CodeType:
-    """Code that fits into a function with these free variables: fails, or returns the next result."""
+    """Code for a function with these free variables that fails, or returns the next result."""
 
     def fails(*_: Any, **__: Any) -> Any:
         raise LookupError

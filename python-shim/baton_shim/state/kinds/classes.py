@@ -1,11 +1,11 @@
-"""Classes of the notebook, where cloudpickle's way of making them anew loses something.
+"""Classes of the notebook, where cloudpickle loses something when it rebuilds them.
 
-* The name within a class or function: `Outer.Inner`.
-* Slots: without them the instances have a `__dict__` that they had not.
-* `typing.NamedTuple` is no class but a function that makes one; what it made is an ordinary subclass of `tuple`.
-* `__init_subclass__` and metaclasses of the notebook: they have done their work, and what they count or register
-  travels by itself; run again, they would do it twice.
-* Members of an enumeration: a second name for one, and the attributes that `__init__` or a cell gave them.
+* The qualified name within a class or function: `Outer.Inner`.
+* Slots: without them the instances would get a `__dict__`.
+* `typing.NamedTuple` is a function, not a class; its result is an ordinary subclass of `tuple`.
+* `__init_subclass__` and metaclasses of the notebook: they have already run, and what they count or register is sent
+  itself. Running them again would do it twice.
+* Members of an enumeration: aliases, and attributes that `__init__` or a cell gave them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _OF_THE_CLASS_ITSELF = {"__class__", "__name__"}
 
 
 def class_form(form: Any, kind: Any) -> Any:
-    """What cloudpickle says of a class, completed."""
+    """Completes cloudpickle's reduced form of a class."""
     if type(form) is not tuple or len(form) != 6:
         return form
     if issubclass(kind, enum.Enum):
@@ -40,18 +40,18 @@ def class_form(form: Any, kind: Any) -> Any:
     keywords = {**keywords, "__qualname__": kind.__qualname__}
     if typing.NamedTuple in vars(kind).get("__orig_bases__", ()):
         bases = kind.__bases__
-    for attribute, value in vars(kind).items():  # the same object as the base's, and yet this class's own
+    for attribute, value in vars(kind).items():  # also attributes that are the same object as in a base
         if attribute not in attributes and any(vars(base).get(attribute, kind) is value for base in kind.__mro__[1:]):
             attributes[attribute] = value
     if issubclass(kind, (ctypes.Structure, ctypes.Union)):
-        for field in vars(kind).get("_fields_", ()):  # which makes the class's attributes of these names
+        for field in vars(kind).get("_fields_", ()):  # `_fields_` creates the class's attributes of these names
             attributes.pop(field[0], None)
     slots = vars(kind).get("__slots__")
     if slots is not None:
         keywords = {**keywords, "__slots__": slots}
         for slot in copyreg._slotnames(kind):  # type: ignore[attr-defined]
             attributes.pop(slot, None)
-    for attribute in _OF_THE_CLASS_ITSELF & attributes.keys():  # set later, each would be the class's own
+    for attribute in _OF_THE_CLASS_ITSELF & attributes.keys():  # set later, each would be the class's own attribute
         keywords = {**keywords, attribute: attributes.pop(attribute)}
     arguments = metaclass, name, bases, keywords, tracked, extra
     if metaclass.__module__ == "__main__":
@@ -62,7 +62,7 @@ def class_form(form: Any, kind: Any) -> Any:
 
 
 def skeleton(metaclass: Any, name: str, bases: Any, keywords: dict[str, Any], tracked: Any, _: Any) -> Any:
-    """As cloudpickle's, without running code of the notebook."""
+    """Like cloudpickle's function, without running code of the notebook."""
     library = next(kind for kind in metaclass.__mro__ if kind.__module__ != "__main__")
 
     def make(name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> Any:
@@ -83,7 +83,7 @@ def _with_own_hook(kinds: Iterable[Any]) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def _hooks_of_the_notebook_passed_over(bases: tuple[Any, ...]) -> Iterator[None]:
-    """Those of libraries run, since their registers are each process's own."""
+    """Skips the notebook's `__init_subclass__`. Those of libraries run, because each process has its own registers."""
     mros = (kind.__mro__ for kind in types.resolve_bases(bases))
     hooks = {kind: vars(kind)["__init_subclass__"] for mro in mros for kind in _with_own_hook(mro)}
     try:
@@ -100,7 +100,7 @@ def _next_hook(owner: Any, kind: Any) -> None:
 
 
 def set_class(kind: Any, state: Any) -> Any:
-    """As cloudpickle's, past a metaclass's `__setattr__`."""
+    """Like cloudpickle's function, but bypasses a metaclass's `__setattr__`."""
     attributes, _ = state
     for name, value in attributes.items():
         if name != "_abc_impl":
@@ -116,7 +116,7 @@ def set_class_with_properties(kind: Any, state: Any) -> Any:
 
 
 def name_properties(kind: Any, attributes: dict[str, Any]) -> Any:
-    """For their errors: a property learns its name where its class is made."""
+    """Gives properties the names that their errors show, which they usually learn when the class is created."""
     for name, value in attributes.items():
         if type(value) is property:
             value.__set_name__(kind, name)  # type: ignore[attr-defined]
@@ -139,7 +139,7 @@ def _of_enumeration(form: Any, kind: Any) -> Any:
 
 
 def own_attributes(member: Any) -> tuple[tuple[str, Any], ...]:
-    """Those that are not enum's own work."""
+    """The attributes that enum did not set itself."""
     return tuple((name, value) for name, value in vars(member).items() if name not in _OF_ENUM)
 
 
@@ -152,7 +152,7 @@ def set_enumeration(kind: Any, state: Any) -> Any:
 
 
 def enumeration_state(kind: Any) -> tuple[Any, ...]:
-    """What may change of it: attributes that are no members, and those of its members."""
+    """What may change: attributes that are not members, and attributes of the members."""
     own = ((name, value) for name, value in vars(kind).items() if is_own(kind, name))
     return tuple(own), tuple((name, own_attributes(member)) for name, member in kind.__members__.items())
 
@@ -180,7 +180,7 @@ def set_own_attributes(member: Any, values: Iterable[tuple[str, Any]]) -> None:
 
 
 class MemberKind(Kind):
-    """A member of an enumeration of the notebook. It is found by its value, and may get attributes."""
+    """A member of an enumeration of the notebook. It is found by its value, and may have attributes."""
 
     name = "member"
     changes = True

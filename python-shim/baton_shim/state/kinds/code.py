@@ -1,9 +1,10 @@
 """Functions, closures and classes of the notebook.
 
-A function consists of its code, its cells by identity and the *receiving* kernel's namespace: so it sees later
-assignments there, recursion finds the name's new binding, and two closures go on sharing a `nonlocal` variable.
-A library's function that has no name of its own, such as what `singledispatch` makes, is bound to the library's module.
-Classes are cloudpickle's work (its tracker keeps `isinstance` over the round trip); their methods come by here.
+A function consists of its code, its cells by identity, and the *receiving* kernel's namespace. So it sees later
+assignments there, recursion finds a new binding of its name, and two closures still share a `nonlocal` variable.
+A library's function without a name of its own, such as those that `singledispatch` creates, is bound to the library's
+module. Classes are pickled by cloudpickle (its tracker preserves `isinstance` after a round trip); their methods pass
+through here.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ def itself(kind: Any) -> tuple[Any, ...]:
 
 
 def registered(kind: type) -> tuple[type, ...]:
-    """The classes that an abstract one counts as its own."""
+    """The classes that are registered with an abstract class."""
     if not isinstance(kind, abc.ABCMeta):
         return ()
     found = (known() for known in abc._get_dump(kind)[0])  # type: ignore[attr-defined]
@@ -59,7 +60,7 @@ def registered(kind: type) -> tuple[type, ...]:
 
 
 def array_type(of: Any, length: int, module: str) -> Any:
-    """ctypes has one of each, and names the module that was the first to ask for it."""
+    """ctypes has one class for each array type, and gives it the module that requested it first."""
     kind = of * length
     kind.__module__ = module
     return kind
@@ -72,8 +73,8 @@ def pointer_type(of: Any, module: str) -> Any:
 
 
 def in_other_byte_order(kind: Any) -> tuple[Any, str] | None:
-    """For a number in the other byte order than this machine's, as in a `BigEndianStructure`: the usual one's class,
-    and its attribute.
+    """For a number in the byte order that this machine does not use, as in a `BigEndianStructure`: the class of the
+    usual one, and the attribute with this one.
     """
     for suffix, order, usual in (("_be", "__ctype_be__", "__ctype_le__"), ("_le", "__ctype_le__", "__ctype_be__")):
         found = vars(kind).get(usual)
@@ -159,10 +160,10 @@ Annotations = tuple[tuple[tuple[str, Any], ...] | None, Any]
 
 
 def annotations_of(function: types.FunctionType) -> Annotations:
-    """The annotations, or, from Python 3.14 on, the function that will compute them.
+    """The annotations; or, from Python 3.14 on, the function that computes them when they are first read.
 
-    The first look at them computes them, and may fail on a name that is bound later. So the dict is looked for among
-    what the function refers to: it is there once the annotations were computed or set (PEP 649).
+    Computing them may fail on a name that is bound later. So this looks for the dict among the function's referents,
+    where it is if the annotations have been computed or set (PEP 649).
     """
     annotate = getattr(function, "__annotate__", None)
     if annotate is None:
@@ -175,7 +176,7 @@ def annotations_of(function: types.FunctionType) -> Annotations:
 
 
 def has_no_name(function: types.FunctionType) -> bool:
-    """Whether it is bound to a module, and yet nothing that the module's names show."""
+    """Whether it is bound to a module, but no name of the module leads to it."""
     module = sys.modules.get(function.__globals__.get("__name__", ""))
     if module is None or module.__dict__ is not function.__globals__:
         return False
@@ -183,7 +184,7 @@ def has_no_name(function: types.FunctionType) -> bool:
 
 
 class CellKind(Kind):
-    """A closure's variable; an empty one is an empty tuple."""
+    """The variable of a closure; the state of an empty one is an empty tuple."""
 
     name = "cell"
     blind = True
@@ -222,10 +223,10 @@ class ClassKind(Kind):
     name = "class"
     blind = True
     changes = True
-    functions_of: Callable[[Any], Any]  # gives the class of a library's functions
+    functions_of: Callable[[Any], Any]  # returns the class of a library's functions
 
     def reduce(self, obj: Any) -> Any:
-        """Of ctypes, `c_int * 3`, `POINTER(c_int)` and the classes of classes have no names."""
+        """Handles ctypes classes that have no names: `c_int * 3`, `POINTER(c_int)`, and classes of classes."""
         metaclass: Any = type(obj)
         if obj in _OF_CTYPES:
             return type, (_OF_CTYPES[obj],)
@@ -277,4 +278,4 @@ class ClassKind(Kind):
             try:
                 type.__setattr__(obj, name, value)
             except (AttributeError, TypeError):
-                pass  # descriptors of slots, and the like: fixed when the class was made
+                pass  # slot descriptors and the like: fixed since the class was created

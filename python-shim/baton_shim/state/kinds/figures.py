@@ -1,6 +1,6 @@
-"""matplotlib's figures and registries of callbacks, whose own pickling forgets what belongs to one process.
+"""matplotlib's figures and callback registries, whose own pickling drops what belongs to one process.
 
-**Invariant:** what shows a figure at one end, and listens there for clicks and keys, stays when a change arrives.
+**Invariant:** when a change arrives, whatever shows a figure here and receives its clicks and keys is kept.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, frozen
 
 
 class FigureKind(ReducedKind):
-    """Its own pickling forgets what draws it, which makes no difference for windows only."""
+    """A figure. Its own pickling drops the canvas, which matters only for windows."""
 
     name = "matplotlib figure"
 
@@ -31,7 +31,7 @@ class FigureKind(ReducedKind):
 
     def set_state(self, obj: Any, content: Any) -> None:
         state, canvas = content
-        state.pop("_restore_to_pylab", None)  # the surroundings say which figures pyplot knows
+        state.pop("_restore_to_pylab", None)  # the surroundings carry which figures pyplot knows
         obj.__setstate__(state)
         if canvas is not None and type(obj.canvas) is imported("matplotlib.backend_bases", "FigureCanvasBase"):
             canvas(obj)
@@ -47,10 +47,10 @@ class FigureKind(ReducedKind):
 
 
 class TransformKind(ReducedKind):
-    """Nodes remember what they computed, and a node that is invalid counts on it that all above it are, too.
+    """A transform node. It caches its result, and an invalid node relies on all nodes above it being invalid, too.
 
-    A figure whose size changes while a change arrives, or of which one kernel drew what the other does not know, would
-    break that.
+    This would break if a figure's size changed while a change arrives, or if one kernel drew what the other does not
+    know.
     """
 
     name = "matplotlib transform"
@@ -62,7 +62,7 @@ class TransformKind(ReducedKind):
 
 
 class RegistryKind(ReducedKind):
-    """Its own pickling forgets the notebook's callbacks and that a colour bar follows its image, and takes a number."""
+    """A registry. Its own pickling drops the notebook's callbacks and colour bars' links, and uses up an id."""
 
     name = "matplotlib callbacks"
 
@@ -77,7 +77,7 @@ class RegistryKind(ReducedKind):
         return form and form[:3]
 
     def read(self, obj: Any) -> State:
-        """A bound method is another object each time, of the same two."""
+        """A bound method is a new object at each access, so its two parts are compared."""
         callbacks = ((signal, number, *halves(function)) for signal, number, function in travelling(obj))
         return "state", frozen((type(obj), (), self._state(obj, tuple(callbacks))), None)
 
@@ -91,7 +91,7 @@ class RegistryKind(ReducedKind):
         super().apply(obj, content)
         numbers = obj._cid_gen
         for signal, number, function in staying:
-            obj._cid_gen = iter([number])  # by which whoever connected it disconnects it
+            obj._cid_gen = iter([number])  # the id by which the caller that connected it disconnects it
             obj.connect(signal, function)
         obj._cid_gen = numbers
 
@@ -115,7 +115,7 @@ def halves(function: Any) -> tuple[Any, ...]:
 
 
 def of_notebook(function: Any) -> bool:
-    """Also a method of a list or the like."""
+    """Includes methods of a list or the like."""
     while isinstance(function, functools.partial):
         function = function.func
     itself = isinstance(function, (types.FunctionType, type))
@@ -124,7 +124,7 @@ def of_notebook(function: Any) -> bool:
 
 
 def canvas_type(kind: type) -> type | None:
-    """One that shows no window; those of `inline` and of widgets draw as `agg` does."""
+    """A canvas class that shows no window; those of `inline` and of widgets draw like `agg`."""
     agg = imported("matplotlib.backends.backend_agg", "FigureCanvasAgg")
     if issubclass(kind, agg):
         return agg  # type: ignore[no-any-return]

@@ -1,9 +1,9 @@
-"""pandas: frames, series and indexes with all that hangs on them, and who shares memory with whom.
+"""pandas: frames, series and indexes with everything attached to them, and which objects share memory.
 
-pandas writes in place where nobody else looks at the memory, and copies first where somebody does. It knows that by
-the list of owners (`BlockValuesRefs`) which all of them share; ordinary pickling gives each its own list, and a write
-to one would then change the other. Here the list travels as an object. An owner that stayed in the other kernel is
-represented in it by an `Elsewhere`.
+pandas writes in place if no other object uses the memory, and copies first otherwise. It decides by a list of owners
+(`BlockValuesRefs`) that all of them share. Ordinary pickling gives each its own list, and then a write to one would
+change the other. Here the list is sent as an object. An owner that stayed in the other kernel is represented by an
+`Elsewhere`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _CACHE = "_cache"
 
 
 def pandas_kind(kind: type) -> str | None:
-    """Which of the kinds below is for objects of this type, by its name."""
+    """The name of the kind below that handles objects of this type."""
     pandas = sys.modules.get("pandas")
     internals = sys.modules.get("pandas._libs.internals")
     if pandas is None or internals is None or not hasattr(internals, "BlockValuesRefs"):
@@ -39,7 +39,7 @@ def pandas_kind(kind: type) -> str | None:
 
 
 class WholeKind(AttributesKind):
-    """Nothing but attributes, of which the class's own pickling would leave some behind."""
+    """Objects that consist of attributes, some of which the class's own pickling would drop."""
 
     name = "whole"
 
@@ -57,7 +57,7 @@ class WholeKind(AttributesKind):
     def new(self, kind: type) -> Any:
         made: Any = object.__new__(kind)
         if is_optimizer_type(kind) and hasattr(made, "_patch_step_function"):
-            made._patch_step_function()  # torch 2: else `step` calls no hooks here
+            made._patch_step_function()  # torch 2: otherwise `step` calls no hooks here
         return made
 
     def set_attributes(self, obj: Any, attributes: dict[str, Any]) -> None:
@@ -82,12 +82,12 @@ class WholeKind(AttributesKind):
 
 
 def is_optimizer_type(kind: type) -> bool:
-    """torch's optimizers leave out what schedulers and the student added."""
+    """Whether it is one of torch's optimizers, whose pickling drops what schedulers and the student added."""
     return issubclass(kind, imported("torch.optim", "Optimizer"))
 
 
 class FrameKind(WholeKind):
-    """`DataFrame`, `Series`, `Index`; what pandas computes again stays."""
+    """`DataFrame`, `Series`, `Index`; what pandas can compute again is not sent."""
 
     name = "pandas"
 
@@ -105,9 +105,7 @@ class FrameKind(WholeKind):
 
 
 class ArrowColumnKind(WholeKind):
-    """Texts and whatever else pandas keeps in Arrow arrays, in the chunks that they are in: pandas' own pickling
-    copies them into one.
-    """
+    """Text and other columns in Arrow arrays, with their chunks; pandas' own pickling joins the chunks."""
 
     name = "pandas arrow column"
 
@@ -120,7 +118,7 @@ class ArrowColumnKind(WholeKind):
 
 
 class BlockKind(ReducedKind):
-    """Some columns' memory. It has its fields in C, so a changed one travels anew."""
+    """The memory of some columns. Its fields are in C, so a changed one is sent again."""
 
     name = "pandas block"
 
@@ -144,7 +142,7 @@ class BlockKind(ReducedKind):
 
 
 class SeriesManagerKind(ReducedKind):
-    """What a series keeps its block in; its own pickling takes the block apart."""
+    """The manager of a series's block; its own pickling takes the block apart."""
 
     name = "pandas series manager"
 
@@ -156,13 +154,13 @@ class SeriesManagerKind(ReducedKind):
 
 
 class Elsewhere(weakref.ref[Any]):
-    """Stands in a list of owners for those in the other kernel: a weak reference to what never dies."""
+    """Represents an owner in the other kernel in a list of owners: a weak reference to an object that never dies."""
 
     __slots__ = ()
 
 
 class OwnersKind(Kind):
-    """The list of those who look at the same memory; what travels is how many they are."""
+    """The list of owners of the same memory; only their number is sent."""
 
     name = "pandas owners"
     changes = True
@@ -190,7 +188,7 @@ class OwnersKind(Kind):
         self._told.append((obj, content))
 
     def settle(self) -> None:
-        """After a message: all owners that came with it have entered themselves by now."""
+        """Called after a message: all owners in it have registered by now."""
         for obj, count in self._told:
             here = self._here(obj)
             obj.referenced_blocks = [*here, Elsewhere(OwnersKind)] if count > len(here) else here

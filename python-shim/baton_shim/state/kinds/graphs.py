@@ -1,7 +1,7 @@
-"""Computation graphs of torch: a graph stays in the kernel that computed it, and its tensor travels with its values.
+"""Computation graphs of torch: a graph stays in the kernel that computed it; its tensor is sent with its values.
 
-In the other kernel the tensor has a node of the same name in the place of its graph. Whatever needs the graph (a
-backward pass, a look at the nodes before it) raises `StayedError`, which says where the graph is.
+In the other kernel, the tensor has a node of the same name instead of its graph. Anything that needs the graph (a
+backward pass, an access to earlier nodes) raises `StayedError`, which says where the graph is.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _HOOK = "baton changed elsewhere"
 
 
 class Graph(NamedTuple):
-    """Of a tensor that is computed of others: the name of its last node, and whether the notebook kernel has it."""
+    """The graph of a computed tensor: the name of its last node, and whether the notebook kernel has the graph."""
 
     node: str
     home: bool
@@ -36,7 +36,7 @@ def graph_of(tensor: Any, home: bool) -> Graph | None:
 
 
 def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
-    """The graph that the tensor has in the kernel that has it. Where that is this kernel, it is here already."""
+    """Gives the tensor its graph, which this kernel has already if it is the one that computed it."""
     node = tensor.grad_fn
     if node is None:
         leave_graph(tensor, graph, home)
@@ -53,7 +53,7 @@ def set_graph(tensor: Any, graph: Graph, home: bool) -> None:
 
 
 def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
-    """Make it one that is computed of others, which are in the other kernel."""
+    """Makes it a tensor whose graph is in the other kernel."""
     if graph.home == home:
         text = "The computation graph of this tensor is lost; compute it again"
     else:
@@ -68,7 +68,7 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
 
 @functools.cache
 def look_behind_gradients() -> None:
-    """`torch.autograd.grad` runs only nodes that lead to its inputs, so it passes over a graph that stayed."""
+    """`torch.autograd.grad` runs only nodes that lead to its inputs, so it would skip a graph in the other kernel."""
     autograd: Any = sys.modules["torch"].autograd
     compute = autograd.grad
 
@@ -99,7 +99,7 @@ def is_stayed(node: Any) -> bool:
 
 @functools.cache
 def stayed_graph(name: str) -> Any:
-    """A function of torch whose node has this name and ends each backward pass that gets there."""
+    """A torch function whose node has this name and makes each backward pass that reaches it fail."""
 
     class StayedGraph(sys.modules["torch"].autograd.Function):  # type: ignore[misc]
         @staticmethod
@@ -117,7 +117,7 @@ def stayed_graph(name: str) -> Any:
 
     node = StayedGraph._backward_cls
     node.__name__ = node.__qualname__ = name
-    node.__module__ = "builtins"  # as for those of torch, whose text shows no module
+    node.__module__ = "builtins"  # as for torch's own, whose text shows no module
     node._baton_stayed = True
     for looked_at in ("next_functions", "saved_tensors"):
         setattr(node, looked_at, property(walk))

@@ -1,6 +1,6 @@
-"""Images of Pillow. One that shows the memory of a byte array or an array of numpy goes on showing it.
+"""Images of Pillow. An image that shows the memory of a byte array or numpy array continues to show it.
 
-Which memory that is was noted when the image was made (`here.py`).
+`here.py` recorded which memory that is when the image was created.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class ImageKind(ReducedKind):
 
 
 def shown_by(image: Any) -> tuple[Any, Any] | None:
-    """The object whose memory it shows, and how. One that was written to has its own."""
+    """The object whose memory it shows, and how. An image that has been written to has its own memory."""
     core, data, args = vars(image).get("_baton_shows", (None, None, None))
     if core is not image.im or not isinstance(data, (bytearray, array.array, imported("numpy", "ndarray"))):
         return None

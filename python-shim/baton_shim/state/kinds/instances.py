@@ -1,4 +1,4 @@
-"""Instances that pickle ordinarily (attributes, slots, contents of a container subclass), and exceptions."""
+"""Instances with ordinary pickling (attributes, slots, contents of a container subclass), and exceptions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ASKED = frozenset(("__getnewargs__", "__getnewargs_ex__"))
 
 
 def pickles_ordinarily(kind: Any) -> bool:
-    """No pickling of its own: the state is attributes, slots and, for a container, contents."""
+    """Whether it has no pickling of its own: the state is attributes, slots and, for a container, contents."""
     own_getstate = getattr(kind, "__getstate__", None) is not getattr(object, "__getstate__", None)
     own_reduce = kind.__reduce_ex__ is not object.__reduce_ex__ or kind.__reduce__ not in _ORDINARY_REDUCE
     return not own_getstate and not own_reduce and kind not in copyreg.dispatch_table
@@ -34,7 +34,7 @@ def pickles_ordinarily(kind: Any) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def is_built_blindly(kind: type) -> bool:
-    """No code of the class looks at its parts while one is unpickled. torch's own code does not, either."""
+    """Whether no code of the class reads its parts during unpickling. torch's own code does not, either."""
     own = [getattr(kind, name, None) for name in ("__new__", "__setstate__", "__hash__", "__setattr__")]
     of_python = (method for method in own if isinstance(method, types.FunctionType))
     return all(method.__module__.partition(".")[0] == "torch" for method in of_python)
@@ -45,28 +45,29 @@ def slot_names(kind: type) -> list[str]:
 
 
 def reduced_ordinarily(obj: Any) -> Any:
-    """What pickle says of the object; a `__new__` of the notebook has done its work and does not run again.
+    """The object's reduced form; a `__new__` of the notebook has already run and does not run again.
 
-    A module of torch with parametrizations forbids that, since its class is made at run time; here classes travel, too.
+    A torch module with parametrizations cannot be pickled, because its class is created at run time; but here such
+    classes are sent, too.
     """
     if type(obj).__module__ == "torch.nn.utils.parametrize" and "parametrizations" in vars(obj).get("_modules", ()):
         return copyreg.__newobj__, (type(obj),), vars(obj)  # type: ignore[attr-defined]
     if type(obj).__module__ == "jax._src.custom_derivatives" and hasattr(obj, "__dict__"):
-        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` wants the function
+        return found_by(obj) or (bare, (type(obj),), vars(obj))  # its `__new__` requires the function
     form = obj.__reduce_ex__(5)
     if type(form) is tuple and form[0] is copyreg.__newobj__:  # type: ignore[attr-defined]
         kind: Any = type(obj)
         if new_beyond(kind):
             return (made, *form[1:])
-        if kind.__new__ is object.__new__:  # which takes no arguments, whatever `__getnewargs__` says
+        if kind.__new__ is object.__new__:  # it takes no arguments, whatever `__getnewargs__` returns
             return (form[0], form[1][:1], *form[2:])
     return form
 
 
 def new_beyond(kind: Any) -> Any:
-    """The `__new__` that the notebook's own come down to; `None` where none is passed over.
+    """The `__new__` below the notebook's own ones; `None` if none is skipped.
 
-    Own ones are passed over up to the class that says which arguments they are made with.
+    The notebook's own ones are skipped up to the class that defines the arguments.
     """
     passed = False
     for base in kind.__mro__:
@@ -82,12 +83,12 @@ def new_beyond(kind: Any) -> Any:
 
 
 def says_its_arguments(kind: type) -> bool:
-    """By a method of the notebook's."""
+    """Whether a method of the notebook defines the arguments of `__new__`."""
     return any(base.__module__ == "__main__" and not _ASKED.isdisjoint(vars(base)) for base in kind.__mro__)
 
 
 def found_by(obj: Any) -> str | None:
-    """The name by which a library has this very object."""
+    """The name under which a library has this very object."""
     module, name = getattr(obj, "__module__", None), getattr(obj, "__qualname__", None)
     if not isinstance(name, str) or module == "__main__":
         return None
@@ -104,7 +105,7 @@ def made(kind: Any, *arguments: Any) -> Any:
 
 
 class AttributesKind(Kind):
-    """The common case: nothing but a `__dict__`."""
+    """The common case: only a `__dict__`."""
 
     name = "attributes"
     changes = True
@@ -114,7 +115,7 @@ class AttributesKind(Kind):
         return is_built_blindly(kind)
 
     def reduce(self, obj: Any) -> Any:
-        """With a copy of the attributes: the other end copies them anyway, and the original would keep a number."""
+        """Sends a copy of the attributes: the other end copies them anyway, and the original would get a number."""
         form = reduced_ordinarily(obj)
         if type(form) is tuple and len(form) > 2 and form[2] is obj.__dict__:
             return (*form[:2], dict(form[2]), *form[3:])
@@ -156,7 +157,7 @@ class AttributesKind(Kind):
 
 
 class InstanceKind(Kind):
-    """Slots, attributes and contents, all set past the class's own methods."""
+    """Slots, attributes and contents, all set without the class's own methods."""
 
     name = "instance"
     changes = True
@@ -238,7 +239,7 @@ class InstanceKind(Kind):
 
 
 def contents_of(obj: Any) -> tuple[Any, ...]:
-    """By the base's own methods: a subclass may have its own idea of iteration."""
+    """Uses the base class's methods, because a subclass may iterate differently."""
     base: Any = container_base(obj)
     if base is None:
         return ()
@@ -267,7 +268,7 @@ def container_base(obj: Any) -> type | None:
 
 
 class ExceptionKind(Kind):
-    """Arguments, attributes, cause, context, and what the traceback shows. Its frames stay."""
+    """Arguments, attributes, cause, context, and what the traceback shows. The frames are not sent."""
 
     name = "exception"
     changes = True
@@ -293,7 +294,7 @@ class ExceptionKind(Kind):
         return new, (type(obj), tuple(arguments)), self.content(obj, self.read(obj)), None, None, apply
 
     def _with_links(self, obj: Any, form: Any) -> Any:
-        """What its own pickling says, and what no pickling of exceptions says."""
+        """What its own pickling includes, and what no pickling of exceptions includes."""
         if type(form) is not tuple or any(part is not None for part in form[3:]):
             return None
         state = form[2] if len(form) > 2 else None
@@ -336,7 +337,7 @@ class ExceptionKind(Kind):
 
 @functools.lru_cache(maxsize=1024)
 def fields(kind: type[BaseException]) -> tuple[str, ...]:
-    """What a built-in exception knows besides its arguments, such as a NameError's `name`."""
+    """Fields of a built-in exception besides its arguments, such as a NameError's `name`."""
     bases = (base for base in kind.__mro__ if base.__module__ == "builtins")
     own = chain.from_iterable(vars(base).items() for base in bases if base not in _WITH_ARGUMENTS_ONLY)
     members = (types.MemberDescriptorType, types.GetSetDescriptorType)
@@ -344,7 +345,7 @@ def fields(kind: type[BaseException]) -> tuple[str, ...]:
 
 
 _WITHOUT_LOSS = frozenset((BaseException.__reduce__, AttributeError.__reduce__))
-"""Ways of pickling that say no more than the fields do. From Python 3.12 on AttributeError has one that leaves out
+"""Methods of pickling that add nothing to the fields. From Python 3.12 on, AttributeError has one that leaves out
 `obj` (https://github.com/python/cpython/issues/103352).
 """
 _WITH_ARGUMENTS_ONLY = (object, BaseException, BaseExceptionGroup)

@@ -1,9 +1,9 @@
-"""Iterators of Python itself that are half used: `zip`, `map`, `itertools`, over tuples, sets and the like.
+"""Python's own iterators, partly used: `zip`, `map`, `itertools`, over tuples, sets and the like.
 
-One that goes through something that stays in its kernel, such as a generator or an open file, stays with it.
+An iterator over something that stays in its kernel, such as a generator or an open file, stays with it.
 
-Python 3.14 has taken pickling from those of `itertools` (https://github.com/python/cpython/issues/101588). What the
-garbage collector is told of them still says all that some consist of; the others stay.
+Python 3.14 has removed pickling from the iterators of `itertools` (https://github.com/python/cpython/issues/101588).
+Some of them can be rebuilt completely from what the garbage collector sees of them; the others stay.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class IteratorKind(ReducedKind):
         return form_by_parts(obj) if kind.__reduce__ is object.__reduce__ else super().form(obj)
 
     def reduce(self, obj: Any) -> Any:
-        if type(obj) in (_OVER_SET, _OVER_ORDERED):  # which pickle as iterators over lists
+        if type(obj) in (_OVER_SET, _OVER_ORDERED):  # they pickle as iterators over lists
             _, (left, *_), *_ = obj.__reduce__()
             return self._anchors[1], (type(obj) is _OVER_SET, left)
         return self._anchors[0], self.form(obj)
@@ -65,19 +65,19 @@ class IteratorKind(ReducedKind):
 
 
 def form_by_parts(obj: Any) -> ReducedForm:
-    """How to make the same again from what it refers to. Raises TypeError where that does not say all."""
+    """How to rebuild it from its referents. Raises TypeError if they are not sufficient."""
     kind = type(obj)
     parts = [part for part in gc.get_referents(obj) if part is not kind]
     function: Any = kind
     arguments: tuple[Any, ...]
     if kind is itertools.count:
-        whole = re.match(r"count\((-?\d+)[,)]", repr(obj))  # counted in C; a number of another type is a part
+        whole = re.match(r"count\((-?\d+)[,)]", repr(obj))  # counted in C; a number of another type is a referent
         arguments = (parts[0] if whole is None else int(whole[1]), parts[-1])
     elif kind is itertools.repeat:
         arguments = (parts[0], *times_left(obj))
     elif kind is itertools.chain:
         function = itertools.chain.from_iterable
-        source, *active = parts or [()]  # what it goes through next, and now
+        source, *active = parts or [()]  # the source, and the active iterator
         arguments = (itertools.chain(active, source) if active else source,)
     elif kind in (itertools.starmap, itertools.filterfalse):
         iterator, called = parts
@@ -92,5 +92,5 @@ def form_by_parts(obj: Any) -> ReducedForm:
 def times_left(repeat: Any) -> tuple[int, ...]:
     try:
         return (repeat.__length_hint__(),)
-    except TypeError:  # for ever
+    except TypeError:  # endless
         return ()

@@ -1,4 +1,4 @@
-"""Objects of JAX: functions that `jax.jit` made, arrays, and where in the source an operation of a program is from."""
+"""JAX objects: functions from `jax.jit`, arrays, and the source locations of a program's operations."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_jitted_type(kind: type) -> bool:
 
 
 class JittedKind(WholeKind):
-    """Its own pickling forgets its attributes, such as `__name__` and `__wrapped__`, and copies jax's own code."""
+    """Its own pickling drops attributes such as `__name__` and `__wrapped__`, and copies JAX's own code."""
 
     name = "jitted function"
 
@@ -41,7 +41,7 @@ class JittedKind(WholeKind):
 
 
 class JaxArrayKind(ReducedKind):
-    """An array of JAX has the width that it had, whether or not this kernel makes new ones of 64 bits already."""
+    """A JAX array keeps its width, whether or not this kernel already creates 64-bit arrays."""
 
     name = "JAX array"
 
@@ -67,7 +67,7 @@ def is_jax_array_type(kind: type) -> bool:
 
 
 class SourceKind(Fixed):
-    """Where an operation was written is a traceback of its process, which JAX uses for its messages; None is none."""
+    """The location is a traceback of its process, which JAX uses for messages; it is sent as None."""
 
     name = "JAX source"
 

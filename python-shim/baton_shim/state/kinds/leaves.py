@@ -1,4 +1,4 @@
-"""Large containers of plain values: they travel whole, as a pickle of their own whose objects get no numbers."""
+"""Large containers of plain values: each is sent whole, as a separate pickle whose objects get no numbers."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class LeafKind(Kind):
         self._of: dict[type, Kind] = {list: ListKind(here), dict: DictKind(here), set: SetKind(here)}
 
     def read(self, obj: Any) -> State:
-        """What it holds, or for a dict, where Python keeps one, a stamp that says as much."""
+        """The contents; for a dict, if Python keeps one, a stamp that changes with the contents."""
         written = stamp(obj) if type(obj) is dict else None
         return self._of[type(obj)].read(obj) if written is None else written
 
@@ -35,7 +35,7 @@ class LeafKind(Kind):
         return stamp(obj) == state if type(state) is int else self._of[type(obj)].same(obj, state)
 
     def read_if_leaf(self, obj: Any) -> State | None:
-        """The state that a leaf had before anything of it was looked at; None of what is no leaf."""
+        """The state of a leaf before any of it was examined; None if it is not a leaf."""
         if type(obj) not in self._of or len(obj) < LEAF_ELEMENTS:
             return None
         state = self.read(obj)
@@ -48,7 +48,7 @@ class LeafKind(Kind):
 
     def apply(self, obj: Any, content: Any) -> None:
         obj.clear()
-        with content:  # what carried it has a number, and so lives until the next message
+        with content:  # the object that carried it has a number, and so lives until the next message
             if type(obj) is dict:
                 _Items.fill(obj, content)
             elif type(obj) is list:
@@ -58,7 +58,7 @@ class LeafKind(Kind):
 
 
 class _Items:
-    """Pickles as the items of a dict, to be loaded into another: a second table of them would take time and memory."""
+    """Pickles as the items of a dict, to be loaded into another dict. A second table would take time and memory."""
 
     filled: ClassVar[dict[Any, Any]]
 
@@ -82,7 +82,7 @@ def _filled() -> dict[Any, Any]:
 
 
 def is_leaf(obj: Any) -> bool:
-    """A large container of plain values, or of tuples of them."""
+    """Whether it is a large container of plain values, or of tuples of them."""
     kind = type(obj)
     if kind not in LEAF_TYPES or len(obj) < LEAF_ELEMENTS:
         return False
@@ -102,7 +102,7 @@ def all_plain(elements: Collection[Any]) -> bool:
 
 
 def pickled(obj: Any, elements: Collection[Any]) -> bytes:
-    """A pickle that is good for objects that many elements share, or, five times as fast, one that takes no notice."""
+    """A pickle that writes shared objects once; if few are shared, one without that check, five times faster."""
     file = io.BytesIO()
     pickler = pickle.Pickler(file, protocol=5)
     pickler.fast = _are_seldom_shared(elements)

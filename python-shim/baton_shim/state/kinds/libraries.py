@@ -1,10 +1,10 @@
-"""Libraries in C that a cell opens with ctypes, their functions, and functions of Python that C may call.
+"""C libraries that a cell opens with ctypes, their functions, and Python functions that C may call.
 
-A library travels as what opens it again: its class and its name. The other kernel opens the same file, or its own
-library of that name; what a library keeps in its own variables is each kernel's own. A function of it travels as its
-name there, with what the notebook said about its arguments and result.
+A library is sent as its class and name, with which it is opened again. The other kernel opens the same file, or its own
+library of that name. The variables of a library are separate in each kernel. A function is sent as its name in the
+library, with what the notebook set about its arguments and result.
 
-**Invariant:** no address travels. What is nothing but an address in this process stays, with that reason.
+**Invariant:** no address is sent. An object that is only an address in this process stays, with that reason.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from baton_shim.state.refusal import Stayed
 
 _FUNCTION: Any = ctypes.CFUNCTYPE(None).__mro__[1]
 _TYPE_OF_FUNCTIONS: Any = type(_FUNCTION)
-_USES_ERRNO, _KEEPS_THE_LOCK = 0x8, 0x4  # flags of a class of functions (`ctypes.h`)
+_USES_ERRNO, _KEEPS_THE_LOCK = 0x8, 0x4  # flags of function classes (`ctypes.h`)
 _OF_OPENING = frozenset(("_name", "_handle", "_FuncPtr"))
 
 
 class _SymbolInfo(ctypes.Structure):
-    """What `dladdr` says of an address."""
+    """The result of `dladdr` for an address."""
 
     _fields_ = (
         ("file_name", ctypes.c_char_p),
@@ -40,7 +40,7 @@ _dladdr.argtypes = (ctypes.c_void_p, ctypes.POINTER(_SymbolInfo))
 
 
 class LibraryKind(Kind):
-    """`ctypes.CDLL`, `PyDLL` and classes made of them."""
+    """`ctypes.CDLL`, `PyDLL` and subclasses."""
 
     name = "C library"
     blind = True
@@ -80,7 +80,7 @@ class LibraryKind(Kind):
         return ctypes.pythonapi
 
     def functions_of(self, library: Any) -> Any:
-        """The class of its functions."""
+        """The class of the library's functions."""
         return library if type(library) is Stayed else library._FuncPtr
 
     def read(self, obj: Any) -> State:
@@ -100,14 +100,14 @@ class LibraryKind(Kind):
 
 
 def whole_path(name: str | None) -> str | None:
-    """Where a relative path leads from here: the other kernel may not have followed a `%cd` yet."""
+    """The absolute path of a relative one: the other kernel may not have applied a `%cd` yet."""
     if name is None or os.sep not in name or os.path.isabs(name):
         return None
     return os.path.abspath(name)
 
 
 class CFunctionKind(Kind):
-    """A function of a library, or one of Python as C sees it (`ctypes.CFUNCTYPE(c_int)(function)`)."""
+    """A function of a library, or a Python function as C sees it (`ctypes.CFUNCTYPE(c_int)(function)`)."""
 
     name = "C function"
     blind = True
@@ -173,25 +173,25 @@ def is_function_type(kind: type) -> bool:
 
 
 def library_of(function: Any) -> Any:
-    """The library that a function keeps open; `None` for one that is of no library."""
+    """The library that a function keeps open; `None` if it belongs to no library."""
     kept = function._objects
     found = kept.get("0") if type(kept) is dict else None
     return found if isinstance(found, ctypes.CDLL) else None
 
 
 def called_by(function: Any) -> Any:
-    """The function of Python behind one that C may call."""
+    """The Python function behind one that C may call."""
     kept = function._objects
     thunk = kept.get("0") if type(kept) is dict else None
     if type(thunk).__name__ != "CThunkObject":
         return None
-    # Since Python 3.12 its class; what converts the arguments, what is called, and the result's type.
+    # Since Python 3.12, its class; the argument converters, the function, and the result type.
     held = (one for one in gc.get_referents(thunk) if one is not type(thunk) and type(one) is not tuple)
     return next(held, None)
 
 
 def symbol_of(function: Any, library: Any) -> str:
-    """Its name in the library. A prototype does not keep it, and the attribute may say anything."""
+    """Its name in the library. A prototype does not keep it, and the attribute can be changed."""
     address = ctypes.cast(function, ctypes.c_void_p).value
     info = _SymbolInfo()
     names = [vars(function).get("__name__")]
@@ -211,7 +211,7 @@ def _address(library: Any, name: str) -> int | None:
 
 
 def class_of_functions(kind: Any, functions_of: Any) -> Any:
-    """How a class of functions that ctypes made travels: as a library's, or as what it takes and returns."""
+    """The reduced form of a function class that ctypes created: by its library, or by its argument and result types."""
     if type(kind) is not _TYPE_OF_FUNCTIONS or kind.__bases__ != (_FUNCTION,) or kind.__module__ != "ctypes":
         return None
     if "_argtypes_" not in vars(kind):
@@ -221,7 +221,7 @@ def class_of_functions(kind: Any, functions_of: Any) -> Any:
 
 
 def prototype(flags: int, result: Any, arguments: Iterable[Any]) -> Any:
-    """ctypes makes one class for each."""
+    """ctypes creates one class for each prototype."""
     make = ctypes.PYFUNCTYPE if flags & _KEEPS_THE_LOCK else ctypes.CFUNCTYPE
     return make(result, *arguments, **({"use_errno": True} if flags & _USES_ERRNO else {}))
 

@@ -1,6 +1,7 @@
-"""What a regular expression found (`re.match`). Python makes one only by searching, so the other kernel searches again.
+"""Matches of regular expressions (`re.match`). Python creates them only by searching, so the other kernel searches
+again.
 
-**Invariant:** one travels only where searching again finds just the same, which is tried before it leaves.
+**Invariant:** a match is sent only if searching again gives the same result, which is tried first.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Classes of libraries that their first instance makes ready, as each lexer of pygments is.
+"""Library classes that their first instance prepares, such as the lexers of pygments.
 
-A metaclass with a `__call__` of its own may set attributes of the class before it makes the instance. An instance that
-is built from a pickle does not come that way, so it brings what it needs: the attributes that the metaclass sets.
+A metaclass with its own `__call__` may set attributes of the class before it creates an instance. Unpickling does not
+call it, so the instance carries what it needs: the attributes that the metaclass sets.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from baton_shim.state.refusal import Stayed
 
 
 def with_attributes(kind: type, form: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The reduced form of an instance of this class, so that it makes the class ready where it is built."""
+    """The reduced form of an instance of this class, extended to prepare the class where the instance is built."""
     names = set_by_metaclass(type(kind)) if type(kind) is not type else frozenset[str]()
     attributes = {name: vars(kind)[name] for name in sorted(names & vars(kind).keys())}
-    if not attributes or kind.__module__ == "__main__":  # where the class travels, all its attributes do
+    if not attributes or kind.__module__ == "__main__":  # a class that is sent itself is sent with all attributes
         return form
     function, arguments, *rest = form
     return ready, (kind, attributes, function, arguments), *rest
@@ -34,7 +34,7 @@ def ready(kind: type, attributes: dict[str, Any], function: Any, arguments: tupl
 
 @functools.lru_cache(maxsize=256)
 def set_by_metaclass(metaclass: type) -> frozenset[str]:
-    """The attributes that `__call__`, and the methods of the metaclass that it uses, set on anything."""
+    """The attributes that `__call__`, and the methods of the metaclass that it uses, set on any object."""
     methods = {name: part for base in metaclass.__mro__[::-1] if base is not type for name, part in vars(base).items()}
     found: set[str] = set()
     waiting, seen = ["__call__"], set[str]()

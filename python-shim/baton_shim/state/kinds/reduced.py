@@ -1,8 +1,8 @@
-"""Objects with a pickling of their own: compared by their reduced form.
+"""Objects with their own pickling: compared by their reduced form.
 
-Best is to let such an object take the new state itself, then to build a twin and graft the twin's attributes; where
-neither is possible (fields in C: pandas' `BlockManager`, Arrow arrays, `enumerate`) it travels anew, and whatever
-holds it is brought up to date to hold the new one.
+If possible, such an object takes the new state itself. Otherwise a twin is built, and its attributes are grafted onto
+the object. If neither is possible (fields in C: pandas' `BlockManager`, Arrow arrays, `enumerate`), the object is sent
+again, and its holders are updated to hold the new one.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class ReducedKind(Kind):
         return reduced_form(obj)
 
     def read(self, obj: Any) -> State:
-        """By way: `state`, `graft`, `replace`; `named` for what is pickled by name."""
+        """How it is updated (`state`, `graft`, `replace`; `named` if pickled by name), and the frozen form."""
         try:
             form = self.form(obj)
         except Exception as error:
             return "broken", type(error).__name__
         if form is None:
             return "named", None
-        # Indexed, not unpacked: a variable would be a second holder of what exists for this reduction only.
+        # Indexed, not unpacked: a variable would be a second reference to objects that exist only for this reduction.
         if form[2] is not None and hasattr(obj, "__setstate__") and not form[3] and not form[4]:
             way = "state"
         elif self._can_be_grafted(obj):
@@ -141,7 +141,7 @@ def _unshared(state: Any) -> Any:
 
 
 def has_hidden_fields(kind: type) -> bool:
-    """A class with fields in C, outside `__dict__` and slots, cannot be grafted. Heap-type flags do not tell."""
+    """A class with fields in C, outside `__dict__` and slots, cannot be grafted. Heap-type flags do not show this."""
     base: Any = next((base for base in (*CONTAINERS, BaseException) if issubclass(kind, base)), object)
     pointers = (kind.__dictoffset__ != 0) + (kind.__weakrefoffset__ != 0) + len(slot_names(kind))
     return bool(kind.__basicsize__ > base.__basicsize__ + struct.calcsize("P") * pointers)
@@ -152,10 +152,10 @@ class Frozen(tuple):  # type: ignore[type-arg]
 
 
 def frozen(form: Iterable[Any], own: Any, depth: int = _DEPTH) -> Frozen:
-    """A container that lives on counts with its identity *and* its contents.
+    """A container that lives on is compared by identity *and* contents.
 
-    It has a state of its own, but what is rebuilt from it on the other side may have copied it.
-    One that exists for this reduction only, or is the object's own dict, counts with its contents alone.
+    It has a state of its own, but objects that are rebuilt from it on the other side may have copied it. A container
+    that exists only for this reduction, or is the object's own dict, is compared by contents alone.
     """
     parts = []
     for part in form:
@@ -172,7 +172,7 @@ def frozen(form: Iterable[Any], own: Any, depth: int = _DEPTH) -> Frozen:
 
 
 def _held_once() -> int:
-    """The count of an object that only the container at hand holds, counted as `frozen` counts it."""
+    """The reference count that `frozen` sees for an object that only its container holds."""
     return next(sys.getrefcount(part) for part in (list[Any](),))
 
 
@@ -180,7 +180,7 @@ _HELD_ONCE = _held_once()
 
 
 def same_form(now: Any, old: Any) -> bool:
-    """As `alike`, but arrays that are made afresh at each reduction are equal when their bytes are."""
+    """Like `alike`, but arrays that each reduction creates anew are equal if their bytes are."""
     if now is old:
         return True
     if type(now) is type(old) and isinstance(now, tuple):
@@ -198,7 +198,7 @@ def same_form(now: Any, old: Any) -> bool:
 
 
 def _inside(value: Any) -> list[Any]:
-    """In no particular order."""
+    """The parts, in no particular order."""
     found: list[Any] = []
     waiting = [(value,)]
     while waiting:
@@ -228,7 +228,7 @@ def build(form: tuple[Any, ...]) -> Any:
 
 
 def graft(obj: Any, twin: Any) -> None:
-    """Give the object the contents of its twin; no code of the object's class touches the object itself."""
+    """Gives the object the contents of its twin, without calling code of the object's class on the object itself."""
     if container_base(obj) is not None:
         fill(obj, contents_of(twin))
     for name in slot_names(type(obj)):

@@ -1,4 +1,4 @@
-"""Objects that only point to others: views and proxies of dicts, weak references, streams, modules; and fresh locks."""
+"""Objects that only refer to others: views and proxies of dicts, weak references, streams, modules; and new locks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from baton_shim.state.refusal import Stayed, held_by, standard_stream
 PROXIES = (weakref.ProxyType, weakref.CallableProxyType)
 DICT_VIEWS: dict[type, str] = {type({}.keys()): "keys", type({}.values()): "values", type({}.items()): "items"}
 
-# Marks that `dataclasses` compares by identity, such as its `MISSING` and the `_FIELD` in every field.
+# Marks that `dataclasses` compares by identity, such as `MISSING` and the `_FIELD` of every field.
 DATA_CLASS_MARKS: dict[int, str] = {
     id(mark): name
     for name, mark in vars(dataclasses).items()
@@ -96,7 +96,7 @@ class ReferenceKind(Kind):
         try:
             return importlib.import_module(name)
         except ImportError as error:
-            if not self.here.home:  # there, a module that the cell imported may not be installed
+            if not self.here.home:  # a module that the cell imported may not be installed in the notebook
                 raise
             return Stayed(f"the module {name!r} was imported on the GPU machine, but here: {error}")
 
@@ -112,7 +112,7 @@ def is_kernel_stream_type(kind: type) -> bool:
 
 
 def target_of(proxy: Any) -> Any:
-    """`None` when it is dead."""
+    """The target; `None` if it is dead."""
     try:
         return proxy.__repr__.__self__
     except ReferenceError:
@@ -125,7 +125,7 @@ def mapping_of(proxy: types.MappingProxyType[Any, Any]) -> Any:
 
 
 def is_of_a_class(mapping: Any) -> bool:
-    """What `vars` of a class shows is the class's own, and travels as a copy."""
+    """Whether it is what `vars` of a class returns, which belongs to the class and is sent as a copy."""
     return "__module__" in mapping and "__doc__" in mapping
 
 
@@ -137,7 +137,7 @@ DICT_ITERATORS: dict[type, tuple[str, bool]] = {
 
 
 class DictIteratorKind(Kind):
-    """A half used iterator over a dict stays bound to the dict."""
+    """A partly used iterator over a dict remains bound to the dict."""
 
     name = "dict iterator"
     blind = True
@@ -149,7 +149,7 @@ class DictIteratorKind(Kind):
         self._anchors = (self.new,)
 
     def read(self, obj: Any) -> State:
-        """The dict and how many are still to come; an iterator at its end has let go of its dict."""
+        """The dict and the number of remaining items; an exhausted iterator has dropped its dict."""
         of = next((held for held in gc.get_referents(obj) if isinstance(held, dict)), None)
         return of, obj.__length_hint__() if of is not None else 0
 
@@ -173,7 +173,7 @@ LIST_ITERATORS: dict[type, Callable[[list[Any]], Iterator[Any]]] = {type(walk([]
 
 
 class ListIteratorKind(Kind):
-    """A half used iterator over a list stays bound to the list, also beyond the end of one that has become shorter."""
+    """A partly used iterator over a list remains bound to the list, even if that is shorter now."""
 
     name = "list iterator"
     blind = True
@@ -184,7 +184,7 @@ class ListIteratorKind(Kind):
         self._anchors = (self.new,)
 
     def read(self, obj: Any) -> State:
-        """The list and the place in it; an iterator at its end has let go of its list."""
+        """The list and the index; an exhausted iterator has dropped its list."""
         _, (of,), *place = obj.__reduce__()
         return (of, *place) if place else (None, 0)
 
@@ -208,19 +208,19 @@ class ListIteratorKind(Kind):
     def apply(self, obj: Any, content: Any) -> None:
         of, place = content
         length = list.__len__(of)
-        list.extend(of, [None] * (place + 1 - length))  # an iterator refuses a place that is not there
+        list.extend(of, [None] * (place + 1 - length))  # an iterator refuses an index that does not exist
         obj.__setstate__(place)
         list.__delitem__(of, slice(length, None))
 
 
 class _Nothing:
-    """The target of a weak reference that was dead when it travelled."""
+    """The target of a weak reference that was dead when it was sent."""
 
     __slots__ = ("__weakref__",)
 
 
 class StayedKind(Kind):
-    """A stand-in: what it holds may change here, and the other kernel must hear of it."""
+    """A stand-in: what it holds may change here, and the other kernel must be informed."""
 
     name = "stayed"
     blind = True

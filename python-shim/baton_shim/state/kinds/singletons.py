@@ -1,7 +1,8 @@
-"""Objects that a library has one of, such as `os.environ`, `sys.path` and the generator behind `random.randint`.
+"""Objects that a library has exactly one of, such as `os.environ`, `sys.path` and the generator behind
+`random.randint`.
 
-Each kernel has its own, and what matters of its state is told apart (`surroundings`). So a name that a notebook took
-out of the library, or a method that is bound to it, means the other kernel's.
+Each kernel has its own, and the relevant state is sent separately (`surroundings`). So a name that a notebook took from
+the library, or a method bound to the object, refers to the other kernel's object there.
 """
 
 from __future__ import annotations
@@ -46,9 +47,7 @@ _TYPES = {
 
 
 def of_interpreter() -> list[Any]:
-    """Lists, dicts and a text that Python has one of, in the same order on both ends. What is in them does not
-    travel.
-    """
+    """Lists, dicts and a text that Python has once, in the same order on both ends. Contents are not sent."""
     of_sys = sys.path, sys.argv, sys.modules, sys.meta_path, sys.path_hooks, sys.path_importer_cache
     return [*of_sys, vars(builtins), argparse.SUPPRESS]
 
@@ -58,12 +57,12 @@ def may_be_singleton(kind: type) -> bool:
 
 
 def is_scattered(kind: type) -> bool:
-    """Whether any module may have some of this kind: marks, and JAX's primitives, which JAX looks up by identity."""
+    """Whether any module may have objects of this kind: marks, and JAX's primitives, which JAX looks up by identity."""
     return kind is object or issubclass(kind, imported("jax._src.core", "Primitive"))
 
 
 def place_of(obj: Any) -> tuple[str, str] | None:
-    """The module that has it, which is its class's or one above that, and the name there."""
+    """The module that has it, which is its class's or a parent of that, and the name there."""
     if is_scattered(type(obj)):
         return SCATTERED.place_of(obj)
     for module in modules_above(type(obj).__module__):
@@ -81,7 +80,7 @@ def modules_above(name: str) -> Iterator[str]:
 
 
 class Scattered:
-    """Where they are: `functools._initial_missing`, `jax.lax.sin_p`."""
+    """The places of such objects: `functools._initial_missing`, `jax.lax.sin_p`."""
 
     def __init__(self) -> None:
         self._looked_at = 0

@@ -1,10 +1,10 @@
-"""torch tensors: views on the segments of their storages. torch is never imported here, only used where it is loaded.
+"""torch tensors: views of the segments of their storages. torch is never imported here, only used if it is loaded.
 
-Ordinary pickling drops `.grad` and hooks, doubles shared storages and detaches silently; none of it happens here.
-A tensor that belongs to a computation graph travels with its values, and its graph stays (`graphs.py`).
+Ordinary pickling drops `.grad` and hooks, duplicates shared storages and detaches silently; none of that happens here.
+A tensor that belongs to a computation graph is sent with its values; its graph stays (`graphs.py`).
 
-A tensor on the GPU is a labelled one where `cuda` is virtual, and a real one in a session with a GPU, where it stays
-between cells: the segment is a copy of its storage then.
+If `cuda` is virtual, a tensor on the GPU is a CPU tensor with a label. In a session with a GPU it is a real one, which
+stays on the GPU between cells: its segment is then a copy of its storage.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def is_tensor_type(kind: type) -> bool:
 
 
 def bare(method: Callable[..., Any]) -> Callable[..., Any]:
-    """Inside, torch's function modes are off: a labelled tensor is the CPU tensor that it is made of."""
+    """Switches torch's function modes off inside: a labelled tensor is then an ordinary CPU tensor."""
 
     @functools.wraps(method)
     def call(*arguments: Any) -> Any:
@@ -45,7 +45,7 @@ def on_gpu(obj: Any) -> bool:
 
 
 def with_graphs(objects: Iterable[Any]) -> list[Any]:
-    """The tensors among them that belong to a computation graph, here or in the other kernel."""
+    """The tensors among them that belong to a computation graph in either kernel."""
     if torch() is None:
         return []
     with torch()._C.DisableTorchFunction():
@@ -54,7 +54,7 @@ def with_graphs(objects: Iterable[Any]) -> list[Any]:
 
 @functools.cache
 def plain_types() -> tuple[type, ...]:
-    """Without a size yet are those of lazy modules, which become one of the first two in place."""
+    """The plain tensor types. Those of lazy modules have no size yet, and become one of the first two in place."""
     module = torch()
     lazy = module.nn.parameter
     return module.Tensor, lazy.Parameter, lazy.UninitializedParameter, lazy.UninitializedBuffer
@@ -63,7 +63,7 @@ def plain_types() -> tuple[type, ...]:
 class TensorKind(Kind):
     """`Tensor` and `Parameter` with plain memory, also before they have a size.
 
-    Other layouts and devices travel by torch's own pickling.
+    Other layouts and devices use torch's own pickling.
     """
 
     name = "tensor"
@@ -83,7 +83,7 @@ class TensorKind(Kind):
     def reduce(self, obj: Any) -> Any:
         new, set_state, left_behind = self._anchors
         if not self.plain(obj):
-            graph = graph_of(obj, self.here.home)  # torch's own pickling would leave it out
+            graph = graph_of(obj, self.here.home)  # torch's own pickling would drop it
             return None if graph is None else (left_behind, (obj.detach(), type(obj), dict(obj.__dict__), graph))
         storage = storage_of(obj)
         offset, number = obj.storage_offset(), -1
@@ -118,7 +118,7 @@ class TensorKind(Kind):
         device = "cuda" if gpu and SWITCH.real else "cpu"
         storage = torch.UntypedStorage(0, device=device) if number < 0 else self._storage(number, device == "cuda")
         tensor = torch.empty(0, dtype=dtype, device=device).set_(storage, offset, size, stride)
-        tensor = tensor.conj().data if conjugate else tensor  # no view of another tensor, which a graph would be of
+        tensor = tensor.conj().data if conjugate else tensor  # not a view of another tensor, which would have a graph
         tensor = tensor._neg_view().data if negative else tensor
         if kind:
             tensor = torch.Tensor._make_subclass(plain_types()[kind], tensor, requires_grad)
@@ -144,7 +144,7 @@ class TensorKind(Kind):
 
     @bare
     def segment_number(self, obj: Any) -> int | None:
-        """Where its memory is now: `resize_` and `.data = …` move a tensor."""
+        """The segment of its memory, which `resize_` and `.data = …` change."""
         if not self.plain(obj):
             return None
         storage, segments = storage_of(obj), self.here.segments
@@ -161,15 +161,15 @@ class TensorKind(Kind):
         return tensor
 
     def _graph(self, obj: Any) -> Graph | bool:
-        """Of what is computed of others; of what is not, whether it wants gradients."""
+        """The graph of a computed tensor; for other tensors, whether it requires gradients."""
         return graph_of(obj, self.here.home) or bool(obj.requires_grad)
 
     def _state(self, obj: Any) -> tuple[Any, ...]:
-        """Gradient, attributes, hooks. What is computed of others has a gradient only where that was asked for."""
+        """Gradient, attributes, hooks. A computed tensor has a gradient only if that was requested."""
         of_graph = obj.grad_fn is not None
         gradient = None if of_graph and not obj.retains_grad else obj.grad
         if gradient is not None and LABEL in obj.__dict__:
-            gradient.__dict__[LABEL] = label()  # autograd made it, nobody has looked at it yet
+            gradient.__dict__[LABEL] = label()  # autograd created it, and it has not been read yet
         return gradient, attributes_of(obj), None if of_graph else obj._backward_hooks
 
     @bare
@@ -198,7 +198,7 @@ class TensorKind(Kind):
 
     @bare
     def gradient(self, obj: Any) -> tuple[int, int] | None:
-        """Tells one gradient from another, and from its own later values; `None` for a tensor that gets none."""
+        """Identifies a gradient and its version; `None` for a tensor that gets no gradient."""
         if not obj.requires_grad or obj.grad_fn is not None:
             return None
         return (0, 0) if obj.grad is None else (id(obj.grad), obj.grad._version)
@@ -229,17 +229,17 @@ class TensorKind(Kind):
 
 
 def attributes_of(obj: Any) -> tuple[tuple[str, Any], ...]:
-    """Without the label, which stands for the device."""
+    """Without the label, which represents the device."""
     return tuple(pair for pair in obj.__dict__.items() if pair[0] != LABEL)
 
 
 def _version(obj: Any) -> int | None:
-    """Counts the changes in place of a tensor that belongs to a graph, because each changes the graph."""
+    """The number of in-place changes of a tensor that belongs to a graph, because each changes the graph."""
     return None if obj.grad_fn is None else obj._version
 
 
 class GeneratorKind(Kind):
-    """`torch.Generator`: its device, and its state, a row of bytes that it gives and takes."""
+    """`torch.Generator`: its device and its state, a byte tensor."""
 
     name = "torch generator"
     blind = True
@@ -251,7 +251,7 @@ class GeneratorKind(Kind):
 
     def reduce(self, obj: Any) -> Any:
         new, apply, default = self._anchors
-        if obj is torch().default_generator:  # each kernel has its own, whose state goes along in any case
+        if obj is torch().default_generator:  # each kernel has its own, whose state is sent anyway
             return default, ()
         return new, (obj.device.type,), self.read(obj), None, None, apply
 

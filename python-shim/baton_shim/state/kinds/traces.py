@@ -1,7 +1,7 @@
-"""Tracebacks, as what they show.
+"""Tracebacks, reduced to what they show.
 
-Frames stay where they ran. In the other kernel stand frames with the same file, lines, columns and names of functions,
-so a traceback is printed and raised from as before; they have no variables but stand-ins for the arguments.
+The real frames stay where they ran. The other kernel has frames with the same file, lines, columns and function names,
+so a traceback prints and raises as before. Their only variables are stand-ins for the arguments.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from baton_shim.base import mirror
 from baton_shim.state.refusal import Stayed
 
 Place = tuple[types.CodeType, str, int, int]
-"""Code, module, index of the instruction and line."""
+"""Code, module, instruction index and line."""
 Where = tuple[int, str, tuple[int | None, ...]]
-"""Which of the described codes, module, and from which line and column to which."""
+"""Index among the described codes, module, and the first and last line and column."""
 Described = tuple[list[tuple[Any, ...]], list[Where]]
-"""Plain values: what is shown of each code, and where in them the frames were."""
+"""Plain values: what is shown of each code, and the positions of the frames."""
 
 _SHOWN = (
     "co_filename co_name co_qualname co_firstlineno co_argcount co_posonlyargcount co_kwonlyargcount co_varnames"
@@ -31,7 +31,7 @@ _VARIABLES = "this variable belongs to a frame, which is in the other kernel"
 
 
 def places(trace: types.TracebackType | None) -> tuple[Place, ...]:
-    """From the outermost frame to the innermost; compares by value and holds no frame."""
+    """From the outermost frame to the innermost. Compares by value and does not keep a frame alive."""
     found: list[Place] = []
     while trace is not None:
         frame = trace.tb_frame
@@ -42,7 +42,7 @@ def places(trace: types.TracebackType | None) -> tuple[Place, ...]:
 
 
 def described(found: tuple[Place, ...]) -> Described:
-    codes = {id(code): code for code, *_ in found}  # equal ones may be of different files
+    codes = {id(code): code for code, *_ in found}  # by id, because equal codes may be from different files
     numbers = {identity: number for number, identity in enumerate(codes)}
     known: dict[tuple[int, ...], tuple[int | None, ...]] = {}
     found_at: list[Where] = []
@@ -69,7 +69,7 @@ def _where(code: types.CodeType, instruction: int, line: int) -> tuple[int | Non
 def rebuilt(
     description: Described, main: Mapping[str, Any], present: types.TracebackType | None = None
 ) -> types.TracebackType | None:
-    """A traceback of these places. Of one that is `present` those frames are kept that did not change."""
+    """A traceback of these places. If one is `present`, its unchanged frames are kept."""
     codes, rest = description[0], list(description[1])
     here: list[types.TracebackType] = []
     while present is not None:
@@ -89,7 +89,7 @@ def rebuilt(
 
 
 def without_variables(trace: types.TracebackType | None, main: Mapping[str, Any]) -> types.TracebackType | None:
-    """The same to look at, and it holds nothing."""
+    """A traceback that looks the same but keeps nothing alive."""
     return rebuilt(described(places(trace)), main)
 
 
@@ -103,7 +103,7 @@ def _this() -> Any:
 
 
 def _frame(shown: tuple[Any, ...], module: str, span: tuple[int | None, ...], main: Mapping[str, Any]) -> Any:
-    """Of a function that has returned, all of it at this place."""
+    """A frame of a function that has returned, with all instructions at this place."""
     file, *attributes, variables, more = shown
     code = _this.__code__
     code = code.replace(
@@ -121,9 +121,9 @@ def _frame(shown: tuple[Any, ...], module: str, span: tuple[int | None, ...], ma
 
 
 def _table(count: int, first: int, span: tuple[int | None, ...]) -> bytes:
-    """Of `count` instructions at one place, as in CPython's Objects/locations.md.
+    """A line table for `count` instructions at one place; see CPython's Objects/locations.md.
 
-    `first` is the line, counted from that of the code.
+    `first` is the line, relative to that of the code.
     """
     line, end_line, column, end_column = span
     known = line is not None and end_line is not None and column is not None and end_column is not None
@@ -138,7 +138,7 @@ def _table(count: int, first: int, span: tuple[int | None, ...]) -> bytes:
 
 
 def _number(value: int) -> bytes:
-    """Six bits a byte, the lowest first."""
+    """Six bits per byte, the lowest first."""
     found = bytearray()
     while value >= 0x40:
         found.append(value & 0x3F | 0x40)

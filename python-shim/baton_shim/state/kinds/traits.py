@@ -1,4 +1,4 @@
-"""Objects of traitlets: widgets, configurables. Their own pickling forgets who observes them."""
+"""Objects of traitlets: widgets, configurables. Their own pickling drops their observers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from baton_shim.state.kinds.base import imported
 from baton_shim.state.kinds.reduced import ReducedForm, ReducedKind, reduced_form
 
 Handlers = dict[Any, dict[Any, list[Any]]]
-"""By name of the trait (None: of all) and type of the notification."""
+"""By trait name (None: all traits) and type of notification."""
 
 
 class TraitsKind(ReducedKind):
@@ -34,7 +34,7 @@ class TraitsKind(ReducedKind):
 
 
 def is_traits_type(kind: Any) -> bool:
-    """One with the pickling of traitlets."""
+    """Whether it uses traitlets' own pickling."""
     base = imported("traitlets.traitlets", "HasTraits")
     if not issubclass(kind, base) or kind in copyreg.dispatch_table:
         return False
@@ -43,7 +43,7 @@ def is_traits_type(kind: Any) -> bool:
 
 
 def observers(obj: Any) -> Handlers:
-    """What was attached to this object. What its class declares is there in every process."""
+    """Observers that were attached to this object. Those that its class declares exist in every process."""
     from traitlets.traitlets import All, EventHandler
 
     found: Handlers = {}
@@ -57,7 +57,7 @@ def observers(obj: Any) -> Handlers:
 
 @functools.lru_cache(maxsize=4096)
 def declared(kind: type) -> tuple[Any, ...]:
-    """The handlers of its class, which `__setstate__` hangs on the object. It asks for all attributes, each time."""
+    """Handlers that its class declares and `__setstate__` attaches. Finding them reads all attributes, each time."""
     from traitlets.traitlets import EventHandler
 
     found = (vars(base).items() for base in kind.__mro__[::-1])

@@ -1,4 +1,4 @@
-"""Search trees of SciPy and decision trees of scikit-learn: in C, with arrays that look at their memory or own it."""
+"""Search trees of SciPy and decision trees of scikit-learn: C objects with arrays that view their memory or own it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def is_decision_tree_type(kind: type) -> bool:
 
 
 class SearchTreeKind(ReducedKind):
-    """`scipy.spatial.KDTree`. Its own pickling copies the points, which are the array that it was made of."""
+    """`scipy.spatial.KDTree`. Its own pickling copies the points, which are the array that it was built from."""
 
     name = "search tree"
 
@@ -37,7 +37,7 @@ class SearchTreeKind(ReducedKind):
 
 
 class DecisionTreeKind(Kind):
-    """`sklearn.tree._tree.Tree`: two pieces of memory, which only arrays that look at them can change."""
+    """`sklearn.tree._tree.Tree`: two pieces of memory, which can be changed only through arrays that view them."""
 
     name = "decision tree"
     changes = True
@@ -61,7 +61,7 @@ class DecisionTreeKind(Kind):
 
 
 def memory_of(tree: Any) -> list[Any]:
-    """An array over each piece of the tree's own memory."""
+    """An array for each piece of the tree's own memory."""
     state = tree.__getstate__()
     return [state[name] for name in _OF_DECISION_TREE]
 

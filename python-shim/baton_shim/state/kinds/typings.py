@@ -1,6 +1,4 @@
-"""Variables of types, new types and aliases of types of the notebook. Python pickles them by names, which mean nothing
-elsewhere.
-"""
+"""Type variables, new types and type aliases of the notebook. Pickled by name, they would mean nothing elsewhere."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from typing import Any
 
 from baton_shim.state.kinds.base import Here, Kind, State
 
-_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # what `type Name = ...` makes from Python 3.12 on
+_ALIAS: Any = getattr(typing, "TypeAliasType", ())  # created by `type Name = ...` from Python 3.12 on
 TYPINGS: tuple[type, ...] = (
     *(typing.TypeVar, typing.ParamSpec, typing.TypeVarTuple, typing.NewType),
     *((_ALIAS,) if _ALIAS else ()),
@@ -25,7 +23,7 @@ class TypingKind(Kind):
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         self._anchors = (self.make, self.make_alias, self.set_value, self.make_generic_alias)
-        self._values: dict[int, list[Any]] = {}  # of aliases that are being made
+        self._values: dict[int, list[Any]] = {}  # values of aliases that are being created
 
     def reduce(self, obj: Any) -> Any:
         if not is_ours(obj):
@@ -44,7 +42,7 @@ class TypingKind(Kind):
             yield from obj.__type_params__
             try:
                 yield obj.__value__
-            except Exception:  # it names what is not bound yet: the pickler meets the same
+            except Exception:  # it uses a name that is not bound yet; the pickler gets the same error
                 pass
             return
         arguments, options = said(obj)
@@ -72,20 +70,20 @@ class TypingKind(Kind):
 
 
 def is_ours(obj: Any) -> bool:
-    """A parameter in brackets, as in `def f[T]()`, says that it is of `typing`, which has it under no name."""
+    """Whether it is the notebook's. A parameter in `def f[T]()` claims to be in `typing`, which lacks it."""
     of_typing = obj.__module__ == "typing"
     return obj.__module__ == "__main__" or (of_typing and getattr(typing, obj.__name__, None) is not obj)
 
 
 def in_main(source: str, name: str, names: dict[str, Any]) -> Any:
-    """Run this and take what it bound to the name. An alias is of the module whose code made it: the notebook."""
+    """Runs the source and returns what it bound to the name. An alias belongs to the module whose code created it."""
     scope = {"__name__": "__main__", **names}
     exec(source, scope)
     return scope[name]
 
 
 def contains(value: Any, alias: Any) -> bool:
-    """Whether an alias stands in a type, also by way of other aliases."""
+    """Whether a type contains an alias, directly or through other aliases."""
     seen: set[int] = set()
     waiting = [value]
     while waiting:
@@ -103,7 +101,7 @@ def contains(value: Any, alias: Any) -> bool:
 
 
 def said(obj: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """With what it was made, besides its name."""
+    """The arguments with which it was created, besides its name."""
     if isinstance(obj, typing.NewType):
         return (obj.__supertype__,), {}
     options = {name: getattr(obj, f"__{name}__") for name in _OPTIONS if hasattr(obj, f"__{name}__")}

@@ -1,4 +1,4 @@
-"""Weak collections: they travel with what is alive in them, and hold it weakly on the other side, too."""
+"""Weak collections: they are sent with what is alive in them, and hold it weakly on the other side, too."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class WeakCollectionKind(Kind):
         return self._anchors[0], (type(obj),), self.content(obj, None), None, None, self._anchors[1]
 
     def read(self, obj: Any) -> State:
-        """The ids of what is alive: a state must not keep it so."""
+        """The ids of the living elements: a state must not keep them alive."""
         return tuple(map(id, self.content(obj, None)))
 
     def same(self, obj: Any, state: State) -> bool:
@@ -40,7 +40,7 @@ class WeakCollectionKind(Kind):
         return tuple(self.content(obj, state))
 
     def content(self, obj: Any, state: State) -> Any:
-        """Elements, or each key followed by its value."""
+        """The elements, or each key followed by its value."""
         if isinstance(obj, weakref.WeakSet):
             return tuple(obj)
         return tuple(part for pair in obj.items() for part in pair)

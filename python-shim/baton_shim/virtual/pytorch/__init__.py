@@ -1,8 +1,8 @@
 """Virtual CUDA for PyTorch. Importing this package imports torch; `install` changes it.
 
-A tensor on the virtual GPU is an ordinary CPU tensor with a label. One function mode keeps the labels right, answers
-questions about devices from them, and raises what a GPU would raise for tensors of two devices. Nothing is stored
-twice; autograd, optimizers and C++ see CPU tensors.
+A tensor on the virtual GPU is an ordinary CPU tensor with a label. One function mode maintains the labels, answers
+questions about devices from them, and raises a GPU's errors for tensors on two devices. Nothing is stored twice;
+autograd, optimizers and C++ see CPU tensors.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def install(patches: Patches) -> None:
         training,
     )
 
-    assert rules  # its import, as that of fourier, gradients and indexing, fills the mode's tables
+    assert rules  # importing it, like fourier, gradients and indexing, fills the mode's tables
     assert indexing
     assert fourier
     answers.install(patches)

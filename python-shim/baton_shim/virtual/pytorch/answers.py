@@ -1,6 +1,6 @@
-"""What `torch.cuda`, `torch.accelerator` and `torch.backends` answer.
+"""The answers of `torch.cuda`, `torch.accelerator` and `torch.backends`.
 
-dynamo, which the first optimizer imports, rejects one function object under two names: each answer is made anew.
+dynamo, which the first optimizer imports, rejects one function under two names, so each answer is a new function.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def install(patches: Patches) -> None:
         (torch.cuda.nccl, "torch.cuda.nccl", _OF_NCCL),
     ):
         set_present(patches, module, refused(module, title, names))
-    set_present(patches, torch.cuda, {"_initialized": True})  # else a checkpoint does not keep the random state
+    set_present(patches, torch.cuda, {"_initialized": True})  # otherwise a checkpoint does not keep the random state
     set_present(patches, torch.cuda.random, randomness())
     for owner in (torch, torch.random):
         patches.set(owner, "set_rng_state", checking_state(torch.random.set_rng_state))
@@ -139,7 +139,7 @@ def questions() -> dict[str, Any]:
 
 
 class _CudaDeviceProperties(types.SimpleNamespace):
-    """Prints as the real ones do."""
+    """Prints like the real properties."""
 
     def __repr__(self) -> str:
         return (
@@ -151,7 +151,7 @@ class _CudaDeviceProperties(types.SimpleNamespace):
 
 
 def check(device: Any) -> None:
-    """Raises for a GPU that is not there."""
+    """Raises for a GPU that does not exist."""
     if device is None or (isinstance(device, int) and device < 0):
         return
     if not names_cuda(device):
@@ -184,7 +184,7 @@ def memory() -> dict[str, Any]:
 
 
 def stats() -> dict[str, int]:
-    """Under all names that a real allocator counts with; what is used counts, in one pool."""
+    """All statistics of a real allocator; only the memory in use is counted, in one pool."""
     used = labelled_bytes()
     counts = dict.fromkeys(_COUNTS.split(), 0)
     counts |= {f"{kind}.{when}": 0 for kind in _COUNTED_IN_ONE.split() for when in _WHEN.split()}
@@ -196,7 +196,7 @@ def stats() -> dict[str, int]:
 
 
 def labelled_bytes() -> int:
-    """Asks every object for its type only: the class that some say they have comes with a warning."""
+    """Checks only each object's type, because reading `__class__` of some objects causes a warning."""
     sizes = {}
     with torch._C.DisableTorchFunction():
         for thing in gc.get_objects():
@@ -285,7 +285,7 @@ _CLASSES: dict[type, type] = {}
 
 
 def refused_class(here: type, refuse: Callable[..., Any]) -> type:
-    """A class all the same: libraries name it in annotations, and ask what is an instance of it."""
+    """A class that cannot be used: libraries name it in annotations and in `isinstance` checks."""
     if here not in _CLASSES:
         body = {"__new__": refuse, "__module__": here.__module__, "__qualname__": here.__qualname__}
         _CLASSES[here] = type(here.__name__, (here,), body)
@@ -293,7 +293,7 @@ def refused_class(here: type, refuse: Callable[..., Any]) -> type:
 
 
 class TypedTensor:
-    """`torch.cuda.FloatTensor` and its like, which are types for an annotation."""
+    """`torch.cuda.FloatTensor` and the like, which annotations use as types."""
 
     def __init__(self, kind: str) -> None:
         self.__name__, self.__module__ = f"{kind}Tensor", "torch.cuda"
@@ -316,7 +316,7 @@ class TypedTensor:
 
 
 def install_accelerator(patches: Patches) -> None:
-    """Adam asks here for a stream since torch 2.15."""
+    """Since torch 2.15, Adam requests a stream from here."""
     accelerator = getattr(torch, "accelerator", None)
     if accelerator is None:
         return
@@ -339,5 +339,5 @@ def install_backends(patches: Patches) -> None:
     cudnn = getattr(torch.backends.cudnn, "m", torch.backends.cudnn)
     patches.set(cudnn, "is_available", always(True))
     patches.set(cudnn, "version", always(91000))
-    patches.set(cudnn, "is_acceptable", always(False))  # else recurrent layers call cuDNN
+    patches.set(cudnn, "is_acceptable", always(False))  # otherwise recurrent layers call cuDNN
     patches.set(torch.backends.cuda, "is_built", always(True))

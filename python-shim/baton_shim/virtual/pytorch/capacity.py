@@ -1,4 +1,4 @@
-"""A tensor that is too large, in the words of a GPU."""
+"""Errors for tensors that are too large, in the words of a GPU."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OutOfMemoryError: Any = getattr(torch, "OutOfMemoryError", None) or torch.cuda.O
 
 
 def fitting(made: Any) -> Any:
-    """The same tensor. Raises if it is larger than the GPU, where that is known."""
+    """Returns the tensor. Raises if it is larger than the GPU's memory, if that is known."""
     if KNOWN.gpu is not UNKNOWN and type(made) is Tensor and made.layout == torch.strided:
         size = made.numel() * made.element_size()
         if size > KNOWN.gpu.memory_bytes:
@@ -24,7 +24,7 @@ def fitting(made: Any) -> Any:
 
 
 def raise_in_words_of_a_gpu(error: RuntimeError) -> None:
-    """For what the CPU's allocator raises; other errors are the caller's."""
+    """Raises it for errors of the CPU's allocator; returns for others."""
     size = _NOT_ALLOCATED.search(str(error))
     if size is not None:
         raise out_of_memory(int(size[1])) from None

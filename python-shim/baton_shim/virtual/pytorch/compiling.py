@@ -1,7 +1,6 @@
-"""`torch.compile`: what it gives here is what it gives on a GPU machine, where it is compiled; here it runs as it is.
+"""`torch.compile`: its result is the same as on a GPU machine, but here it runs without compilation.
 
-So a compiled module's type, its text and the names in its `state_dict` are those that they have there, and its options
-travel with it.
+So a compiled module has the same type, text and `state_dict` names as there, and its options are sent with it.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ def install(patches: Patches) -> None:
 
 
 def when_loaded(patches: Patches) -> None:
-    """Its compiler takes seconds to load."""
+    """Acts only when torch's compiler is loaded, because loading it takes seconds."""
     logger = logging.getLogger("torch.utils.flop_counter")
     logger.addFilter(is_of_use)
     patches.on_undo(lambda: logger.removeFilter(is_of_use))
@@ -46,7 +45,7 @@ def run_eagerly(waiting: list[Patches]) -> None:
 
 
 def is_of_use(record: logging.LogRecord) -> bool:
-    """A GPU machine has what is missed here."""
+    """Hides warnings about what only this machine lacks."""
     return _NO_TRITON not in record.getMessage()
 
 

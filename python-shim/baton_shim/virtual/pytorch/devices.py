@@ -18,7 +18,7 @@ def install(patches: Patches) -> None:
 
 
 def install_default(patches: Patches) -> None:
-    """torch would keep it in a mode below ours, which then would never hear of it."""
+    """torch would keep it in a mode below ours, which our mode would not notice."""
     if not hasattr(torch, "set_default_device"):
         return
     set_here = torch.set_default_device
@@ -38,7 +38,7 @@ def install_default(patches: Patches) -> None:
 
 
 def install_default_type(patches: Patches) -> None:
-    """How one asked for a default device before there was one."""
+    """The older way to set a default device."""
     set_here = torch.set_default_tensor_type
 
     def set_default_tensor_type(kind: Any) -> None:

@@ -1,7 +1,7 @@
-"""Where the first label comes from: calls that name the GPU while nothing is on it, and the mode is not entered.
+"""Creates the first label: in calls that name the GPU while nothing is on it and the mode is not entered.
 
-Each of them is a function of torch behind a *door*, which makes the label before it calls that function, so that the
-call itself goes through the mode. Everything else that is on the GPU is made of tensors that are there already.
+Each of these torch functions is behind a *door*, which creates the label and then calls the function, so that the call
+itself goes through the mode. All other tensors on the GPU are created from tensors that are there already.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def present_names(owner: Any, names: str) -> list[str]:
 
 
 def ask_by_name(patches: Patches, made: Any, here: Any) -> None:
-    """Of a method C++ looks up the name, so it asks the mode, and a tensor without a size yet, about the door."""
+    """C++ looks methods up by name, so it passes the door to the mode, and to tensors without a size yet."""
     rule = RULES.get(here, VirtualCuda.compute_with)
     RULES[made] = lambda mode, function, args, kwargs: rule(mode, here, args, kwargs)
     patches.on_undo(lambda: RULES.__delitem__(made))
@@ -71,7 +71,7 @@ def ask_by_name(patches: Patches, made: Any, here: Any) -> None:
 
 
 def known_to_scripts(patches: Patches, made: Any, name: str) -> None:
-    """`torch.jit.script` knows functions that are built in by their identity, of which it makes a table at need."""
+    """`torch.jit.script` recognises built-in functions by identity, in a table that it creates when needed."""
     known = torch.jit._builtins
     if known._builtin_table is not None:
         known._register_builtin(made, f"aten::{name}")
@@ -79,7 +79,7 @@ def known_to_scripts(patches: Patches, made: Any, name: str) -> None:
 
 
 def may_name(asked: Any) -> bool:
-    """Whether this may name the GPU. What cannot name a device at all, torch refuses."""
+    """Whether this may name the GPU. torch refuses values that cannot name a device at all."""
     if type(asked) in _NO_NAMES or isinstance(asked, Tensor):
         return False
     try:
@@ -89,18 +89,18 @@ def may_name(asked: Any) -> bool:
 
 
 def by_name(here: Any) -> Any:
-    """It names the device by `device=`; pinned memory is the mode's, too."""
+    """For calls with `device=`; pinned memory is handled by the mode, too."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs and (may_name(kwargs.get("device")) or kwargs.get("pin_memory")):
-            _kept = label()  # as long as the call lasts
+            _kept = label()  # until the call returns
         return here(*args, **kwargs)
 
     return call
 
 
 def by_place(place: int) -> Callable[[Any], Any]:
-    """This argument may be the device, too."""
+    """For calls in which this positional argument may also be the device."""
 
     def door(here: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -123,7 +123,7 @@ def always(here: Any) -> Any:
 
 
 def for_its_life(here: Any) -> Any:
-    """Of `with torch.device("cuda")`, a mode of torch's own, which names the GPU in each call."""
+    """For `with torch.device("cuda")`, a mode of torch's own, which passes the GPU to each call."""
 
     def init(self: Any, device: Any) -> None:
         if may_name(device):

@@ -1,4 +1,4 @@
-"""Fourier transforms in float16, which a GPU computes for powers of two, and the CPU not at all."""
+"""Fourier transforms in float16: a GPU computes them for powers of two, the CPU does not support them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def transform(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
 
 
 def signal(function: Any, source: Any, lengths: Any, dims: Any) -> list[int]:
-    """How long the transformed dimensions are; where the result is real, as long as those of the result."""
+    """The lengths of the transformed dimensions; if the result is real, those of the result."""
     if function in _OF_ONE:
         lengths, dims = None if lengths is None else [lengths], [-1 if dims is None else dims]
     elif function in _OF_TWO and dims is None:

@@ -1,7 +1,7 @@
-"""Random numbers of the virtual GPU: a seed and an offset, in the form in which a real CUDA generator keeps them.
+"""Random numbers of the virtual GPU: a seed and an offset, in the form that a real CUDA generator uses.
 
-So a state goes from here to a real GPU and back, and neither seeding nor drawing on the GPU moves the CPU's stream.
-The numbers themselves are the CPU's: each call draws from a CPU generator that is seeded with seed and offset.
+So a state can be sent to a real GPU and back, and neither seeding nor drawing on the GPU changes the CPU's stream. The
+numbers themselves differ from a GPU's: each call draws from a CPU generator that is seeded with seed and offset.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from baton_shim.virtual.label import label
 from baton_shim.virtual.pytorch.labels import CUDA, names_cuda, on_cuda
 
 _STATE = struct.Struct("<Qq")  # unsigned seed, offset
-DEFAULT_SEED = 67280421310721  # of every generator that torch makes
-_OFFSET_STEP = 4  # a real offset is a multiple of it
+DEFAULT_SEED = 67280421310721  # of every generator that torch creates
+_OFFSET_STEP = 4  # a real offset is a multiple of this
 _BITS = (1 << 64) - 1
 
 
@@ -49,17 +49,17 @@ class Stream:
 
 
 def check_state(state: Any) -> None:
-    """One that came to the GPU with a checkpoint is no state."""
+    """Raises for anything but a CPU byte tensor, such as a state that was moved to the GPU with a checkpoint."""
     if state.dtype != torch.uint8 or on_cuda(state):
         raise TypeError("RNG state must be a torch.ByteTensor")
 
 
 DEFAULT = Stream(int.from_bytes(os.urandom(8), "little"))
-"""What `torch.cuda.manual_seed` seeds."""
+"""The stream that `torch.cuda.manual_seed` seeds."""
 
 
 class Generator(torch._C.Generator):  # type: ignore[misc]
-    """`torch.Generator`. One on the GPU is a CPU generator for C++, seeded anew for each call."""
+    """`torch.Generator`. For C++, one on the GPU is a CPU generator that is seeded again for each call."""
 
     __module__ = "torch"
 
@@ -74,7 +74,7 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
         return super().device if self._stream is None else CUDA
 
     def arm(self) -> None:
-        """For one call."""
+        """Seeds the generator for one call."""
         super().manual_seed(self._stream.draw())
 
     def manual_seed(self, seed: int) -> Any:
@@ -112,9 +112,9 @@ class Generator(torch._C.Generator):  # type: ignore[misc]
 
 
 def of_the_gpu() -> Generator:
-    """As an entry of `torch.cuda.default_generators`."""
+    """An entry of `torch.cuda.default_generators`."""
     made: Generator = Generator("cuda")
-    made._stream, made._label = DEFAULT, None  # this one is there at all times
+    made._stream, made._label = DEFAULT, None  # this one always exists
     return made
 
 
@@ -126,7 +126,7 @@ def rebuilt(device: str, state: Any) -> Any:
 
 @contextmanager
 def drawing() -> Iterator[None]:
-    """Calls in the block that know no generator draw from the GPU's stream, and leave the CPU's as it was."""
+    """Calls in the block without a generator draw from the GPU's stream, and the CPU's stream is restored."""
     cpu = torch.default_generator
     before = cpu.get_state()
     cpu.manual_seed(DEFAULT.draw())

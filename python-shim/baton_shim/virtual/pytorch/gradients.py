@@ -1,4 +1,4 @@
-"""What is asked for gradients: those that are given must be where the outputs are."""
+"""Gradient calls: given gradients must be on the device of their outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from baton_shim.virtual.pytorch.rules import Args, Kwargs, rule
 
 @rule(torch.autograd.grad)
 def grad(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Inputs may be on either device; their gradients are there, too."""
+    """Inputs may be on either device; each gradient is on the device of its input."""
     asked = dict(zip(("outputs", "inputs", "grad_outputs"), args, strict=False)) | kwargs
     compare(mode, asked["outputs"], asked.get("grad_outputs"))
     results = function(*args, **kwargs)
@@ -32,7 +32,7 @@ def backward_of_one(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs
 
 
 def install(patches: Patches) -> None:
-    """`backward` of several: older versions of torch do not ask the mode."""
+    """For `backward` of several tensors, older versions of torch do not call the mode."""
     backward_here = torch.autograd.backward
 
     @functools.wraps(backward_here)
@@ -44,7 +44,7 @@ def install(patches: Patches) -> None:
 
 
 def compare(mode: VirtualCuda, outputs: Any, gradients: Any) -> None:
-    """A gradient that is a single number may be anywhere."""
+    """A gradient that is a single number may be on any device."""
     for index, pair in enumerate(zip(several(outputs), several(gradients), strict=False)):
         if all(isinstance(part, Tensor) for part in pair) and pair[1].dim() > 0:
             wanted, found = ("cuda:0" if mode.holds(part) else "cpu" for part in pair)

@@ -1,4 +1,4 @@
-"""Hooks of the student's that autograd calls with gradients that C++ made, which have no label yet."""
+"""The student's hooks that autograd calls with gradients from C++, which have no label yet."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from baton_shim.virtual.pytorch.mode import all_on_cuda
 
 
 class LabellingHook:
-    """The student's hook. It travels; with a real GPU there is nothing to label."""
+    """Wraps the student's hook. It can be sent; with a real GPU it labels nothing."""
 
     def __init__(self, hook: Any) -> None:
         self.hook = hook
@@ -22,7 +22,7 @@ class LabellingHook:
 
 
 def label_gradients(gradients: Any) -> None:
-    """What is in CPU memory and belongs to a backward pass of the GPU."""
+    """Labels gradients in CPU memory that belong to a backward pass on the GPU."""
     with torch._C.DisableTorchFunction():
         for gradient in gradients:
             if isinstance(gradient, tuple):

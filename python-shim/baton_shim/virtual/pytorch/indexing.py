@@ -1,4 +1,4 @@
-"""Elements of tensors: taken, written, looked up and joined. A GPU is stricter there with numbers on the CPU."""
+"""Elements of tensors: read, written, looked up and joined. Here a GPU is stricter with numbers on the CPU."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def get_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> An
 
 
 def refuse_from_cuda(index: Any) -> None:
-    """As an index of a tensor on the CPU. Single numbers may be anywhere: they are read."""
+    """Checks the index of a tensor on the CPU. Single numbers may be on any device, because they are read."""
     for part in index if isinstance(index, tuple) else (index,):
         if on_cuda(part) and part.dim() > 0:
             raise RuntimeError("indices should be either on cpu or on the same device as the indexed tensor (cpu)")
@@ -39,20 +39,20 @@ def set_item(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> No
     if not cuda:
         refuse_from_cuda(index)
     apart = isinstance(value, Tensor) and mode.holds(value) != cuda and value.dim() > 0
-    if apart and selects(index):  # a slice is copied to from the other device, too
+    if apart and selects(index):  # copying to a slice is allowed between devices
         raise mixed(function)
     function(target, index, value)
 
 
 def selects(index: Any) -> bool:
-    """Whether this indexes by a tensor, or by what becomes one."""
+    """Whether this indexes by a tensor, or by something that becomes one."""
     parts = index if isinstance(index, tuple) else (index,)
     return any(isinstance(part, list) or getattr(part, "ndim", 0) > 0 for part in parts)
 
 
 @rule(torch.cat, torch.stack, *present(torch, "concat concatenate hstack vstack dstack"))
 def join(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """No number on the CPU is welcome here."""
+    """Single numbers on the CPU are not accepted, either."""
     tensors = args[0] if args else kwargs.get("tensors")
     if isinstance(tensors, (list, tuple)):
         cuda = [mode.holds(tensor) for tensor in tensors]
@@ -65,7 +65,7 @@ def join(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @rule(torch.nn.functional.embedding)
 def embedding(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Nor is one here: the index of a single word."""
+    """A single number on the CPU, such as the index of one word, is not accepted, either."""
     tensors = [part for part in (*args[:2], *kwargs.values()) if isinstance(part, Tensor)]
     if len({mode.holds(tensor) for tensor in tensors}) > 1:
         raise mixed(function)

@@ -1,6 +1,6 @@
-"""The label that says of a tensor that it is on the virtual GPU, and what names a device.
+"""The label of a tensor on the virtual GPU, and which values name a device.
 
-The label is an attribute, so it lasts as long as the tensor, also where C++ alone holds it.
+The label is an attribute, so it lasts as long as the tensor, even if only C++ refers to that.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def on_cuda(value: Any) -> bool:
 
 
 def put(value: Any, cuda: bool) -> Any:
-    """Label, or unlabel, every tensor of a result. Returns the same value."""
+    """Labels, or unlabels, every tensor of a result. Returns the same value."""
     if isinstance(value, Tensor):
         if cuda:
             value.__dict__[LABEL] = label()
@@ -37,14 +37,14 @@ def put(value: Any, cuda: bool) -> Any:
 
 
 def look(values: Any) -> tuple[Label | None, bool]:
-    """The label of those tensors in these that are on the GPU, and whether one with a dimension is not."""
+    """The label of the tensors on the GPU, and whether a tensor with a dimension is on the CPU."""
     shared, cpu = None, False
     for part in values:
         found = getattr(part, LABEL, None)
         if type(found) is Label:
             shared = found
         elif isinstance(part, Tensor):
-            cpu = cpu or is_lazy(part) or part.dim() > 0  # one without a size yet answers nothing
+            cpu = cpu or is_lazy(part) or part.dim() > 0  # a lazy one has no dimensions to ask for yet
         elif isinstance(part, (list, tuple, dict)):
             found, below = look(part.values() if isinstance(part, dict) else part)
             shared, cpu = shared or found, cpu or below
@@ -66,7 +66,7 @@ NAMES: dict[Any, bool] = {
 
 
 def names_cuda(device: Any) -> bool:
-    """Whether this names the virtual GPU. A bare number is one. Raises for a GPU that is not there."""
+    """Whether this names the virtual GPU, as does a bare number. Raises for a GPU that does not exist."""
     try:
         return NAMES[device]
     except (KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""What larger programs use that needs more than labels: process groups, nested tensors, export, checkpoints."""
+"""Features of larger programs that need more than labels: process groups, nested tensors, export, checkpoints."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def install(patches: Patches) -> None:
 
 
 def install_distributed(patches: Patches) -> None:
-    """What NCCL does with GPUs, Gloo does with tensors in CPU memory."""
+    """NCCL's operations on GPUs are done by Gloo on tensors in CPU memory."""
     distributed = torch.distributed
     begin_here = getattr(distributed, "init_process_group", None)
     if begin_here is None:
@@ -57,7 +57,7 @@ def nesting(nest_here: Any) -> Any:
 
 
 def install_export(patches: Patches) -> None:
-    """Its fake tensors would ask the driver, which ends the process."""
+    """Its fake tensors would call the driver, which ends the process."""
     export_here = getattr(getattr(torch, "export", None), "export", None)
     if export_here is None:
         return
@@ -75,9 +75,9 @@ def install_export(patches: Patches) -> None:
 
 
 def install_attention(patches: Patches) -> None:
-    """The CPU lacks some of the kernels that `sdpa_kernel` chooses from; it computes the same without them."""
+    """The CPU lacks some kernels among which `sdpa_kernel` chooses; the results are the same without them."""
     module = getattr(torch.nn, "attention", None)
-    for name in ("_sdpa_kernel", "enable_math_sdp"):  # the one that chooses last in this version
+    for name in ("_sdpa_kernel", "enable_math_sdp"):  # the function that chooses last in this version
         choose_here = getattr(module, name, None)
         if choose_here is not None:
             patches.set(module, name, with_math(choose_here))
@@ -94,9 +94,9 @@ def with_math(choose_here: Callable[..., None]) -> Callable[..., None]:
 
 
 def install_checkpoints(patches: Patches) -> None:
-    """Activations are compared with those of the forward pass, which C++ hands over without labels."""
+    """Activations are compared with those of the forward pass, which C++ passes on without labels."""
     module = sys.modules.get("torch.utils.checkpoint")
-    if module is None:  # older versions import it at need, which takes half a second
+    if module is None:  # older versions import it when needed, which takes half a second
         late.when_imported("torch.utils.checkpoint", partial(install_checkpoints, patches))
         return
     checks = getattr(module, "_allowed_determinism_checks_to_fns", None)

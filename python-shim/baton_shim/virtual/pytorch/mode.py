@@ -1,12 +1,12 @@
-"""The function mode that every call of torch goes through: results of labelled tensors are labelled.
+"""The function mode through which every torch call goes: results of labelled tensors are labelled.
 
-The calls that need more than that have a rule of their own (`rules.py`). What runs inside of a handled call sees CPU
-tensors; only `AllOnCuda` is for what runs student code in there.
+Calls that need more have their own rules (`rules.py`). Code inside a handled call sees CPU tensors; only `AllOnCuda`
+handles student code that runs in there.
 
-In the main thread it is entered with the first label and left with the last, because each call of torch that goes
-through it takes up to twice as long. What may make a first label is in `doors.py`.
+In the main thread, the mode is entered with the first label and left with the last one, because each torch call through
+it takes up to twice as long. Calls that may create a first label are in `doors.py`.
 
-**Invariant:** devices are compared before anything runs, because a call in place has already written when it returns.
+**Invariant:** devices are compared before anything runs, because an in-place call has already written when it returns.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from baton_shim.virtual.pytorch.products import CONVOLUTIONS, PRODUCTS, AsOnGpu,
 Rule = Callable[["VirtualCuda", Any, tuple[Any, ...], dict[str, Any]], Any]
 RULES: dict[Any, Rule] = {}
 MIXES: set[Any] = set()
-"""Calls that take tensors of both devices on a GPU, too; the result is where the first tensor is."""
+"""Calls that accept tensors of both devices on a GPU, too; the result is on the device of the first tensor."""
 WRITES: set[Any] = set()
-"""Calls in place, which cannot write a number on the CPU from what is on the GPU."""
+"""In-place calls that cannot write a result from the GPU to a number on the CPU."""
 FACTORIES: set[Any] = set()
-"""Calls that make a tensor on the default device."""
+"""Calls that create a tensor on the default device."""
 PINNED = "_baton_pinned"
 NUMBERS = frozenset({int, float, bool, type(None), torch.dtype})
 
@@ -42,7 +42,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
         self.default: Label | None = None
-        """There while the default device is the GPU."""
+        """Set while the default device is the GPU."""
 
     @property
     def default_cuda(self) -> bool:
@@ -93,7 +93,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         return type(getattr(tensor, LABEL, None)) is Label
 
     def compute(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Where no device is asked for: the result is where the inputs are."""
+        """For calls without a device: the result is where the inputs are."""
         cuda, cpu = look((args, kwargs))
         if not cuda:
             return function(*args, **kwargs)
@@ -102,7 +102,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         return self.run(function, args, kwargs)
 
     def run(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """On the GPU."""
+        """Runs a call on the GPU."""
         began = perf_counter()
         try:
             if function in PRODUCTS and of_whole_numbers(args):
@@ -129,11 +129,11 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
         return self.compute(function, args, kwargs)
 
     def make(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """On the default device, which is the GPU."""
+        """Runs a call on the default device, which is the GPU."""
         return put(function(*args, **kwargs), True)
 
     def made_here(self, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call that says where its result shall be, as the CPU's."""
+        """Runs a call that names the device of its result, on the CPU."""
         if not names_cuda(kwargs["device"]):
             return function(*args, **kwargs)
         began = perf_counter()
@@ -154,7 +154,7 @@ class VirtualCuda(TorchFunctionMode):  # type: ignore[misc]
 
 
 class AllOnCuda(VirtualCuda):
-    """While autograd or a function transform calls student code with tensors that C++ made: all are on the GPU."""
+    """Used while autograd or a function transform calls student code with tensors from C++: all are on the GPU."""
 
     def __torch_function__(
         self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -185,7 +185,7 @@ def mixed(function: Any) -> RuntimeError:
     )
 
 
-# A mode belongs to a thread.
+# Each thread has its own mode.
 _HERE = threading.local()
 
 
@@ -198,7 +198,7 @@ def mode_here() -> VirtualCuda:
 
 
 def switch(active: bool) -> None:
-    """In all threads: a mode cannot be taken out of another thread's stack."""
+    """Takes effect in all threads, because a mode cannot be removed from another thread's stack."""
     VirtualCuda.__torch_function__ = ACTIVE if active else _passing  # type: ignore[method-assign]
 
 

@@ -1,4 +1,4 @@
-"""Older versions of torch (2.2), which ask the mode less often, and whose `GradScaler` works on a GPU only."""
+"""Older versions of torch (2.2), which call the mode less often, and whose `GradScaler` works only on a GPU."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def install(patches: Patches) -> None:
 
 
 def asks_mode(call: Callable[[], object]) -> bool:
-    """Whether this is put to a mode first."""
+    """Whether this call goes through a mode."""
     asked = []
 
     class Asked(TorchFunctionMode):  # type: ignore[misc]
@@ -60,19 +60,19 @@ def install_indexing(patches: Patches) -> None:
     patches.set(Tensor, "__setitem__", setting)
     made = {function: RULES[function] for function in (torch.tensor, torch.as_tensor)}
     RULES.update({function: joining(make) for function, make in made.items()})
-    RULES[getting] = lambda here, function, args, kwargs: get_item(here, get_here, args, kwargs)  # some indices ask
+    RULES[getting] = lambda here, function, args, kwargs: get_item(here, get_here, args, kwargs)  # for some indices
     RULES[setting] = lambda here, function, args, kwargs: set_item(here, set_here, args, kwargs)
     patches.on_undo(lambda: RULES.update(made))
 
 
 def joining(make: Rule) -> Rule:
-    """With a `__getitem__` of Python's a tensor is a sequence for C++, and one with a single number has no length."""
+    """With `__getitem__` in Python, C++ treats a tensor as a sequence, and a single number has no length."""
 
     def made(here: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
         parts = args[0] if args else None
         if not isinstance(parts, (list, tuple)) or first_tensor(parts) is None:
             return make(here, function, args, kwargs)
-        with warnings.catch_warnings(action="ignore"):  # it would rather have a list
+        with warnings.catch_warnings(action="ignore"):  # it recommends a list
             return make(here, function, (joined(parts),), kwargs)
 
     return made
@@ -88,7 +88,7 @@ def joined(parts: Any) -> Any:
 
 
 def install_backward(patches: Patches) -> None:
-    """What runs a backward pass is a method of an object there."""
+    """In these versions, a backward pass is run by a method of an object."""
     engine = torch.autograd.Variable._execution_engine
     stand_in = SimpleNamespace(
         run_backward=passing_labels(engine.run_backward),
@@ -98,7 +98,7 @@ def install_backward(patches: Patches) -> None:
     patches.set(torch.autograd.Variable, "_execution_engine", stand_in)
 
     def apply(cls: Any, *args: Any) -> Any:
-        """What `forward` returns as it came, C++ makes anew."""
+        """If `forward` returns an argument unchanged, C++ creates a new tensor for it."""
         result = super(torch.autograd.Function, cls).apply(*args)
         given = {part.data_ptr() for part in args if on_cuda(part)}
         for part in several(result):
@@ -113,7 +113,7 @@ def install_backward(patches: Patches) -> None:
 
 
 def unscale(gradients: list[Any], found_infinite: Any, inverse_scale: Any) -> None:
-    """Multiplies all by a number, and says with a 1.0 that one of them is not finite."""
+    """Multiplies all gradients by a number, and writes 1.0 if one of them is not finite."""
     for gradient in gradients:
         if not torch.isfinite(gradient).all():
             found_infinite.fill_(1.0)
@@ -121,7 +121,7 @@ def unscale(gradients: list[Any], found_infinite: Any, inverse_scale: Any) -> No
 
 
 def update_scale(scale: Any, steps: Any, found_infinite: Any, growth: float, backoff: float, interval: int) -> Any:
-    """Smaller after a step that was not finite, larger after so many that were."""
+    """Smaller after a step that was not finite, larger after `interval` steps that were."""
     if found_infinite.item():
         scale.mul_(backoff)
         steps.fill_(0)

@@ -1,6 +1,7 @@
-"""What `autocast` computes in float32 on a GPU, and on the CPU in the narrow type.
+"""What `autocast` computes in float32 on a GPU, but in the narrow type on the CPU.
 
-The rules are in the mode's table only while an `autocast("cuda")` is open in some thread; else they cost nothing.
+The rules are in the mode's table only while an `autocast("cuda")` is open in some thread, so otherwise they cost
+nothing.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ def in_full(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any
 
 
 def in_narrow(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """Recurrent layers, which the CPU's autocast leaves halfway."""
+    """For recurrent layers, which the CPU's autocast supports only partly."""
 
     def narrowed(part: Any) -> Any:
         if isinstance(part, (list, tuple)):
@@ -67,11 +68,11 @@ def unsafe(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 def applies(mode: VirtualCuda, args: Args) -> bool:
     cuda = bool(args) and isinstance(args[0], Tensor) and mode.holds(args[0])
-    return cuda and torch.is_autocast_enabled()  # of this thread
+    return cuda and torch.is_autocast_enabled()  # in this thread
 
 
 def type_beneath() -> Any:
-    """What the CPU's autocast computes in, if it is on."""
+    """The type in which the CPU's autocast computes, if it is on."""
     if hasattr(torch, "get_autocast_dtype"):
         return torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else None
     return torch.get_autocast_cpu_dtype() if torch.is_autocast_cpu_enabled() else None

@@ -1,7 +1,7 @@
-"""Products and convolutions: what a GPU refuses, in its words.
+"""Products and convolutions: the errors of a GPU, in its words.
 
-It has no kernels for whole numbers, which the CPU computes. Which kernel a call would reach is seen where torch hands
-it on: `einsum` multiplies elements or matrices, `matmul` has four kernels.
+A GPU has no kernels for integers, which the CPU supports. The kernel that a call would use is known only when torch
+dispatches it: `einsum` multiplies elements or matrices, `matmul` has four kernels.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ _NAMES = {
 
 
 def of_whole_numbers(args: Any) -> bool:
-    """Whether the first tensor of a call holds such. If others do not, torch says that first on any device."""
+    """Whether a call's first tensor has integers. If others do not, torch refuses that first on any device."""
     tensor = first_tensor(args)
     return tensor is not None and tensor.dtype in _NAMES
 
@@ -64,13 +64,13 @@ class AsOnGpu(TorchDispatchMode):  # type: ignore[misc]
 def no_kernel(kernel: str, name: str) -> RuntimeError:
     if kernel != "convolution":
         return NotImplementedError(f"\"{kernel}\" not implemented for '{name}'")
-    if name in ("Int", "Byte"):  # of which cuDNN knows the type
+    if name in ("Int", "Byte"):  # cuDNN knows these types
         return RuntimeError("GET was unable to find an engine to execute this computation")
     return RuntimeError(f"getCudnnDataTypeFromScalarType() not supported for {name}")
 
 
 def two_devices(function: Any, holds: Callable[[Any], bool], args: Any, kwargs: Any) -> RuntimeError:
-    """Of the parts of a convolution."""
+    """The error for a convolution whose tensors are on two devices."""
     named = dict(zip(_PARAMETERS, args, strict=False)) | kwargs
     source, weight = named["input"], named["weight"]
     other = "weight" if holds(source) != holds(weight) else "bias"
@@ -87,7 +87,7 @@ def two_devices(function: Any, holds: Callable[[Any], bool], args: Any, kwargs: 
 
 
 def is_small(function: Any, named: dict[str, Any]) -> bool:
-    """Whether torch takes its own program for this convolution of an input on the CPU, which looks at no types."""
+    """Whether torch uses its own kernel for this convolution of an input on the CPU, which does not check types."""
     if function not in (_FUNCTIONAL.conv1d, _FUNCTIONAL.conv2d):
         return False
     source, weight = (torch.empty(named[name].shape, device="cpu") for name in ("input", "weight"))

@@ -1,6 +1,6 @@
-"""Calls that need more than "the result is where the inputs are": each with a rule of its own.
+"""Calls that need more than "the result is where the inputs are": each has its own rule.
 
-A rule is called with the mode off, so what it computes, it computes on CPU tensors.
+A rule runs with the mode off, so it computes on CPU tensors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def default_device_constructors() -> set[Any]:
 
 
 def present(owner: Any, names: str) -> set[Any]:
-    """Those of the functions that this torch has."""
+    """The functions of these names that this version of torch has."""
     return {getattr(owner, name) for name in names.split() if hasattr(owner, name)}
 
 
@@ -106,9 +106,9 @@ def get_device(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> 
 
 
 def arrived(result: Any, source: Any, was_cuda: bool, cuda: bool) -> Any:
-    """Another device is another memory, so that later writes stay on their side."""
+    """Another device has other memory, so the result is copied, and later writes stay separate."""
     if was_cuda != cuda and result is source:
-        lazy = torch.nn.parameter.is_lazy(result)  # without a size yet, there is nothing to copy
+        lazy = torch.nn.parameter.is_lazy(result)  # without a size, there is nothing to copy
         result = type(result)(result.requires_grad, dtype=result.dtype) if lazy else result.clone()
     return put(result, cuda)
 
@@ -164,7 +164,7 @@ def type_name_or_cast(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwar
 
 @rule(torch.tensor)
 def tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """From a tensor: where that is. From numbers, also those in tensors: on the default device."""
+    """From a tensor: on that tensor's device. From numbers, including numbers in tensors: on the default device."""
     data = args[0] if args else kwargs.get("data")
     if kwargs.get("device") is None and not isinstance(data, Tensor):
         return put(function(*args, **kwargs), mode.default_cuda)
@@ -173,7 +173,7 @@ def tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @rule(*present(torch, "arange range linspace logspace full zeros ones empty eye"))
 def made_of_numbers(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """A number is read, wherever it is."""
+    """Numbers are read, on either device."""
     if kwargs and any(kwargs.get(name) is not None for name in ("device", "out", "pin_memory")):
         return mode.compute_with(function, args, kwargs)
     made = function(*args, **kwargs)
@@ -189,7 +189,7 @@ def new(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @rule(*present(torch, "as_tensor asarray"))
 def as_tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """It may return its argument, or borrow its memory."""
+    """It may return its argument, or share its memory."""
     source = args[0] if args else kwargs.get("data", kwargs.get("obj"))
     asked = kwargs.get("device")
     was_cuda = isinstance(source, Tensor) and mode.holds(source)
@@ -204,7 +204,7 @@ def as_tensor(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> A
 
 @rule(torch._C._nn._parse_to)
 def parse_module_to(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """`module.to(0)`: a number would reach C++ as a device of its build."""
+    """For `module.to(0)`: C++ would take the number for a device of its build."""
     named = [f"cuda:{part}" if type(part) is int else part for part in args]
     for asked in (*named[:1], kwargs.get("device")):
         if isinstance(asked, (str, torch.device)):
@@ -212,7 +212,7 @@ def parse_module_to(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs
     return function(*named, **kwargs)
 
 
-# ---- what a tensor holds ----
+# ---- contents of a tensor ----
 
 
 @rule(Tensor.data.__set__)
@@ -268,7 +268,7 @@ def representation(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs)
     kind = type(args[0])
     plain = kind in (Tensor, torch.nn.Parameter)
     shown = args[0] if plain else put(args[0].as_subclass(Tensor), True)
-    with VirtualCuda():  # so that torch finds the device itself, at its place in the text
+    with VirtualCuda():  # so that torch formats the device itself, at its place in the text
         text = str(torch._tensor_str._str(shown, **kwargs))
     return text if plain else text.replace("tensor(", f"{kind.__name__}(", 1)
 
@@ -311,7 +311,7 @@ def register_hook(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) 
 
 @rule(*present(torch, "_pack_padded_sequence _pad_packed_sequence"))
 def packed(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The lengths stay on the CPU, on a GPU, too."""
+    """The lengths stay on the CPU, as they do with a GPU."""
     if function is torch._pack_padded_sequence and mode.holds(args[1]):
         raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor")
     data, lengths = function(*args, **kwargs)
@@ -320,7 +320,7 @@ def packed(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
 
 @rule(*present(torch, "lstm gru rnn_tanh rnn_relu"))
 def recurrent(mode: VirtualCuda, function: Any, args: Args, kwargs: Kwargs) -> Any:
-    """The lengths of a packed sequence, its second argument, stay on the CPU, on a GPU, too."""
+    """The lengths of a packed sequence, its second argument, stay on the CPU, as they do with a GPU."""
     is_packed = not isinstance(args[3], bool)
     data, hidden, weights = (args[0], args[2], args[3]) if is_packed else args[:3]
     dropout, training = args[6:8] if is_packed else args[5:7]

@@ -1,6 +1,6 @@
-"""Files and pickles: a labelled tensor is written as one of `cuda:0`, and what was written as such is labelled.
+"""Files and pickles: a labelled tensor is written as one on `cuda:0`, and tensors on `cuda` are labelled when read.
 
-So a file is the one that a GPU machine would write, and `map_location` means what it always means.
+So the files are those that a GPU machine would write, and `map_location` has its usual meaning.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from baton_shim.virtual.label import LABEL, label
 from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.labels import CUDA, Tensor, names_cuda, on_cuda, put
 
-_BEFORE_CPU = 5  # torch asks its own for the CPU at 10, for CUDA at 20
+_BEFORE_CPU = 5  # torch's own tagger for the CPU is at 10, for CUDA at 20
 
 
 def install(patches: Patches) -> None:
@@ -31,7 +31,7 @@ def install(patches: Patches) -> None:
     reduce_here = Tensor._reduce_ex_internal
 
     def reduce(self: Any, protocol: int) -> Any:
-        """The label becomes the storage's location. A sparse tensor has none; its parts have theirs."""
+        """The label becomes the storage's location. A sparse tensor has no storage, but its parts have."""
         form = reduce_here(self, protocol)
         if self.layout == torch.strided:
             storage = untyped(form[1][0])
@@ -44,7 +44,7 @@ def install(patches: Patches) -> None:
     load_here = torch.jit.load
 
     def load(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
-        """A script's tensors are made by C++."""
+        """C++ creates the tensors of a script."""
         cuda = map_location is not None and names_cuda(map_location)
         loaded = load_here(f, "cpu" if cuda else map_location, *args, **kwargs)
         return loaded.cuda() if cuda else loaded
@@ -67,7 +67,7 @@ def install_storages(patches: Patches) -> None:
         return
 
     def share(cls: Any, /, size: int, **options: Any) -> Any:
-        """What a loader's worker does with a batch."""
+        """Called by a data loader's worker for a batch."""
         if names_cuda(options.get("device", "cpu")):
             raise RuntimeError(
                 "Cannot re-initialize CUDA in forked subprocess. To use CUDA with multiprocessing, you must use the "

@@ -1,4 +1,4 @@
-"""Stand-ins for streams and events: everything is done, in order, when a call returns."""
+"""Stand-ins for streams and events: all work is done, in order, when a call returns."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Stream:
 
     @staticmethod
     def priority_range() -> tuple[int, int]:
-        return 0, -5  # the least, the greatest
+        return 0, -5  # the lowest and the highest priority
 
     def query(self) -> bool:
         return True
@@ -62,7 +62,7 @@ class Stream:
 
 
 class AnyEvent:
-    """`torch.Event`, which is told its device first."""
+    """`torch.Event`, whose first argument is its device."""
 
     __module__ = "torch"
     __qualname__ = "Event"
@@ -110,7 +110,7 @@ def install(patches: Patches) -> None:
 
 
 def register() -> None:
-    """dynamo of torch 2.5 takes nothing for a stream that is not known to its base class."""
+    """dynamo of torch 2.5 accepts only streams that are registered with their base class."""
     for base, stand_in in (("_StreamBase", Stream), ("_EventBase", Event)):
         kind: Any = getattr(getattr(torch, "_streambase", None), base, None)
         if hasattr(kind, "register"):

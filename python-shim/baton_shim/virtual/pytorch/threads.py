@@ -1,9 +1,9 @@
-"""The threads whose calls of torch go through the mode: the main one while something has the label, others always.
+"""The threads whose torch calls go through the mode: the main one while something has the label, others always.
 
-Cells run in the main thread, so it is the one that has to be fast. No other thread can be given a mode later, and the
-first label may come from anywhere.
+Cells run in the main thread, so that one must be fast. A mode cannot be added to another thread later, and the first
+label may be created in any thread.
 
-**Invariant:** the mode is below all other modes, whenever it is entered: it sees a call as those have changed it.
+**Invariant:** the mode is below all other modes, whenever it is entered, so it sees calls as those have changed them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from baton_shim.virtual.patches import Patches
 from baton_shim.virtual.pytorch.mode import ACTIVE, VirtualCuda, mode_here, switch
 
 CHANGES = hasattr(torch._C, "_pop_torch_function_stack")
-"""Whether the modes of a thread can be looked through. In older versions of torch ours is entered for good."""
+"""Whether a thread's stack of modes can be changed. In older versions of torch, the mode is entered permanently."""
 
 
 def install(patches: Patches) -> None:
@@ -30,7 +30,7 @@ def install(patches: Patches) -> None:
         try:
             begin_here(self)
         finally:
-            mode_here().__exit__(None, None, None)  # what torch frees after that would need the interpreter
+            mode_here().__exit__(None, None, None)  # torch may free objects later, which would need the interpreter
 
     patches.set(threading.Thread, "_bootstrap_inner", begin)
     switch(True)
@@ -50,12 +50,12 @@ def in_main() -> bool:
 def changed() -> None:
     if in_main():
         settle()
-    else:  # before the main thread goes on
+    else:  # before the main thread continues
         ctypes.pythonapi.Py_AddPendingCall(_SETTLE, None)
 
 
 def settle() -> None:
-    """In the main thread."""
+    """Called in the main thread."""
     if LABELS.present and VirtualCuda.__torch_function__ is ACTIVE:
         enter(mode_here())
     else:
@@ -76,12 +76,12 @@ def enter(mode: VirtualCuda) -> None:
 
 
 def leave(mode: VirtualCuda) -> None:
-    """If a call goes through it right now, torch puts it back after that: then it is left with the next last label."""
+    """If a call is going through the mode, torch puts it back afterwards. It is then left after the next last label."""
     put_back([other for other in taken_out() if other is not mode])
 
 
 def taken_out() -> list[Any]:
-    """All modes of this thread, the lowest first."""
+    """Removes all modes of this thread and returns them, the lowest first."""
     depth = torch._C._len_torch_function_stack()
     return [torch._C._pop_torch_function_stack() for _ in range(depth)][::-1]
 

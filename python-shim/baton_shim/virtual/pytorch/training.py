@@ -1,4 +1,4 @@
-"""Training: backward passes, optimizers, autocast, transforms, and what wraps models."""
+"""Training: backward passes, optimizers, autocast, transforms, and wrappers of models."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def install_backward(patches: Patches) -> None:
     save_here = saver.__init__
 
     def save_on_cpu(self: Any, pin_memory: bool = False, *args: Any, **kwargs: Any) -> None:
-        save_here(self, False, *args, **kwargs)  # C++ calls it, and would ask the driver for pinned memory
+        save_here(self, False, *args, **kwargs)  # C++ calls it, and would use the driver for pinned memory
 
     patches.set(saver, "__init__", save_on_cpu)
     for name in ("register_full_backward_hook", "register_full_backward_pre_hook"):
@@ -57,7 +57,7 @@ def install_backward(patches: Patches) -> None:
 
 
 def passing_labels(run_here: Any) -> Any:
-    """What runs a backward pass: student code in it is called with tensors that C++ made."""
+    """Wraps what runs a backward pass: student code in it is called with tensors from C++."""
 
     @functools.wraps(run_here)
     def run(outputs: Any, *args: Any, **kwargs: Any) -> Any:
@@ -88,7 +88,7 @@ class ModuleHook(LabellingHook):
 
 
 def install_optimizers(patches: Patches) -> None:
-    """A step of torch's own optimizers asks a hundred small questions, so it runs as a whole on CPU tensors."""
+    """A step of torch's own optimizers makes a hundred small calls, so it runs as a whole on CPU tensors."""
     optimizer = torch.optim.Optimizer
     if not hasattr(optimizer, "profile_hook_step"):
         return
@@ -109,7 +109,7 @@ def install_optimizers(patches: Patches) -> None:
 
 
 _ON_CPU = {"step", "mu_product"}
-"""What most optimizers count with, on a GPU, too."""
+"""Counters of most optimizers, which stay on the CPU with a GPU, too."""
 
 
 def counts_on_cuda(optimizer: Any) -> bool:
@@ -141,7 +141,7 @@ def stepping(step: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def compare(optimizer: Any) -> None:
-    """What it keeps of a parameter must be where that is now: not so if the model moved after the first step."""
+    """Raises if a parameter's state is on the other device, because the model was moved after the first step."""
     for parameter, state in optimizer.state.items():
         for name, value in state.items() if state else ():
             counts = name in _ON_CPU or not isinstance(value, Tensor) or value.dim() == 0
@@ -153,7 +153,7 @@ def compare(optimizer: Any) -> None:
 
 
 def install_autocast(patches: Patches) -> None:
-    """`autocast("cuda")` keeps its flags, and the CPU's autocast computes in the type that it asks for."""
+    """`autocast("cuda")` keeps its flags, and the CPU's autocast computes in the requested type."""
     autocast = torch.amp.autocast_mode.autocast
     enter_here, exit_here = autocast.__enter__, autocast.__exit__
 
@@ -182,7 +182,7 @@ def beneath_cuda(autocast: Any, above: Any) -> Any:
             made = autocast("cpu", dtype=above.fast_dtype, cache_enabled=above._cache_enabled)
         if made._enabled:
             return made
-    return autocast("cpu", dtype=torch.bfloat16, enabled=False)  # the only type that older versions know on the CPU
+    return autocast("cpu", dtype=torch.bfloat16, enabled=False)  # the only CPU type of older versions
 
 
 # ---- function transforms ----
@@ -211,7 +211,7 @@ def transforming(transform: Any) -> Any:
 
 
 def inside(function: Any) -> Any:
-    """What Python does not see inside: all tensors are on the GPU if one of the arguments is."""
+    """For code that Python does not see: all tensors are on the GPU if one of the arguments is."""
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
@@ -219,18 +219,18 @@ def inside(function: Any) -> Any:
             return function(*args, **kwargs)
         with AllOnCuda(), WATCH.computing():
             result = function(*args, **kwargs)
-        if isinstance(result, tuple):  # of vjp and linearize, a function is a part
+        if isinstance(result, tuple):  # vjp and linearize return a function among others
             result = tuple(inside(part) if isinstance(part, (FunctionType, partial)) else part for part in result)
         return put(result, True)
 
     return call
 
 
-# ---- what wraps models ----
+# ---- wrappers of models ----
 
 
 def install_data_parallel(patches: Patches) -> None:
-    """One GPU leaves nothing to distribute, but what comes from the CPU moves there."""
+    """With one GPU there is nothing to distribute, but inputs from the CPU are moved to it."""
 
     def wrap(self: Any, module: Any, *args: Any, **kwargs: Any) -> None:
         torch.nn.Module.__init__(self)
@@ -249,7 +249,7 @@ def install_data_parallel(patches: Patches) -> None:
 
 
 def moved(part: Any) -> Any:
-    """With every tensor in it on the GPU."""
+    """The value with all tensors in it on the GPU."""
     if isinstance(part, Tensor):
         return part.cuda()
     if isinstance(part, tuple) and hasattr(part, "_fields"):
@@ -265,7 +265,7 @@ def install_wrappers(patches: Patches) -> None:
 
     @functools.wraps(profile_here)
     def observe(self: Any, *args: Any, **kwargs: Any) -> None:
-        """The GPU's part needs the driver; its columns show zeros."""
+        """The GPU's measurements need the driver, so their columns show zeros."""
         if kwargs.get("use_device") == "cuda":
             kwargs |= {"use_device": None, "use_cpu": True}
         profile_here(self, *args, **kwargs)
@@ -279,7 +279,7 @@ def install_wrappers(patches: Patches) -> None:
         made = new_here(cls, data, requires_grad)
         return put(made, True) if on_cuda(data) else made
 
-    # Not `Tensor._make_subclass`, whose signature dynamo checks.
+    # Not `Tensor._make_subclass`, because dynamo checks its signature.
     patches.set(torch.nn.Parameter, "__new__", new)
     for kind in (torch.nn.UninitializedParameter, torch.nn.UninitializedBuffer):
         patches.set(kind, "__new__", without_size(kind.__new__))
@@ -292,13 +292,13 @@ def install_wrappers(patches: Patches) -> None:
     subclass_here = Tensor.as_subclass
 
     def as_subclass(self: Any, cls: Any) -> Any:
-        return put(subclass_here(self, cls), on_cuda(self))  # C++ does not ask the mode
+        return put(subclass_here(self, cls), on_cuda(self))  # C++ does not call the mode
 
     patches.set(Tensor, "as_subclass", as_subclass)
 
 
 def without_size(new_here: Any) -> Any:
-    """Of a lazy module's parameters."""
+    """For the parameters of a lazy module."""
 
     @functools.wraps(new_here)
     def new(cls: Any, *args: Any, **kwargs: Any) -> Any:

@@ -1,6 +1,6 @@
 """A program that computes with NVIDIA's own Python bindings of the driver.
 
-It fills memory, tells so, waits for a line, and looks whether its memory is as it left it.
+It fills memory, reports that, waits for a line, and checks whether its memory is unchanged.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from cuda.bindings import driver
 
 
 def check(result: tuple[Any, ...]) -> Any:
-    """What the bindings return: (code, values...)."""
+    """Returns the values of a call of the bindings: (code, values...)."""
     if result[0] != driver.CUresult.CUDA_SUCCESS:
         raise RuntimeError(str(result[0]))
     return result[1] if len(result) == 2 else result[1:]
