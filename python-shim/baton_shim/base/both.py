@@ -29,21 +29,21 @@ class BothCells:
         self.cells = [] if cells is None else cells
         self.run: Callable[[Iterable[BothCell]], None] | None = None
         """Runs the cells; set in sessions."""
-        self._told = 0
+        self._sent = 0
         self._news = 0
 
     def restart(self) -> None:
         """The other end is a new session."""
-        self._told = 0
+        self._sent = 0
 
     def look(self) -> list[tuple[int, str, bytes]]:
         """The cells that the other end has not run yet."""
         self._news = len(self.cells)
-        return [(cell.number, cell.code, cell.given) for cell in self.cells[self._told :]]
+        return [(cell.number, cell.code, cell.given) for cell in self.cells[self._sent :]]
 
     def commit(self) -> None:
         """The cells of the last `look` have been sent."""
-        self._told = self._news
+        self._sent = self._news
 
     def apply(self, cells: Iterable[tuple[int, str, bytes]]) -> None:
         if self.run is not None and cells:

@@ -30,7 +30,7 @@ class SessionComms:
         self._manager = kernel.comm_manager
         self._closed: list[str] = []
         self._next: dict[str, Any] = {}
-        self._told: set[str] = set()
+        self._sent: set[str] = set()
         self._targets = dict(self._manager.targets)
         self._manager.unregister_comm = self._unregister
         keep_open()
@@ -38,14 +38,14 @@ class SessionComms:
     def look(self) -> dict[str, Any] | None:
         """What cells have done with comms since the last commit."""
         comms, targets = self._manager.comms, self._manager.targets
-        opened = {comm_id: comm for comm_id, comm in comms.items() if comm_id not in self._told}
+        opened = {comm_id: comm for comm_id, comm in comms.items() if comm_id not in self._sent}
         served = {name: call for name, call in targets.items() if self._targets.get(name) is not call}
         served = {name: call for name, call in served.items() if getattr(call, "__module__", "") == "__main__"}
         self._next = {"opened": opened, "closed": list(self._closed), "targets": served}
         return self._next if any(self._next.values()) else None
 
     def commit(self) -> None:
-        self._told.update(self._next["opened"])
+        self._sent.update(self._next["opened"])
         self._targets.update(self._next["targets"])
         del self._closed[: len(self._next["closed"])]
 
@@ -58,7 +58,7 @@ class SessionComms:
     def _unregister(self, comm: Any) -> None:
         """Accepts comms that the notebook opened, too, which are not registered here."""
         self._manager.comms.pop(comm.comm_id, None)
-        self._told.discard(comm.comm_id)
+        self._sent.discard(comm.comm_id)
         self._closed.append(comm.comm_id)
 
 

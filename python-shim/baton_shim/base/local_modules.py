@@ -56,7 +56,7 @@ class LocalModules(MetaPathFinder):
         self.packages = packages
         self.both = BothCells()
         self.loaded: dict[str, Loaded] = {}
-        self._told: dict[str, Loaded] = {}
+        self._sent: dict[str, Loaded] = {}
         """What the other end knows to be loaded here, or has reported itself."""
         self._given: dict[str, Loaded] = {}
         """What the other end has loaded and this end has not."""
@@ -80,14 +80,14 @@ class LocalModules(MetaPathFinder):
 
     def restart(self) -> None:
         """The other end is a new process."""
-        self._told.clear()
+        self._sent.clear()
         self.packages.restart()
         self.both.restart()
 
     def look(self) -> bytes | None:
         """What the other end must know before it reads anything else."""
         self._see_autoreload()
-        self._news = {name: loaded for name, loaded in self.loaded.items() if self._told.get(name) != loaded}
+        self._news = {name: loaded for name, loaded in self.loaded.items() if self._sent.get(name) != loaded}
         packages, both = self.packages.look(), self.both.look()
         if packages is None and not self._news and not both:
             return None
@@ -98,26 +98,26 @@ class LocalModules(MetaPathFinder):
         """The result of the last `look` has been sent."""
         self.packages.commit()
         self.both.commit()
-        self._told.update(self._news)
+        self._sent.update(self._news)
 
     def apply(self, news: bytes, undo: OnUndo) -> None:
         """Raises the error of a module that has to be reloaded here."""
         packages, modules, both = pickle.loads(news)
         if packages is not None:
             self.packages.apply(Installed(*packages), undo)
-        undo(partial(vars(self).update, {name: dict(vars(self)[name]) for name in ("loaded", "_told", "_given")}))
+        undo(partial(vars(self).update, {name: dict(vars(self)[name]) for name in ("loaded", "_sent", "_given")}))
         for name, fields in modules.items():
             given = Loaded(*fields)
             here = self.loaded.get(name)
             if name not in sys.modules:
                 self._give(name, given)
-            elif here is not None and (given.source != here.source or name in self._told):
+            elif here is not None and (given.source != here.source or name in self._sent):
                 module = sys.modules[name]
                 undo(partial(self._put_back, module, dict(vars(module)), here if given.in_place else None))
                 self._give(name, given)
                 self._reload(module, given.in_place)
             if name in self.loaded:
-                self._told[name] = self.loaded[name]
+                self._sent[name] = self.loaded[name]
         self.both.apply(both)
 
     # ---- what is loaded here ----
@@ -141,7 +141,7 @@ class LocalModules(MetaPathFinder):
         self.loaded[name] = Loaded(to_home(path), source, package, called_from(AUTORELOAD), times)
         given = self._given.pop(name, None)
         if given is not None and given.source == source:
-            self._told[name] = self.loaded[name]
+            self._sent[name] = self.loaded[name]
 
     def _see_autoreload(self) -> None:
         """Records edits that `%autoreload` applied to a module without executing it."""

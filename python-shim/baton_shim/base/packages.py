@@ -219,7 +219,7 @@ class Packages:
         """In a session: modules that the notebook lacks, each with its package."""
         self._known = NOTHING
         self._news = NOTHING
-        self._told: Installed | None = None
+        self._sent: Installed | None = None
         self._failed: tuple[str, ...] = ()
         """What could not be installed again. The next session tries it again."""
 
@@ -235,24 +235,24 @@ class Packages:
 
     def restart(self) -> None:
         """The other end is a new process."""
-        self._told = None
+        self._sent = None
 
     def look(self) -> Installed | None:
         """What the other end does not know yet; None: nothing."""
         self._news = (
             self._look(self.overlay) if self.overlay is not None else self._known._replace(notebook=found(sys.path))
         )
-        return self._news if self._news != self._told else None
+        return self._news if self._news != self._sent else None
 
     def commit(self) -> None:
         """The result of the last `look` has been sent."""
-        self._told = self._news
+        self._sent = self._news
 
     def apply(self, news: Installed, undo: OnUndo) -> None:
         """Never raises: what cannot be installed again is among the `troubles`."""
-        undo(partial(vars(self).update, {"_known": self._known, "_told": self._told}))
+        undo(partial(vars(self).update, {"_known": self._known, "_sent": self._sent}))
         notebook = news.notebook if self.overlay is not None else self._known.notebook
-        self._known = self._told = news._replace(notebook=notebook)
+        self._known = self._sent = news._replace(notebook=notebook)
         if self.overlay is not None:
             self._comparison.begin(dict(notebook))
             self._install(self.overlay, news)

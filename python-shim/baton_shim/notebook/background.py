@@ -99,7 +99,7 @@ class Background:
         if not on_main_thread():
             raise UsageError("A subshell runs nothing in the background\nhint: run it in the notebook itself")
         names = names_of(cell)
-        home.deferred.bring()
+        home.deferred.fetch()
         one = BackgroundCell(cell, options, Lent(self._uses(cell, names, options)))
         if any(options.background in other.lent.names() for other in (one, *self._cells)):
             name = options.background
@@ -243,8 +243,8 @@ class Background:
         if value is not None:
             data, metadata = value
             show("display_data", json.dumps({"data": data, "metadata": metadata, "transient": {}}))
-        if (told := described(error)) is not None:
-            show("error", json.dumps(told))
+        if (shown := described(error)) is not None:
+            show("error", json.dumps(shown))
         for kind, content in after:
             show(kind, content)
         if summary is not None:

@@ -150,7 +150,7 @@ class Deferred:
 
     # ---- waiting ----
 
-    def bring(self) -> None:
+    def fetch(self) -> None:
         """Returns when everything has arrived or is lost. Raises `NotYetHere` if the student interrupts.
 
         On the thread of a subshell, this also waits for a running `%%gpu` cell, because only that cell may receive.
@@ -247,7 +247,7 @@ class Deferred:
         @functools.wraps(evaluate)
         def user_expressions(expressions: dict[str, str]) -> Any:
             if expressions:
-                self.bring()
+                self.fetch()
                 self._before(lambda: analysis.of_cell("\n".join(expressions.values()), str))
             return evaluate(expressions)
 
@@ -260,7 +260,7 @@ class Deferred:
     def _after_deferred(self, handle: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(handle)
         def handle_later(stream: Any, identity: Any, message: Any) -> Any:
-            self.bring()
+            self.fetch()
             if called := self._called_by(message["content"]):
                 self._before(analysis.CellNames, called)
             return handle(stream, identity, message)
@@ -277,7 +277,7 @@ class Deferred:
 
     def before_cell(self, tree: ast.AST) -> None:
         """Called before code of the notebook. Raises `NotYetHere`."""
-        self.bring()
+        self.fetch()
         self._before(lambda: analysis.of_tree(cast(ast.Module, tree), self._home.shell.transform_cell))
         if self._home.background is not None:
             self._home.background.cell_begins()

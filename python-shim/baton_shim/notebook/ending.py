@@ -55,5 +55,5 @@ class Ending:
         name = ask(home, "Asking", "ending").body["name"]
         if name is None:
             return
-        home.deferred.bring()
+        home.deferred.fetch()
         home.saved_states.save_all(name)

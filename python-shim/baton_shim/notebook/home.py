@@ -328,7 +328,7 @@ class Home:
         from baton_shim.notebook.lanes import Mapped
 
         with self._taking_turn():
-            self.deferred.bring()  # the calls may use it
+            self.deferred.fetch()  # the calls may use it
             return Mapped(self, options, most).run(function, items, chunk)
 
     def _remote_begins(self) -> None:
@@ -362,7 +362,7 @@ class Home:
             with contextlib.suppress(LinkClosed):  # the call will notice it, too
                 self.deferred.poll()
             if not self.warm or not options.returns or not self.deferred.due:
-                self.deferred.bring()  # a new table contains everything
+                self.deferred.fetch()  # a new table contains everything
             call = Call(self, make(), options)
             result = call.run()
             if not call.wants_deferred:

@@ -58,5 +58,5 @@ def start(notebook: str) -> dict[str, Any]:
         return {"error": f"Failed to start {binary}: {error}"}
     if said.returncode != 0:
         return {"error": said.stderr.strip() or f"{binary} ended with status {said.returncode}"}
-    told: dict[str, Any] = json.loads(said.stdout)
-    return told
+    answer: dict[str, Any] = json.loads(said.stdout)
+    return answer

@@ -198,7 +198,7 @@ class Lane:
     def fileno(self) -> int:
         return self._home.link.fileno()
 
-    def hear(self, interrupts: Interrupts) -> Landed | None:
+    def handle_arrived(self, interrupts: Interrupts) -> Landed | None:
         """Handles what has arrived; returns the call's result if it has ended. Raises its error."""
         try:
             while (message := self._home.link.receive(timeout=0)) is not None:
@@ -298,7 +298,7 @@ class Mapped:
         ended = False
         for lane in [lane for lane in self._lanes if lane.call is not None]:
             try:
-                landed = lane.hear(interrupts)
+                landed = lane.handle_arrived(interrupts)
             except Exception as error:
                 errors.raise_here(error)
                 failed[lane.first] = error

@@ -215,8 +215,8 @@ def shown(seconds: float) -> str:
 def main(arguments: list[str]) -> None:
     most_bytes, runs = int(arguments[0]), int(arguments[1])
     rows = measure(most_bytes, runs)
-    told = {"rows": rows, "hand_over_seconds": hand_over(rows), "cold_seconds": cold(rows)}
-    sys.stdout.write((json.dumps(told) if "--json" in arguments else text(rows)) + "\n")
+    result = {"rows": rows, "hand_over_seconds": hand_over(rows), "cold_seconds": cold(rows)}
+    sys.stdout.write((json.dumps(result) if "--json" in arguments else text(rows)) + "\n")
 
 
 if __name__ == "__main__":

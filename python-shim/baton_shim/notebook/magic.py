@@ -151,7 +151,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
             raise UsageError(f"%gpu_reset {line.strip()}: unknown\nhint: write %gpu_reset or %gpu_reset --lose")
         if line.strip():
             home.deferred.give_up()
-        home.deferred.bring()
+        home.deferred.fetch()
         home.void()
         print("The next %%gpu cell starts a new session from the notebook's variables")
 

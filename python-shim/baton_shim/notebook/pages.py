@@ -139,8 +139,8 @@ class Pages:
                 file_outputs.add(kind, content)
         for summary in last.summaries:
             file_outputs.add(summary["kind"], summary["content"])
-        told = {**named(last.request), "execution_count": last.number, "outputs": file_outputs.outputs}
-        page.comm.send({"cell": told})
+        cell = {**named(last.request), "execution_count": last.number, "outputs": file_outputs.outputs}
+        page.comm.send({"cell": cell})
         page.given.add(last.request["header"]["msg_id"])
 
 

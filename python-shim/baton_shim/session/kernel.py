@@ -165,7 +165,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             self._names.whole()
             assert message.file_descriptor is not None
             extra: Any = self._table.apply(message.body["delta"], message.file_descriptor, besides=self._apply_besides)
-            self.surroundings.patches.hear(extra["patched"])
+            self.surroundings.patches.take_places(extra["patched"])
             self.surroundings.settings.settle(self._table.rebuilt)
             self._names.begin(extra["names"], filter(None, extra["notebook"].split("\0")), extra["deleted"])
             if isinstance(last := extra["last_error"], BaseException):

@@ -64,7 +64,7 @@ class NameFaults:
             self._open = False
         self._namespace["__builtins__"] = builtins
 
-    def bring(self, names: Iterable[str]) -> None:
+    def fetch(self, names: Iterable[str]) -> None:
         """Requests those of the names that the notebook has and the cell lacks."""
         wanted = self._names.missing.intersection(names)
         if not (wanted and self._open) or self._asking == threading.get_ident():
@@ -80,9 +80,9 @@ class NameFaults:
             self._asking = None
             self._turn.release()
 
-    def bring_all(self) -> None:
+    def fetch_all(self) -> None:
         """Requests all names. A stand-in replaces each one that cannot be sent, and says why."""
-        self._bring_or_stand_in(self._names.elsewhere())
+        self._fetch_or_stand_in(self._names.elsewhere())
 
     def attribute(self, name: str) -> Any:
         """An attribute of the module `__main__`."""
@@ -114,20 +114,20 @@ class NameFaults:
                 if name == "dir":
                     return self.names
             if keys is None:
-                self.bring_all()
+                self.fetch_all()
             else:
-                self._bring_or_stand_in(keys)
+                self._fetch_or_stand_in(keys)
         return vars(builtins)[name]
 
-    def _bring_or_stand_in(self, names: Iterable[str]) -> None:
-        self.bring(names)
+    def _fetch_or_stand_in(self, names: Iterable[str]) -> None:
+        self.fetch(names)
         self._names.stand_in(names)
 
     def _shows(self, name: str, frame: FrameType) -> bool:
         return (frame.f_globals if name == "globals" else frame.f_locals) is self._namespace
 
     def _value(self, name: str) -> Any:
-        self.bring((name,))
+        self.fetch((name,))
         if name not in self._namespace:
             self._names.explain(name)
         return self._namespace[name]

@@ -81,7 +81,7 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
     def who_ls(self, parameter_s: str = "") -> list[str]:
         elsewhere: set[str] = set()
         if parameter_s.strip():
-            self.shell.faults.bring_all()
+            self.shell.faults.fetch_all()
         else:
             elsewhere = {name for name in self.shell.faults.elsewhere() if not name.startswith("_")}
         return sorted(elsewhere.union(super().who_ls(parameter_s)))
@@ -92,7 +92,7 @@ class SessionNamespaceMagics(NamespaceMagics):  # type: ignore[misc]
 
     @line_magic  # type: ignore[untyped-decorator]
     def whos(self, parameter_s: str = "") -> None:
-        self.shell.faults.bring_all()
+        self.shell.faults.fetch_all()
         super().whos(parameter_s)
 
 
@@ -184,7 +184,7 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         if magic_name in OF_HISTORY:
             raise UsageError(f"%{magic_name} reads the notebook's history\nhint: write it in a cell without %%gpu")
         if magic_name in NEED_ALL_NAMES:
-            self.faults.bring_all()
+            self.faults.fetch_all()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def system(self, cmd: str) -> None:

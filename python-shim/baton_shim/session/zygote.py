@@ -185,10 +185,10 @@ def join_groups(connection: int) -> None:
     import socket
 
     with socket.socket(fileno=os.dup(connection)) as worker:
-        _, doors, _, _ = socket.recv_fds(worker, 1, 64)
-        for door in doors:
-            os.write(door, b"0")
-            os.close(door)
+        _, groups, _, _ = socket.recv_fds(worker, 1, 64)
+        for group in groups:
+            os.write(group, b"0")
+            os.close(group)
         worker.sendall(b"!")
 
 

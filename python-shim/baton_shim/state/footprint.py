@@ -84,7 +84,7 @@ def overlap(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> bool:
 def footprint(values: Iterable[Any], walker: Walker, held_by: Callable[[Any], Iterable[Any] | None]) -> Footprint:
     """`held_by` returns the contents of an object that cannot be sent; None if it does not know the object."""
     made, kinds, numbering = Footprint(), walker.kinds, walker.numbering
-    waiting, told = list(values), set[int]()
+    waiting, seen = list(values), set[int]()
     while waiting:
         reach, waiting = walker.reach(waiting), []
         for number in reach.marked:
@@ -96,8 +96,8 @@ def footprint(values: Iterable[Any], walker: Walker, held_by: Callable[[Any], It
                 _add(obj, made, kinds)
                 if not isinstance(obj, _BY_NAME) and (id(obj) in reach.unreadable or kinds.why_not(obj) is not None):
                     made.opaque = obj
-            elif id(obj) not in told:
-                told.add(id(obj))
+            elif id(obj) not in seen:
+                seen.add(id(obj))
                 waiting += held
     return made
 

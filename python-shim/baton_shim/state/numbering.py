@@ -47,7 +47,7 @@ class Numbering:
         self.objects: list[Any] = []
         self.memo: dict[int, tuple[int, Any]] = {}
         self.dropped: set[int] = set()  # dropped here, whether or not the other end knows
-        self.untold: set[int] = set()
+        self.unsent: set[int] = set()
         self.anchors = len(anchors)
         self._aliases: dict[int, Dummy] = {}  # numbers whose object also has another number
         self.nans = Nans()
@@ -83,18 +83,18 @@ class Numbering:
             self._unpickler.forget(numbers)
 
     def wants_compacting(self) -> bool:
-        told = len(self.dropped) - len(self.untold)
-        return told > COMPACT_ABOVE and 2 * told > len(self.objects)
+        sent = len(self.dropped) - len(self.unsent)
+        return sent > COMPACT_ABOVE and 2 * sent > len(self.objects)
 
     def compact(self) -> dict[int, int]:
         """Closes the gaps that both ends know. Returns the new number of each object."""
-        gaps = self.dropped - self.untold
+        gaps = self.dropped - self.unsent
         kept = [(number, obj) for number, obj in enumerate(self.objects) if number not in gaps]
         moved = {number: place for place, (number, _) in enumerate(kept)}
         if self._unpickler is not None:  # the frames of an error may keep it alive for long
             self._unpickler.forget(range(self._unpickler.count))
-        self.untold = {moved[number] for number in self.untold}
-        self.dropped = set(self.untold)
+        self.unsent = {moved[number] for number in self.unsent}
+        self.dropped = set(self.unsent)
         self.objects, self.memo, self._aliases, self._unpickler = [], {}, {}, None
         self.add(obj for _, obj in kept)
         return moved

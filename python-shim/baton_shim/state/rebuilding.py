@@ -45,9 +45,10 @@ class StandIns:
         return Stayed(text, "use it in %%gpu cells")
 
 
-def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -> tuple[_Read, list[str]]:
-    """Returns the result of `read`, and reasons not in `told` why objects could not be rebuilt. Raises the first error
-    if stand-ins do not help.
+def read_what_can_be(read: Callable[[StandIns | None], _Read], reported: set[str]) -> tuple[_Read, list[str]]:
+    """Returns the result of `read`, and reasons not in `reported` why objects could not be rebuilt.
+
+    Raises the first error if stand-ins do not help.
     """
     try:
         return read(None), []
@@ -59,8 +60,8 @@ def read_what_can_be(read: Callable[[StandIns | None], _Read], told: set[str]) -
             stand_ins.texts.clear()
             try:
                 found = read(stand_ins)
-                news = [text for text in stand_ins.texts if text not in told]
-                told.update(news)
+                news = [text for text in stand_ins.texts if text not in reported]
+                reported.update(news)
                 return found, news
             except NotFilled as one:
                 stand_ins.by_number[one.number] = one.text
@@ -141,8 +142,8 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
                     self._say_not_filled(given[0], error)
                 self.stack.append(None)
                 return
-            told = next((one for one in (what, *given[:1]) if isinstance(one, (type, Stayed))), what)
-            self.stack.append(self._stand_ins.new(stayed_text(told) or not_rebuilt(told, error)))
+            named = next((one for one in (what, *given[:1]) if isinstance(one, (type, Stayed))), what)
+            self.stack.append(self._stand_ins.new(stayed_text(named) or not_rebuilt(named, error)))
 
     def _fill(self, load: Callable[[Any], None], values: int | None) -> None:
         """Runs an opcode that gives an object `values` values, or all those above the mark."""

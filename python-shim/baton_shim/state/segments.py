@@ -65,12 +65,12 @@ class Segments:
         segment.device = storage
         self._by_device[storage.data_ptr()] = segment
 
-    def bring_down(self, segment: Segment) -> None:
+    def copy_from_gpu(self, segment: Segment) -> None:
         """Updates the copy from the GPU, before it is read."""
         if segment.device is not None:
             segment.storage.copy_(segment.device)
 
-    def bring_up(self, numbers: Iterable[int]) -> None:
+    def copy_to_gpu(self, numbers: Iterable[int]) -> None:
         """Updates storages on GPUs, after their copies were written."""
         for number in numbers:
             segment = self.by_number.get(number)

@@ -82,7 +82,7 @@ class Table:
         self._only = only
         self.stayed: list[tuple[object, str]] = []  # what the last snapshot could not include, and why
         self.not_rebuilt: list[str] = []  # in the notebook: what arrived as a stand-in for the first time
-        self._told: set[str] = set()
+        self._reported: set[str] = set()
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here, missing if missing is not None else {})
@@ -209,7 +209,7 @@ class Table:
         header = Header(
             count_before=len(numbering),
             count_after=len(numbering) + len(fresh),
-            dropped=sorted(numbering.untold.union(dying)),
+            dropped=sorted(numbering.unsent.union(dying)),
             replaced=sorted(replaced),
             reserved=[type(leaf).__name__ for leaf in reach.leaves],
             compact=not given and numbering.wants_compacting(),
@@ -219,7 +219,7 @@ class Table:
             modules=modules,
             buffers=tuple(map(len, buffers)),
         )
-        numbering.untold.clear()
+        numbering.unsent.clear()
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
         numbering.add(fresh)
@@ -337,7 +337,7 @@ class Table:
             dying += last
             gone = set(dead).difference(last)
             below = {child for number in gone for child in self._walker.children_of(number)}
-            self._numbering.untold.update(gone)
+            self._numbering.unsent.update(gone)
             self._drop(gone)
             dead = self._numbering.unreferenced_among(below)
         self._views.drop_unused()
@@ -479,7 +479,7 @@ class Table:
         read = partial(self._read, Received(delta, file_descriptor, bound_stays, besides))
         try:
             if self._home and not self._saved:  # a cell has run, and the rest of its results is worth having
-                (header, (_, rebound, extra), fresh, undo), self.not_rebuilt = read_what_can_be(read, self._told)
+                (header, (_, rebound, extra), fresh, undo), self.not_rebuilt = read_what_can_be(read, self._reported)
             else:
                 header, (_, rebound, extra), fresh, undo = read(None)
         except BaseException:
@@ -511,7 +511,7 @@ class Table:
             came.besides(found[1][2], undo.add)
         except BaseException:
             undo.run()
-            self._segments.bring_up(part["number"] for part in came.delta["segments"])
+            self._segments.copy_to_gpu(part["number"] for part in came.delta["segments"])
             self._kinds.settle()
             raise
         finally:
@@ -521,7 +521,7 @@ class Table:
     def _decode(self, came: Received, undo: Undo, stand_ins: StandIns | None) -> tuple[Header, Any, list[Any]]:
         """The message's header, its content, and the objects that are new here."""
         stream = read_segments(came.delta, came.file_descriptor, self._segments, undo)
-        self._segments.bring_up(part["number"] for part in came.delta["segments"] if part["patches"])
+        self._segments.copy_to_gpu(part["number"] for part in came.delta["segments"] if part["patches"])
         header, body, buffers = split(stream)
         check_versions(header)
         if header.count_before != len(self._numbering):
@@ -558,7 +558,7 @@ class Table:
         self._views.note_used()
         self._views.find_moved(undo.patched)
         self._views.drop_unused()
-        numbering.untold.difference_update(header.dropped, header.replaced)
+        numbering.unsent.difference_update(header.dropped, header.replaced)
         self._bind(rebound, undo, bound_stays)
         self._bindings.note(undo.bound)
         for name in header.deleted:

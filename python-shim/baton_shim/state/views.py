@@ -89,8 +89,8 @@ class Views:
             for user in tuple(segment.users) if segment is not None else ():
                 self.segment_of.pop(user, None)
             self._segments.drop((number,))
-        told = set(numbers)
-        self._dropped = [number for number in self._dropped if number not in told]
+        sent = set(numbers)
+        self._dropped = [number for number in self._dropped if number not in sent]
 
     def in_reach(self, reached: Set[int], given: Set[int]) -> set[int]:
         """The segments of objects that a message updates, except those that belong to the other end."""
@@ -104,7 +104,7 @@ class Views:
         segments = [self._segments.by_number[number] for number in sorted(numbers)]
         known = [segment for segment in segments if segment.number not in fresh]
         for segment in known:
-            self._segments.bring_down(segment)
+            self._segments.copy_from_gpu(segment)
         seen = look(known)
         return [
             SegmentView(one.number, one.address, one.bytes, one.number in fresh, seen.get(one.number))

@@ -97,10 +97,10 @@ class Watch:
                 return None
             regions = memoryview(self._regions)[: count * _REGION.size]
             # With many regions, it may return a place before its own end, and repeat the results from there.
-            told = found[-1][1] if found else start
+            known = found[-1][1] if found else start
             for begin, finish, _ in _REGION.iter_unpack(regions):
-                if finish > told:
-                    found.append((max(begin, told), finish))
+                if finish > known:
+                    found.append((max(begin, known), finish))
             start = _SCAN.unpack(question)[4]
         return found
 

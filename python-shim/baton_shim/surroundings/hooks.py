@@ -81,7 +81,7 @@ class Hooks:
                 entries = [(key, one) for key, one in entries if type(one) is not Stayed]
             if place in tables():
                 PRINTERS.note(one for _, one in entries)
-                bring_up(place, dict(known), dict(entries), undo)
+                replace_entries(place, dict(known), dict(entries), undo)
             elif place in lists():
                 replace(lists()[place], [one for _, one in known], [one for _, one in entries], undo)
             else:
@@ -223,7 +223,7 @@ def objects(found: Attached | None) -> list[object]:
     return [one for entries in (found or {}).values() for _, one in entries]
 
 
-def bring_up(place: str, before: dict[Any, Any], now: dict[Any, Any], undo: OnUndo) -> None:
+def replace_entries(place: str, before: dict[Any, Any], now: dict[Any, Any], undo: OnUndo) -> None:
     table = tables()[place]
     undo(partial(refill, table, dict(table)))
     for key, one in before.items():

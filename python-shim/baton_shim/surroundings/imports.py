@@ -46,12 +46,12 @@ class Imports:
         for name in names:
             package = name.partition(".")[0]
             if package in sys.modules:
-                bring(name)
+                import_part(name)
             else:
-                late.when_imported(package, partial(bring, name))
+                late.when_imported(package, partial(import_part, name))
 
 
-def bring(name: str) -> None:
+def import_part(name: str) -> None:
     with suppress(Exception):  # it is not installed here; code that uses it gets the error
         importlib.import_module(name)
 

@@ -97,7 +97,7 @@ class Patches:
         """
         return "\n".join(map("\0".join, self.owners))
 
-    def hear(self, named: str) -> None:
+    def take_places(self, named: str) -> None:
         """In a session: takes the places that the notebook's end has read."""
         self.owners = {}
         for line in named.splitlines():
@@ -127,7 +127,7 @@ class Patches:
                 continue
             if key[2] == _ITEMS:
                 undo(partial(refill, owner, dict(owner)))
-                bring_up(owner, known.get(key, ()), one if one is not _MISSING else ())
+                replace_entries(owner, known.get(key, ()), one if one is not _MISSING else ())
                 continue
             present = value_of(owner, key[2])
             if key in staying - known.keys():
@@ -293,7 +293,7 @@ def items_of(found: dict[Any, Any]) -> Iterator[tuple[Any, Any]]:
             yield pair
 
 
-def bring_up(owner: dict[Any, Any], before: Iterable[tuple[Any, Any]], now: Iterable[tuple[Any, Any]]) -> None:
+def replace_entries(owner: dict[Any, Any], before: Iterable[tuple[Any, Any]], now: Iterable[tuple[Any, Any]]) -> None:
     for key in dict(before).keys() - dict(now).keys():
         owner.pop(key, None)
     owner.update(now)

@@ -49,7 +49,7 @@ class Settings:
         self._known: dict[str, Any] = dict(self._start)
         self._next: dict[str, Any] = {}
         self._waiting: Changes = {}
-        self._told: set[str] = set()  # kinds that have been reported as staying here
+        self._reported: set[str] = set()  # kinds that have been reported as staying here
         self._modules = 0  # the number of imported modules at the last look
 
     def begins_as_program(self) -> None:
@@ -98,7 +98,7 @@ class Settings:
         """What a new process lacks. Changes nothing."""
         other = Settings()
         other._start, other._known = self._start, dict(self._start)
-        other._waiting, other._told = self._waiting, self._told
+        other._waiting, other._reported = self._waiting, self._reported
         return other.look()
 
     def commit(self) -> None:
@@ -133,8 +133,8 @@ class Settings:
         return troubles
 
     def _say_that_it_stays(self, kind: Kind, error: Exception) -> None:
-        if kind.name not in self._told and kind.module.partition(".")[0] not in FIT.unfit:
-            self._told.add(kind.name)
+        if kind.name not in self._reported and kind.module.partition(".")[0] not in FIT.unfit:
+            self._reported.add(kind.name)
             reason = f"{type(error).__name__}: {first_line(error)}"
             warn(f"{kind.title} could not be sent to the other kernel ({reason})")
 

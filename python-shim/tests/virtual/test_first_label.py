@@ -206,15 +206,15 @@ def test_a_thread_that_runs_already_computes_on_what_comes_later() -> None:
     assert found == [True]
 
 
-def test_each_function_that_takes_a_device_has_a_door() -> None:
-    from baton_shim.virtual.pytorch.doors import present_names
+def test_each_function_that_takes_a_device_is_wrapped() -> None:
+    from baton_shim.virtual.pytorch.first_label import present_names
 
     takes = {schema.name.partition("::")[2] for schema in torch._C._jit_get_all_schemas() if takes_device(schema)}
     assert "zeros" in takes
     no_tensor = {"Generator", "_assert_tensor_metadata", "_make_dep_token"}
     inner = {"_cudnn_init_dropout_state", "_nested_tensor_from_tensor_list", "_pin_memory", "_resize_output_"}
     for owner in (torch, torch.Tensor):
-        missing = {name for name in present_names(owner, " ".join(takes)) if not has_door(getattr(owner, name))}
+        missing = {name for name in present_names(owner, " ".join(takes)) if not is_wrapped(getattr(owner, name))}
         assert missing <= no_tensor | inner, owner
 
 
@@ -222,6 +222,6 @@ def takes_device(schema: Any) -> bool:
     return any(argument.name == "device" for argument in schema.arguments)
 
 
-def has_door(function: Any) -> bool:
+def is_wrapped(function: Any) -> bool:
     code = getattr(function, "__code__", None)
-    return code is not None and code.co_filename.endswith("doors.py")
+    return code is not None and code.co_filename.endswith("first_label.py")

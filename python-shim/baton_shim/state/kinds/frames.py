@@ -168,7 +168,7 @@ class OwnersKind(Kind):
     def __init__(self, here: Here) -> None:
         super().__init__(here)
         self._anchors = (self.new, self.apply)
-        self._told: list[tuple[Any, int]] = []
+        self._received: list[tuple[Any, int]] = []
 
     def new(self) -> Any:
         made = sys.modules["pandas._libs.internals"].BlockValuesRefs()
@@ -185,14 +185,14 @@ class OwnersKind(Kind):
         return ()
 
     def apply(self, obj: Any, content: Any) -> None:
-        self._told.append((obj, content))
+        self._received.append((obj, content))
 
     def settle(self) -> None:
         """Called after a message: all owners in it have registered by now."""
-        for obj, count in self._told:
+        for obj, count in self._received:
             here = self._here(obj)
             obj.referenced_blocks = [*here, Elsewhere(OwnersKind)] if count > len(here) else here
-        self._told.clear()
+        self._received.clear()
 
     def _here(self, obj: Any) -> list[Any]:
         return [known for known in obj.referenced_blocks if type(known) is not Elsewhere and known() is not None]

@@ -15,7 +15,7 @@ def install(patches: Patches) -> None:
         answers,
         compiling,
         devices,
-        doors,
+        first_label,
         fourier,
         gradients,
         indexing,
@@ -40,5 +40,5 @@ def install(patches: Patches) -> None:
     streams.install(patches)
     older.install(patches)
     devices.install(patches)
-    doors.install(patches)
+    first_label.install(patches)
     threads.install(patches)

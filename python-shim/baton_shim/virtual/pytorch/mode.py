@@ -4,7 +4,7 @@ Calls that need more have their own rules (`rules.py`). Code inside a handled ca
 handles student code that runs in there.
 
 In the main thread, the mode is entered with the first label and left with the last one, because each torch call through
-it takes up to twice as long. Calls that may create a first label are in `doors.py`.
+it takes up to twice as long. Calls that may create a first label are in `first_label.py`.
 
 **Invariant:** devices are compared before anything runs, because an in-place call has already written when it returns.
 """

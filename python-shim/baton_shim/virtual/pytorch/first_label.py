@@ -1,6 +1,6 @@
 """Creates the first label: in calls that name the GPU while nothing is on it and the mode is not entered.
 
-Each of these torch functions is behind a *door*, which creates the label and then calls the function, so that the call
+Each of these torch functions has a wrapper, which creates the label and then calls the function, so that the call
 itself goes through the mode. All other tensors on the GPU are created from tensors that are there already.
 """
 
@@ -32,19 +32,19 @@ _NO_NAMES = (type(None), torch.dtype, bool)
 
 def install(patches: Patches) -> None:
     for owner, names in ((torch, MADE), (torch.fft, "fftfreq rfftfreq"), (Tensor, MADE_OF_ANOTHER)):
-        put_behind(patches, by_name, owner, names)
-    put_behind(patches, by_place(1), Tensor, MOVED)
-    put_behind(patches, by_place(0), torch._C._nn, "_parse_to")
-    put_behind(patches, always, Tensor, ALWAYS)
+        wrap(patches, by_name, owner, names)
+    wrap(patches, by_place(1), Tensor, MOVED)
+    wrap(patches, by_place(0), torch._C._nn, "_parse_to")
+    wrap(patches, always, Tensor, ALWAYS)
     context = getattr(getattr(torch.utils, "_device", None), "DeviceContext", None)
     if context is not None:
         patches.set(context, "__init__", for_its_life(context.__init__))
 
 
-def put_behind(patches: Patches, door: Callable[[Any], Any], owner: Any, names: str) -> None:
+def wrap(patches: Patches, wrapper: Callable[[Any], Any], owner: Any, names: str) -> None:
     for name in present_names(owner, names):
         here = getattr(owner, name)
-        made = door(here)
+        made = wrapper(here)
         patches.set(owner, name, made)
         made.__name__, made.__doc__ = name, here.__doc__
         made.__module__ = getattr(owner, "__module__", owner.__name__)
@@ -60,7 +60,7 @@ def present_names(owner: Any, names: str) -> list[str]:
 
 
 def ask_by_name(patches: Patches, made: Any, here: Any) -> None:
-    """C++ looks methods up by name, so it passes the door to the mode, and to tensors without a size yet."""
+    """C++ looks methods up by name, so it passes the wrapper to the mode, and to tensors without a size yet."""
     rule = RULES.get(here, VirtualCuda.compute_with)
     RULES[made] = lambda mode, function, args, kwargs: rule(mode, here, args, kwargs)
     patches.on_undo(lambda: RULES.__delitem__(made))
@@ -102,7 +102,7 @@ def by_name(here: Any) -> Any:
 def by_place(place: int) -> Callable[[Any], Any]:
     """For calls in which this positional argument may also be the device."""
 
-    def door(here: Any) -> Any:
+    def wrapper(here: Any) -> Any:
         def call(*args: Any, **kwargs: Any) -> Any:
             asked = args[place] if len(args) > place else None
             if (asked is not None and may_name(asked)) or (kwargs and may_name(kwargs.get("device"))):
@@ -111,7 +111,7 @@ def by_place(place: int) -> Callable[[Any], Any]:
 
         return call
 
-    return door
+    return wrapper
 
 
 def always(here: Any) -> Any:
