@@ -146,7 +146,7 @@ MOVED = {
     "options of pandas": (
         "import pandas",
         "del pandas._config.config._registered_options",
-        "warning: Baton does not fit the installed pandas {version}: options of pandas do not go along with "
+        "warning: Baton does not fit the installed pandas {version}: options of pandas are not sent with "
         "%%gpu cells (pandas:_config.config._registered_options is gone)",
     ),
     "callbacks of comms": (

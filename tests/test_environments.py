@@ -360,8 +360,8 @@ def test_a_package_that_differs_is_named_before_the_run_with_what_mends_it(cours
     result = notebook.gpu("print('runs')\nthing.size").ok()
     assert result.value == "3"
     assert result.stderr == (
-        "warning: This notebook has course-tool 1.0, the environment two of your course has 2.0; "
-        "objects of it may behave differently\n"
+        "warning: This notebook has course-tool 1.0, but the environment two of your course has 2.0; "
+        "its objects may behave differently\n"
         "hint: run 'baton env sync two' in a terminal and select the kernel that it names\n"
     )
     assert notebook.gpu("thing.size").ok().stderr == ""

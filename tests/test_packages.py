@@ -145,7 +145,7 @@ def test_a_worker_may_refuse(service: Service, new_kernel: Callable[..., Kernel]
     kernel = service.kernel(new_kernel)
     result = kernel.gpu(f"{command} --no-index --find-links {wheels} baton_trial").ok()
     assert (
-        "This worker installs no packages for cells; nothing was changed\nhint: ask your course staff"
+        "Cells cannot install packages on this worker; nothing was changed\nhint: ask your course staff"
         in result.stdout.replace("\r", "")
     )
     assert lacks(kernel, "baton_trial")

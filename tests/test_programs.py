@@ -139,7 +139,7 @@ def test_it_runs_elsewhere(programs: Programs) -> None:
     output, code = programs.run(name)
     assert code == 1
     assert "RuntimeError: This 'with gpu:' was compiled before Baton was imported" in output
-    assert "nothing of it has run" in output
+    assert "none of it has run" in output
     assert f"hint: start the program with 'python -m baton {name}'" in output
 
 

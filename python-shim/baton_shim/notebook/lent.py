@@ -68,5 +68,5 @@ class Lent:
             name = next((name for name in sorted(self.uses.reads) if namespace.get(name) is found), None)
             return f" and has {repr(name) if name else 'an object that this cell can reach'}"
         if reached.opaque is not None:
-            return f": what a {type(reached.opaque).__qualname__} of this cell refers to cannot be told"
+            return f": Baton cannot tell what a {type(reached.opaque).__qualname__} of this cell refers to"
         return None

@@ -54,12 +54,12 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
     def gpu(line: str, cell: str) -> Any:
         """Run this cell on a GPU, with the notebook's variables.
 
-        The cell works as if it ran here: it sees the variables, and what it creates, changes or deletes is so in the
-        notebook afterwards. Only while the cell runs does it hold a GPU. Interrupt works as for every cell.
+        The cell works as if it ran here: it sees the variables, and the notebook gets what it creates, changes or
+        deletes. The cell holds a GPU only while it runs. Interrupt works as for every cell.
         """
         options = parse(line)
         if cell.lstrip().startswith("%%both"):
-            raise UsageError("%%gpu stands above %%both\nhint: write one of them; %%both runs here and in the session")
+            raise UsageError("%%gpu is above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
             raise UsageError(why_not)
         if not options.quiet and (untested := tested.news()) is not None:
@@ -77,7 +77,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def explain(line: str) -> None:
-        """Say how `%%gpu` is written."""
+        """Explain how to use `%%gpu`."""
         if line.strip():
             raise UsageError(f"%gpu does not run anything. {EXPLANATION}")
         print(EXPLANATION)
@@ -132,7 +132,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(text(needed()))
 
     def output(line: str) -> None:
-        """Show once more what the last `%%gpu` cell showed, or that of In[N]: `%gpu_output N`.
+        """Show the output of the last `%%gpu` cell again, or that of In[N]: `%gpu_output N`.
 
         For a cell whose output came while the notebook's page was closed.
         """
@@ -144,7 +144,8 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     def reset(line: str) -> None:
         """Drop the session: the next `%%gpu` cell starts from the notebook's variables.
 
-        What is not here yet comes first. `--lose` gives it up: the variables are as before the cells that made it.
+        Results that have not arrived yet are fetched first. `--lose` gives them up: the variables are as they were
+        before the cells that made these results.
         """
         home = needed(alone=True)
         if line.strip() not in ("", "--lose"):
@@ -158,8 +159,8 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     def undo(line: str) -> None:
         """Take back what the last `%%gpu` cell changed: variables, and settings of libraries.
 
-        Again, it takes back the cell before that. `--list` shows which cells can be undone. Files, packages and output
-        stay.
+        Run it again to take back the cell before that. `--list` shows which cells can be undone. Files, packages and
+        output stay.
         """
         home = needed(alone=True)
         if line.strip() not in ("", "--list"):
@@ -169,8 +170,8 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     def save(line: str) -> None:
         """Keep the notebook's variables under a name, also after this kernel has ended: `%gpu_save NAME`.
 
-        With names of variables behind it, only those. What cannot be saved is named and left out; with `--strict`
-        nothing is saved then. `%gpu_load NAME` restores them in any later kernel of yours.
+        With names of variables after NAME, it keeps only those. Variables that cannot be saved are named and left out;
+        with `--strict` nothing is saved in this case. `%gpu_load NAME` restores them in any later kernel of yours.
         """
         words = line.split()
         strict = "--strict" in words
@@ -182,7 +183,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
     def load(line: str) -> None:
         """Restore variables that `%gpu_save` kept: `%gpu_load NAME`, or only some: `%gpu_load NAME variable`.
 
-        Variables of the same names are replaced. `%gpu_undo` takes it back.
+        Variables of the same names are replaced. `%gpu_undo` undoes this.
         """
         name, *variables = line.split() or [""]
         if not name or any(word.startswith("-") for word in (name, *variables)):
@@ -198,14 +199,14 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         print(kept.delete(words[1]) if words else kept.text())
 
     def jobs(line: str) -> None:
-        """List the cells that `%%gpu --background` has run, and those of earlier kernels of yours that go on.
+        """List the cells that `%%gpu --background` has run, and those of your earlier kernels.
 
-        `%gpu_jobs --cancel N` cancels the one of In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels one of an earlier kernel,
-        and deletes what it has left.
+        `%gpu_jobs --cancel N` cancels In[N]. `%gpu_jobs --cancel 8f62a1b3` cancels a cell of an earlier kernel
+        and deletes its results.
         """
         words, home = line.split(), needed()
         if words and (words[0] != "--cancel" or len(words) != 2 or not JOB.fullmatch(words[1])):
-            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel the one of In[3]")
+            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel In[3]")
         background = home.background
         if words and background is not None and background.has_number(words[1]):
             print(background.cancel_number(int(words[1])))
@@ -217,7 +218,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
             print("\n".join(filter(None, [own, earlier])) or "No cell has run in the background")
 
     def attach(line: str) -> Any:
-        """Bring what a background cell of an earlier kernel has left: `%gpu_attach 8f62a1b3`.
+        """Attach the results of a background cell of an earlier kernel: `%gpu_attach 8f62a1b3`.
 
         Waits until it has ended, and shows its output meanwhile. Its variables are bound as by `%gpu_load`. Its value
         is the value of the magic. `%gpu_jobs` lists the cells.
@@ -228,7 +229,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         return needed(alone=True).earlier_jobs.attach(words[0] if words else "")
 
     def config(line: str) -> None:
-        """Set what holds for this notebook: notices=quiet or normal, virtual=on or off."""
+        """Change settings of this notebook: notices=quiet or normal, virtual=on or off."""
         from baton_shim.virtual import SWITCH
 
         home = needed()

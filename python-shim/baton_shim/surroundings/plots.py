@@ -203,7 +203,7 @@ PLOTS: tuple[Kind, ...] = (
     ),
     # Whether a figure that is a cell's value is shown as an image: from the first that inline makes.
     *rows(
-        *("That figures are shown", "matplotlib.pyplot"),  # which inline must find whole
+        *("The display of figures", "matplotlib.pyplot"),  # which inline must find whole
         ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
     ),
 )
