@@ -90,7 +90,7 @@ impl QueuePosition {
                 format!("{for_one}: the {worker}s are drained ({why})")
             }
             WaitingReason::WorkersFail { worker: name, why } => {
-                format!("{for_one}: no session starts on {name} ({why})")
+                format!("{for_one}: sessions cannot start on {name} ({why})")
             }
             WaitingReason::CoursePaused { why } => {
                 format!("{for_one}: your course is paused ({why})")

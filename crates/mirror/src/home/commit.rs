@@ -253,7 +253,7 @@ impl Commit {
         }
         for (path, base, mode) in modes {
             let set = self.set_mode(&path, &base, mode);
-            self.note(&path, set, "got other permissions from the cell");
+            self.note(&path, set, "was given other permissions by the cell");
         }
     }
 

@@ -185,7 +185,7 @@ fn every_reason_has_its_words() {
             worker: "gpu-2".to_owned(),
             why: "no disk".to_owned(),
         }),
-        "Waiting for a GPU: no session starts on gpu-2 (no disk)",
+        "Waiting for a GPU: sessions cannot start on gpu-2 (no disk)",
     );
     check(
         QueuePosition {
