@@ -330,7 +330,7 @@ def test_the_helper_serves_the_program_that_started_it_only(place: Place, stdin:
     options |= {"input": "hello"} if stdin == subprocess.PIPE else {"stdin": stdin}
     said = subprocess.run([BINARY, "program"], **options)
     assert said.returncode == 1
-    assert "hint: the package `baton` starts this command by itself" in said.stderr
+    assert "hint: do not run this command yourself; the Python package `baton` starts it" in said.stderr
     assert private_folders(place) == []
 
 

@@ -179,6 +179,10 @@ fn a_folder_that_others_may_enter_is_refused() {
     fs::set_permissions(home.runtime(""), fs::Permissions::from_mode(0o755)).unwrap();
     let said = home.run(&["up"]);
     assert_eq!(said.status.code(), Some(1));
-    assert!(said.stderr.contains("Others may enter"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("Other users can enter"),
+        "{}",
+        said.stderr
+    );
     assert!(said.stderr.contains("hint: chmod 700"), "{}", said.stderr);
 }
