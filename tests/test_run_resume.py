@@ -61,7 +61,7 @@ def test_a_run_goes_on_at_the_cell_that_failed(run: Runs) -> None:
     said = run("--resume", job[-8:])
     assert said.returncode == 0, said.stderr
     assert "goes on: from cell 2" in said.stdout
-    assert "The variables of the cells before are there" in said.stdout
+    assert "The variables of the earlier cells are still there" in said.stdout
     ran = out(run)
     assert [printed(cell) for cell in ran.cells] == [model, "2\n", f"{model.strip()} 2\n"]
     assert [cell.execution_count for cell in ran.cells] == [1, 3, 4]
