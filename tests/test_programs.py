@@ -578,7 +578,7 @@ def test_an_ipython_that_does_not_fit_costs_blocks_only(programs: Programs) -> N
     output, code = programs.run(name)
     assert code == 1
     assert output.startswith("works\n")
-    assert "RuntimeError: Baton does not fit the installed IPython" in output
+    assert "RuntimeError: Baton is not compatible with the installed IPython" in output
     assert "Nothing has run\nhint: update it with: " in output
 
 

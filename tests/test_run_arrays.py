@@ -117,7 +117,7 @@ def test_a_detached_array_is_followed_and_fetched(run: Runs, place: Place, tmp_p
     so_far = run(group[-8:], command="fetch")
     assert so_far.returncode == 0
     assert so_far.stdout == f"{tmp_path}/long.seed=1.out.ipynb\n"
-    assert "2 of 3 jobs have not started\nThe group goes on" in so_far.stderr
+    assert "2 of 3 jobs have not started\nThe group continues" in so_far.stderr
     early = run(jobs[2]["job"], command="fetch")
     assert (early.returncode, early.stderr) == (
         3,

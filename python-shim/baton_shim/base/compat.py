@@ -380,7 +380,7 @@ def is_function(one: Any) -> bool:
 
 def does_not_fit(libraries: tuple[str, ...], parts: list[str]) -> str:
     versions = (f"{name} {getattr(sys.modules.get(name), '__version__', '')}".rstrip() for name in libraries)
-    return f"Baton does not fit the installed {' and '.join(versions)}: {'; '.join(parts)}"
+    return f"Baton is not compatible with the installed {' and '.join(versions)}: {'; '.join(parts)}"
 
 
 FIT = Fit()

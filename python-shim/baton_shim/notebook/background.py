@@ -81,7 +81,7 @@ class Background:
         """Returns what was done. Raises UsageError."""
         jobs = [job for job in self.jobs if job.number == number and not job.done()]
         if not jobs:
-            raise UsageError(f"In[{number}] is not running in the background\nhint: %gpu_jobs lists those that do")
+            raise UsageError(f"In[{number}] is not running in the background\nhint: %gpu_jobs lists background cells")
         for job in jobs:
             job.cancel()
         return f"In[{number}] is {'cancelled' if all(job.done() for job in jobs) else 'being cancelled'}"

@@ -80,7 +80,7 @@ pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
         && folder.is_running().unwrap_or(false)
     {
         eprintln!(
-            "Its variables are kept until {}: `baton run --resume {}` goes on at cell {}",
+            "Its variables are kept until {}: `baton run --resume {}` continues at cell {}",
             kept.until.to_zoned(TimeZone::system()).strftime("%H:%M"),
             record.job,
             kept.cell
@@ -314,7 +314,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
         }
         None => {
             println!("{}", output.display());
-            eprintln!("The run goes on: this is the notebook so far");
+            eprintln!("The run continues: this is the notebook so far");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -352,7 +352,7 @@ fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitC
             Ok(ExitCode::from(exit_code_of_all(ends.iter())))
         }
         None => {
-            eprintln!("The group goes on: these are the notebooks so far");
+            eprintln!("The group continues: these are the notebooks so far");
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -87,7 +87,7 @@ pub(super) async fn run(
             loaded: &loaded,
             ..run
         };
-        watched.resume(next, begin, &format!("Job {} goes on: {why}", job.id));
+        watched.resume(next, begin, &format!("Job {} continues: {why}", job.id));
         run.folder.resume(job.id)?;
         resumed = Some((job, loaded));
     };

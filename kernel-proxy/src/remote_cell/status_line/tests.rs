@@ -178,7 +178,7 @@ fn every_reason_has_its_words() {
     );
     check(
         position(WaitingReason::WorkersPaused { why: Some(why()) }),
-        "Waiting for a GPU: the GPU workers are drained (back at two)",
+        "Waiting for a GPU: the GPU workers accept no new cells (back at two)",
     );
     check(
         position(WaitingReason::WorkersFail {
