@@ -350,7 +350,7 @@ class Background:
             uses = self._uses_of(names(), beside)
             reached = self._footprint(uses.reads, beside)
         except Exception:  # code that does not compile, or whatever the student's classes raise
-            return self._cells[-1], ": Baton cannot tell what this cell uses"
+            return self._cells[-1], " (Baton cannot tell what this cell uses)"
         for one in reversed(self._cells):
             if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
                 return one, what
