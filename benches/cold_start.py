@@ -52,7 +52,7 @@ def open_service(cleanup: ExitStack, way: str) -> Service:
         BATON_WORKER_PRELOAD="numpy,torch,torch._dynamo",
     )
     if way == "forked":
-        log = "Sessions find these libraries loaded"
+        log = "Sessions start with these libraries loaded"
         wait_until(lambda: log in service.log("worker-0"), "the zygote is ready", seconds=300)
     return service
 

@@ -56,7 +56,7 @@ pub(crate) struct Cells(pub(crate) Times);
 
 impl Value for Cells {
     const EXPECTED: &'static str =
-        "parts and medians such as 88%:700ms,12%:30s, with parts that are 100 % together";
+        "parts and medians such as 88%:700ms,12%:30s, with parts that add up to 100 %";
 
     fn parse(text: &str) -> Option<Self> {
         let part = |part: &str| {

@@ -40,7 +40,7 @@ pub(crate) fn command() -> Command {
                 .arg(
                     switch(
                         IN_BACKGROUND,
-                        "Leave the terminal and log into the runtime folder",
+                        "Detach from the terminal and log to a file in the runtime folder",
                     )
                     .hide(true),
                 ),
@@ -49,7 +49,7 @@ pub(crate) fn command() -> Command {
             Command::new("broker").about("Run the broker: queue, history and dashboard"),
         ))
         .subcommand(with_flags(Command::new("chunks").about(
-            "Serve the chunks of variables, in a process beside the broker",
+            "Serve the chunks of variables in a process separate from the broker",
         )))
         .subcommand(with_flags(
             Command::new("worker").about("Run cells on this machine for a broker"),
@@ -93,7 +93,7 @@ pub(crate) fn command() -> Command {
                             Arg::new("file")
                                 .value_name("FILE")
                                 .value_parser(value_parser!(PathBuf))
-                                .help("The file; without it, those that are in effect"),
+                                .help("The file; without it, the files in effect"),
                         ),
                 )
                 .subcommand(
@@ -204,11 +204,11 @@ fn pools() -> Command {
     let pool = || Arg::new("pool").value_name("POOL").required(true);
     let json = || switch("json", "Print JSON");
     let pools = Command::new("pools")
-        .about("List the pools that give workers, and what became of those that were asked for")
+        .about("List pools and what became of the workers that they requested")
         .arg(json())
         .subcommand(
             Command::new("resume")
-                .about("Let a pool that is paused start workers again")
+                .about("Let a paused pool start workers again")
                 .args([pool(), json()]),
         )
         .subcommand(
@@ -228,13 +228,13 @@ fn states() -> Command {
             Arg::new("course")
                 .long("course")
                 .value_name("COURSE")
-                .help("The course; a person in only one does not need it"),
+                .help("The course; not needed if you are in only one"),
         )
         .arg(
             Arg::new("delete")
                 .long("delete")
                 .value_name("NAME")
-                .help("Delete this one"),
+                .help("Delete this state"),
         )
         .arg(switch("json", "Print JSON"));
     with_flags(states)

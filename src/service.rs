@@ -88,7 +88,7 @@ impl RuntimeFolder {
             .recursive(true)
             .mode(0o700)
             .create(path)
-            .with_context(|| format!("Failed to make the runtime folder {}", path.display()))?;
+            .with_context(|| format!("Failed to create the runtime folder {}", path.display()))?;
         check_private(path)?;
         Ok(Self::at(path))
     }
@@ -231,7 +231,7 @@ pub(crate) fn check_private(path: &Path) -> anyhow::Result<()> {
     );
     anyhow::ensure!(
         metadata.mode() & 0o077 == 0,
-        "Others may enter {shown}\nhint: chmod 700 {shown}"
+        "Other users can enter {shown}\nhint: chmod 700 {shown}"
     );
     Ok(())
 }

@@ -166,8 +166,8 @@ def test_what_cannot_travel_is_named(start: Callable[[], Kernel], gate: Gate) ->
     kernel.restart()
     gate.open()
     cell = kernel.run("%gpu_attach").ok()
-    assert "Not in it: bad, which" in cell.stdout
-    assert "Not in it: the result, which" in cell.stdout
+    assert "Not included: bad, which" in cell.stdout
+    assert "Not included: the result, which" in cell.stdout
     assert kernel.evaluate("good, 'bad' in dir()") == ([1], False)
 
 
@@ -206,7 +206,7 @@ def test_waiting_can_be_interrupted_and_the_cell_goes_on(start: Callable[[], Ker
     kernel.interrupt()
     result = cell.finish()
     assert result.reply["ename"] == "KeyboardInterrupt"
-    assert "the job goes on" in result.plain_traceback
+    assert "the job continues" in result.plain_traceback
     gate.open()
     kernel.run("%gpu_attach").ok()
     assert kernel.evaluate("made") == 1

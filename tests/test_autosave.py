@@ -58,7 +58,7 @@ def test_a_cell_in_the_background_goes_on_and_the_other_variables_are_saved(
     second = course()
     told = second.gpu("1").ok().stderr
     assert LOADS in told
-    assert "A background cell of this notebook's last kernel waits for you: %gpu_jobs shows it" in told
+    assert "A background cell of this notebook's last kernel can be attached: %gpu_jobs shows it" in told
     second.run("%gpu_load auto-train").ok()
     assert second.evaluate("values, other") == ([1], "other")
     second.run("%gpu_attach").ok()

@@ -176,7 +176,7 @@ def test_one_is_cancelled_as_it_runs_or_waits(kernel: Kernel, gate: Gate) -> Non
     assert kernel.run("first.result()").error[0] == "KeyboardInterrupt"  # type: ignore[index]
     assert kernel.evaluate("values, first.status") == ([1], "cancelled")
     refused = kernel.run(f"%gpu_jobs --cancel {number}")
-    assert "does not run in the background" in refused.stderr
+    assert "is not running in the background" in refused.stderr
     assert kernel.gpu("values.append(4); values").ok().value == "[1, 4]"
 
 

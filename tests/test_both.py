@@ -120,9 +120,9 @@ def test_how_it_is_written(kernel: Kernel) -> None:
     assert "RuntimeError: a %%both cell cannot await in a session" in awaiting.stderr
     for wrong, said in {
         "%%both --quiet\npass": "%%both takes no options",
-        "%%both\n%%time\npass": "%%both stands above another cell magic",
-        "%%gpu\n%%both\npass": "%%gpu stands above %%both",
-        "x = 1\n%%both\npass": "%%both stands below other code",
+        "%%both\n%%time\npass": "%%both is above another cell magic",
+        "%%gpu\n%%both\npass": "%%gpu is above %%both",
+        "x = 1\n%%both\npass": "%%both is below other code",
     }.items():
         assert said in kernel.run(wrong).stderr
     assert "before the next %%gpu cell" in kernel.run("%both").ok().stdout

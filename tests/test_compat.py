@@ -146,14 +146,14 @@ MOVED = {
     "options of pandas": (
         "import pandas",
         "del pandas._config.config._registered_options",
-        "warning: Baton does not fit the installed pandas {version}: options of pandas do not go along with "
+        "warning: Baton is not compatible with the installed pandas {version}: options of pandas are not sent with "
         "%%gpu cells (pandas:_config.config._registered_options is gone)",
     ),
     "callbacks of comms": (
         "import comm.base_comm, comm",
         "comm.base_comm.CommManager.unregister_comm = property(lambda self: self)\n"
         "del comm.base_comm.CommManager.unregister_comm",
-        "warning: Baton does not fit the installed comm {version}: widgets of %%gpu cells do not answer "
+        "warning: Baton is not compatible with the installed comm {version}: widgets of %%gpu cells do not answer "
         "(comm.base_comm:CommManager.unregister_comm is gone)",
     ),
 }
@@ -167,5 +167,5 @@ def test_a_cell_says_once_what_a_library_lacks(new_kernel: object, what: str) ->
     assert kernel.run(f"{importing}\n{moving}").ok().stderr == ""
     version = kernel.run(f"print({library}.__version__)").ok().stdout.strip()
     assert kernel.gpu("x = 1").ok().stderr.splitlines()[0] == line.format(version=version)
-    assert "does not fit" not in kernel.gpu("x += 1\nx").ok().stderr
+    assert "is not compatible" not in kernel.gpu("x += 1\nx").ok().stderr
     assert kernel.run("x").ok().value == "2"

@@ -103,7 +103,7 @@ def test_the_first_session_of_an_environment_finds_its_libraries_loaded(course: 
     wheels.make("pandas", "3.0")
     lock = wheels.lock(course.folder / "course-one.txt", pandas="3.0", course_tool="1.0")
     worker = course.start_worker(f'[environment.one]\nlock = "{lock}"')
-    said = "Sessions find these libraries loaded: pandas"
+    said = "Sessions start with these libraries loaded: pandas"
     wait_until(lambda: said in course.service.log(worker), "the library is loaded", seconds=60)
     notebook = course.notebook("one")
     assert notebook.gpu("import pandas\nprint(pandas.VERSION)").ok().stdout == "3.0\n"
@@ -174,7 +174,7 @@ def test_a_lock_that_is_broken_is_no_failure_of_the_worker(course: Class, wheels
     assert why.startswith("uv could not install the lock: "), why
     assert "hash" in why.lower(), why
     assert why.endswith("hint: correct the lock"), why
-    assert "one.txt has no hashes hint: write it anew" in course.environments()["one"]["state"]["failed"]["reason"]
+    assert "one.txt has no hashes hint: write it again" in course.environments()["one"]["state"]["failed"]["reason"]
     assert "environment two: failed (uv could not install the lock" in course.service.answers("/workers")
     assert course.notebook("another").gpu("1").ok().value == "1"
     waiting = course.notebook("two").begin(f"%%gpu\n{VERSION}")
@@ -342,7 +342,7 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
     assert newer.gpu(VERSION).ok().stdout == "3.0\n"
     unknown = course.run("env", "sync", "four")
     assert "No worker offers or has offered the environment four" in unknown.stderr
-    assert "`baton env list` lists those that there are" in unknown.stderr
+    assert "`baton env list` lists the available ones" in unknown.stderr
 
 
 def test_a_package_that_differs_is_named_before_the_run_with_what_mends_it(course: Class, wheels: Wheels) -> None:
@@ -360,8 +360,8 @@ def test_a_package_that_differs_is_named_before_the_run_with_what_mends_it(cours
     result = notebook.gpu("print('runs')\nthing.size").ok()
     assert result.value == "3"
     assert result.stderr == (
-        "warning: This notebook has course-tool 1.0, the environment two of your course has 2.0; "
-        "objects of it may behave differently\n"
+        "warning: This notebook has course-tool 1.0, but the environment two of your course has 2.0; "
+        "its objects may behave differently\n"
         "hint: run 'baton env sync two' in a terminal and select the kernel that it names\n"
     )
     assert notebook.gpu("thing.size").ok().stderr == ""

@@ -344,7 +344,7 @@ def test_a_worker_tries_a_cell_before_it_takes_any(
     # Its Python changes one of its folders, which no sandbox allows.
     worker = service.begin_worker(BATON_WORKER_PYTHON=str(python), BATON_WORKER_SANDBOX="none")
     wait_until(
-        lambda: "Sessions do not start here, so this worker accepts no cells" in service.log(worker), "it says so"
+        lambda: "Sessions cannot start here, so this worker accepts no cells" in service.log(worker), "it says so"
     )
     assert told in service.log(worker)
     check_failing(service, worker, told)

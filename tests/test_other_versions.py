@@ -41,7 +41,7 @@ def test_a_kernel_does_without(new_kernel: Callable[..., Kernel], tmp_path: Path
 
     first = kernel.run("x = 1 + 1\nx").ok()
     assert first.value == "2"
-    assert first.stderr.startswith("warning: Baton does not fit the installed IPython ")
+    assert first.stderr.startswith("warning: Baton is not compatible with the installed IPython ")
     assert without in first.stderr
     assert first.stderr.count(" (AttributeError: ") + first.stderr.count(" (ImportError: ") == 1
     assert kernel.run("x").ok().outputs == [("execute_result", "2")]
@@ -55,7 +55,7 @@ def test_a_kernel_does_without(new_kernel: Callable[..., Kernel], tmp_path: Path
 
     cell = kernel.gpu("x = x + 1\nx")
     if without == "%%gpu cells do not run":
-        assert "Baton does not fit the installed" in cell.stderr
+        assert "Baton is not compatible with the installed" in cell.stderr
         assert kernel.run("x").ok().value == "2"
     else:
         assert cell.ok().value == "3"

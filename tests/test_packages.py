@@ -93,7 +93,7 @@ def test_the_next_session_has_the_packages_again(kernel: Kernel, wheels: Path) -
 def test_an_object_of_a_package_ends_with_its_session_and_an_import_does_not(kernel: Kernel, wheels: Path) -> None:
     install = f"!pip install -q --no-index --find-links {wheels} baton_trial"
     kernel.gpu(f"{install}\nimport baton_trial\nThing = baton_trial.Thing\nthing = Thing()").ok()
-    lost = "'thing' (of the package 'baton-trial', which this notebook's ordinary cells lack)"
+    lost = "'thing' (from the package 'baton-trial', which is not installed for ordinary cells)"
     ended = f"warning: Your session ended. Lost with it: {lost}\n"
     assert kernel.run("%gpu_reset").ok().stderr.startswith(ended)
 
@@ -129,7 +129,9 @@ def test_an_object_of_a_package_that_the_notebook_lacks(kernel: Kernel, wheels: 
     assert kernel.evaluate("number") == 5
     assert kernel.gpu("thing.size").ok().value == "3"
     error = kernel.run("thing.size")
-    assert "'thing' is of the package 'baton-trial', which this notebook's ordinary cells lack" in error.plain_traceback
+    assert (
+        "'thing' is from the package 'baton-trial', which is not installed for ordinary cells" in error.plain_traceback
+    )
     assert "hint: run '%pip install baton-trial' in an ordinary cell" in error.stderr
     folder = wheels / "site-packages"
     kernel.run(f"!pip install -q --no-index --find-links {wheels} --target {folder} baton_trial").ok()
@@ -145,7 +147,7 @@ def test_a_worker_may_refuse(service: Service, new_kernel: Callable[..., Kernel]
     kernel = service.kernel(new_kernel)
     result = kernel.gpu(f"{command} --no-index --find-links {wheels} baton_trial").ok()
     assert (
-        "This worker installs no packages for cells; nothing was changed\nhint: ask your course staff"
+        "Cells cannot install packages on this worker; nothing was changed\nhint: ask your course staff"
         in result.stdout.replace("\r", "")
     )
     assert lacks(kernel, "baton_trial")

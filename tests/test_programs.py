@@ -139,7 +139,7 @@ def test_it_runs_elsewhere(programs: Programs) -> None:
     output, code = programs.run(name)
     assert code == 1
     assert "RuntimeError: This 'with gpu:' was compiled before Baton was imported" in output
-    assert "nothing of it has run" in output
+    assert "none of it has run" in output
     assert f"hint: start the program with 'python -m baton {name}'" in output
 
 
@@ -330,7 +330,7 @@ def test_the_helper_serves_the_program_that_started_it_only(place: Place, stdin:
     options |= {"input": "hello"} if stdin == subprocess.PIPE else {"stdin": stdin}
     said = subprocess.run([BINARY, "program"], **options)
     assert said.returncode == 1
-    assert "hint: the package `baton` starts this command by itself" in said.stderr
+    assert "hint: do not run this command yourself; the Python package `baton` starts it" in said.stderr
     assert private_folders(place) == []
 
 
@@ -578,7 +578,7 @@ def test_an_ipython_that_does_not_fit_costs_blocks_only(programs: Programs) -> N
     output, code = programs.run(name)
     assert code == 1
     assert output.startswith("works\n")
-    assert "RuntimeError: Baton does not fit the installed IPython" in output
+    assert "RuntimeError: Baton is not compatible with the installed IPython" in output
     assert "Nothing has run\nhint: update it with: " in output
 
 

@@ -254,7 +254,7 @@ def test_a_run_that_was_killed_says_so_and_leaves_what_it_had(run: Runs, place: 
     place.process("baton", "run", f"--in-background={job}").kill()
     followed = run("-f", job, command="logs")
     assert followed.returncode == 3
-    assert "The process of the run was ended from outside" in followed.stderr
+    assert "The process of the run was killed" in followed.stderr
     output.unlink()
     assert run(job, command="fetch").returncode == 3
     assert printed(read(output).cells[0]) == "kept\n"

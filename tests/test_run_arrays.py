@@ -117,9 +117,12 @@ def test_a_detached_array_is_followed_and_fetched(run: Runs, place: Place, tmp_p
     so_far = run(group[-8:], command="fetch")
     assert so_far.returncode == 0
     assert so_far.stdout == f"{tmp_path}/long.seed=1.out.ipynb\n"
-    assert "2 of 3 jobs have not begun\nThe group goes on" in so_far.stderr
+    assert "2 of 3 jobs have not started\nThe group continues" in so_far.stderr
     early = run(jobs[2]["job"], command="fetch")
-    assert (early.returncode, early.stderr) == (3, "This job has not begun: earlier ones of its array wait or run\n")
+    assert (early.returncode, early.stderr) == (
+        3,
+        "This job has not started: earlier jobs of its array are waiting or running\n",
+    )
     assert "is a group" in run(group, "-o", "one.ipynb", command="fetch").stderr
     sign.touch()
     followed = run("-f", group, command="logs")
@@ -148,7 +151,7 @@ def test_a_group_is_cancelled_with_what_it_has_not_submitted(run: Runs, place: P
     assert len(rows_of(run, group)) < 20
     assert {row["state"] for row in rows_of(run, group)} == {"finished"}
     assert "Cancelled before it was submitted" in run(told["jobs"][29]["job"], command="logs").stderr
-    assert "no cell that ends with" in run("0123456789abcdef0123", command="cancel").stderr
+    assert "no cell with an id ending in" in run("0123456789abcdef0123", command="cancel").stderr
 
 
 def test_ctrl_c_ends_all_jobs(run: Runs, place: Place, tmp_path: Path) -> None:
@@ -173,5 +176,5 @@ def test_an_array_whose_process_was_killed_says_so(run: Runs, place: Place, tmp_
     followed = run("-f", told["group"], command="logs")
     assert followed.returncode == 3
     assert followed.stderr == "Of 3 jobs, 3 could not run\n"
-    assert "The process of the run was ended from outside" in run(told["jobs"][0]["job"], command="logs").stderr
+    assert "The process of the run was killed" in run(told["jobs"][0]["job"], command="logs").stderr
     wait_until(lambda: {row["state"] for row in rows_of(run, told["group"])} == {"finished"}, "its job has ended, too")

@@ -55,13 +55,13 @@ def ends(run: Runs, job: str) -> None:
 def test_a_run_goes_on_at_the_cell_that_failed(run: Runs) -> None:
     job = failed(run, LOADS, FAILS, LAST)
     logs = run(job[-8:], command="logs")
-    assert f"`baton run --resume {job}` goes on at cell 2" in logs.stderr
+    assert f"`baton run --resume {job}` continues at cell 2" in logs.stderr
     model = printed(out(run).cells[0])
     (run.folder / "data.txt").write_text("data")
     said = run("--resume", job[-8:])
     assert said.returncode == 0, said.stderr
-    assert "goes on: from cell 2" in said.stdout
-    assert "The variables of the cells before are there" in said.stdout
+    assert "continues: from cell 2" in said.stdout
+    assert "The variables of the earlier cells are still there" in said.stdout
     ran = out(run)
     assert [printed(cell) for cell in ran.cells] == [model, "2\n", f"{model.strip()} 2\n"]
     assert [cell.execution_count for cell in ran.cells] == [1, 3, 4]
@@ -105,7 +105,7 @@ def test_it_may_fail_and_go_on_again(run: Runs) -> None:
     model = printed(out(run).cells[0])
     again = resume(run, "train.out.ipynb")
     assert again["ended"]["outcome"] == "failed"
-    assert "goes on at cell 2" in again["stderr"]
+    assert "continues at cell 2" in again["stderr"]
     (run.folder / "data.txt").write_text("data")
     # The cell that failed and those below it may have changed, and there may be new ones.
     write(run.folder / "train.ipynb", LOADS, "# mended\n" + FAILS, "print('new')", LAST)

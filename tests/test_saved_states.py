@@ -95,7 +95,7 @@ def test_what_cannot_be_saved_is_named(new_kernel: Callable[..., Kernel], later:
     second = later(first)
     said = second.run("%gpu_load partly").ok()
     for name in ("lock", "holder", "gen"):
-        assert f"Not in it, because it could not be saved: {name}" in said.stdout
+        assert f"Not included, because it could not be saved: {name}" in said.stdout
     assert second.run("number, 'holder' in globals()").ok().value == "(5, False)"
     second.run("%gpu_states --delete partly").ok()
 
@@ -230,7 +230,7 @@ def test_some_variables_and_undo(new_kernel: Callable[..., Kernel], later: Calla
     assert second.run("c").ok().value == "'old'"
     assert "has no variable d" in second.run("%gpu_load few d").stderr
     for name in ("a/b", "..", "n" * 65):
-        assert "is no name for a state" in second.run(f"%gpu_save {name}").stderr
+        assert "is not a valid name for a state" in second.run(f"%gpu_save {name}").stderr
     second.run("%gpu_states --delete few").ok()
 
 

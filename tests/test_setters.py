@@ -34,7 +34,7 @@ class registry:
     def set_default(name):
         pass
 """
-CALLED = "hint: library.set_backend() of In[{}] holds in the notebook only; write %%both on "
+CALLED = "hint: library.set_backend() of In[{}] applies only in the notebook; write %%both on "
 
 
 @pytest.fixture

@@ -114,7 +114,7 @@ def test_what_needs_a_real_gpu_says_so(kernel: Kernel) -> None:
         assert "hint: CuPy computes on a GPU only; write %%gpu on the first line" in made.stderr
     missing = kernel.run("import cudf")
     assert missing.error == ("ModuleNotFoundError", "No module named 'cudf'")
-    assert "hint: cudf is not installed beside the notebook" in missing.stderr
+    assert "hint: cudf is not installed on this machine" in missing.stderr
     listed = kernel.run("!nvidia-smi")
     assert listed.stderr.endswith(
         "hint: nvidia-smi is on the GPU machines; write %%gpu on the first line of this cell\n"

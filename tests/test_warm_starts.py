@@ -137,7 +137,7 @@ def start(services: list[Service], **environment: str) -> Service:
 def start_warm(services: list[Service], libraries: list[str], **environment: str) -> Service:
     service = start(services, BATON_WORKER_PRELOAD=",".join(libraries), **environment)
     if libraries:
-        said = "Sessions find these libraries loaded"
+        said = "Sessions start with these libraries loaded"
         wait_until(lambda: said in service.log("worker-0"), "the libraries are loaded", seconds=120)
     return service
 
@@ -273,7 +273,7 @@ def test_a_module_of_the_student_comes_first(services: list[Service], new_kernel
     kernel = service.kernel(new_kernel)
     said = kernel.gpu("import pandas\nimport numpy\nfound = pandas.name, numpy.ones(2).sum().item()").ok().stderr
     assert kernel.evaluate("found") == ("mine", 2.0)
-    assert "This session had loaded another pandas" in said
+    assert "This session had already loaded a different pandas" in said
     assert is_forked(kernel)
     kernel.shutdown()
     (service.place.work / "pandas.py").unlink()
@@ -312,7 +312,7 @@ def test_what_sessions_use_is_prepared_also_by_the_next_worker(
     kernel = service.kernel(new_kernel)
     kernel.gpu("import numpy").ok()
     kernel.shutdown()
-    said = "Sessions find these libraries loaded: numpy"
+    said = "Sessions start with these libraries loaded: numpy"
     wait_until(lambda: said in service.log("worker-0"), "the library is loaded", seconds=120)
     service.start_worker("worker-1", BATON_WORKER_PYTHON=sys.executable)
     wait_until(lambda: said in service.log("worker-1"), "the library is loaded", seconds=120)

@@ -150,14 +150,14 @@ pub async fn run(
         && let Some(pool) = config.pools.iter().find(|pool| pool.gives_own_address())
     {
         anyhow::bail!(
-            "The workers of pool {} need one address of this broker: set broker.advertise to its HOST:PORT",
+            "The workers of pool {} need an address of this broker: set broker.advertise to its HOST:PORT",
             pool.name
         );
     }
     let own_address = match &config.database {
         Database::Sqlite(_) => own_address.unwrap_or_default(),
         Database::Postgres(_) => own_address.context(
-            "Other brokers need one address of this broker: set broker.advertise to its HOST:PORT",
+            "Other brokers need an address of this broker: set broker.advertise to its HOST:PORT",
         )?,
     };
     let leadership = watch::Sender::new(Leadership::Unknown);
@@ -344,7 +344,7 @@ fn programs(config: &Config) -> anyhow::Result<HashMap<String, Identity>> {
         let is_new = own.as_ref() != Some(&hash) && programs.insert(hash, identity).is_none();
         anyhow::ensure!(
             is_new,
-            "The token of {whose} is also another one's: each must open only its own\nhint: openssl rand -hex 32"
+            "The token of {whose} is also used for something else: each purpose needs its own token\nhint: openssl rand -hex 32"
         );
         Ok(())
     };

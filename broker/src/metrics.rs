@@ -189,7 +189,7 @@ impl Present {
         let desired = scale::desired_workers(present);
         self.gauge(
             "desired_workers",
-            "Number of workers with which the cells that wait now would wait one minute",
+            "Number of workers that would start all waiting cells within a minute",
             [(Labels::new(), desired)],
         );
     }
@@ -239,7 +239,7 @@ impl Present {
         };
         self.gauge(
             "gpu_utilisation_percent",
-            "How busy each GPU was in the last moment",
+            "Current utilization of each GPU, in percent",
             of_gpus(|gpu| gpu.utilisation_percent.map(u64::from)),
         );
         self.gauge(
@@ -274,12 +274,12 @@ impl Present {
         );
         self.gauge(
             "pool_pending_workers",
-            "Workers that each pool was asked for and that have not come",
+            "Workers that each pool has requested and that have not connected yet",
             of_pools(|pool| pool.pending.into()),
         );
         self.gauge(
             "pool_paused",
-            "1 for a pool that starts nothing because its workers failed, until somebody resumes it",
+            "1 for a pool that is paused because its workers failed, until an admin resumes it",
             of_pools(|pool| pool.paused.into()),
         );
     }

@@ -101,7 +101,7 @@ impl People {
         let mode = fs::metadata(path)?.mode();
         anyhow::ensure!(
             mode & 0o077 == 0,
-            "Others may read it\nhint: chmod 600 {}",
+            "Other users can read it\nhint: chmod 600 {}",
             path.display()
         );
         Self::parse(&fs::read_to_string(path)?)
@@ -127,7 +127,7 @@ impl People {
             );
             anyhow::ensure!(
                 !person.worker || !person.admin && person.courses.is_empty(),
-                "{name} is a worker; a worker cannot be in a course or an admin"
+                "{name} is a worker; a worker cannot be in a course and cannot be an admin"
             );
             let before = people.insert(person.token_hash.clone(), person);
             anyhow::ensure!(

@@ -61,7 +61,7 @@ async fn look_regularly(store: &Store, chunks: &ChunkStore) {
         ticks.tick().await;
         match look_through(store, objects, unix_ms()).await {
             Ok(0) => {}
-            Ok(deleted) => tracing::info!("Deleted {deleted} objects that nobody holds"),
+            Ok(deleted) => tracing::info!("Deleted {deleted} unused objects"),
             Err(error) => tracing::error!("Failed to look through the object store: {error:#}"),
         }
     }
@@ -113,7 +113,7 @@ pub(crate) async fn check_uploads(store: &Store, objects: &Objects) -> anyhow::R
             && bytes != row.bytes
         {
             tracing::warn!(
-                "{owner} uploaded {bytes} bytes where {} were announced; they are deleted",
+                "{owner} uploaded {bytes} bytes instead of the announced {}; they are deleted",
                 row.bytes
             );
             wrong.push(row);

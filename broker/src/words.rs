@@ -173,13 +173,13 @@ pub(crate) fn why(waiting: &Waiting) -> String {
             None => "the workers are drained".to_owned(),
         },
         WaitingReason::WorkersFail { worker, why } => {
-            format!("no session starts on {worker}: {why}")
+            format!("sessions cannot start on {worker}: {why}")
         }
         WaitingReason::CoursePaused { why } => format!("the course is paused: {why}"),
         WaitingReason::Held { why } => format!("staff hold it back: {why}"),
         WaitingReason::BehindMoved {} => "staff moved another cell to the front".to_owned(),
         WaitingReason::FittingWorkersBusy { requirement } => {
-            format!("it needs a worker {requirement}, and each is busy")
+            format!("it needs a worker {requirement}, and all of them are busy")
         }
         WaitingReason::MachineStarting { usual, .. } => match usual {
             Some(usual) => format!("a machine is being started, usually {}", range(usual)),

@@ -169,7 +169,7 @@ impl Agent {
                 Event::Recovered => {
                     agent.trial = None;
                     if agent.failing.take().is_some() {
-                        tracing::info!("Sessions start here again");
+                        tracing::info!("Sessions can start here again");
                         agent.line.send(&FromWorker::Recovered {}).await;
                     }
                 }
@@ -526,7 +526,7 @@ async fn until_a_session_starts(
 async fn why_no_session_starts(context: &Context) -> Option<String> {
     let error = context.try_a_session().await.err()?;
     let why = messages::not_started(error.explained()).value;
-    tracing::error!("Sessions do not start here, so this worker accepts no cells: {why}");
+    tracing::error!("Sessions cannot start here, so this worker accepts no cells: {why}");
     Some(why)
 }
 

@@ -87,7 +87,7 @@ pub(crate) fn session_died(
         Some(_) => {
             "a library with native code probably crashed: run the cell in smaller steps to find the line"
         }
-        None => "the cell may have called os._exit(): run it again without",
+        None => "the cell may have called os._exit(): remove the call and run the cell again",
     };
     error(
         "SessionDied",

@@ -92,7 +92,7 @@ pub(crate) fn end_as_late_as(other: Pid, process: Pid) {
 
 fn set_end(process: Pid, number: &str) {
     if let Err(error) = fs::write(format!("/proc/{process}/oom_score_adj"), number) {
-        tracing::debug!(%process, %error, "The system ends processes in an order of its own");
+        tracing::debug!(%process, %error, "Failed to set the order in which the system ends processes when memory runs out");
     }
 }
 

@@ -26,8 +26,8 @@ use tokio_util::task::TaskTracker;
 use crate::config::{Audience, BrokerChoice, RemoteConfig, TrashConfig};
 use crate::{REMOTE_CELLS_END, shim};
 
-const NO_CONNECTION: &str = "Standard input is no connection to the program that started this\n\
-     hint: the package `baton` starts this command by itself";
+const NO_CONNECTION: &str = "Standard input is not a connection to the program that started this command\n\
+     hint: do not run this command yourself; the Python package `baton` starts it";
 
 #[derive(Debug, Clone)]
 pub struct ProgramConfig {

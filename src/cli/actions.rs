@@ -163,7 +163,7 @@ fn course() -> Command {
             option(
                 "lesson",
                 "WHEN PEOPLE",
-                "When people of the course work together, and how many: \"Mon 17:00-18:30 350\"; several times for several lessons, which replace those before",
+                "When people of the course work together, and how many: \"Mon 17:00-18:30 350\"; repeat it for several lessons; they replace the earlier ones",
             )
             .value_parser(lesson)
             .action(ArgAction::Append),

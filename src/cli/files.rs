@@ -28,7 +28,7 @@ pub(super) fn files() -> Command {
             Command::new("restore")
                 .about("Restore files")
                 .long_about(
-                    "Bring files back.\n\n\
+                    "Restore files.\n\n\
                      With PATH, restore the newest version of that file, or of every file in that folder. What \
                      is there now goes to the trash.\n\n\
                      Without PATH, restore every file that was deleted and is still missing.",

@@ -56,7 +56,7 @@ pub(super) fn plan() -> Command {
         .arg(time(
             "stay",
             None,
-            "How long a person stays on average (default: for ever)",
+            "How long a person stays on average (default: forever)",
         ))
         .arg(time(
             "away",
@@ -143,7 +143,7 @@ pub(super) fn plan() -> Command {
                 .value_parser(PoolSize::from_text)
                 .conflicts_with_all(["policies", "exclusive", "states", "report", "stay"])
                 .help(
-                    "Simulate a pool of so many machines that come and go, such as 0-4: with --users people, or \
+                    "Simulate a pool whose number of machines varies, such as 0-4: with --users people, or \
                      with the cells of the past (--from-broker)",
                 ),
         )
@@ -152,7 +152,7 @@ pub(super) fn plan() -> Command {
                 .requires("pool"),
         )
         .arg(
-            time("idle", Some("5m"), "After how long without a cell a machine leaves, for --pool")
+            time("idle", Some("5m"), "How long a machine without cells stays, for --pool")
                 .requires("pool"),
         )
         .arg(

@@ -41,7 +41,7 @@ pub(super) fn run() -> Command {
             path_argument(
                 "output",
                 "FILE",
-                "Where the notebook goes as it ran [default: NOTEBOOK.out.ipynb beside it]",
+                "Where to write the executed notebook [default: NOTEBOOK.out.ipynb beside it]",
             )
             .short('o'),
         )
@@ -67,7 +67,7 @@ pub(super) fn run() -> Command {
                 .long("at-once")
                 .value_name("NUMBER")
                 .value_parser(value_parser!(u32).range(1..))
-                .help("Of several jobs, how many may wait or run at the same time"),
+                .help("How many of several jobs may wait or run at the same time"),
         )
         .arg(text("course", "COURSE", "The course that the job is for"))
         .arg(text("timeout", "DURATION", "Stop after this time, such as 5m or 1h30m"))
@@ -93,7 +93,7 @@ pub(super) fn run() -> Command {
                     "program", "arguments", "output", "parameter", "each", "at-once", "course", "timeout", "gpu",
                     "mem", "priority", "python", "keep",
                 ])
-                .help("Go on with a run where it failed: its job or group, the last digits of it, or the notebook that it wrote"),
+                .help("Resume a run where it failed: its job or group, the last digits of either, or the notebook that it wrote"),
         )
         .arg(switch("detach", "Start in the background, print the job, and return").short('d'))
         .arg(python_argument("The Python in which notebooks run"))
@@ -109,19 +109,19 @@ pub(super) fn run() -> Command {
 /// A single word, because it becomes part of a cell's first line.
 fn word(text: &str) -> Result<String, &'static str> {
     match text.is_empty() || text.contains(char::is_whitespace) {
-        true => Err("it has to be one word"),
+        true => Err("it must be one word"),
         false => Ok(text.to_owned()),
     }
 }
 
 pub(super) fn logs() -> Command {
     Command::new("logs")
-        .about("Show what a run showed")
+        .about("Show the output of a run")
         .arg(job())
         .arg(
             switch(
                 "follow",
-                "Go on until the run ends; the exit code is the run's",
+                "Follow the run until it ends; the exit code is the run's",
             )
             .short('f'),
         )
@@ -129,7 +129,7 @@ pub(super) fn logs() -> Command {
 
 pub(super) fn fetch() -> Command {
     Command::new("fetch")
-        .about("Write the notebook of a run as it ran so far")
+        .about("Write the notebook of a run with its outputs so far")
         .arg(job())
         .arg(
             path_argument(

@@ -135,7 +135,7 @@ fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String,
     }
     let path = settings.state_folder.join("token");
     std::fs::create_dir_all(&settings.state_folder)
-        .with_context(|| format!("Failed to make {}", settings.state_folder.display()))?;
+        .with_context(|| format!("Failed to create {}", settings.state_folder.display()))?;
     Ok(Some((token_in(&path)?, path.display().to_string())))
 }
 

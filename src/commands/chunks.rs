@@ -13,7 +13,7 @@ use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     if settings.broker_chunk_store != ChunkPlace::Folder {
         anyhow::bail!(
-            "The chunks are in {}, which notebooks and workers use directly\nhint: end this service; `baton chunks` serves a folder only",
+            "The chunks are in {}, which notebooks and workers use directly\nhint: stop this service; `baton chunks` serves only a folder",
             settings.broker_chunk_store
         );
     }

@@ -38,9 +38,9 @@ pub(crate) fn main(
         Choices::misconfigured(&error)
     });
     let config = Config {
-        connection_file: arguments
-            .connection_file
-            .context("Which connection file? Jupyter starts this as `baton kernel -f FILE`")?,
+        connection_file: arguments.connection_file.context(
+            "The connection file is missing: Jupyter starts this as `baton kernel -f FILE`",
+        )?,
         python: arguments.python.unwrap_or_else(python::default_python),
         launcher_module: LAUNCHER_MODULE.to_owned(),
         forked: arguments.forked,

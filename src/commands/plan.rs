@@ -145,7 +145,7 @@ fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
     };
     rates
         .checked()
-        .context("A time of zero has no rate; the shortest is 1 ms")
+        .context("A time cannot be zero; the shortest is 1 ms")
 }
 
 /// The output of `baton bench latency --json`.
@@ -171,7 +171,7 @@ impl Latency {
         })?;
         anyhow::ensure!(
             measured.hand_over_seconds > 0.0 && measured.cold_seconds >= 0.0,
-            "{} says that a hand-over takes {} s and a cold start {} s, which cannot be\nhint: baton bench latency --json > {0}",
+            "{} says that a hand-over takes {} s and a cold start {} s, which is impossible\nhint: baton bench latency --json > {0}",
             path.display(),
             measured.hand_over_seconds,
             measured.cold_seconds
@@ -205,7 +205,7 @@ impl Question {
     fn solve(&self, users: usize, gpus: usize, effort: Effort) -> anyhow::Result<Solution> {
         if self.exclusive {
             let answer = exclusive::solve(&self.rates, users, gpus).context(
-                "With exclusive GPUs and people who never leave, all other people wait for ever\nhint: say how long people stay, for example --stay 90m",
+                "With exclusive GPUs and people who never leave, all other people wait forever\nhint: say how long people stay, for example --stay 90m",
             )?;
             return Ok(Solution::Exact(answer));
         }

@@ -182,7 +182,7 @@ async fn idle(mut activity: watch::Receiver<Activity>, idle_exit: Option<Duratio
             Ok(Ok(_)) => {}
             Ok(Err(_)) => return,
             Err(_) => {
-                tracing::info!("Stopping: the service was idle for long");
+                tracing::info!("Stopping: the service was idle for a long time");
                 return;
             }
         }
@@ -206,7 +206,7 @@ fn leave_terminal(folder: &RuntimeFolder) -> anyhow::Result<()> {
     {
         log.set_len(0).context("Failed to shorten the log")?;
     }
-    unistd::dup2_stderr(&log).context("Failed to log into a file")?;
-    unistd::dup2_stdout(&log).context("Failed to log into a file")?;
+    unistd::dup2_stderr(&log).context("Failed to log to a file")?;
+    unistd::dup2_stdout(&log).context("Failed to log to a file")?;
     Ok(())
 }

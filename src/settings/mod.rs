@@ -112,7 +112,7 @@ settings! {
     flag: None,
     default: Nothing { described: "the only course of the person" };
 
-    #[doc = "With `low`, all `%%gpu` cells let other people's cells go first, as with `%%gpu --priority low`. For work without a person who waits, such as autograding."]
+    #[doc = "With `low`, all `%%gpu` cells let other people's cells go first, as with `%%gpu --priority low`. For work that no one waits for, such as autograding."]
     priority: Priority = "priority",
     flag: None,
     default: Text("normal");
@@ -354,7 +354,7 @@ settings! {
     flag: None,
     default: Text("{}");
 
-    #[doc = "After how long without a cell the worker leaves. It waits until all results are home, and while a session holds objects that cannot move."]
+    #[doc = "After how long without a cell the worker leaves. It stays until all results have reached their notebooks, and while a session holds objects that cannot move."]
     worker_idle_exit: Option<Duration> = "worker.idle_exit",
     flag: Some(("idle-exit", &["worker"])),
     default: Nothing { described: "never" };
@@ -379,7 +379,7 @@ settings! {
     flag: Some(("labels", &["worker", "up"])),
     default: Text("[]");
 
-    #[doc = "When the worker's time on its machine ends: a time such as `2026-03-02T18:00+01:00`, seconds since 1970, or a duration from its start. Cells whose time limit does not fit run elsewhere. Up to two minutes before the end the worker takes no more cells and sends home what it holds."]
+    #[doc = "When the worker's time on its machine ends: a time such as `2026-03-02T18:00+01:00`, seconds since 1970, or a duration from its start. Cells whose time limit does not fit run elsewhere. Up to two minutes before the end the worker takes no more cells and sends results back to their notebooks."]
     worker_leaves_at: Option<LeavesAt> = "worker.leaves_at",
     flag: Some(("leaves-at", &["worker"])),
     default: Computed {

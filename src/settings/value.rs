@@ -138,7 +138,7 @@ impl Value for GpuMode {
 }
 
 impl Value for u32 {
-    const EXPECTED: &'static str = "a whole number from 1 on";
+    const EXPECTED: &'static str = "a whole number, at least 1";
 
     fn parse(text: &str) -> Option<Self> {
         text.parse().ok().filter(|number| *number > 0)

@@ -62,7 +62,7 @@ fn what_a_broker_says_to_a_person() {
     };
     fails(
         ask(&["explain", "7f3a"]),
-        "There is no cell that ends with 7f3a and that you can see\nhint: ",
+        "There is no cell with an id ending in 7f3a that you can see\nhint: ",
     );
     fails(
         ask(&["explain", "train"]),

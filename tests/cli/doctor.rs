@@ -52,7 +52,7 @@ fn each_fault_has_a_fix_and_fails_the_command() {
     );
     assert_eq!(said.status.code(), Some(1));
     assert!(fix(&said, "Failed to start /nowhere/python").contains("--python"));
-    assert!(fix(&said, "Others may enter").starts_with("chmod 700 "));
+    assert!(fix(&said, "Other users can enter").starts_with("chmod 700 "));
     assert!(fix(&said, "cannot be reached").contains("baton broker"));
 }
 
@@ -88,7 +88,7 @@ fn a_worker_of_another_python_is_tried_and_compared() {
     );
     let failed = fix(
         &bad,
-        "A worker here runs no cells. The session could not start",
+        "A worker here cannot run cells. The session could not start",
     );
     assert!(
         failed.contains(" -m pip install baton-jupyter=="),
@@ -134,7 +134,7 @@ fn a_kernelspec_that_starts_nothing_is_found() {
     check(
         r#"{"argv": ["/nowhere/python", "-m", "baton_shim", "-f", "{connection_file}"],
             "display_name": "Baton", "language": "python"}"#,
-        "names a Python that is not there",
+        "names a Python that does not exist",
     );
     check(r#"{"argv": ["python", "-m", "ipykernel"]}"#, "is not valid");
     check("", "is not valid");
@@ -152,7 +152,7 @@ fn a_kernel_that_does_not_start_is_found_with_its_last_words() {
         &text.to_string(),
     );
     let said = home.run(&["doctor", "--python", &python]);
-    let fix = fix(&said, "does not run a cell");
+    let fix = fix(&said, "cannot run a cell");
     assert!(fix.contains("--force-reinstall"), "{fix}");
     assert!(
         said.stdout.contains("no memory for a kernel"),
@@ -188,7 +188,7 @@ fn environments_of_a_worker_are_looked_at() {
     let uv = Path::new(&python).parent().unwrap().display().to_string();
     let mut command = home.command(&["doctor", "--python", &python]);
     let said = said(command.env("PATH", format!("{uv}:/usr/bin:/bin")));
-    let good = "ok     The environment good: a worker here can build its lock";
+    let good = "ok     The environment good: a worker here can build it from its lock";
     assert!(said.stdout.contains(good), "{}", said.stdout);
     let fix = fix(&said, "The environment bad: ");
     assert!(fix.contains("uv pip compile --generate-hashes"), "{fix}");

@@ -8,7 +8,7 @@ fn a_kernel_needs_a_connection_file() {
     let said = home.run(&["kernel", "--python", "/usr/bin/python3"]);
     assert_eq!(said.status.code(), Some(1));
     assert!(
-        said.stderr.contains("Which connection file?"),
+        said.stderr.contains("The connection file is missing"),
         "{}",
         said.stderr
     );

@@ -105,7 +105,7 @@ fn what_makes_no_sense_changes_nothing() {
     for (arguments, why) in [
         (&["remove", "ada"][..], "Failed to read"),
         (&["list"], "Failed to read"),
-        (&["add", "ada", "--expires", "yesterday"], "hint: say 30d"),
+        (&["add", "ada", "--expires", "yesterday"], "hint: write 30d"),
         (
             &["add", "ada", "--expires", "2001-01-01T00:00:00Z"],
             "in the past",

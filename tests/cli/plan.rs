@@ -63,9 +63,9 @@ fn what_has_no_answer_is_said() {
     };
     check(
         &["--exclusive"],
-        "all other people wait for ever\nhint: say how long people stay",
+        "all other people wait forever\nhint: say how long people stay",
     );
-    check(&["--edit", "0s"], "A time of zero has no rate");
+    check(&["--edit", "0s"], "A time cannot be zero");
     check(&["--edit", "soon"], "expected a duration such as");
     check(&["--users", "0"], "0 is not in 1..");
     check(
@@ -91,7 +91,7 @@ fn what_has_no_answer_is_said() {
     check(&["--seed", "2"], "--policies");
     check(
         &["--policies", "--cells", "80%:1s"],
-        "with parts that are 100 % together",
+        "with parts that add up to 100 %",
     );
     check(
         &["--users", "20", "--states"],
@@ -133,7 +133,7 @@ fn the_ways_to_share_gpus_are_compared() {
     let said = plan(&["--policies", "--session-memory", "90GB"]);
     assert!(
         said.stderr
-            .contains("hint: --session-memory is of one session")
+            .contains("hint: --session-memory is for one session")
     );
     let said = plan(&["--policies", "--cells", "5"]);
     assert!(said.stderr.contains("expected parts and medians such as"));
@@ -204,5 +204,9 @@ fn a_measured_hand_over_is_taken() {
         r#"{"rows": [], "hand_over_seconds": 0.035, "cold_seconds": -2.5}"#,
     );
     let said = home.run(&["plan", "--policies", "--latency", file.to_str().unwrap()]);
-    assert!(said.stderr.contains("which cannot be"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("which is impossible"),
+        "{}",
+        said.stderr
+    );
 }

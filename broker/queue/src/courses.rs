@@ -302,7 +302,7 @@ pub fn local_time(text: &str) -> Option<i64> {
 fn environment(name: String) -> anyhow::Result<Option<String>> {
     anyhow::ensure!(
         name.is_empty() || is_environment_name(&name),
-        "{name:?} is not a name of an environment: letters, digits and - _ . only"
+        "{name:?} is not a valid environment name: use letters, digits, `-`, `_` and `.`"
     );
     Ok((!name.is_empty()).then_some(name))
 }

@@ -14,7 +14,7 @@ pub enum Unwelcome {
     #[error("The broker does not have all of this cell's variables")]
     Foreign,
     #[error(
-        "The code of this cell has {}; the limit is {}",
+        "The code of this cell takes {}; the limit is {}",
         baton_humanize::bytes(*bytes as u64), baton_humanize::bytes(LONGEST_CODE as u64)
     )]
     Code { bytes: usize },

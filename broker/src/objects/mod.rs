@@ -41,13 +41,15 @@ pub(crate) enum ObjectsError {
     NoAccount,
     #[error("AZURE_STORAGE_ACCOUNT_KEY is not an account's key, which is in base64")]
     AccountKey,
-    #[error("AZURE_STORAGE_ENDPOINT is no address, such as https://ACCOUNT.blob.core.windows.net")]
+    #[error(
+        "AZURE_STORAGE_ENDPOINT is not an address, such as https://ACCOUNT.blob.core.windows.net"
+    )]
     Endpoint,
     #[error(
         "AZURE_STORAGE_USE_EMULATOR does not work here\nhint: set AZURE_STORAGE_ENDPOINT instead, to http://127.0.0.1:10000/ACCOUNT"
     )]
     Emulator,
-    #[error("The object store gives no key with which the broker could sign: {0}")]
+    #[error("The object store did not provide a key for signing requests: {0}")]
     Key(String),
     /// Shows only the innermost cause, because each layer above it repeats the text.
     #[error("The object store does not work: {}", cause_of(.0))]

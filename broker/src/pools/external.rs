@@ -99,7 +99,7 @@ impl Runner {
         let former = pool.lives.iter().filter(is_former);
         let former: Vec<String> = former.map(|life| life.row.name.clone()).collect();
         for name in former {
-            let why = format!("{called} joined, and ended before it had connected");
+            let why = format!("{called} joined but ended before it connected");
             self.end(settings, pool, &name, Some(why)).await?;
         }
         Ok(())
@@ -123,7 +123,7 @@ impl Runner {
             };
             if life.is_late(limit) {
                 let called = life.row.job.as_deref().unwrap_or(&life.row.name);
-                let why = format!("{called} joined, and did not connect");
+                let why = format!("{called} joined but did not connect");
                 gone.push((life.row.name.clone(), (!came).then_some(why)));
             }
         }
@@ -154,7 +154,7 @@ impl Known {
             self.late = None;
         } else if self.late.is_none() {
             let why = format!(
-                "A worker is wanted for {}, and none has joined: see what starts them",
+                "A worker has been needed for {}, but none has joined: check what starts them",
                 words::span(limit_ms.unsigned_abs())
             );
             tracing::warn!("Pool {}: {why}", settings.name);

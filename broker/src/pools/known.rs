@@ -72,7 +72,7 @@ impl Life {
         self.row.connected_ms = Some(at_ms);
         let took_ms = (at_ms - self.row.submitted_ms).max(0).unsigned_abs();
         tracing::info!(
-            "{} of pool {} has come after {}",
+            "{} of pool {} connected after {}",
             self.row.name,
             settings.name,
             words::span(took_ms)

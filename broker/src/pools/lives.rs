@@ -66,7 +66,7 @@ impl Runner {
                     life.failure_counted = true;
                     failed.push((
                         life.row.name.clone(),
-                        format!("Sessions do not start there: {why}"),
+                        format!("Sessions cannot start there: {why}"),
                     ));
                 }
             }
@@ -223,7 +223,7 @@ impl Runner {
         };
         match job {
             Some(job) => {
-                tracing::info!("Asked for {name} of pool {}: job {job}", settings.name);
+                tracing::info!("Requested {name} of pool {}: job {job}", settings.name);
                 if let Some(life) = pool.lives.iter_mut().find(|life| life.row.name == name) {
                     life.row.job = Some(job);
                     self.store.keep_pool_worker(&life.row).await?;

@@ -61,7 +61,7 @@ pub(crate) async fn run(mut runner: Runner) {
         }
         let worked = runner.turn(&mut known, request).await;
         if let Err(error) = worked {
-            tracing::error!("The pools pause: {error}");
+            tracing::error!("Pools are paused: {error}");
             known = None;
         }
     }

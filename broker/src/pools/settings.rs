@@ -110,7 +110,7 @@ impl PoolSettings {
         let pools = file.pool.into_iter().map(|section| {
             let name = section.name.clone();
             let pool = section.read().with_context(|| format!("pool {name}"))?;
-            anyhow::ensure!(names.insert(name), "There are two pools {}", pool.name);
+            anyhow::ensure!(names.insert(name), "Two pools are named {}", pool.name);
             Ok(pool)
         });
         pools.collect()
@@ -165,7 +165,7 @@ impl Section {
             "max must be above 0 and not below min"
         );
         if let Some(own) = self.environment.iter().find(|name| is_of_baton(name)) {
-            bail!("environment: {own} is not for the commands of a batch system");
+            bail!("environment: {own} cannot be passed to the commands of a batch system");
         }
         let is_external = match self.provider.as_str() {
             "command" => false,
@@ -259,9 +259,9 @@ impl Section {
         if let Some((key, _)) = of_commands.into_iter().find(|(_, given)| *given) {
             bail!("{key} is for provider = \"command\"; the broker starts no worker of this pool");
         }
-        let token_file = self
-            .token_file
-            .context("token_file is missing: the file with the token with which workers join")?;
+        let token_file = self.token_file.context(
+            "token_file is missing: name the file with the token that lets workers join",
+        )?;
         Ok(External { token_file })
     }
 }

@@ -76,7 +76,7 @@ pub(super) enum ChunkError {
     InFolder,
     #[error("The object store has no room for more chunks: its limit is {limit_bytes} bytes")]
     StoreLimit { limit_bytes: u64 },
-    #[error("Chunk {hash} was announced with {bytes} bytes, and a chunk has one length")]
+    #[error("Chunk {hash} was announced with {bytes} bytes, but it has another length")]
     OtherLength { hash: ChunkHash, bytes: u64 },
     #[error(
         "One person may have at most {most} uploads under way. An upload that was not completed counts for ten minutes"

@@ -42,7 +42,7 @@ impl fmt::Debug for PostgresUrl {
 
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "The address of the database is not valid: {0}\nhint: it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE; the password may stand in PGPASSWORD instead"
+    "The address of the database is not valid: {0}\nhint: it looks like postgres://USER:PASSWORD@HOST:PORT/DATABASE; the password can be in PGPASSWORD instead"
 )]
 pub struct DatabaseError(#[source] sqlx::Error);
 

@@ -131,7 +131,7 @@ async fn what_cannot_be_done_is_said() {
             front(running),
             json!({"reason": "why"}),
             409,
-            "no longer waits",
+            "no longer waiting",
         ),
         (
             format!("/v1/jobs/{over}/cancel"),

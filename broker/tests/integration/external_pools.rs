@@ -214,7 +214,7 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
     let paused = pool_when(&broker, |pool| pool.paused).await;
     assert_eq!((paused.failures, paused.workers.len()), (3, 1));
     let why = paused.last_failure.unwrap_or_default();
-    assert!(why.contains("pod-1 joined, and ended before"), "{why}");
+    assert!(why.contains("pod-1 joined but ended before"), "{why}");
     // A worker that had connected does not count as failed.
     let (_, came) = worker(&broker, "pod-1").await;
     pool_when(&broker, |pool| pool.up == 1).await;
@@ -237,7 +237,7 @@ async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     ada.submit().await;
     let late = pool_when(&broker, |pool| pool.last_failure.is_some()).await;
     let why = late.last_failure.unwrap_or_default();
-    assert!(why.contains("wanted for 1 s, and none has joined"), "{why}");
+    assert!(why.contains("needed for 1 s, but none has joined"), "{why}");
     assert_eq!(late.failures, 0);
 
     let joined = join(&broker, POOL_TOKEN, "pod-1").await.ok().unwrap();
@@ -246,7 +246,7 @@ async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     }
     let paused = pool_when(&broker, |pool| pool.paused).await;
     let why = paused.last_failure.unwrap_or_default();
-    assert!(why.contains("joined, and did not connect"), "{why}");
+    assert!(why.contains("joined but did not connect"), "{why}");
     assert_eq!(paused.workers, []);
     until(&broker, 0, 0).await;
     let response = answer(&broker, &joined.token, "/v1/worker").await;

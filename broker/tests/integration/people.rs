@@ -307,7 +307,7 @@ async fn a_file_that_others_may_read_is_refused() {
         .await
         .unwrap_err();
     assert!(
-        format!("{error:#}").contains("Others may read it"),
+        format!("{error:#}").contains("Other users can read it"),
         "{error:#}"
     );
 }

@@ -29,11 +29,11 @@ pub enum LockError {
     )]
     Kind { path: PathBuf },
     #[error(
-        "{} has no hashes\nhint: write it anew with `uv pip compile --generate-hashes`", path.display()
+        "{} has no hashes\nhint: write it again with `uv pip compile --generate-hashes`", path.display()
     )]
     NoHashes { path: PathBuf },
     #[error(
-        "{} refers to another file or folder: {line}\nhint: write it anew with `uv pip compile --generate-hashes`, which puts everything into one file; name folders with their absolute paths", path.display()
+        "{} refers to another file or folder: {line}\nhint: write it again with `uv pip compile --generate-hashes`, which puts everything into one file; name folders with their absolute paths", path.display()
     )]
     Refers { path: PathBuf, line: String },
     #[error("The lock {} is larger than {}", path.display(), baton_humanize::bytes(LARGEST_LOCK_BYTES as u64))]

@@ -7,7 +7,7 @@ const PROGRAM: &str = "uv";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "The program uv is missing, which builds environments\nhint: install it beside baton (`pip install uv`) or on PATH"
+    "The program uv, which builds environments, is missing\nhint: install it beside baton (`pip install uv`) or on PATH"
 )]
 pub struct UvMissing;
 

@@ -25,7 +25,7 @@ const SOCKET_NAME_BYTES: usize = 24;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum FolderError {
-    #[error("Failed to make a private folder in {base}")]
+    #[error("Failed to create a private folder in {base}")]
     Create {
         base: PathBuf,
         #[source]

@@ -35,7 +35,7 @@ pub enum ShimError {
     Io(#[from] std::io::Error),
     #[error(transparent)]
     Frame(#[from] FrameError),
-    #[error("The session closed its connection before it said hello")]
+    #[error("The session closed its connection before its first message")]
     Closed,
     #[error("The connection was made by another process")]
     Foreign,

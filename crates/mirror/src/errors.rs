@@ -18,7 +18,7 @@ pub enum FilesError {
     },
     #[error("The folder {} is gone or was replaced by another one", path.display())]
     FolderGone { path: PathBuf },
-    #[error("{} is on another file system than its folder was", path.display())]
+    #[error("{} is no longer on the file system of its folder", path.display())]
     OtherFileSystem { path: PathBuf },
     #[error("The pieces of a file do not fit together")]
     Pieces,

@@ -62,7 +62,7 @@ impl ChunkClient {
     ) -> Result<Bytes, LinkError> {
         // Any other text would result in another address.
         if !SavedState::is_name(name) {
-            return Err(LinkError::Answer("this is no name of a state"));
+            return Err(LinkError::Answer("this is not a valid name for a state"));
         }
         self.repeat(method, &format!("{STATES}/{name}"), body).await
     }

@@ -94,7 +94,7 @@ impl Agent {
     }
 
     pub(super) async fn leave_idle(&mut self) {
-        tracing::info!("No cell came for a while, so this worker leaves");
+        tracing::info!("No cell arrived for a while, so this worker leaves");
         self.finish_cells(Some(Duration::ZERO)).await;
     }
 

@@ -17,7 +17,7 @@ pub(crate) fn kept_the_gpu() -> RemoteError {
 pub(crate) fn no_room_on_the_gpu() -> RemoteError {
     error(
         "GpuFull",
-        "The cell was stopped: its GPU memory no longer fits beside other sessions and programs",
+        "The cell was stopped: other sessions and programs left too little GPU memory for it",
         "run it again with less memory on the GPU, or later",
     )
 }
@@ -26,9 +26,8 @@ pub(crate) fn no_room_on_the_gpu() -> RemoteError {
 pub(crate) fn no_room_on_the_host() -> RemoteError {
     error(
         "GpuFull",
-        "The cell was ended because the GPU machine has too little memory to move what others have on the GPU out of \
-         the way",
-        "run it again when others are done, and tell your course staff if it happens often",
+        "The cell was stopped: the GPU machine has too little main memory to move other sessions off the GPU",
+        "run it again later, and tell your course staff if this happens often",
     )
 }
 

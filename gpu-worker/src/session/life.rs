@@ -106,7 +106,7 @@ impl Walls {
         tokio::task::spawn_blocking(move || {
             let kept = walls.group.as_ref().map(|group| group.keep(&processes));
             if let Some(Err(error)) = kept {
-                tracing::warn!(%error, "What a cell left in its session ends with a session that exceeds its memory");
+                tracing::warn!(%error, "Processes that a cell started will be killed if their session exceeds its memory limit");
             }
         });
     }

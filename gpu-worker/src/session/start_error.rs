@@ -15,7 +15,7 @@ use crate::sandbox::SandboxError;
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {
-    #[error("Failed to make {path}")]
+    #[error("Failed to create {path}")]
     RuntimeFolder {
         path: PathBuf,
         #[source]
@@ -29,7 +29,7 @@ pub(crate) enum StartError {
     Gpu(#[source] std::io::Error),
     #[error(transparent)]
     Connection(#[from] ConnectionError),
-    #[error("Failed to connect with the session")]
+    #[error("Failed to connect to the session")]
     Pair(#[source] std::io::Error),
     #[error(transparent)]
     Sandbox(#[from] SandboxError),

@@ -86,10 +86,10 @@ fn of_state(state: &api::SavedState) -> String {
 fn of_jobs(count: usize) -> Option<String> {
     let line = match count {
         0 => return None,
-        1 => "A background cell of this notebook's last kernel waits for you: %gpu_jobs shows it"
+        1 => "A background cell of this notebook's last kernel can be attached: %gpu_jobs shows it"
             .to_owned(),
         _ => format!(
-            "{count} background cells of this notebook's earlier kernels wait for you: %gpu_jobs lists them"
+            "{count} background cells of this notebook's earlier kernels can be attached: %gpu_jobs lists them"
         ),
     };
     Some(line)

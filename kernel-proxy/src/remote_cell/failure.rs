@@ -119,7 +119,7 @@ impl Failure {
     pub(super) fn not_attachable(job: JobId) -> Self {
         Self::service(
             "The job can no longer be attached. Your variables are as they were".to_owned(),
-            "%gpu_jobs lists those that can",
+            "%gpu_jobs lists the jobs that can be attached",
             job,
         )
     }
@@ -128,7 +128,7 @@ impl Failure {
     pub(super) fn not_attached(error: &TransferError, job: JobId) -> Self {
         Self::service(
             format!(
-                "What the job left could not be fetched ({}). Your variables are as they were",
+                "The results of the job could not be fetched ({}). Your variables are as they were",
                 describe(error)
             ),
             "try again: the job can still be attached",

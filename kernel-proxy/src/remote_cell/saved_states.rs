@@ -276,7 +276,7 @@ impl From<TransferError> for Stop {
             }
             TransferError::Link(LinkError::StoreFull { text }) => (
                 format!("The broker cannot store more: {text}"),
-                Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; what it held is free some minutes later. If you have none, tell the operator of the broker".to_owned()),
+                Some("delete a saved state that you no longer need: %gpu_states lists them, %gpu_states --delete NAME deletes one; its space is freed within minutes. If you have none, tell the operator of the broker".to_owned()),
             ),
             TransferError::Blob(BlobError::MemoryFull) => (
                 format!("{error}"),

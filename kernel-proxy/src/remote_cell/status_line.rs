@@ -84,13 +84,13 @@ impl QueuePosition {
                 format!("{for_one}: no {worker} is connected at the moment")
             }
             WaitingReason::WorkersPaused { why: None } => {
-                format!("{for_one}: the {worker}s are drained")
+                format!("{for_one}: the {worker}s accept no new cells")
             }
             WaitingReason::WorkersPaused { why: Some(why) } => {
-                format!("{for_one}: the {worker}s are drained ({why})")
+                format!("{for_one}: the {worker}s accept no new cells ({why})")
             }
             WaitingReason::WorkersFail { worker: name, why } => {
-                format!("{for_one}: no session starts on {name} ({why})")
+                format!("{for_one}: sessions cannot start on {name} ({why})")
             }
             WaitingReason::CoursePaused { why } => {
                 format!("{for_one}: your course is paused ({why})")

@@ -166,9 +166,11 @@ class Gpu:
         TypeError and ValueError for arguments of a wrong type or value, RuntimeError where Baton does not run.
         """
         if not callable(function):
-            raise TypeError(f"gpu.map calls a function, not a {type(function).__name__}")
+            raise TypeError(f"gpu.map needs a function, not a {type(function).__name__}")
         if inspect.iscoroutinefunction(function):
-            raise TypeError("gpu.map calls no coroutine function\nhint: call it in a function with asyncio.run()")
+            raise TypeError(
+                "gpu.map cannot call a coroutine function\nhint: call it with asyncio.run() in an ordinary function"
+            )
         if not iterables:
             raise TypeError("gpu.map needs the items: gpu.map(function, items)")
         for name, number in (("chunksize", chunksize), ("max_workers", max_workers)):

@@ -59,7 +59,7 @@ CELLS = Part(
     ),
 )
 ORDER = Part(
-    "what a cell prints right before a %%gpu block may stand below the block's output",
+    "what a cell prints right before a %%gpu block may appear below the block's output",
     ("ipykernel.iostream:IOPubThread.send_multipart",),
 )
 MAGICS = Part("%%gpu is unknown", (f"{_SHELL}.input_transformers_cleanup",))
@@ -189,16 +189,20 @@ OF_CELLS = (
         ),
     ),
     Part(
-        "tensors do not go along with %%gpu cells",
+        "tensors are not sent with %%gpu cells",
         (f"{_TENSOR}._backward_hooks", f"{_TENSOR}._make_subclass", f"{_TENSOR}._neg_view"),
     ),
     Part(
-        "optimizers of torch call no hooks after %%gpu cells", ("torch.optim.optimizer:Optimizer._patch_step_function",)
+        "optimizers of torch do not call their hooks after %%gpu cells",
+        ("torch.optim.optimizer:Optimizer._patch_step_function",),
     ),
-    Part("errors of a tensor's graph that stayed behind do not say so", ("torch:autograd.Function._backward_cls",)),
-    Part("torch's print options do not go along with %%gpu cells", ("torch:_tensor_str.PRINT_OPTS",)),
     Part(
-        "a loader of torch that cannot go along is not named",
+        "errors do not say that the computation graph of a tensor stayed behind",
+        ("torch:autograd.Function._backward_cls",),
+    ),
+    Part("torch's print options are not sent with %%gpu cells", ("torch:_tensor_str.PRINT_OPTS",)),
+    Part(
+        "errors do not name a torch DataLoader that cannot be sent",
         (
             "torch.utils.data.dataloader:_SingleProcessDataLoaderIter",
             "torch.utils.data.dataloader:_MultiProcessingDataLoaderIter",
@@ -217,10 +221,10 @@ OF_CELLS = (
         "classes that are registered with jax.tree_util are unknown in %%gpu cells",
         ("jax:_src.tree_util.register_pytree_node",),
     ),
-    Part("settings of JAX that a variable holds do not go along", ("jax:_src.config",)),
-    Part("functions with derivatives of their own do not go along", ("jax:_src.custom_derivatives",)),
+    Part("settings of JAX that a variable holds are not sent", ("jax:_src.config",)),
+    Part("functions with custom derivatives are not sent", ("jax:_src.custom_derivatives",)),
     Part(
-        "figures do not go along with %%gpu cells",
+        "figures are not sent with %%gpu cells",
         (
             "matplotlib.figure:Figure._original_dpi",
             "matplotlib.figure:Figure._set_dpi",
@@ -235,37 +239,37 @@ OF_CELLS = (
         ),
     ),
     Part(
-        "formats of inline figures do not go along with %%gpu cells",
+        "formats of inline figures are not sent with %%gpu cells",
         ("matplotlib_inline.config:InlineBackend._update_figure_formatters",),
     ),
     Part(
-        "options of pandas do not go along with %%gpu cells",
+        "options of pandas are not sent with %%gpu cells",
         ("pandas:_config.config._global_config", "pandas:_config.config._registered_options"),
     ),
-    Part("accessors of pandas do not go along with %%gpu cells", ("pandas:DataFrame._accessors",)),
+    Part("accessors of pandas are not sent with %%gpu cells", ("pandas:DataFrame._accessors",)),
     Part(
-        "frames that share memory do not go along with %%gpu cells",
+        "frames that share memory are not sent with %%gpu cells",
         (
             "pandas:_libs.internals.BlockValuesRefs.referenced_blocks",
             "pandas:Index._cache",
             "pandas:Index._references",
         ),
     ),
-    Part("saved arrays that are open do not go along", ("numpy.lib._npyio_impl:NpzFile",)),
-    Part("trees of scipy lose their form in %%gpu cells", ("scipy.spatial._ckdtree:cKDTree",)),
+    Part("open .npz files are not sent", ("numpy.lib._npyio_impl:NpzFile",)),
+    Part("trees of scipy lose their structure in %%gpu cells", ("scipy.spatial._ckdtree:cKDTree",)),
     Part("trees of scikit-learn are sent with each cell", ("sklearn.tree._tree:Tree",)),
-    Part("settings of scikit-learn do not go along with %%gpu cells", ("sklearn._config:_global_config",)),
+    Part("settings of scikit-learn are not sent with %%gpu cells", ("sklearn._config:_global_config",)),
     Part(
-        "settings of sympy do not go along with %%gpu cells",
+        "settings of sympy are not sent with %%gpu cells",
         ("sympy.printing.printer:Printer._global_settings", "sympy.core._print_helpers:Printable"),
     ),
     Part(
-        "the seed of TensorFlow does not go along with %%gpu cells",
+        "the seed of TensorFlow is not sent with %%gpu cells",
         ("tensorflow.python.eager.context:Context._seed", "tensorflow.python.eager.context:Context._rng"),
     ),
-    Part("how polars prints does not go along with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
+    Part("the print settings of polars are not sent with %%gpu cells", ("polars.config:_POLARS_CFG_DIRECT_VARS",)),
     Part(
-        "functions and classes of the notebook do not go along with %%gpu cells",
+        "functions and classes of the notebook are not sent with %%gpu cells",
         (
             "cloudpickle.cloudpickle:_class_setstate",
             "cloudpickle.cloudpickle:_lookup_class_or_track",
@@ -276,11 +280,11 @@ OF_CELLS = (
         "objects with traits lose their observers in %%gpu cells", ("traitlets.traitlets:HasTraits._trait_notifiers",)
     ),
     Part(
-        "printers of IPython.lib.pretty do not go along with %%gpu cells",
+        "printers of IPython.lib.pretty are not sent with %%gpu cells",
         ("IPython.lib.pretty:_type_pprinters", "IPython.lib.pretty:_deferred_type_pprinters"),
     ),
     Part(
-        "edits that %autoreload brings in do not reach %%gpu cells",
+        "edits that %autoreload loads do not reach %%gpu cells",
         ("IPython.extensions.autoreload:AutoreloadMagics._reloader",),
     ),
 )
@@ -377,7 +381,7 @@ def is_function(one: Any) -> bool:
 
 def does_not_fit(libraries: tuple[str, ...], parts: list[str]) -> str:
     versions = (f"{name} {getattr(sys.modules.get(name), '__version__', '')}".rstrip() for name in libraries)
-    return f"Baton does not fit the installed {' and '.join(versions)}: {'; '.join(parts)}"
+    return f"Baton is not compatible with the installed {' and '.join(versions)}: {'; '.join(parts)}"
 
 
 FIT = Fit()

@@ -90,7 +90,7 @@ class Job:
         elif (keeper := _KEEPERS.get(self)) is not None:
             keeper.wait_for(self, timeout)
         if not self.done():
-            raise TimeoutError(f"In[{self.number}] has not ended within {timeout:g} seconds; it goes on")
+            raise TimeoutError(f"In[{self.number}] has not ended within {timeout:g} seconds; it keeps running")
 
 
 def held_by(obj: object) -> tuple[object, ...] | None:

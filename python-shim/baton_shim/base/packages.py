@@ -31,8 +31,8 @@ ENVIRONMENT = "BATON_OFFERED_ENVIRONMENT"
 SOURCES = "sources.jsonl"
 """A file of the overlay: the options of `install` that say where packages come from, one option and value per line."""
 REFUSAL = (
-    "This worker installs no packages for cells; nothing was changed\n"
-    "hint: ask your course staff to install it for everybody\n"
+    "Cells cannot install packages on this worker; nothing was changed\n"
+    "hint: ask your course staff to install it for everyone\n"
 )
 SHARED = ("site-packages", "dist-packages")
 
@@ -156,7 +156,7 @@ class Overlay:
             importlib.invalidate_caches()  # uv may finish within one tick of the folder's clock
             return None
         lines = [line.strip() for line in f"{ended.stdout}\n{ended.stderr}".splitlines() if line.strip()]
-        return lines[-1] if lines else f"it ended with {ended.returncode}"
+        return lines[-1] if lines else f"it ended with exit status {ended.returncode}"
 
 
 class Comparison:
@@ -199,7 +199,9 @@ class Comparison:
             if self._environment
             else f"run '%pip install {name}=={own}' in an ordinary cell and restart the kernel"
         )
-        return f"This notebook has {name} {its}, {where} has {own}; objects of it may behave differently\nhint: {hint}"
+        return (
+            f"This notebook has {name} {its}, but {where} has {own}; its objects may behave differently\nhint: {hint}"
+        )
 
 
 class Packages:

@@ -107,9 +107,9 @@ class Blocks(ast.NodeTransformer):
             return self.generic_visit(ast.copy_location(ast.With(node.items[:place], [inner]), node))
         scope = self._scopes[-1] if self._scopes else None
         if isinstance(scope, ast.ClassDef):
-            raise refusal(node, "'with gpu:' cannot stand in the body of a class; put it into a function")
+            raise refusal(node, "'with gpu:' cannot be used in the body of a class; put it into a function")
         if scope is None and not self._cell:
-            raise refusal(node, "'with gpu:' cannot stand at the top level of a module; put it into a function")
+            raise refusal(node, "'with gpu:' cannot be used at the top level of a module; put it into a function")
         return self._taken_out(node, scope)
 
     def _taken_out(self, node: ast.With, scope: Any) -> ast.stmt:
@@ -118,7 +118,7 @@ class Blocks(ast.NodeTransformer):
         inside = Inside()
         inside.look(body)
         if inside.yields is not None:
-            raise refusal(inside.yields, "'yield' cannot stand inside of 'with gpu:'; yield the result after the block")
+            raise refusal(inside.yields, "'yield' cannot be used inside 'with gpu:'; yield the result after the block")
         here = call("runs_here", node, manager)
         # This one is compiled before the copy: of equal functions, the compiler keeps the first with its name.
         in_place = ast.With([ast.withitem(call("take", node), target)], self._visited(body))

@@ -66,7 +66,7 @@ class Again:
         cells = [cell for cell in self.cells if cell.number == number]
         if not cells:
             kept = ", ".join(f"In[{kept}]" for kept in sorted({cell.number for cell in self.cells}))
-            raise UsageError(f"In[{number}] is not one of the last %%gpu cells\nhint: these are {kept}")
+            raise UsageError(f"In[{number}] is not one of the last %%gpu cells\nhint: the last ones are {kept}")
         for cell in cells:
             for kind, content in shown(home, cell):
                 # This cell cannot have the value of an earlier one, so the value is displayed.

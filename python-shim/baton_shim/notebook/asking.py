@@ -57,7 +57,7 @@ def ask(home: Home, what: str, request: str, *, table: Table | None = None, **bo
             raise _interrupted(what, request, uncertain=error is not None)
         raise GpuServiceError(error["value"], error["hint"])
     if interrupts.count and request in CHANGING:
-        raise KeyboardInterrupt(f"{what}: interrupted, but it was done before")
+        raise KeyboardInterrupt(f"{what}: interrupted, but it was already done")
     return message
 
 
@@ -86,7 +86,7 @@ def _answer(home: Home, call: int, what: str, request: str, interrupts: Interrup
 
 def _interrupted(what: str, request: str, *, uncertain: bool) -> KeyboardInterrupt:
     if request == FOLLOWING:
-        return KeyboardInterrupt(f"{what}: interrupted. Your variables are as they were, and the job goes on")
+        return KeyboardInterrupt(f"{what}: interrupted. Your variables are as they were, and the job continues")
     if uncertain:
         return KeyboardInterrupt(
             f"{what}: interrupted. Your variables are as they were. The broker was asked already and has not "

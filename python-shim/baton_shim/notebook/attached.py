@@ -57,7 +57,7 @@ class EarlierJobs:
             except BaseException as error:
                 home.link.send("applied", call=end["call"], error=str(error))
                 raise
-            lines += [f"Not in it: {one}, which {why}" for one, why in sorted(about.get("left_out", {}).items())]
+            lines += [f"Not included: {one}, which {why}" for one, why in sorted(about.get("left_out", {}).items())]
             for kind, content in extra["displays"]:
                 outputs.publish_past_capture(home.shell, outputs.plain(kind, content))
             print("\n".join(lines))
@@ -81,13 +81,13 @@ class EarlierJobs:
         """The job whose id ends with these digits, or the only one. Raises UsageError."""
         jobs = self._jobs()
         if not jobs:
-            raise UsageError("No background cell of an earlier kernel is left\nhint: %gpu_states lists saved states")
+            raise UsageError("There is no background cell of an earlier kernel\nhint: %gpu_states lists saved states")
         wanted = digits.replace("-", "")
         found = [job for job in jobs if job["job"].hex().endswith(wanted)]
         if len(found) != 1:
             which = "one of them" if found else "one of these"
             lines = "\n".join(map(described, found or jobs))
-            raise UsageError(f"Write the digits of {which} behind it:\n{lines}")
+            raise UsageError(f"Add the digits of {which}:\n{lines}")
         return found[0]
 
 
@@ -104,9 +104,7 @@ def title(job: dict[str, Any]) -> str:
 def described(job: dict[str, Any]) -> str:
     when = datetime.datetime.fromtimestamp(job["submitted_ms"] / 1000).astimezone()
     status = "running" if job["outcome"] is None else WORDS.get(job["outcome"], "failed")
-    return (
-        f"{title(job)}, submitted {when:%Y-%m-%d %H:%M}: {status}. %gpu_attach {digits_of(job)} brings what it leaves"
-    )
+    return f"{title(job)}, submitted {when:%Y-%m-%d %H:%M}: {status}. %gpu_attach {digits_of(job)} attaches its results"
 
 
 WORDS = {"ok": "done", "cancelled": "cancelled"}

@@ -82,7 +82,7 @@ class Background:
         """Returns what was done. Raises UsageError."""
         jobs = [job for job in self.jobs if job.number == number and not job.done()]
         if not jobs:
-            raise UsageError(f"In[{number}] does not run in the background\nhint: %gpu_jobs lists those that do")
+            raise UsageError(f"In[{number}] is not running in the background\nhint: %gpu_jobs lists background cells")
         for job in jobs:
             job.cancel()
         return f"In[{number}] is {'cancelled' if all(job.done() for job in jobs) else 'being cancelled'}"
@@ -97,7 +97,7 @@ class Background:
         """Raises if the cell cannot be sent. A call is sent when the cell that makes it has ended."""
         home = self._home
         if not on_main_thread():
-            raise UsageError("A subshell runs nothing in the background\nhint: run it in the notebook itself")
+            raise UsageError("A subshell cannot run cells in the background\nhint: run it in the notebook itself")
         names = names_of(cell)
         home.deferred.fetch()
         one = BackgroundCell(cell, options, Lent(self._uses(cell, names, options)))
@@ -351,7 +351,7 @@ class Background:
             uses = self._uses_of(names(), beside)
             reached = self._footprint(uses.reads, beside)
         except Exception:  # code that does not compile, or any error of the student's classes
-            return self._cells[-1], ": what this cell uses cannot be told"
+            return self._cells[-1], " (Baton cannot tell what this cell uses)"
         for one in reversed(self._cells):
             if (what := one.lent.touched_by(uses, reached, self._home.namespace)) is not None:
                 return one, what
@@ -413,6 +413,6 @@ def place(job: Job) -> str:
 def not_yet(one: BackgroundCell, what: str) -> BaseException:
     lines = [
         f"KeyboardInterrupt: {title(one)}{what}, has not ended yet",
-        f"This cell did not go on; {place(one.job)} does. '%gpu_jobs --cancel {one.cell.number}' ends it",
+        f"This cell was stopped; {place(one.job)} keeps running. '%gpu_jobs --cancel {one.cell.number}' cancels it",
     ]
     return errors.with_lines(NotYetHere(), lines)

@@ -44,12 +44,12 @@ def register(shell: Any, home: Home | None) -> None:
         elif line.strip():
             raise UsageError("%%both takes no options\nhint: put nothing else on its line")
         else:
-            raise UsageError("%%both stands above another cell magic\nhint: put %%time or %%capture above %%both")
+            raise UsageError("%%both is above another cell magic\nhint: put %%time or %%capture above %%both")
 
     @no_var_expand  # type: ignore[untyped-decorator]
     def misplaced(line: str) -> None:
         """`%%both` below other code: an error."""
-        raise UsageError("%%both stands below other code\nhint: make it the first line of its cell")
+        raise UsageError("%%both is below other code\nhint: make it the first line of its cell")
 
     shell.register_magic_function(both, "line_cell", "both")
     shell.register_magic_function(misplaced, "line", "%both")

@@ -25,7 +25,7 @@ _ARGUMENTS: tuple[Callable[[Any], Any], ...] = (
     ),
     argument("--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"),
     argument(
-        "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not show a use"
+        "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not name them"
     ),
     argument("--drop", nargs="+", metavar="NAMES", help="do not send or return these variables"),
     argument(
@@ -33,7 +33,7 @@ _ARGUMENTS: tuple[Callable[[Any], Any], ...] = (
         nargs="?",
         const="",
         metavar="NAME",
-        help="go on with other cells meanwhile; the variable NAME gets a handle with result() and cancel()",
+        help="run the cell in the background; the variable NAME gets a handle with result() and cancel()",
     ),
     argument(
         "--no-return",
@@ -80,7 +80,7 @@ def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
 def of_arguments(given: dict[str, Any], parse: Callable[[str], Options] = read) -> Options:
     """Raises ValueError."""
     if "background" in given:
-        raise ValueError("background is no option here\nhint: call an @gpu function with f.background(...)")
+        raise ValueError("'background' is not an option here\nhint: call an @gpu function with f.background(...)")
     try:
         return parse(line_of(given))
     except UsageError as error:

@@ -307,7 +307,7 @@ class Home:
             pass
         try:
             if self.busy:
-                raise RuntimeError("A %%gpu cell of this notebook is running, so no other can begin inside of it")
+                raise RuntimeError("A %%gpu cell of this notebook is running, so another cannot start inside it")
             self.busy = True
             try:
                 yield

@@ -55,18 +55,18 @@ class Lent:
     def touched_by(self, uses: Uses, reached: Footprint, namespace: Mapping[str, Any]) -> str | None:
         """The reason that code with these uses has to wait, as text after the cell's title; None: it need not wait."""
         if uses.anything:
-            return ": this cell may use any variable"
+            return " (this cell may use any variable)"
         if self.uses.anything:
-            return ": it may use any variable"
+            return " and may use any variable"
         common = (uses.reads & self.uses.writes) | (uses.writes & self.names())
         # Cells often import a module that another cell has imported.
         common = {name for name in common if not isinstance(namespace.get(name), ModuleType)}
         if common:
-            return f" and has '{min(common)}'"
+            return f" and uses '{min(common)}'"
         found = reached.common(self.held)
         if found is not None:
             name = next((name for name in sorted(self.uses.reads) if namespace.get(name) is found), None)
-            return f" and has {repr(name) if name else 'an object that this cell can reach'}"
+            return f" and uses {repr(name) if name else 'an object that this cell can reach'}"
         if reached.opaque is not None:
-            return f": what a {type(reached.opaque).__qualname__} of this cell refers to cannot be told"
+            return f" (Baton cannot tell what a {type(reached.opaque).__qualname__} of this cell refers to)"
         return None

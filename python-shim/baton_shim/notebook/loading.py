@@ -60,7 +60,7 @@ def load(
         extra, used = _apply(home, name, message, delta, wanted, unit)
     finally:
         message.close()
-    lines = [f"Loaded {listed(sorted(names))} of {name}. %gpu_undo takes it back"] if names else []
+    lines = [f"Loaded {listed(sorted(names))} of {name}. %gpu_undo undoes this"] if names else []
     if replaced:
         lines.append(f"Replaced: {listed(replaced)}")
     if used:

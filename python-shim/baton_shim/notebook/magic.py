@@ -59,7 +59,7 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         """
         options = parse(line)
         if cell.lstrip().startswith("%%both"):
-            raise UsageError("%%gpu stands above %%both\nhint: write one of them; %%both runs here and in the session")
+            raise UsageError("%%gpu is above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
             raise UsageError(why_not)
         if not options.quiet and (untested := tested.news()) is not None:
@@ -205,7 +205,7 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
         """
         words, home = line.split(), needed()
         if words and (words[0] != "--cancel" or len(words) != 2 or not JOB.fullmatch(words[1])):
-            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel the one of In[3]")
+            raise UsageError("hint: write %gpu_jobs, or %gpu_jobs --cancel 3 to cancel In[3]")
         background = home.background
         if words and background is not None and background.has_number(words[1]):
             print(background.cancel_number(int(words[1])))

@@ -31,7 +31,7 @@ class Progress:
         self._most = max(self._most, runs)
         now = time.monotonic()
         due = now - self._began >= QUIET_SECONDS if self._shown is None else now - self._shown[1] >= PACE_SECONDS
-        text = f"gpu.map: {self.done} of {self._total} calls done, {runs} {'job runs' if runs == 1 else 'jobs run'}"
+        text = f"gpu.map: {self.done} of {self._total} calls done, {runs} {'job' if runs == 1 else 'jobs'} running"
         if not runs:
             text = lines[0] if lines else ""
         if text and due and not self._quiet and (self._shown is None or text != self._shown[0]):

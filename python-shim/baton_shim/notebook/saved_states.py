@@ -53,8 +53,8 @@ class SavedStates:
         if strict and (left or graphs):
             lines = [*reasons, f"{lost} stays in its kernel"] if graphs else reasons
             raise GpuServiceError(
-                "Nothing was saved, because not all can be: " + "; ".join(lines),
-                "without --strict all else is saved",
+                "Nothing was saved, because not everything can be saved: " + "; ".join(lines),
+                "leave out --strict to save everything else",
             )
         kept = saved.names
         if not kept:
@@ -90,7 +90,7 @@ class SavedStates:
             raise UsageError(f"%gpu_load: the state {name} has no variable {', '.join(missing)}\nhint: it has {has}")
         _, lines = load(home, name, message, about, delta, unit="%gpu_load", wanted=set(wanted) or None)
         if not wanted:
-            lines += [f"Not in it, because it could not be saved: {one}" for one in sorted(about["left_out"])]
+            lines += [f"Not included, because it could not be saved: {one}" for one in sorted(about["left_out"])]
         return "\n".join(lines)
 
     def text(self) -> str:
@@ -99,7 +99,7 @@ class SavedStates:
     def delete(self, name: str) -> str:
         check_name(name)
         states = ask(self._home, "Deleting", "delete_state", name=name).body["states"]
-        return f"Deleted {name}. Its room is free some minutes from now\n{table_of(states)}"
+        return f"Deleted {name}. Its space is freed within minutes\n{table_of(states)}"
 
     def _whole(self, names: set[str], cells: list[str] | None) -> Whole:
         """A state of all names that can be saved. `cells`: the inputs, if the whole notebook is saved."""
@@ -130,7 +130,7 @@ def check_name(name: str) -> None:
     """Raises UsageError for a name that the broker does not accept."""
     if not re.fullmatch(rf"[\w.-]{{1,{LONGEST_NAME}}}", name) or name in (".", ".."):
         raise UsageError(
-            f"{name!r} is no name for a state\n"
+            f"{name!r} is not a valid name for a state\n"
             f"hint: choose 1 to {LONGEST_NAME} letters, digits, dots, hyphens and underscores"
         )
 

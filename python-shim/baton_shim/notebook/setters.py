@@ -78,7 +78,7 @@ class Setters:
         for setter in found:
             del self._called[setter]
         return [
-            f"hint: {setter.call}() of In[{number}] holds in the notebook only; "
+            f"hint: {setter.call}() of In[{number}] applies only in the notebook; "
             "write %%both on the first line of that cell and run it again if this cell needs it"
             for setter, number in found.items()
         ]

@@ -93,7 +93,9 @@ def transfer(home: Home) -> list[str]:
     lines += [f"  {name} ({size(weights[name])}): {last.reasons[name]}" for name in ordered[:MOST_NAMES]]
     if len(ordered) > MOST_NAMES:
         lines.append(f"  and {len(ordered) - MOST_NAMES} more names")
-    lines.append(f"Last cell, home: {size(last.objects_home)} of objects, {size(last.memory_home)} of changed memory")
+    lines.append(
+        f"Last cell, to the notebook: {size(last.objects_home)} of objects, {size(last.memory_home)} of changed memory"
+    )
     return lines
 
 

@@ -156,8 +156,8 @@ class UndoLog:
                 raise UsageError("There is nothing to undo: %gpu_undo takes back what %%gpu cells changed")
             if step.bytes is None:
                 raise UsageError(
-                    f"{step.title()} cannot be undone: to take back its changes, more than {size(MOST_BYTES)} would "
-                    "have to be kept\nhint: copy large variables before a %%gpu cell changes or replaces them"
+                    f"{step.title()} cannot be undone: the earlier values take more than {size(MOST_BYTES)}, "
+                    "so they were not kept\nhint: copy large variables before a %%gpu cell changes or replaces them"
                 )
             if any(undo.overwritten() for undo in step.undos):
                 raise UsageError(

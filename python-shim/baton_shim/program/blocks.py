@@ -44,7 +44,7 @@ class ProgramBlocks:
         program = os.path.basename(sys.argv[0]) if sys.argv and sys.argv[0] else "PROGRAM.py"
         return (
             "This 'with gpu:' was compiled before Baton was imported, so its block cannot move to a GPU; "
-            "nothing of it has run\n"
+            "none of it has run\n"
             f"hint: start the program with 'python -m baton {program}', import baton before the module with the block, "
             "or put the block into a function under @gpu"
         )

@@ -32,7 +32,7 @@ READ_ONCE = ("MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS", "OMP_NUM_THREADS", "OPENB
 """Variables that students set, and that numerical libraries read only when they are loaded."""
 SUFFIXES = frozenset(("", *all_suffixes()))
 ANOTHER = (
-    "This session had loaded another {0} in advance. If this one does not work, ask your course staff to set "
+    "This session had already loaded a different {0}. If yours does not work, ask your course staff to set "
     "worker.warm_starts = false\n"
 )
 NUMPY_RANDOM = "numpy.random"

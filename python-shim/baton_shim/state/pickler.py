@@ -129,7 +129,7 @@ class TablePickler(cloudpickle.Pickler):  # type: ignore[misc]
                 if kind.__module__ == "__main__":
                     return object.__reduce_ex__(obj, 5)
                 return self._stand_in(
-                    obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is not it"
+                    obj, f"is a {kind.__qualname__!r} object that pickles as the name {form!r}, which is another object"
                 )
             return form if isinstance(form, str) else with_attributes(kind, sound(obj, form))
         except RecursionError:

@@ -56,7 +56,7 @@ class StayedError(RuntimeError):
 
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
-        self.hint = hint or "the cell may use what holds it, but not this part; create it inside the cell"
+        self.hint = hint or "the cell can use the object that contains it, but not this part; create it inside the cell"
 
     def __str__(self) -> str:
         return str(self.args[0])
@@ -269,8 +269,8 @@ def cannot_leave(obj: Any) -> tuple[str, str] | None:
 def why_without(package: str) -> tuple[str, str]:
     """The reason and hint for an object of a package that the other end lacks."""
     return (
-        f"is of the package {package!r}, which this notebook's ordinary cells lack,",
-        f"run '%pip install {package}' in an ordinary cell, then the cell that made it again",
+        f"is from the package {package!r}, which is not installed for ordinary cells,",
+        f"run '%pip install {package}' in an ordinary cell, then run the cell that made it again",
     )
 
 

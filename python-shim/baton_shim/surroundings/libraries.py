@@ -128,7 +128,7 @@ LIBRARIES: tuple[Kind, ...] = (
         fresh={},
     ),
     entries(
-        *("polars", "How polars prints numbers", "polars.config", polars_printing),
+        *("polars", "The number format of polars", "polars.config", polars_printing),
         lambda config, name, value: getattr(config.Config, name)(value),
         fresh={},
     ),
@@ -137,12 +137,17 @@ LIBRARIES: tuple[Kind, ...] = (
         ("precision", lambda mpmath: mpmath.mp.prec, lambda mpmath, bits: setattr(mpmath.mp, "prec", bits), 53),
     ),
     entries(
-        *("sympy", "How sympy prints", "sympy.printing.printer", lambda sympy: dict(sympy.Printer._global_settings)),
+        *(
+            "sympy",
+            "A print setting of sympy",
+            "sympy.printing.printer",
+            lambda sympy: dict(sympy.Printer._global_settings),
+        ),
         lambda sympy, name, value: sympy.Printer.set_global_settings(**{name: value}),
         fresh={},
     ),
     *rows(
-        *("What sympy assumes", "sympy"),
+        *("The assumptions of sympy", "sympy"),
         ("assumptions", lambda sympy: frozenset(assumed(sympy)), sympy_assumptions, frozenset()),
     ),
     entries(

@@ -204,7 +204,7 @@ PLOTS: tuple[Kind, ...] = (
     ),
     # Whether a figure that is a cell's value is shown as an image; set when inline creates its first figure.
     *rows(
-        *("That figures are shown", "matplotlib.pyplot"),  # inline needs the complete module
+        *("The display of figures", "matplotlib.pyplot"),  # inline needs the complete module
         ("shown", lambda _: bool(figure_printers()), lambda _, shown: show_figures(shown), None),
     ),
 )

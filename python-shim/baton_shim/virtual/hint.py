@@ -17,9 +17,9 @@ LONG = (
     "write %%gpu on its first line to run it on a GPU"
 )
 NEEDS_GPU = "hint: {} computes on a GPU only; write %%gpu on the first line of this cell"
-NO_CUDA = "hint: the libraries of CUDA are on the GPU machines; write %%gpu on the first line of this cell"
+NO_CUDA = "hint: the CUDA libraries are on the GPU machines; write %%gpu on the first line of this cell"
 OF_CUDA = re.compile(r"\blib(?:cuda|cublas|cudnn|cufft|curand|cusolver|cusparse|nccl|nvrtc|nvJitLink)\w*\.so\b")
-NOT_HERE = "hint: {} is not installed beside the notebook; a %%gpu cell finds it if the GPU machines have it"
+NOT_HERE = "hint: {} is not installed on this machine; a %%gpu cell finds it if the GPU machines have it"
 PROGRAM = "nvidia-smi"
 PROGRAM_NOT_HERE = f"hint: {PROGRAM} is on the GPU machines; write %%gpu on the first line of this cell"
 PROGRAM_LINE = re.compile(rf"^\s*(?:\w+\s*=\s*)?!+\s*{PROGRAM}\b", re.MULTILINE)

@@ -184,8 +184,8 @@ def test_several_managers(baton: Baton) -> None:
 @pytest.mark.parametrize(
     ("code", "message", "line"),
     [
-        ("def f():\n    with gpu:\n        yield 1", "'yield' cannot stand inside", 4),
-        ("class A:\n    with gpu:\n        x = 1", "cannot stand in the body of a class", 3),
+        ("def f():\n    with gpu:\n        yield 1", "'yield' cannot be used inside", 4),
+        ("class A:\n    with gpu:\n        x = 1", "cannot be used in the body of a class", 3),
         ("with gpu:\n    return 1", "'return' outside function", 3),
         ("with gpu:\n    break", "'break' outside loop", 3),
     ],
@@ -346,5 +346,5 @@ def whole(x):
     assert ok(baton, "%%gpu\nmine.run(x)") == "4"
     (baton.folder / "top.py").write_text("from baton import gpu\nwith gpu:\n    x = 1\n")
     cell = baton.run("import top")
-    assert cell.error.startswith("SyntaxError: 'with gpu:' cannot stand at the top level of a module")
+    assert cell.error.startswith("SyntaxError: 'with gpu:' cannot be used at the top level of a module")
     assert "top.py:2" in cell.traceback and "with gpu:" in cell.traceback

@@ -130,7 +130,7 @@ def test_an_error_of_a_library_that_finds_no_gpu_gets_a_hint(module: str) -> Non
 
 
 def test_a_library_that_only_the_gpu_machines_have_gets_a_hint() -> None:
-    hint = "hint: cupy is not installed beside the notebook; a %%gpu cell finds it if the GPU machines have it"
+    hint = "hint: cupy is not installed on this machine; a %%gpu cell finds it if the GPU machines have it"
     assert word_for(ModuleNotFoundError("No module named 'cupy'", name="cupy")) == hint
     assert word_for(ModuleNotFoundError("No module named 'cupi'", name="cupi")) is None
 
@@ -140,7 +140,7 @@ def test_what_stayed_elsewhere_comes_with_its_hint() -> None:
 
 
 def test_a_library_that_finds_no_part_of_cuda_gets_a_hint() -> None:
-    said = "hint: the libraries of CUDA are on the GPU machines; write %%gpu on the first line of this cell"
+    said = "hint: the CUDA libraries are on the GPU machines; write %%gpu on the first line of this cell"
     assert word_for(ImportError('Failure finding "libcufft.so.12 or libcufft.so.11": No such file')) == said
     assert word_for(OSError("libnvrtc.so.13: cannot open shared object file: No such file or directory")) == said
     assert word_for(ImportError("libcurl.so.4: cannot open shared object file: No such file or directory")) is None

@@ -155,7 +155,7 @@ pub(super) async fn list<Item: DeserializeOwned>(
 /// The only job whose id ends with these digits.
 pub(super) async fn find(api: &Api, end: &str) -> anyhow::Result<Job> {
     find_if_any(api, end).await?.with_context(|| {
-        format!("There is no cell that ends with {end} and that you can see\nhint: `baton jobs` lists those that you can see")
+        format!("There is no cell with an id ending in {end} that you can see\nhint: `baton jobs` lists those that you can see")
     })
 }
 

@@ -216,7 +216,7 @@ fn facts(queue: &QueueDetails) -> Vec<String> {
         boost => format!(", times {boost} because a deadline is near"),
     };
     facts.push(format!(
-        "Its person recently used {} of GPU time (half of it counts after {}); the course has weight {}{boost}.",
+        "Its owner recently used {} of GPU time (half of it counts after {}); the course has weight {}{boost}.",
         positive(precedence.used_ms),
         positive(precedence.half_life_ms),
         precedence.weight
@@ -235,7 +235,7 @@ fn ahead(ahead: &Ahead) -> String {
         AheadBecause::Deadline => "a deadline is near",
         AheadBecause::LowPriority => "this one has low priority",
         AheadBecause::UsedLess => "other people recently used less GPU time",
-        AheadBecause::WaitedLonger => "it came earlier",
+        AheadBecause::WaitedLonger => "it was submitted earlier",
     };
     match ahead.jobs {
         1 => format!("1 job is ahead because {because}."),

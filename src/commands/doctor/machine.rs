@@ -60,7 +60,7 @@ pub(super) fn runtime_folder(settings: &Settings) -> Finding {
     let shown = path.display();
     if !path.exists() {
         return Finding::Good(format!(
-            "The runtime folder {shown} will be made when needed"
+            "The runtime folder {shown} will be created when needed"
         ));
     }
     match check_private(path) {

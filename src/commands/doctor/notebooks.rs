@@ -62,10 +62,12 @@ fn shim(python: &Python) -> Finding {
     let own = env!("CARGO_PKG_VERSION");
     match &python.packages[SHIM] {
         Some(version) if version == own => Finding::Good(format!(
-            "Baton's Python package has the version {own}, as this program"
+            "Baton's Python package has version {own}, like this program"
         )),
         Some(version) => Finding::wrong(
-            format!("Baton's Python package has the version {version}, this program {own}"),
+            format!(
+                "Baton's Python package has version {version}, but this program has version {own}"
+            ),
             reinstall(python),
         ),
         None => Finding::wrong("Python does not have Baton's package", reinstall(python)),
@@ -100,13 +102,13 @@ fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {
     };
     let program = specification.program();
     if program.is_absolute() && !program.is_file() {
-        let missing = format!("{shown} names a Python that is not there");
+        let missing = format!("{shown} names a Python that does not exist");
         return Finding::wrong(missing, "baton install");
     }
     match runs_a_cell(&specification) {
         Ok(()) => Finding::Good(format!("The kernel of {shown} starts and runs a cell")),
         Err(error) => Finding::wrong(
-            format!("The kernel of {shown} does not run a cell. {error:#}"),
+            format!("The kernel of {shown} cannot run a cell. {error:#}"),
             reinstall(python),
         ),
     }

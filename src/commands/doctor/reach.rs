@@ -38,7 +38,10 @@ pub(super) fn broker(settings: &Settings) -> Finding {
             "The broker at {address} answers, and accepts this token as a worker's"
         )),
         Ok(Err((what, fix))) => Finding::wrong(what, fix),
-        Err(error) => Finding::wrong(format!("Failed to dial the broker: {error}"), "try again"),
+        Err(error) => Finding::wrong(
+            format!("Failed to connect to the broker: {error}"),
+            "try again",
+        ),
     }
 }
 

@@ -68,14 +68,14 @@ fn environment(settings: &Settings, config: &EnvironmentConfig, in_sandbox: bool
             fs::read_dir(root)
                 .map(drop)
                 .with_context(|| format!("{} cannot be read", root.display())),
-            "its image is there",
+            "its image exists",
         ),
         EnvironmentSource::Lock(lock) => (
             read_lock(lock)
                 .map_err(anyhow::Error::new)
                 .and_then(|_| Ok(find_uv()?))
                 .map(drop),
-            "a worker here can build its lock",
+            "a worker here can build it from its lock",
         ),
     };
     match checked {
@@ -160,7 +160,7 @@ fn same_python(notebook: &Python, worker: &Python) -> Finding {
     }
     Finding::wrong(
         format!(
-            "The worker's {shown} is Python {}, that of notebooks here {}: the worker refuses their cells",
+            "The worker's {shown} is Python {}, but notebooks here run Python {}: the worker refuses their cells",
             worker.version, notebook.version
         ),
         "give both the same minor version of Python",
@@ -177,7 +177,9 @@ fn same_library(notebook: &Python, worker: &Python, name: &str) -> Option<Findin
     };
     let what = match found {
         Some(found) if found == expected => return None,
-        Some(found) => format!("The worker has {package} {found}, notebooks here have {expected}"),
+        Some(found) => {
+            format!("The worker has {package} {found}, but notebooks here have {expected}")
+        }
         None => format!("The worker does not have {package}, which notebooks here have"),
     };
     let python = worker.executable.display();
@@ -192,7 +194,7 @@ fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding 
     match try_a_session(settings, python, in_sandbox) {
         Ok(()) => Finding::Good("A session of a worker here starts and runs a cell".to_owned()),
         Err(error) => Finding::wrong(
-            format!("A worker here runs no cells. {error:#}"),
+            format!("A worker here cannot run cells. {error:#}"),
             format!(
                 "{} -m pip install baton-jupyter=={}",
                 python.display(),

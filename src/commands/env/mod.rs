@@ -117,7 +117,7 @@ async fn of_course(api: &Api, settings: &Settings) -> anyhow::Result<String> {
         ),
         None => anyhow::bail!(
             "Your course has no environment of its own: its cells run in the workers' Python\nhint: `baton env list` lists \
-             those that there are"
+             the available ones"
         ),
     }
 }

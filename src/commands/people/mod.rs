@@ -24,7 +24,7 @@ pub(crate) fn main(
     matches: &ArgMatches,
 ) -> anyhow::Result<ExitCode> {
     let path = settings.broker_people_file.as_ref().context(
-        "Which file? Name it with --people-file, BATON_BROKER_PEOPLE_FILE or broker.people_file",
+        "No people file is set\nhint: name it with --people-file, BATON_BROKER_PEOPLE_FILE or broker.people_file",
     )?;
     match command {
         "add" => add(PeopleFile::open_or_create(path)?, matches),
@@ -155,7 +155,7 @@ fn expires(matches: &ArgMatches) -> anyhow::Result<Option<Timestamp>> {
     let after = Duration::parse(text).map(|after| Timestamp::now().checked_add(after));
     let at = after.unwrap_or_else(|| text.parse());
     let at = at.ok().with_context(|| {
-        format!("When is {text}?\nhint: say 30d, or a time such as 2027-02-28T18:00:00Z")
+        format!("{text} is not a time\nhint: write 30d, or a time such as 2027-02-28T18:00:00Z")
     })?;
     anyhow::ensure!(at > Timestamp::now(), "{text} is in the past");
     Ok(Some(at))

@@ -73,11 +73,11 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
     };
     anyhow::ensure!(
         class.session_bytes <= class.gpu_bytes,
-        "A session that needs more memory than the GPU has never runs\nhint: --session-memory is of one session, --gpu-memory of the GPU"
+        "A session cannot run if it needs more memory than the GPU has\nhint: --session-memory is for one session, --gpu-memory for the whole GPU"
     );
     anyhow::ensure!(
         class.bandwidth > 0.0 && time("edit") > 0.0,
-        "A link that moves nothing and people who never stop to think cannot be simulated"
+        "--link and --edit must be above zero"
     );
     Ok(class)
 }

@@ -76,7 +76,7 @@ impl Progress {
                 self.record(&format!("── {text}\n"));
                 self.line(&text);
             }
-            "resumed" => self.note("The variables of the cells before are there"),
+            "resumed" => self.note("The variables of the earlier cells are still there"),
             "restarted" => {
                 self.begun = 0;
                 let why = content["why"].as_str().unwrap_or("the session has ended");

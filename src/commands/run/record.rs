@@ -236,7 +236,7 @@ pub(super) fn make_folder(path: &Path) -> anyhow::Result<()> {
         .recursive(true)
         .mode(0o700)
         .create(path);
-    made.with_context(|| format!("Failed to make {}", path.display()))
+    made.with_context(|| format!("Failed to create {}", path.display()))
 }
 
 pub(super) fn open_log(path: &Path) -> anyhow::Result<File> {

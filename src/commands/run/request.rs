@@ -88,7 +88,7 @@ impl Request {
         let has_parameters = matches.contains_id("parameter") || matches.contains_id("each");
         anyhow::ensure!(
             request.is_notebook() || !has_parameters && request.output.is_none(),
-            "-p, --each and -o are for notebooks\nhint: a script gets what stands behind its name as arguments"
+            "-p, --each and -o are for notebooks\nhint: write the arguments of a script after its name"
         );
         let keeps = request.is_notebook() && !request.is_array() && matches.get_flag("detach");
         anyhow::ensure!(
@@ -127,7 +127,7 @@ impl Request {
     ) -> anyhow::Result<OneJob> {
         let mut combinations = self.combinations.iter();
         let combination = combinations.find(|combination| self::label(combination) == label);
-        let combination = combination.context("The command line makes no such job")?;
+        let combination = combination.context("The command line does not create this job")?;
         Ok(OneJob {
             id,
             group,
@@ -260,7 +260,7 @@ impl Loaded {
         let path = request
             .program
             .to_str()
-            .with_context(|| format!("The name {shown} is not text"))?;
+            .with_context(|| format!("The name {shown} is not UTF-8"))?;
         let words = std::iter::once(path.to_owned()).chain(request.arguments.iter().cloned());
         Ok(Self::Script(words.collect()))
     }

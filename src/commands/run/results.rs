@@ -80,7 +80,7 @@ pub(super) fn show_kept(folder: &RunFolder, record: &Record) {
         && folder.is_running().unwrap_or(false)
     {
         eprintln!(
-            "Its variables are kept until {}: `baton run --resume {}` goes on at cell {}",
+            "Its variables are kept until {}: `baton run --resume {}` continues at cell {}",
             kept.until.to_zoned(TimeZone::system()).strftime("%H:%M"),
             record.job,
             kept.cell
@@ -198,7 +198,8 @@ pub(super) fn end_of(state_folder: &Path, folder: &RunFolder) -> anyhow::Result<
         (Some(ended), _) => Some(ended),
         (None, true) => None,
         (None, false) => Some(Ended::service_failed(
-            "The process of the run was ended from outside, and its job with it\nhint: run it again".to_owned(),
+            "The process of the run was killed, and its job ended with it\nhint: run it again"
+                .to_owned(),
         )),
     })
 }
@@ -299,7 +300,9 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
     if !write_notebook(&folder, output)? {
         match ended.and_then(|ended| ended.error) {
             Some(error) => eprintln!("{error}"),
-            None => eprintln!("This job has not begun: earlier ones of its array wait or run"),
+            None => eprintln!(
+                "This job has not started: earlier jobs of its array are waiting or running"
+            ),
         }
         return Ok(ExitCode::from(SERVICE_FAILED));
     }
@@ -311,7 +314,7 @@ pub(crate) fn fetch(settings: &Settings, matches: &ArgMatches) -> anyhow::Result
         }
         None => {
             println!("{}", output.display());
-            eprintln!("The run goes on: this is the notebook so far");
+            eprintln!("The run continues: this is the notebook so far");
             Ok(ExitCode::SUCCESS)
         }
     }
@@ -341,7 +344,7 @@ fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitC
         }
     }
     if missing > 0 {
-        eprintln!("{missing} of {} jobs have not begun", jobs.len());
+        eprintln!("{missing} of {} jobs have not started", jobs.len());
     }
     match ends {
         Some(ends) => {
@@ -349,7 +352,7 @@ fn fetch_group(settings: &Settings, group: &GroupFolder) -> anyhow::Result<ExitC
             Ok(ExitCode::from(exit_code_of_all(ends.iter())))
         }
         None => {
-            eprintln!("The group goes on: these are the notebooks so far");
+            eprintln!("The group continues: these are the notebooks so far");
             Ok(ExitCode::SUCCESS)
         }
     }

@@ -87,7 +87,7 @@ pub(super) async fn run(
             loaded: &loaded,
             ..run
         };
-        watched.resume(next, begin, &format!("Job {} goes on: {why}", job.id));
+        watched.resume(next, begin, &format!("Job {} continues: {why}", job.id));
         run.folder.resume(job.id)?;
         resumed = Some((job, loaded));
     };
@@ -158,7 +158,10 @@ pub(super) fn main(
     let folder = find(&settings.state_folder, run)?;
     let record = folder.read()?;
     match results::end_of(&settings.state_folder, &folder)? {
-        None => anyhow::bail!("This run goes on\nhint: baton logs -f {}", record.job),
+        None => anyhow::bail!(
+            "This run is still running\nhint: baton logs -f {}",
+            record.job
+        ),
         Some(ended) if ended.outcome == Outcome::Ok => {
             anyhow::bail!("This run has ended without an error: there is nothing to resume")
         }
@@ -189,7 +192,10 @@ fn resume_group(
 ) -> anyhow::Result<ExitCode> {
     let record = group.read()?;
     let Some(ends) = results::ends_of(settings, group)? else {
-        anyhow::bail!("This group goes on\nhint: baton logs -f {}", record.group);
+        anyhow::bail!(
+            "This group is still running\nhint: baton logs -f {}",
+            record.group
+        );
     };
     let mut records = Vec::new();
     for (job, ended) in record.jobs.iter().zip(&ends) {
@@ -218,7 +224,7 @@ fn request_of(record: &Record, json: bool) -> anyhow::Result<Request> {
     let command = cli::matches(&words);
     let command = command
         .subcommand_matches("run")
-        .context("It was no `baton run`")?;
+        .context("It was not started by `baton run`")?;
     let mut request = Request::read(command, &words)?;
     request.json = json;
     // Errors in reading must appear here, and not in the background.

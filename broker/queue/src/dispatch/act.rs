@@ -52,9 +52,9 @@ pub enum NotDone {
     UnknownWorker(String),
     #[error("There is no pool {0}")]
     UnknownPool(String),
-    #[error("The broker starts the workers of pool {0}; none joins it by itself")]
+    #[error("Workers cannot join pool {0}: the broker starts them")]
     NotExternal(String),
-    #[error("Pool {pool} has its {max} workers")]
+    #[error("Pool {pool} is full: it already has {max} workers")]
     PoolFull { pool: String, max: u32 },
     #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
@@ -64,7 +64,7 @@ pub enum NotDone {
     AdminsOnly,
     #[error("The cell has ended")]
     Over,
-    #[error("The cell no longer waits")]
+    #[error("The cell is no longer waiting")]
     NotWaiting,
     #[error("{0} is shutting down: it was stopped on its own machine")]
     Leaving(String),

@@ -149,7 +149,7 @@ impl fmt::Display for Observation {
             ),
             Self::UnexpectedEvent { job, phase } => write!(
                 formatter,
-                "An event of job {job} came while it was {}",
+                "An event of job {job} arrived while it was {}",
                 phase.name()
             ),
         }

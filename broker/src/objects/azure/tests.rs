@@ -107,7 +107,7 @@ fn settings_that_cannot_work_say_what_is_wrong() {
         ),
         (
             vec![account, ("AZURE_STORAGE_ENDPOINT", "nowhere")],
-            "AZURE_STORAGE_ENDPOINT is no address",
+            "AZURE_STORAGE_ENDPOINT is not an address",
         ),
         (
             vec![account, ("AZURE_STORAGE_USE_EMULATOR", "true")],

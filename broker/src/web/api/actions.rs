@@ -31,7 +31,7 @@ pub(crate) async fn act(
 ///
 /// People stop their own jobs, and staff also those of their courses. A job that has started is interrupted.
 #[utoipa::path(post, path = "/v1/jobs/{job}/cancel", operation_id = "cancel", params(("job" = String, Path)),
-    request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
+    request_body = Why, responses((status = 200, body = Job, description = "The job after the change"), Refusal))]
 pub(super) async fn cancel(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -47,7 +47,7 @@ pub(super) async fn cancel(
 ///
 /// Its owner sees the reason.
 #[utoipa::path(post, path = "/v1/jobs/{job}/hold", operation_id = "hold", params(("job" = String, Path)),
-    request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
+    request_body = Why, responses((status = 200, body = Job, description = "The job after the change"), Refusal))]
 pub(super) async fn hold(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -63,7 +63,7 @@ pub(super) async fn hold(
 
 /// Release a job that is held back
 #[utoipa::path(post, path = "/v1/jobs/{job}/release", operation_id = "release", params(("job" = String, Path)),
-    responses((status = 200, body = Job, description = "The job now"), Refusal))]
+    responses((status = 200, body = Job, description = "The job after the change"), Refusal))]
 pub(super) async fn release(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -74,7 +74,7 @@ pub(super) async fn release(
 
 /// Move a waiting job to the front
 #[utoipa::path(post, path = "/v1/jobs/{job}/front", operation_id = "move_to_front", params(("job" = String, Path)),
-    request_body = Why, responses((status = 200, body = Job, description = "The job now"), Refusal))]
+    request_body = Why, responses((status = 200, body = Job, description = "The job after the change"), Refusal))]
 pub(super) async fn move_to_front(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -92,7 +92,7 @@ pub(super) async fn move_to_front(
 ///
 /// Its running jobs continue. For admins. Waiting people see the reason if no worker accepts cells.
 #[utoipa::path(post, path = "/v1/workers/{worker}/drain", operation_id = "drain", params(("worker" = String, Path)),
-    request_body = Why, responses((status = 200, body = Worker, description = "The worker now"), Refusal))]
+    request_body = Why, responses((status = 200, body = Worker, description = "The worker after the change"), Refusal))]
 pub(super) async fn drain(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -110,7 +110,7 @@ pub(super) async fn drain(
 
 /// Let a drained worker accept jobs again
 #[utoipa::path(post, path = "/v1/workers/{worker}/resume", operation_id = "resume", params(("worker" = String, Path)),
-    responses((status = 200, body = Worker, description = "The worker now"), Refusal))]
+    responses((status = 200, body = Worker, description = "The worker after the change"), Refusal))]
 pub(super) async fn resume(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -127,7 +127,7 @@ pub(super) async fn resume(
 ///
 /// For its staff. The change overrides the courses file until the next change.
 #[utoipa::path(post, path = "/v1/courses/{course}", operation_id = "change_course", params(("course" = String, Path)),
-    request_body = CourseChange, responses((status = 200, body = Course, description = "The course now"), Refusal))]
+    request_body = CourseChange, responses((status = 200, body = Course, description = "The course after the change"), Refusal))]
 pub(super) async fn change_course(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,

@@ -32,7 +32,7 @@ pub(super) async fn list(State(shared): State<Shared>) -> Result<Json<Page<Pool>
 ///
 /// For admins.
 #[utoipa::path(post, path = "/v1/pools/{pool}/resume", operation_id = "resume_pool", params(("pool" = String, Path)),
-    responses((status = 200, body = Pool, description = "The pool now"), Refusal))]
+    responses((status = 200, body = Pool, description = "The pool after the change"), Refusal))]
 pub(super) async fn resume(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -68,7 +68,7 @@ pub(super) async fn test(
 ///
 /// For admins and programs that start workers, such as an autoscaler.
 #[utoipa::path(get, path = "/v1/scale/{pool}", operation_id = "scale", params(("pool" = String, Path)),
-    responses((status = 200, body = Scale, description = "The numbers now"), Refusal))]
+    responses((status = 200, body = Scale, description = "The current numbers"), Refusal))]
 pub(super) async fn scale(
     State(shared): State<Shared>,
     Path(name): Path<String>,
@@ -94,7 +94,7 @@ pub(super) async fn scale(
 /// for this worker only.
 #[utoipa::path(post, path = "/v1/pools/{pool}/workers", operation_id = "join_pool", params(("pool" = String, Path)),
     request_body = JoinPool,
-    responses((status = 200, body = Joined, description = "What the worker is from now on"), Refusal))]
+    responses((status = 200, body = Joined, description = "The worker's name, token and settings"), Refusal))]
 pub(super) async fn join(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,

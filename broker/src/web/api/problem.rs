@@ -185,7 +185,7 @@ impl ApiError {
             }
             Self::UnknownFile { .. } => Some("`baton publish COURSE --list` lists them"),
             Self::UnknownState { .. } => Some("%gpu_states lists those that you have"),
-            Self::UnknownEnvironment { .. } => Some("`baton env list` lists those that there are"),
+            Self::UnknownEnvironment { .. } => Some("`baton env list` lists the available ones"),
             Self::NoLock { .. } => Some("ask your course staff which packages it has"),
             Self::StateLimit { .. } => Some("delete one: %gpu_states --delete NAME"),
             Self::ChunksMissing { .. } => Some("upload them first, as `baton publish` does"),

@@ -42,7 +42,7 @@ pub(super) async fn list(
 ///
 /// For its staff, who must have uploaded its chunks. It replaces a file of the same name.
 #[utoipa::path(post, path = "/v1/courses/{course}/files", operation_id = "publish", params(("course" = String, Path)),
-    request_body = Publication, responses((status = 200, body = api::PublicFile, description = "The file now"), Refusal))]
+    request_body = Publication, responses((status = 200, body = api::PublicFile, description = "The published file"), Refusal))]
 pub(super) async fn publish(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,
@@ -93,7 +93,7 @@ pub(super) async fn publish(
 ///
 /// For its staff. Cells that have already named it continue.
 #[utoipa::path(post, path = "/v1/courses/{course}/files/withdraw", operation_id = "withdraw", params(("course" = String, Path)),
-    request_body = Withdrawal, responses((status = 200, body = Page<api::PublicFile>, description = "The files that are left"), Refusal))]
+    request_body = Withdrawal, responses((status = 200, body = Page<api::PublicFile>, description = "The remaining files"), Refusal))]
 pub(super) async fn withdraw(
     State(shared): State<Shared>,
     Extension(caller): Extension<Caller>,

@@ -65,13 +65,13 @@ fn lessons_part(lessons: &[LessonOutlook], zone: &Zone) -> Markup {
             h2 { "Timetable" }
             @for lesson in lessons { p { strong { (lesson.course) } ": " (lesson_sentence(lesson)) } }
             div.scroll tabindex="0" role="region" aria-label="Lessons" { table {
-                caption { "Predicted waits, and those of the last time" }
+                caption { "Predicted waits, and waits of the last time" }
                 thead { tr {
                     th scope="col" { "Course" }
                     th scope="col" { "Next" }
                     th.number scope="col" { "People" }
                     th.number scope="col" { "Slots now" }
-                    th.number scope="col" { "Slots that are enough" }
+                    th.number scope="col" { "Slots needed" }
                     th.number scope="col" { "Predicted p99" }
                     th.number scope="col" { "Last time: people" }
                     th.number scope="col" { "Last time: p99" }
@@ -181,10 +181,10 @@ fn now_part(here: usize, recent: &RecentWaits, expected: Option<&Forecast>) -> M
                 (approximate(expected.wait)) " on average, and 1 in 10 longer than " (approximate(expected.waits[1])) ". "
                 @if recent.waits.is_empty() {}
                 @else if recent.is_worse_than(expected) {
-                    strong { "More cells than that waited longer, which chance does not explain." }
+                    strong { "More cells than predicted waited longer, and chance does not explain it." }
                     " Demand is higher than in the last days, or a worker is missing."
                 }
-                @else { "The waits of the last hour are within chance." }
+                @else { "The waits of the last hour match the prediction." }
             }
         }
     }

@@ -320,7 +320,7 @@ fn day_table(facts: &Facts) -> Markup {
             thead { tr {
                 th scope="col" { "From" }
                 th.number scope="col" { "Running" }
-                th.number scope="col" { "Waiting at most" }
+                th.number scope="col" { "Peak waiting" }
                 th.number scope="col" { "Slots" }
             } }
             tbody { @for span in facts.day.iter().rev() {

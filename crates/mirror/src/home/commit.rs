@@ -246,7 +246,7 @@ impl Commit {
         folders.sort_unstable();
         for (path, mode) in folders {
             let made = self.make_folder(&path, mode);
-            self.note(&path, made, "was made by the cell");
+            self.note(&path, made, "was created by the cell");
         }
         for (path, over, what) in arriving {
             let placed = self.place(&path, over.as_ref(), what);
@@ -254,7 +254,7 @@ impl Commit {
         }
         for (path, base, mode) in modes {
             let set = self.set_mode(&path, &base, mode);
-            self.note(&path, set, "got other permissions from the cell");
+            self.note(&path, set, "was given other permissions by the cell");
         }
     }
 
@@ -263,7 +263,7 @@ impl Commit {
             Ok(()) => return,
             Err(Not::Changed) => "something else changed it here meanwhile".to_owned(),
             Err(Not::NeverCopied) => "files of that name are not copied".to_owned(),
-            Err(Not::Io(error)) => format!("doing the same here failed: {error}"),
+            Err(Not::Io(error)) => format!("the same change failed here: {error}"),
         };
         self.notes.push(format!(
             "'{path}' {what}, but {why}; it stays here as it was"

@@ -134,7 +134,7 @@ impl Libraries {
         }
         let has_news = seen.len() > before;
         if has_news && let Err(error) = self.save() {
-            tracing::warn!(%error, "The libraries that sessions use could not be written down");
+            tracing::warn!(%error, "The list of libraries that sessions use could not be saved");
         }
         self.wanted(python) != wanted
     }

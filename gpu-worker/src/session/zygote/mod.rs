@@ -158,7 +158,10 @@ impl Zygotes {
         match libraries::installed(python).await {
             Ok(installed) => lock(&self.libraries).expect(python, installed),
             Err(error) => {
-                tracing::warn!("Unknown which libraries {} has: {error}", python.display());
+                tracing::warn!(
+                    "Failed to find out which libraries {} has: {error}",
+                    python.display()
+                );
                 false
             }
         }
@@ -234,7 +237,7 @@ impl Zygotes {
         trial::run(&self.ground, python, &zygote).await?;
         if !libraries.is_empty() {
             tracing::info!(
-                "Sessions find these libraries loaded: {}",
+                "Sessions start with these libraries loaded: {}",
                 libraries.join(", ")
             );
         }

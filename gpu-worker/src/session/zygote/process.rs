@@ -263,8 +263,8 @@ async fn until_ready(control: &mut UnixStream) -> Result<(), ZygoteError> {
             Ok(Ok(Some(line))) => line,
             silent => {
                 let why = match silent {
-                    Err(_elapsed) => "takes too long to load",
-                    Ok(_) => "ends the process that loads it",
+                    Err(_elapsed) => "took too long to load",
+                    Ok(_) => "ended the process that loaded it",
                 };
                 return Err(match loading {
                     Some(library) => ZygoteError::Library {

@@ -71,7 +71,7 @@ async fn fork(
     let reading = async { tokio::join!(read(printed), read(said)) };
     let (printed, said) = tokio::time::timeout(PATIENCE, reading)
         .await
-        .map_err(|_elapsed| ZygoteError::Unfit("a fork does not end".to_owned()))?;
+        .map_err(|_elapsed| ZygoteError::Unfit("a fork did not end in time".to_owned()))?;
     Ok((printed?, said?))
 }
 

@@ -178,14 +178,14 @@ fn every_reason_has_its_words() {
     );
     check(
         position(WaitingReason::WorkersPaused { why: Some(why()) }),
-        "Waiting for a GPU: the GPU workers are drained (back at two)",
+        "Waiting for a GPU: the GPU workers accept no new cells (back at two)",
     );
     check(
         position(WaitingReason::WorkersFail {
             worker: "gpu-2".to_owned(),
             why: "no disk".to_owned(),
         }),
-        "Waiting for a GPU: no session starts on gpu-2 (no disk)",
+        "Waiting for a GPU: sessions cannot start on gpu-2 (no disk)",
     );
     check(
         QueuePosition {

@@ -51,7 +51,7 @@ class ArrayKind(Kind):
     def reduce(self, obj: Any) -> Any:
         new, view, new_of_objects, view_of_tree, over, fill, set_attributes = self._anchors
         if obj.dtype.kind == "T" and obj.base is not None:
-            raise TypeError("it is a view on texts of any length, which lie in memory of their own; use .copy()")
+            raise TypeError("it is a view of strings of variable length, whose memory is separate; use .copy()")
         owner = owner_of(obj)
         attributes = getattr(obj, "__dict__", None)
         flag = _WRITEABLE if obj.flags.writeable else _READ_ONLY

@@ -125,7 +125,7 @@ class CFunctionKind(Kind):
             arguments: tuple[Any, ...] = library, symbol_of(obj, library), None if own else type(obj)
             return of_library, arguments, self.read(obj), None, None, apply
         if function is None and obj:
-            raise TypeError("it is an address of this process, of which ctypes does not know the library")
+            raise TypeError("it is an address in this process, and ctypes does not know its library")
         return of_python, (type(obj), function), self.read(obj), None, None, apply
 
     def of_library(self, library: Any, symbol: str, kind: Any) -> Any:
@@ -200,7 +200,7 @@ def symbol_of(function: Any, library: Any) -> str:
     for name in names:
         if isinstance(name, str) and _address(library, name) == address:
             return name
-    raise TypeError("it is an address in a library, which has no name for it")
+    raise TypeError("it is an address in a library that has no name for it")
 
 
 def _address(library: Any, name: str) -> int | None:

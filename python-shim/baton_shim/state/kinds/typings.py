@@ -34,7 +34,7 @@ class TypingKind(Kind):
         if not obj.__type_params__:
             return make_alias, (obj.__name__,), obj.__value__, None, None, set_value
         if contains(obj.__value__, obj):
-            raise TypeError("it has parameters and contains itself, and Python makes such aliases from source only")
+            raise TypeError("it has parameters and contains itself, and Python creates such aliases only from source")
         return make_generic_alias, (obj.__name__, obj.__value__, obj.__type_params__)
 
     def parts(self, obj: Any, state: State) -> Iterator[Any]:

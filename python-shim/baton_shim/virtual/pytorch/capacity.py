@@ -36,7 +36,7 @@ def out_of_memory(size: int) -> RuntimeError:
         why = f"GPU 0 has a total capacity of {total}"
     else:
         why = (
-            "An ordinary cell computes in the memory of the notebook's machine, which is less\n"
+            "An ordinary cell uses the memory of the notebook's machine, which has less\n"
             "hint: write %%gpu on the first line of this cell to run it on a GPU"
         )
     error: RuntimeError = OutOfMemoryError(f"CUDA out of memory. Tried to allocate {tried}. {why}")
