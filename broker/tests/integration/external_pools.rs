@@ -139,7 +139,7 @@ async fn no_more_workers_join_than_the_pool_may_have() {
     assert_eq!(problem.kind, "urn:baton:pool-full");
     assert_eq!(problem.status, 409);
     assert!(
-        problem.detail.contains("its 1 workers"),
+        problem.detail.contains("its maximum is 1"),
         "{}",
         problem.detail
     );

@@ -54,7 +54,7 @@ pub enum NotDone {
     UnknownPool(String),
     #[error("Workers cannot join pool {0}: the broker starts them")]
     NotExternal(String),
-    #[error("Pool {pool} is full: it already has {max} workers")]
+    #[error("Pool {pool} is full: its maximum is {max}")]
     PoolFull { pool: String, max: u32 },
     #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
