@@ -492,11 +492,15 @@ impl Region {
         })
     }
 
+    /// Neither memory nor places on the host any more.
     fn unback(&mut self) -> Result<(), Code> {
         let chunks = &mut self.chunks;
         self.context.with_if_it_lives(|| {
             let unbacked = chunks.iter_mut().map(Chunk::unback);
-            driver::as_result(unbacked.fold(SUCCESS, first_error))
+            let code = unbacked.fold(SUCCESS, first_error);
+            // The driver lets go of a pinned place only in a context.
+            chunks.iter_mut().for_each(|chunk| chunk.shadow = None);
+            driver::as_result(code)
         })
     }
 }
