@@ -1,7 +1,8 @@
 """PyTorch 1.12.1 in turns on a driver in host memory: programs with more memory together than there is.
 
 Its CUDA runtime is the last that starts on a driver which is not NVIDIA's. The worker's end moves some of a program's
-memory whenever the program rests, needed or not; what, and how much, follows from a seed.
+memory whenever the program rests, needed or not; what, and how much, follows from a seed. Between moves, places on the
+host are made ahead for all of it, and some are given back.
 """
 
 from __future__ import annotations

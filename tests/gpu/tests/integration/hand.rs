@@ -1,6 +1,7 @@
 //! A worker's end that says what a test wants, when it wants: for what must happen at one moment of a hand-over.
 
 use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::{Duration, Instant};
@@ -73,6 +74,11 @@ impl Hand {
     pub(crate) fn drop_lease(&mut self) {
         let epoch = self.epoch;
         self.say(ToSession::Drop { epoch });
+    }
+
+    /// The worker's end ends.
+    pub(crate) fn leave(self) {
+        self.stream.shutdown(Shutdown::Both).unwrap();
     }
 
     pub(crate) fn until_yielded(&self) {
