@@ -106,7 +106,7 @@ def machine(service: Service, gpu_machine: str, cards: list[int]) -> Path:
 
 
 # Offsets in the card's file.
-LOST, SLICES, CONTEXT = 3, 4, 5
+LOST, SLICES, CONTEXT, PINNED = 3, 4, 5, 492
 GPU_IS_LOST = 15
 
 
@@ -114,6 +114,12 @@ def put(machine: Path, place: int, number: int) -> None:
     with (machine / "card").open("r+b") as card:
         card.seek(8 * place)
         card.write(struct.pack("<Q", number))
+
+
+def look(machine: Path, place: int) -> int:
+    card = (machine / "card").read_bytes()
+    (number,) = struct.unpack_from("<Q", card, 8 * place)
+    return int(number)
 
 
 def start_worker(service: Service, machine: Path, **environment: str) -> str:
@@ -158,6 +164,20 @@ def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook:
         result = kernel.gpu(f"print(card.values(address, {count}))").ok()
         assert result.stdout == f"{{{number}}}\n"
         assert "held the GPU for" in result.notices[-1]
+
+
+def test_memory_has_its_place_on_the_host_before_it_leaves_for_the_first_time(
+    notebook: Callable[[], Kernel], machine: Path
+) -> None:
+    kernels = [notebook() for _ in range(2)]
+    count = (40 << 20) // 8
+    before = look(machine, PINNED)
+    for kernel in kernels:
+        kernel.gpu(f"import card\naddress = card.allocate({count})").ok()
+    # The first one's has left, and the second one's will.
+    wait_until(lambda: look(machine, PINNED) - before == 80 << 20, "both have their places")
+    for kernel in kernels:
+        assert kernel.gpu(f"print(card.values(address, {count}))").ok().stdout == "{0}\n"
 
 
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))

@@ -1,6 +1,7 @@
 """What sharing costs in counts: driver calls and bytes moved, on a driver in host memory. No GPU is used.
 
-The times of moves come from a model: `LINK` bytes per second in each direction, as in `baton plan --policies`.
+The times of moves come from a model: `LINK` bytes per second in each direction, and `PINNING` bytes per second if
+host memory is made and pinned during the move, as in `baton plan --policies`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,12 +23,14 @@ from end_to_end.turns import turns  # isort: skip
 
 CARD_BYTES = 64 << 20
 LINK = 50e9
+PINNING = 2**30 / 0.39
 BUFFER_BYTES = 4 << 20
 PAIRS = 200
 LAUNCHES = 6400
 # Three calls for each mark, and a mark for every 64 launches.
 MOST_CALLS = 0.05
 ROUNDS = 10
+PATIENCE_SECONDS = 60
 CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
 
 
@@ -40,6 +44,8 @@ def main() -> None:
         launches(rows, verdict, folder, client)
         for mebibytes in (32, 40, 56):
             hand_overs(rows, verdict, folder, client, mebibytes << 20)
+        for mebibytes in (40, 56):
+            first_hand_over(rows, verdict, folder, client, mebibytes << 20)
     columns = dict.fromkeys(column for row in rows.values() for column in row)
     in_columns = {what: {column: row.get(column, "") for column in columns} for what, row in rows.items()}
     measuring.report("gpu-counts", in_columns, verdict)
@@ -100,6 +106,41 @@ def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder:
         "model_ms": round(moved / LINK * 1e3, 2),
     }
     verdict[what] = against(round(moved / 2**20, 1), needed >> 20, moved <= needed, " MiB")
+
+
+def first_hand_over(
+    rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int
+) -> None:
+    """The first time that memory of the second of two programs leaves, with places that were made ahead and without."""
+    least = 2 * each - CARD_BYTES
+    what = f"first hand-over, each {each / CARD_BYTES:.0%} of the memory"
+    for how, pins_ahead in (("places made in it", False), ("places made ahead", True)):
+        with (
+            turns(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
+            program(folder, client, ends.environment(1)) as first,
+            program(folder, client, ends.environment(2)) as second,
+        ):
+            for does in (first, second):
+                does(f"allocate a {each}")
+                does("set a 1")
+            ahead = 0
+            until = time.monotonic() + PATIENCE_SECONDS
+            while pins_ahead and ahead < least:
+                ahead += ends.usage(2)["pinned_ahead_bytes"]
+                assert time.monotonic() < until, f"{ahead} bytes have places"
+            ends.usage(2)
+            for does in (first, second):
+                does("add a 1")
+                assert does("check a") == "right"
+            used = ends.usage(2)
+        moved, pinned = used["moved_bytes"], used["pinned_in_moves_bytes"]
+        rows[f"{what}, {how}"] = {
+            "moved_mib": moved >> 20,
+            "pinned_in_it_mib": pinned >> 20,
+            "model_ms": round((moved / LINK + pinned / PINNING) * 1e3, 2),
+        }
+        if pins_ahead:
+            verdict[f"{what}, pinned in it"] = against(pinned >> 20, 0, pinned == 0, " MiB")
 
 
 def built(name: str) -> str:

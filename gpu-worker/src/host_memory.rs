@@ -4,6 +4,10 @@
 
 use std::{fs, path::Path};
 
+use nix::unistd::Pid;
+
+use crate::processes;
+
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {
     pub(crate) used_bytes: u64,
@@ -18,14 +22,33 @@ pub(crate) fn memory() -> Memory {
 /// group that they are in allows less.
 pub(crate) fn available_bytes() -> u64 {
     let memory = memory();
-    let groups = fs::read_to_string("/proc/self/cgroup").unwrap_or_default();
+    let available = memory.total_bytes - memory.used_bytes;
+    allowed_to("self").map_or(available, |allowed| allowed.min(available))
+}
+
+/// How much more a session's process may have, by its control groups and by the limit of a session; whatever the system
+/// has. Nothing for a process that is unknown here.
+pub(crate) fn left_to(process: Pid, session_limit_bytes: Option<u64>) -> u64 {
+    if process.as_raw() <= 0 {
+        return 0;
+    }
+    let left = |limit: u64| limit.saturating_sub(processes::resident_bytes(process, Some(limit)));
+    let limits = [
+        allowed_to(&process.to_string()),
+        session_limit_bytes.map(left),
+    ];
+    limits.into_iter().flatten().min().unwrap_or(u64::MAX)
+}
+
+/// By the control groups of a process, where they limit it.
+fn allowed_to(process: &str) -> Option<u64> {
+    let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
     let allowed = groups.lines().filter_map(|line| {
         let (_, rest) = line.split_once(':')?;
         let (controllers, path) = rest.split_once(':')?;
         allowed_in(controllers, Path::new(path))
     });
-    let available = memory.total_bytes - memory.used_bytes;
-    allowed.min().unwrap_or(available).min(available)
+    allowed.min()
 }
 
 /// By a group and those around it; in a container the path may be the host's, and only its root is there.
@@ -86,6 +109,16 @@ mod tests {
         };
         assert_eq!(memory_of(text), expected);
         assert_eq!(memory_of("nonsense"), Memory::default());
+    }
+
+    #[test]
+    fn a_limit_leaves_what_the_session_does_not_use() {
+        let this = Pid::this();
+        let used = processes::resident_bytes(this, None);
+        let left = left_to(this, Some(2 * used));
+        assert!(left > 0 && left < 2 * used);
+        assert_eq!(left_to(this, Some(1)), 0);
+        assert!(left_to(this, None) > left);
     }
 
     #[test]

@@ -157,9 +157,13 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         environments: Vec::new(),
         leaves_at_ms: end.as_ref().map(LifeEnd::cells_end_at_ms),
     };
+    let limits = gpu::Limits {
+        gpu_bytes: config.gpu_memory_bytes,
+        memory_bytes: config.session_memory_bytes,
+    };
     let sharing = Sharing::open(
         config.gpu_mode,
-        config.gpu_memory_bytes,
+        limits,
         &reading,
         &config.runtime_folder,
         config.baton.as_deref(),

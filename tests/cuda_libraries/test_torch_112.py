@@ -1,7 +1,8 @@
 """PyTorch 1.12.1 with time-sharing on a driver in host memory: programs with more memory together than there is.
 
 Its CUDA runtime is the last one that starts on a driver that is not NVIDIA's. The worker's end moves some of a
-program's memory whenever the program pauses, needed or not. A seed decides which memory, and how much.
+program's memory whenever the program pauses, needed or not. A seed decides which memory, and how much. Between moves,
+host memory is pinned ahead for all of it, and some is given back.
 """
 
 from __future__ import annotations

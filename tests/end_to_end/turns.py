@@ -54,10 +54,17 @@ class Turns:
 
 @contextlib.contextmanager
 def turns(
-    sessions: int, cap_bytes: int, host_bytes: int, quantum_ms: int | None = None, seed: int | None = None
+    sessions: int,
+    cap_bytes: int,
+    host_bytes: int,
+    quantum_ms: int | None = None,
+    seed: int | None = None,
+    *,
+    pins_ahead: bool = True,
 ) -> Iterator[Turns]:
     """Together they may use `cap_bytes` of the GPU. Without a quantum, each session is scheduled like a worker's cell.
-    With a seed, memory moves at every opportunity, needed or not.
+    With a seed, memory moves at every opportunity, needed or not. Without `pins_ahead`, host memory is made and pinned
+    only while memory moves.
     """
     profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
@@ -66,7 +73,7 @@ def turns(
         command = [OUTER_ENVIRONMENT[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
         numbers = [sessions, cap_bytes, host_bytes, *(one for one in (quantum_ms, seed) if one is not None)]
-        command += [folder, *map(str, numbers)]
+        command += [folder, *map(str, numbers), *([] if pins_ahead else ["--no-pins-ahead"])]
         pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         # The tests' own home folder has no compiler.
         with subprocess.Popen(command, cwd=ROOT, env=OUTER_ENVIRONMENT, **pipes) as process:

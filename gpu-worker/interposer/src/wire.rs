@@ -16,7 +16,7 @@ pub type Frame = [u8; FRAME_BYTES];
 /// A lease's number; see the arbiter.
 pub type Epoch = u64;
 
-const MARK: u32 = u32::from_le_bytes(*b"BtG5");
+const MARK: u32 = u32::from_le_bytes(*b"BtG6");
 const WORDS: usize = 8;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -64,10 +64,11 @@ pub enum FromSession {
     Left {
         bytes: u64,
     },
-    /// All has left that was to leave: so many bytes together.
+    /// All has left that was to leave: so many bytes together. Of these, `new_place_bytes` had no place on the host before.
     SwappedOut {
         bytes: u64,
         nanoseconds: u64,
+        new_place_bytes: u64,
     },
     SwappedIn {
         bytes: u64,
@@ -92,6 +93,10 @@ pub enum FromSession {
     CanTrim,
     /// It was asked to, and has.
     Trimmed,
+    /// The answer to [`ToSession::Pin`]: so many of those bytes have a place.
+    Pinned {
+        bytes: u64,
+    },
     /// From now on it goes by the cap that it was told anew.
     Capped {
         cap_bytes: u64,
@@ -116,8 +121,16 @@ pub enum ToSession {
     },
     /// What has left is to come back.
     SwapIn,
-    /// Others lack room on the host: the places there that memory left when it came back are to go back to the system.
-    Unpin,
+    /// Places on the host are to be made and pinned ahead for so many bytes that are on the GPU, and no more. Each has one
+    /// answer, [`FromSession::Pinned`], which a move or [`ToSession::Unpin`] brings forward.
+    Pin {
+        bytes: u64,
+    },
+    /// Others lack room on the host: no more is to be pinned ahead, and empty places there are to go back to the system,
+    /// at least so many bytes with those that were still to be pinned, or all.
+    Unpin {
+        bytes: u64,
+    },
     /// Others lack room: what libraries hold without using it should go back to the driver.
     Trim,
     Grow {
@@ -166,7 +179,11 @@ impl FromSession {
             Self::Grew { bytes } => frame(3, &[bytes]),
             Self::Shrank { bytes, away_bytes } => frame(4, &[bytes, away_bytes]),
             Self::Fixed { bytes } => frame(5, &[bytes]),
-            Self::SwappedOut { bytes, nanoseconds } => frame(6, &[bytes, nanoseconds]),
+            Self::SwappedOut {
+                bytes,
+                nanoseconds,
+                new_place_bytes,
+            } => frame(6, &[bytes, nanoseconds, new_place_bytes]),
             Self::SwappedIn { bytes, nanoseconds } => frame(7, &[bytes, nanoseconds]),
             Self::NotSwappedIn => frame(8, &[]),
             Self::Fault { code } => frame(9, &[u64::from(code)]),
@@ -176,6 +193,7 @@ impl FromSession {
             Self::Left { bytes } => frame(13, &[bytes]),
             Self::CanTrim => frame(14, &[]),
             Self::Trimmed => frame(15, &[]),
+            Self::Pinned { bytes } => frame(17, &[bytes]),
         }
     }
 
@@ -204,6 +222,7 @@ impl FromSession {
             6 => Self::SwappedOut {
                 bytes: words[0],
                 nanoseconds: words[1],
+                new_place_bytes: words[2],
             },
             7 => Self::SwappedIn {
                 bytes: words[0],
@@ -230,6 +249,7 @@ impl FromSession {
             16 => Self::Look {
                 token: wide(words[0], words[1]),
             },
+            17 => Self::Pinned { bytes: words[0] },
             _ => return Err(NotAFrame),
         })
     }
@@ -253,7 +273,8 @@ impl ToSession {
                 processes,
             } => frame(8, &[cap_bytes, bytes, processes.into()]),
             Self::ProcessHas { process, bytes } => frame(9, &[process.into(), bytes]),
-            Self::Unpin => frame(10, &[]),
+            Self::Unpin { bytes } => frame(10, &[bytes]),
+            Self::Pin { bytes } => frame(11, &[bytes]),
         }
     }
 
@@ -279,7 +300,8 @@ impl ToSession {
                 process: words[0] as u32,
                 bytes: words[1],
             },
-            10 => Self::Unpin,
+            10 => Self::Unpin { bytes: words[0] },
+            11 => Self::Pin { bytes: words[0] },
             _ => return Err(NotAFrame),
         })
     }
@@ -350,7 +372,9 @@ mod tests {
             FromSession::SwappedOut {
                 bytes: 9,
                 nanoseconds: 10,
+                new_place_bytes: 19,
             },
+            FromSession::Pinned { bytes: 20 },
             FromSession::SwappedIn {
                 bytes: 11,
                 nanoseconds: 12,
@@ -378,7 +402,8 @@ mod tests {
             ToSession::Grow { bytes: 4 },
             ToSession::Refuse { bytes: 5 },
             ToSession::Trim,
-            ToSession::Unpin,
+            ToSession::Pin { bytes: 12 },
+            ToSession::Unpin { bytes: 13 },
             ToSession::Has {
                 cap_bytes: 7,
                 bytes: 8,

@@ -25,7 +25,7 @@ use tokio::{
 };
 
 use self::rooms::Rooms;
-use super::{Admission, Cell, Lone, Monitored, Token, Usage};
+use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 
 /// What the worker says.
 #[derive(Debug)]
@@ -40,8 +40,8 @@ pub(super) enum Order {
     Vacated(Lone),
     MakeRoom(Token, oneshot::Sender<bool>),
     LeaveRoom(Token),
-    /// What the host has for more memory of sessions.
-    HostHas(u64),
+    TellProcesses(oneshot::Sender<Vec<Pid>>),
+    HostHas(HostRoom),
 }
 
 /// Nothing is sent over it; the last one is dropped when every process has heard.
@@ -72,6 +72,8 @@ pub(super) struct Arbitration {
     /// By the driver's monitoring, where there is one.
     monitored: Option<Monitored>,
     usable_bytes: u64,
+    /// It is told once in a while how much the host has.
+    follows_host: bool,
     since: Instant,
     sessions: HashMap<Token, Session>,
     processes: BTreeMap<u64, Process>,
@@ -112,6 +114,7 @@ impl Arbitration {
             settings: Some(settings),
             monitored,
             usable_bytes: 0,
+            follows_host: false,
             since: Instant::now(),
             sessions: HashMap::new(),
             processes: BTreeMap::new(),
@@ -170,7 +173,11 @@ impl Arbitration {
             }
             Order::MakeRoom(token, answer) => self.make_room(token, answer),
             Order::LeaveRoom(token) => self.leave_room(token),
-            Order::HostHas(bytes) => self.handle(Event::HostHas { bytes }),
+            Order::TellProcesses(answer) => {
+                let processes = self.processes.values().map(|one| one.process);
+                let _ = answer.send(processes.collect());
+            }
+            Order::HostHas(room) => self.on_host(&room),
             Order::Vacated(lone) => {
                 let process = self.processes.get(&lone.number);
                 let session = process.and_then(|one| self.sessions.get(&one.token));
@@ -235,6 +242,18 @@ impl Arbitration {
         least.map_or(self.usable_bytes, |cap| cap.min(self.usable_bytes))
     }
 
+    fn on_host(&mut self, room: &HostRoom) {
+        self.follows_host = true;
+        self.handle(Event::HostHas { bytes: room.bytes });
+        for (process, bytes) in &room.of_processes {
+            let mut all = self.processes.iter();
+            if let Some((number, _)) = all.find(|(_, one)| one.process == *process) {
+                let (session, bytes) = (*number, *bytes);
+                self.handle(Event::SessionHas { session, bytes });
+            }
+        }
+    }
+
     // ---- the arbiter
 
     fn handle(&mut self, event: Event) {
@@ -258,7 +277,8 @@ impl Arbitration {
             Action::Preempt { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
             Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
             Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
-            Action::Unpin(session) => self.tell(session, ToSession::Unpin),
+            Action::Pin { session, bytes } => self.tell(session, ToSession::Pin { bytes }),
+            Action::Unpin { session, bytes } => self.tell(session, ToSession::Unpin { bytes }),
             Action::Trim(session) => self.tell(session, ToSession::Trim),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}

@@ -20,7 +20,7 @@ mod sys;
 pub mod trial;
 mod turns;
 
-use std::{io, path::Path, time::Duration};
+use std::{io, path::Path, sync::Arc, time::Duration};
 
 pub use baton_scheduling::arbiter::EndReason;
 use baton_scheduling::arbiter::{Settings, UserId};
@@ -28,7 +28,7 @@ use nix::unistd::Pid;
 use tokio::{
     net::UnixListener,
     sync::{mpsc, oneshot, watch},
-    task::JoinHandle,
+    task::{JoinHandle, spawn_blocking},
     time::{sleep, timeout},
 };
 
@@ -78,6 +78,24 @@ struct Lone {
     pid: Pid,
 }
 
+/// What the host has for more memory of sessions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+struct HostRoom {
+    /// For all together.
+    bytes: u64,
+    /// For each process by its session's limits.
+    of_processes: Vec<(Pid, u64)>,
+}
+
+/// What a session may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Limits {
+    /// Of a GPU's memory; `None`: all.
+    pub(crate) gpu_bytes: Option<u64>,
+    /// Of the machine's.
+    pub(crate) memory_bytes: Option<u64>,
+}
+
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Cell {
     /// On its way to the session.
@@ -97,6 +115,10 @@ pub struct Usage {
     pub moved_bytes: u64,
     /// How long its memory was on the move.
     pub moving: Duration,
+    /// Places on the host that were made and pinned while it moved, because there were none.
+    pub pinned_in_moves_bytes: u64,
+    /// The same ahead of moves.
+    pub pinned_ahead_bytes: u64,
     /// The most that it had allocated.
     pub peak_bytes: u64,
     /// The driver's code of the error after which the session can compute no more.
@@ -164,11 +186,20 @@ impl Gpu {
         answered.await.unwrap_or_default()
     }
 
-    /// From now on sessions may have as much more of the host's memory as `room` says, which is asked once a second.
-    fn follow_host(&self, room: impl Fn() -> u64 + Send + 'static) {
-        let orders = self.orders.clone();
+    /// From now on sessions may have as much more of the host's memory as `look` says, which is asked once a second.
+    fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
+        let (orders, look) = (self.orders.clone(), Arc::new(look));
         tokio::spawn(async move {
-            while orders.send(Order::HostHas(room())).is_ok() {
+            loop {
+                let (answer, answered) = oneshot::channel();
+                let _ = orders.send(Order::TellProcesses(answer));
+                let Ok(processes) = answered.await else {
+                    return;
+                };
+                let look = look.clone();
+                if let Ok(room) = spawn_blocking(move || look(&processes)).await {
+                    let _ = orders.send(Order::HostHas(room));
+                }
                 sleep(HOST_EVERY).await;
             }
         });

@@ -16,8 +16,8 @@ use baton_scheduling::arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{
-    CUDA_VISIBLE_DEVICES, Hardware, MONITORING, Membership, Place, Places, Reading, Turns, monitor,
-    shared,
+    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading, Turns,
+    monitor, shared,
 };
 
 /// While one cell computes, another is got ready.
@@ -86,25 +86,25 @@ pub(crate) enum Part {
 }
 
 impl Sharing {
-    /// A session may have `limit_bytes` of a GPU's memory (`None`: all), where the mode can see to that. `reading`
-    /// is what the driver's monitoring tells. `baton` is the program that tries turns.
+    /// A session may have no more than `limits`, where the mode can see to that. `reading` is what the driver's
+    /// monitoring tells. `baton` is the program that tries turns.
     pub(crate) async fn open(
         mode: GpuMode,
-        limit_bytes: Option<u64>,
+        limits: Limits,
         reading: &watch::Receiver<Reading>,
         runtime_folder: &Path,
         baton: Option<&Path>,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
             GpuMode::Turns => {
-                let turns = Turns::open(runtime_folder, limit_bytes, reading, baton);
+                let turns = Turns::open(runtime_folder, limits, reading, baton);
                 turns
                     .await?
                     .map_or(Self::Open, |turns| Self::Turns(Arc::new(turns)))
             }
             GpuMode::Mps => Self::Mps {
                 pipes: mps_pipes(env::var_os(MPS_PIPES))?,
-                limit_bytes,
+                limit_bytes: limits.gpu_bytes,
                 lost: watch::Sender::default(),
             },
             GpuMode::Mig => match found(monitor::slices).await {

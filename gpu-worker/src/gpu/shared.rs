@@ -12,10 +12,11 @@ use std::{
 use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
 use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
 use baton_scheduling::arbiter::{Settings, UserId};
+use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, Lone, Monitored, Token, Usage,
+    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Lone, Monitored, Token, Usage,
     program::ProgramError,
     sleep::{Sleeper, Woken},
 };
@@ -80,8 +81,8 @@ impl SharedGpu {
     }
 
     /// See [`Gpu::follow_host`].
-    pub(super) fn follow_host(&self, room: impl Fn() -> u64 + Send + 'static) {
-        self.gpu.follow_host(room);
+    pub(super) fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
+        self.gpu.follow_host(look);
     }
 
     pub(super) fn name(&self) -> Option<&str> {

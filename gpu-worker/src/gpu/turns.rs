@@ -4,10 +4,11 @@ use std::{env, io, path::Path, sync::Arc, time::Duration};
 
 use baton_scheduling::arbiter::{Memory, Settings, UserId};
 use futures_util::future::join_all;
+use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Membership, Reading,
+    HostRoom, Limits, Membership, Reading,
     monitor::{Monitored, each},
     shared::{OpenError, PRELOAD, SharedGpu},
     trial,
@@ -33,7 +34,7 @@ impl Turns {
     /// tries turns; `None`: nothing does.
     pub(crate) async fn open(
         runtime_folder: &Path,
-        limit_bytes: Option<u64>,
+        limits: Limits,
         reading: &watch::Receiver<Reading>,
         baton: Option<&Path>,
     ) -> Result<Option<Self>, OpenError> {
@@ -41,7 +42,7 @@ impl Turns {
             return Ok(None);
         }
         std::fs::create_dir_all(runtime_folder)?;
-        let mut gpus = listen(runtime_folder, limit_bytes, each(reading))?;
+        let mut gpus = listen(runtime_folder, limits, each(reading))?;
         let interposer = baton_interposer::install(gpus[0].folder())?;
         if let Some(complaint) = complaint(&interposer).await {
             tracing::warn!(
@@ -81,15 +82,16 @@ impl Turns {
 /// Of several GPUs, each session is told which is its; the only one it finds by itself.
 fn listen(
     runtime_folder: &Path,
-    limit_bytes: Option<u64>,
+    limits: Limits,
     mut seen: Vec<Monitored>,
 ) -> Result<Vec<Arc<SharedGpu>>, OpenError> {
     let share = HOST_SHARE * seen.len().max(1) as u64;
     let open = |name, monitored: Option<Monitored>| {
         let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
         let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
-        let gpu = SharedGpu::listen(runtime_folder, limit_bytes, settings, name, monitored)?;
-        gpu.follow_host(move || host_memory::available_bytes() / share);
+        let gpu_limit = limits.gpu_bytes;
+        let gpu = SharedGpu::listen(runtime_folder, gpu_limit, settings, name, monitored)?;
+        gpu.follow_host(move |processes| look_at_host(processes, share, limits.memory_bytes));
         Ok::<_, OpenError>(gpu)
     };
     if seen.len() < 2 {
@@ -97,6 +99,17 @@ fn listen(
     }
     let one = |gpu: Monitored| open(Some(gpu.name().to_owned()), Some(gpu));
     seen.into_iter().map(one).collect()
+}
+
+fn look_at_host(processes: &[Pid], share: u64, session_limit_bytes: Option<u64>) -> HostRoom {
+    let left_to = |process: &Pid| {
+        let left = host_memory::left_to(*process, session_limit_bytes);
+        (*process, left)
+    };
+    HostRoom {
+        bytes: host_memory::available_bytes() / share,
+        of_processes: processes.iter().map(left_to).collect(),
+    }
 }
 
 /// Those on which programs compute right in turns.

@@ -14,7 +14,7 @@ mod times;
 
 pub use course::{Course, OwnCell, PastWaits};
 pub use pool::{Elastic, ElasticAnswer, elastic};
-pub use sharing::{Class, LONG, Policy, SHORT, Shared, share};
+pub use sharing::{Class, LONG, PINNING, Policy, SHORT, Shared, share};
 pub use statistics::Estimate;
 pub use times::Times;
 

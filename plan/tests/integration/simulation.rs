@@ -113,6 +113,39 @@ fn the_real_rules_are_the_closed_form_where_it_holds() {
     assert!(told.moved.mean > 0.1 && told.moved.mean < 0.7, "{told:?}");
 }
 
+/// Two people on a GPU that has not room for both: their sessions leave it in turn.
+#[test]
+fn places_on_the_host_are_made_ahead_where_there_is_time() {
+    let response = |edit: f64, pinning: f64| {
+        let class = Class {
+            people: 2,
+            slots: 2,
+            edit: Times::Fixed(edit),
+            run: Times::Fixed(1.0),
+            session_bytes: 60_000_000_000,
+            gpu_bytes: 80_000_000_000,
+            pinning,
+            ..Class::practical()
+        };
+        let length = Length {
+            warm_up: 0.0,
+            measured: 600.0,
+        };
+        let runs = Runs { count: 1, seed: 1 };
+        share(&class, Policy::FirstCome, length, runs).short[0].mean
+    };
+    // 40 GB take 40 s; the second session's leave when the first one's come back.
+    for (edit, is_enough) in [(2.0, false), (30.0, false), (100.0, true)] {
+        let at_once = response(edit, f64::INFINITY);
+        let slowly = response(edit, 1e9);
+        assert_eq!(
+            slowly < at_once + 0.1,
+            is_enough,
+            "{edit}: {slowly} {at_once}"
+        );
+    }
+}
+
 #[test]
 fn a_notebook_stays_on_its_gpu_while_that_takes_its_cells() {
     let length = Length {

@@ -3,7 +3,9 @@
 use std::{fmt::Write, time::Duration};
 
 use baton_humanize::approximate;
-use baton_plan::simulation::{Class, Estimate, Length, Policy, Runs, Shared, Times, share};
+use baton_plan::simulation::{
+    Class, Estimate, Length, PINNING, Policy, Runs, Shared, Times, share,
+};
 use clap::ArgMatches;
 use serde_json::{Value as Json, json};
 
@@ -69,6 +71,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
         session_bytes: size("session-memory"),
         gpu_bytes: size("gpu-memory"),
         bandwidth: size("link") as f64,
+        pinning: PINNING,
         drain: DRAIN,
     };
     anyhow::ensure!(

@@ -1,6 +1,6 @@
 //! A worker's end for programs that take turns on this machine's GPU, without notebooks; for `benches/gpu/`.
 //!
-//! `turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
+//! `turns [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
 //! equal; without one they are cells, as a worker's are. With a seed memory moves at every opportunity, needed or not. Lines on standard input: `started N` and `ended N` for a session's
 //! cell, `usage N` for what it used since it was last asked, as JSON. It ends with its input.
 
@@ -11,13 +11,18 @@ use std::time::Duration;
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
 use baton_scheduling::arbiter::{Memory, Settings};
 
+/// Places on the host are made only while memory moves.
+const NO_PINS_AHEAD: &str = "--no-pins-ahead";
+
 fn main() -> io::Result<()> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let (options, arguments): (Vec<String>, Vec<String>) = std::env::args()
+        .skip(1)
+        .partition(|argument| argument == NO_PINS_AHEAD);
     let (folder, numbers) = match &arguments[..] {
         [folder, numbers @ ..] if (3..=5).contains(&numbers.len()) => (folder, numbers),
         _ => {
             return Err(io::Error::other(
-                "usage: turns FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
+                "usage: turns [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
             ));
         }
     };
@@ -26,6 +31,8 @@ fn main() -> io::Result<()> {
     let (sessions, cap_bytes, host_bytes) = (numbers[0], numbers[1], numbers[2]);
     let quantum = numbers.get(3).copied().map(Duration::from_millis);
     let torture = numbers.get(4).copied();
+
+    let pins_ahead = options.is_empty();
 
     let folder = PathBuf::from(folder);
     let interposer = baton_interposer::install(&folder)?;
@@ -36,7 +43,7 @@ fn main() -> io::Result<()> {
     let entered = runtime.enter();
     let settings = move |total_bytes: u64| Settings {
         torture,
-        ..settings(total_bytes.min(cap_bytes), host_bytes, quantum)
+        ..settings(total_bytes.min(cap_bytes), host_bytes, quantum, pins_ahead)
     };
     let gpu = Gpu::start(&folder.join("gpu"), settings, None)?;
     for token in 1..=sessions {
@@ -62,12 +69,20 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn settings(usable_bytes: u64, host_bytes: u64, quantum: Option<Duration>) -> Settings {
+fn settings(
+    usable_bytes: u64,
+    host_bytes: u64,
+    quantum: Option<Duration>,
+    pins_ahead: bool,
+) -> Settings {
     let mut settings = Settings::new(Memory {
         usable_bytes,
         reserve_bytes: 0,
         host_bytes,
     });
+    if !pins_ahead {
+        settings.pin_bytes = 0;
+    }
     if let Some(quantum) = quantum {
         settings.levels = [Duration::ZERO; 3];
         settings.slice = quantum;
@@ -82,12 +97,14 @@ fn json(usage: Usage) -> String {
     let seconds = |time: Duration| time.as_secs_f64();
     format!(
         "{{\"held_s\": {:.6}, \"waited_s\": {:.9}, \"moving_s\": {:.6}, \"moved_bytes\": {}, \"swaps\": {}, \
-         \"peak_bytes\": {}}}",
+         \"peak_bytes\": {}, \"pinned_in_moves_bytes\": {}, \"pinned_ahead_bytes\": {}}}",
         seconds(usage.held),
         seconds(usage.waited),
         seconds(usage.moving),
         usage.moved_bytes,
         usage.swaps,
-        usage.peak_bytes
+        usage.peak_bytes,
+        usage.pinned_in_moves_bytes,
+        usage.pinned_ahead_bytes
     )
 }

@@ -45,6 +45,8 @@ pub const WAITING: usize = HELD + 1;
 pub const COPIED: usize = WAITING + 1;
 /// How often a call named a context, a stream or an event that had ended.
 pub const STALE: usize = COPIED + 1;
+/// Bytes of the host that programs have pinned through the driver now, and those that were killed.
+pub const PINNED: usize = STALE + 1;
 
 /// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
 pub const LEDGER: i64 = 1 << 20;

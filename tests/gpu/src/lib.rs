@@ -13,7 +13,7 @@ use std::{
 };
 
 use layout::{
-    CODE, CONTEXT, COPIED, FIRST_SLOT, HELD, KERNELS, LOST, OVERLAPS, SLICES, SLOTS, STALE,
+    CODE, CONTEXT, COPIED, FIRST_SLOT, HELD, KERNELS, LOST, OVERLAPS, PINNED, SLICES, SLOTS, STALE,
     WAITING, card_at,
 };
 
@@ -110,6 +110,11 @@ impl Machine {
     /// How many bytes of pinned memory the system copied because a process forked.
     pub fn copied_at_forks(&self) -> io::Result<u64> {
         self.number(COPIED)
+    }
+
+    /// How many bytes of the host programs have pinned through the driver now, with those of programs that were killed.
+    pub fn pinned(&self) -> io::Result<u64> {
+        self.number(PINNED)
     }
 
     /// How often a call named a context, a stream or an event that had ended. A real driver may crash then.

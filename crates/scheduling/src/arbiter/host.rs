@@ -8,7 +8,8 @@
 //! A session that makes way leaves no more than is needed, so it has at most the overflow on the host, and the rest of
 //! one part. Only a session that leaves unasked, because it sleeps, could have more there.
 //!
-//! Places on the host that memory has left again stay pinned for the next time, until others need them.
+//! Places on the host that memory has left again stay pinned for the next time, until others need them. Those that were
+//! made ahead of a move count for nothing here, because others have them back first; see `ahead.rs`.
 
 use crate::arbiter::{
     Action, Arbiter, SessionId,
@@ -17,7 +18,7 @@ use crate::arbiter::{
 
 impl Arbiter {
     /// All that sessions may have on the host.
-    fn host_bytes(&self) -> u64 {
+    pub(crate) fn host_bytes(&self) -> u64 {
         self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
     }
 
@@ -108,23 +109,30 @@ impl Arbiter {
             && session.bytes + self.overflow_with(0) <= self.host_bytes()
     }
 
-    /// So that so many bytes of `leaving` find room: the largest empty places first, so that few have to pin anew.
+    /// So that so many bytes of `leaving` find room: places that others have ahead first, then the largest empty places,
+    /// so that few have to pin anew.
     pub(crate) fn unpin_for(&mut self, leaving: SessionId, bytes: u64, actions: &mut Vec<Action>) {
+        let one = &self.sessions[&leaving];
+        let most = (bytes.saturating_add(self.settings.part_bytes)).min(one.bytes_there());
+        let (before, after) = (one.places_bytes(), one.filled_bytes() + most);
+        let new = after.saturating_sub(before);
         loop {
-            let one = &self.sessions[&leaving];
-            let most = (bytes.saturating_add(self.settings.part_bytes)).min(one.bytes_there());
-            let new = most.saturating_sub(one.free_pinned_bytes());
-            if new == 0 || self.pinned_bytes() + new <= self.host_bytes() {
+            let lacking = (self.places_bytes() + new).saturating_sub(self.host_bytes());
+            if new == 0 || lacking == 0 {
                 return;
+            }
+            if self.give_back_ahead(lacking, |id| id != leaving, actions) > 0 {
+                continue;
             }
             let others = self.sessions.iter().filter(|(id, _)| **id != leaving);
             let empty = others
                 .filter(|(_, other)| other.rests() && other.free_pinned_bytes() > 0)
                 .max_by_key(|(_, other)| other.free_pinned_bytes());
             let Some((id, _)) = empty else { return };
-            let id = *id;
-            self.sessions.change(id, Session::unpin);
-            actions.push(Action::Unpin(id));
+            let session = *id;
+            self.sessions.change(session, Session::unpin);
+            let bytes = u64::MAX;
+            actions.push(Action::Unpin { session, bytes });
         }
     }
 }

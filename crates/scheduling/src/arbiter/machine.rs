@@ -23,6 +23,8 @@ pub struct Arbiter {
     pub(crate) host_bytes: Option<u64>,
     /// Since when nobody can make room for want of the host's.
     pub(crate) stuck_since: Option<Duration>,
+    /// The last lease before which places were given back for a test.
+    pub(crate) tortured: Epoch,
     accounts: Accounts,
     pub(crate) epoch: Epoch,
     /// Seconds that the lowest level has not had of its share.
@@ -42,6 +44,7 @@ impl Arbiter {
             shortage: Shortage::default(),
             host_bytes: None,
             stuck_since: None,
+            tortured: 0,
             accounts: Accounts::default(),
             epoch: 0,
             guaranteed_debt: 0.0,
@@ -60,6 +63,7 @@ impl Arbiter {
         self.take_back(&mut actions);
         self.grant(&mut actions);
         self.transfer(&mut actions);
+        self.pin_ahead(&mut actions);
         self.give_up_stuck(&mut actions);
         self.release_gpu(&mut actions);
         actions
@@ -83,6 +87,7 @@ impl Arbiter {
                 self.next_sleeps_at(),
                 self.next_trimmed_at(),
                 self.given_up_at(),
+                self.pins_at(),
             ])
             .flatten()
             .filter(|time| *time > self.now)
@@ -162,7 +167,13 @@ impl Arbiter {
                 self.sessions.change(id, Session::vacate);
                 self.shortage.begin_anew(now);
             }
-            Event::HostHas { bytes } => self.host_bytes = Some(self.pinned_bytes() + bytes),
+            Event::HostHas { bytes } => self.host_has(bytes, actions),
+            Event::SessionHas { session, bytes } => self.session_has(session, bytes, actions),
+            Event::Pinned { session, bytes } => {
+                let settings = &self.settings;
+                let pin = |one: &mut Session| one.pin(bytes, now, settings);
+                self.sessions.change(session, pin);
+            }
             Event::CanTrim(id) => {
                 self.sessions.change(id, |one| one.trim = Trim::Can);
             }

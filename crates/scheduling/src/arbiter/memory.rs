@@ -243,10 +243,15 @@ impl Arbiter {
             .map(|(id, one)| (*id, one.bytes_there().min(self.room_unasked(one))))
             .filter(|(_, bytes)| *bytes > 0)
             .collect();
-        let mut number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        number ^= number >> 29;
+        let number = self.random_number(seed);
         let (id, bytes) = *restful.get(number as usize % restful.len().max(1))?;
         Some((id, (number >> 8) % bytes + 1))
+    }
+
+    /// As if at random, another one for each lease.
+    pub(crate) fn random_number(&self, seed: u64) -> u64 {
+        let number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        number ^ (number >> 29)
     }
 
     /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.

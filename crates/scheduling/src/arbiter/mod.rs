@@ -13,6 +13,7 @@
 //! **Invariant:** pure; no I/O, no clock, no randomness. All times are since one common start, in [`Duration`]s.
 
 mod accounts;
+mod ahead;
 mod host;
 mod leases;
 mod machine;
@@ -90,8 +91,18 @@ pub enum Event {
     Trimmed(SessionId),
     /// Its context is off the GPU, too, until its next cell.
     Vacated(SessionId),
+    /// Of the bytes that it was to make places for, so many have one. Answers each [`Action::Pin`], once.
+    Pinned {
+        session: SessionId,
+        bytes: u64,
+    },
     /// How much more of the host's memory sessions could have, beside the places that their memory has there.
     HostHas {
+        bytes: u64,
+    },
+    /// How much more of the host's memory its own limits leave to this session.
+    SessionHas {
+        session: SessionId,
         bytes: u64,
     },
     /// Its process ended.
@@ -119,9 +130,18 @@ pub enum Action {
     },
     /// All that is on the host is to come back.
     SwapIn(SessionId),
-    /// Others lack room on the host: the places there that its memory left when it came back are given up. Nothing
-    /// answers; from now on they count as given up.
-    Unpin(SessionId),
+    /// Places on the host for so many bytes that are on the GPU, and no more, are made ahead of a move.
+    /// [`Event::Pinned`] says when that is over. A move comes first.
+    Pin {
+        session: SessionId,
+        bytes: u64,
+    },
+    /// Others lack room on the host: nothing more is pinned ahead, and empty places there are given up, at least so many
+    /// bytes with those that were still to be pinned, or all. Nothing answers; from now on they count as given up.
+    Unpin {
+        session: SessionId,
+        bytes: u64,
+    },
     /// Others lack room: what its libraries hold without using it should be freed, before it would be moved.
     Trim(SessionId),
     /// The allocation is made, on the GPU or, for who is not resident, on paper until the next swap-in.

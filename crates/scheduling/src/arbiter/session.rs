@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::arbiter::{Epoch, accounts::Account};
+use crate::arbiter::{Epoch, Settings, accounts::Account};
 
 #[derive(Debug, Clone)]
 pub(crate) struct Session {
@@ -34,8 +34,29 @@ pub(crate) struct Session {
     pub(crate) on_paper_bytes: u64,
     /// The most that was on the host: memory that has come back keeps its place there.
     pub(crate) host_bytes: u64,
+    pub(crate) ahead: Ahead,
     /// Asked for and neither made nor refused.
     pub(crate) growing_bytes: u64,
+}
+
+/// Places on the host that were made ahead of a move, beside those that memory had before.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Ahead {
+    pub(crate) bytes: u64,
+    pub(crate) asked: Option<Asked>,
+    /// Not to be asked before, after a pause that is longer each time.
+    pub(crate) retry_at: Duration,
+    pub(crate) pause: Duration,
+    /// How much more the session's own limits leave to it, where that was said.
+    pub(crate) own_room: Option<u64>,
+}
+
+/// Places that are being made.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Asked {
+    pub(crate) since: Duration,
+    /// 0 once they are given up; the answer is still to come.
+    pub(crate) bytes: u64,
 }
 
 /// In the order in which sessions are moved out.
@@ -129,6 +150,7 @@ impl Session {
             swapped_out_bytes: 0,
             on_paper_bytes: 0,
             host_bytes: 0,
+            ahead: Ahead::default(),
             growing_bytes: 0,
         }
     }
@@ -215,9 +237,26 @@ impl Session {
         self.bytes_to_return() - self.on_paper_bytes
     }
 
-    /// On the host, and empty: for its memory that is on the GPU.
+    /// On the host, and empty: left by its memory that is on the GPU.
     pub(crate) fn free_pinned_bytes(&self) -> u64 {
         self.host_bytes.saturating_sub(self.filled_bytes())
+    }
+
+    /// All its places on the host, with those that are being made.
+    pub(crate) fn places_bytes(&self) -> u64 {
+        self.filled_bytes()
+            .max(self.host_bytes + self.ahead_bytes())
+    }
+
+    /// Of those, made ahead.
+    pub(crate) fn ahead_bytes(&self) -> u64 {
+        let asked = self.ahead.asked.map_or(0, |asked| asked.bytes);
+        self.ahead.bytes + asked
+    }
+
+    /// It takes part in who has the GPU, or has memory of its own there.
+    pub(crate) fn is_rival(&self) -> bool {
+        self.bytes + self.growing_bytes > 0 || self.activity == Activity::Running || self.waits()
     }
 
     pub(crate) fn bytes_leaving(&self) -> u64 {
@@ -299,6 +338,7 @@ impl Session {
         self.on_paper_bytes = self.on_paper_bytes.saturating_sub(swapped_out_bytes);
         self.bytes = self.bytes.saturating_sub(bytes).max(self.swapped_out_bytes);
         self.host_bytes = self.host_bytes.min(self.bytes);
+        self.cap_ahead();
         let there = self.bytes_there();
         if let Residency::Leaving { bytes, .. } = &mut self.residency {
             *bytes = there.min(*bytes);
@@ -332,11 +372,58 @@ impl Session {
     fn put_away(&mut self, bytes: u64) {
         self.swapped_out_bytes += bytes;
         let filled = self.swapped_out_bytes - self.on_paper_bytes;
-        self.host_bytes = self.host_bytes.max(filled);
+        let taken = filled.saturating_sub(self.host_bytes);
+        self.host_bytes += taken;
+        self.ahead.bytes = self.ahead.bytes.saturating_sub(taken);
     }
 
     pub(crate) fn unpin(&mut self) {
         self.host_bytes = self.filled_bytes();
+        self.give_back_ahead(u64::MAX);
+    }
+
+    pub(crate) fn begin_to_pin(&mut self, bytes: u64, since: Duration) {
+        self.ahead.asked = Some(Asked { since, bytes });
+        if let Some(room) = &mut self.ahead.own_room {
+            *room = room.saturating_sub(bytes);
+        }
+    }
+
+    /// What was given up meanwhile does not count, nor does more than was asked for. Where whole parts are missing it is
+    /// asked again after a pause, unless a move cut it short: memory that was granted just now may not be there yet, or
+    /// no more can be pinned.
+    pub(crate) fn pin(&mut self, bytes: u64, now: Duration, settings: &Settings) {
+        let Some(asked) = self.ahead.asked.take() else {
+            return;
+        };
+        let pinned = bytes.min(asked.bytes);
+        self.ahead.bytes += pinned;
+        self.cap_ahead();
+        let missing = asked.bytes - pinned;
+        let lacks_parts = missing > 0 && (pinned == 0 || missing >= settings.part_bytes);
+        let pause = match lacks_parts && self.moves_since().is_none() {
+            true => (self.ahead.pause * 2).clamp(settings.retry, settings.pin_retry),
+            false => Duration::ZERO,
+        };
+        self.ahead.pause = pause;
+        self.ahead.retry_at = now + pause;
+    }
+
+    /// Up to so many bytes, what is being made before what there is. How many.
+    pub(crate) fn give_back_ahead(&mut self, bytes: u64) -> u64 {
+        let asked = match &mut self.ahead.asked {
+            Some(asked) => std::mem::take(&mut asked.bytes),
+            None => 0,
+        };
+        let given = bytes.saturating_sub(asked).min(self.ahead.bytes);
+        self.ahead.bytes -= given;
+        asked + given
+    }
+
+    /// No memory has two places.
+    fn cap_ahead(&mut self) {
+        let most = self.bytes.saturating_sub(self.host_bytes);
+        self.ahead.bytes = self.ahead.bytes.min(most);
     }
 
     pub(crate) fn stay_away(&mut self, retry_at: Duration) {

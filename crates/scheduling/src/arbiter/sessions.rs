@@ -39,6 +39,15 @@ pub(crate) struct Sums {
     pub(crate) coming: i64,
     pub(crate) bytes_on_gpu: i64,
     pub(crate) bytes_leaving: i64,
+    /// All of theirs, wherever it is, with what they ask for and what cannot leave the GPU.
+    pub(crate) bytes_wanted: i64,
+    /// Those who take part in who has the GPU, or have memory there.
+    pub(crate) rivals: i64,
+    /// Those that make places on the host ahead of a move.
+    pub(crate) pinning: i64,
+    pub(crate) places_bytes: i64,
+    /// Of these, made ahead.
+    pub(crate) ahead_bytes: i64,
 }
 
 /// The list in which a session stands.
@@ -61,6 +70,11 @@ impl Sums {
             coming: i64::from(coming),
             bytes_on_gpu: session.bytes_on_gpu() as i64,
             bytes_leaving: session.bytes_leaving() as i64,
+            bytes_wanted: (session.fixed_bytes + session.bytes + session.growing_bytes) as i64,
+            rivals: i64::from(session.is_rival()),
+            pinning: i64::from(session.ahead.asked.is_some()),
+            places_bytes: session.places_bytes() as i64,
+            ahead_bytes: session.ahead_bytes() as i64,
         }
     }
 
@@ -72,6 +86,11 @@ impl Sums {
         self.coming += times * other.coming;
         self.bytes_on_gpu += times * other.bytes_on_gpu;
         self.bytes_leaving += times * other.bytes_leaving;
+        self.bytes_wanted += times * other.bytes_wanted;
+        self.rivals += times * other.rivals;
+        self.pinning += times * other.pinning;
+        self.places_bytes += times * other.places_bytes;
+        self.ahead_bytes += times * other.ahead_bytes;
     }
 }
 

@@ -26,6 +26,10 @@ pub struct Settings {
     pub slowest_move: u64,
     /// Memory leaves the GPU in parts of at most so many bytes. So up to as many more leave than were to.
     pub part_bytes: u64,
+    /// Places on the host are pinned ahead for at most so many bytes at a time; with 0 none are.
+    pub pin_bytes: u64,
+    /// The longest pause before a session is asked again that pinned less than it was asked for.
+    pub pin_retry: Duration,
     /// How long a session without a cell may take to free what its libraries hold, before its memory is moved.
     pub trim_limit: Duration,
     /// A session without a cell sleeps after this.
@@ -34,7 +38,8 @@ pub struct Settings {
     pub retry: Duration,
     /// How long the driver may take until it has the memory of a process that ended.
     pub late: Duration,
-    /// For tests of moves: with a seed, each session that rests loses some of its memory to the host, needed or not.
+    /// For tests of moves: with a seed, each session that rests loses some of its memory to the host, needed or not, and
+    /// places for all of it are pinned ahead.
     pub torture: Option<u64>,
     pub memory: Memory,
 }
@@ -64,6 +69,8 @@ impl Settings {
             drain_limit: Duration::from_secs(30),
             slowest_move: 256 << 20,
             part_bytes: 64 << 20,
+            pin_bytes: 256 << 20,
+            pin_retry: Duration::from_secs(60),
             trim_limit: Duration::from_millis(200),
             sleeps_after: Duration::from_secs(300),
             retry: Duration::from_secs(1),

@@ -2,6 +2,7 @@
 
 #![allow(clippy::unwrap_used)]
 
+mod ahead;
 mod script;
 mod world;
 
@@ -264,6 +265,13 @@ fn who_does_not_move_its_memory_is_ended() {
     assert!((slowest..slowest + 33.0).contains(&waited), "{waited}");
 }
 
+/// An arbiter that pins no host memory ahead.
+fn arbiter_of_moves(memory: Memory) -> Arbiter {
+    let mut settings = Settings::new(memory);
+    settings.pin_bytes = 0;
+    Arbiter::new(settings)
+}
+
 /// Up to this much more is swapped out than was requested.
 const PART: u64 = 64 << 20;
 
@@ -302,11 +310,11 @@ fn what_libraries_hold_without_using_it_is_freed_and_does_not_move() {
 
 #[test]
 fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
-    let mut arbiter = Arbiter::new(Settings::new(Memory {
+    let mut arbiter = arbiter_of_moves(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 0,
         host_bytes: 200 * GB,
-    }));
+    });
     let mut tell = |event, at| arbiter.handle(event, seconds(at));
     for session in 1..=2 {
         let (user, fixed_bytes) = (session, 0);
@@ -363,11 +371,11 @@ fn who_waits_for_ever_for_room_on_the_host_is_ended() {
 
 #[test]
 fn who_is_asked_to_free_and_does_not_is_moved() {
-    let mut arbiter = Arbiter::new(Settings::new(Memory {
+    let mut arbiter = arbiter_of_moves(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 0,
         host_bytes: 200 * GB,
-    }));
+    });
     for (session, bytes) in [(1, 60 * GB), (2, 30 * GB)] {
         let (user, fixed_bytes) = (session, 0);
         arbiter.handle(
@@ -393,11 +401,11 @@ fn who_is_asked_to_free_and_does_not_is_moved() {
 
 #[test]
 fn sessions_that_sleep_make_room_before_anybody_asks() {
-    let mut arbiter = Arbiter::new(Settings::new(Memory {
+    let mut arbiter = arbiter_of_moves(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 8 * GB,
         host_bytes: 200 * GB,
-    }));
+    });
     for session in 1..=2 {
         let joined = Event::Joined {
             session,
@@ -426,11 +434,11 @@ fn sessions_that_sleep_make_room_before_anybody_asks() {
 
 #[test]
 fn sessions_that_sleep_stay_where_the_host_has_no_room_for_them() {
-    let mut arbiter = Arbiter::new(Settings::new(Memory {
+    let mut arbiter = arbiter_of_moves(Memory {
         usable_bytes: 80 * GB,
         reserve_bytes: 50 * GB,
         host_bytes: 30 * GB,
-    }));
+    });
     for session in 1..=3 {
         let joined = Event::Joined {
             session,

@@ -40,6 +40,9 @@ pub(crate) struct Told {
     /// Session, cell, and time from submission to end.
     pub(crate) responses: Vec<(SessionId, usize, Duration)>,
     pub(crate) moved_bytes: u64,
+    /// Places on the host that were made ahead of moves, and in them.
+    pub(crate) pinned_ahead: u64,
+    pub(crate) pinned_in_moves: u64,
     pub(crate) most_together: usize,
     pub(crate) computed: BTreeMap<SessionId, Duration>,
     pub(crate) hand_overs: usize,
@@ -63,5 +66,9 @@ pub(crate) enum Happening {
     Sleeps(SessionId),
     Trims(SessionId),
     HostHas(u64),
+    SessionHas(SessionId, u64),
+    /// The places of this number.
+    PlacesMade(SessionId, u64),
+    SaysPinned(SessionId, u64),
     Wakes,
 }

@@ -1,6 +1,7 @@
 //! Sessions and a GPU that carry out an arbiter's actions after delays, and check that each action is allowed.
 
 mod checks;
+mod places;
 
 use std::{
     cmp::Reverse,
@@ -33,6 +34,10 @@ struct Session {
     on_paper: u64,
     /// Host memory reserved for it, used or not.
     places: u64,
+    /// The order to pin ahead that it carries out: its number and its bytes.
+    makes: Option<(u64, u64)>,
+    /// It has not answered an order to pin ahead yet.
+    is_asked_to_pin: bool,
     /// Bytes that were granted and not found; the arbiter does not know that yet.
     not_found: u64,
     gone: bool,
@@ -41,6 +46,15 @@ struct Session {
 }
 
 impl Session {
+    /// Of what is on the host.
+    fn filled(&self) -> u64 {
+        self.away - self.on_paper
+    }
+
+    fn empty(&self) -> u64 {
+        self.places - self.filled()
+    }
+
     /// Bytes on the GPU, or on their way there.
     fn bytes_there(&self) -> u64 {
         match self.moves && self.is_resident {
@@ -59,6 +73,8 @@ struct Lease {
 pub(crate) struct World {
     pub(crate) settings: Settings,
     arbiter: Arbiter,
+    /// Hears the same and makes no places ahead.
+    twin: Option<Arbiter>,
     sessions: BTreeMap<SessionId, Session>,
     calendar: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
     now: Duration,
@@ -84,6 +100,7 @@ impl World {
     pub(crate) fn new(settings: Settings) -> Self {
         Self {
             arbiter: Arbiter::new(settings.clone()),
+            twin: None,
             settings,
             sessions: BTreeMap::new(),
             calendar: BinaryHeap::new(),
@@ -152,6 +169,11 @@ impl World {
         self.enter(time, Happening::HostHas(bytes));
     }
 
+    /// From this time on, its own limits leave it this much host memory.
+    pub(crate) fn session_has(&mut self, time: Duration, session: SessionId, bytes: u64) {
+        self.enter(time, Happening::SessionHas(session, bytes));
+    }
+
     /// Runs until nothing more happens, and checks that all cells have ended.
     pub(crate) fn run(&mut self) {
         self.run_until(Duration::MAX);
@@ -208,7 +230,9 @@ impl World {
                     session.moves = !is_last;
                     let bytes = bytes.min(session.bytes_there());
                     session.away += bytes;
-                    session.places = session.places.max(session.away - session.on_paper);
+                    let new = session.filled().saturating_sub(session.places);
+                    session.places += new;
+                    self.told.pinned_in_moves += new;
                     self.told.moved_bytes += bytes;
                     self.tell(Event::PartLeft { session: id, bytes });
                     if is_last {
@@ -238,6 +262,13 @@ impl World {
             Happening::Dies(id) => self.die(id),
             Happening::Trims(id) => self.trim(id),
             Happening::HostHas(bytes) => self.tell(Event::HostHas { bytes }),
+            Happening::SessionHas(session, bytes) => {
+                if !self.sessions[&session].gone {
+                    self.tell(Event::SessionHas { session, bytes });
+                }
+            }
+            Happening::PlacesMade(id, number) => self.places_made(id, number),
+            Happening::SaysPinned(id, bytes) => self.say_pinned(id, bytes),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
@@ -427,7 +458,9 @@ impl World {
     // ---- the arbiter
 
     fn tell(&mut self, event: Event) {
-        for action in self.arbiter.handle(event, self.now) {
+        let said = self.arbiter.handle(event, self.now);
+        self.check_twin(event, &said);
+        for action in said {
             self.check(event, action);
             self.obey(action);
         }
@@ -466,6 +499,7 @@ impl World {
                 self.reschedule();
             }
             Action::SwapOut { session: id, bytes } => {
+                self.stop_making(id);
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 (session.moves, session.is_resident) = (true, false);
                 // Memory is moved in whole parts.
@@ -480,6 +514,7 @@ impl World {
                 }
             }
             Action::SwapIn(id) => {
+                self.stop_making(id);
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 (session.moves, session.is_resident) = (true, true);
                 let (bytes, is_stuck) = (session.away, session.script.is_stuck);
@@ -488,10 +523,8 @@ impl World {
                     self.enter(time, Happening::MovedIn(id));
                 }
             }
-            Action::Unpin(id) => {
-                let session = self.sessions.get_mut(&id).expect("it is known");
-                session.places = session.away - session.on_paper;
-            }
+            Action::Pin { session, bytes } => self.pin(session, bytes),
+            Action::Unpin { session, bytes } => self.unpin(session, bytes),
             Action::Trim(id) => self.enter(self.now + self.drain, Happening::Trims(id)),
             Action::Grow { session: id, bytes } => self.grow(id, bytes),
             Action::Refuse { session: id, .. } => {

@@ -7,12 +7,13 @@
 //! **Invariant:** a lease ends only while no stream is being captured.
 
 use std::{
+    collections::VecDeque,
     io,
     os::unix::net::UnixStream,
     sync::{
         Arc,
         atomic::Ordering::Relaxed,
-        mpsc::{Receiver, RecvTimeoutError, channel},
+        mpsc::{Receiver, RecvTimeoutError, Sender, channel},
     },
     thread,
     time::{Duration, Instant},
@@ -20,6 +21,7 @@ use std::{
 
 use super::{
     Process,
+    ahead::{Ahead, Made},
     line::Frames,
     sys::{
         driver::{self, OUT_OF_MEMORY},
@@ -102,12 +104,22 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
 fn run(process: &'static Process, introduction: &Introduction, mut frames: Frames) {
     driver::relax_captures();
     loop {
+        let (sender, heard) = channel();
         let mut agent = Agent {
             process,
             lease: None,
+            looked_at: Instant::now(),
+            heard: sender.clone(),
+            ahead: None,
+            made: VecDeque::new(),
+            orders: 0,
         };
-        let end = listen(process, frames).and_then(|heard| agent.serve(&heard));
+        let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
         process.line.close();
+        agent.ahead = None;
+        agent.made.clear();
+        // The next worker does not know of them.
+        process.unpin(u64::MAX);
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
@@ -138,12 +150,23 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
     }
 }
 
-type Heard = Receiver<io::Result<ToSession>>;
+/// What the agent does something about.
+enum Heard {
+    Said(ToSession),
+    /// The connection ended.
+    Ended(io::Error),
+    Made(Made),
+}
+
+impl From<Made> for Heard {
+    fn from(made: Made) -> Self {
+        Self::Made(made)
+    }
+}
 
 /// Reads what the worker says until the connection ends. Answers to questions for memory go to the thread that asked.
-fn listen(process: &'static Process, mut frames: Frames) -> io::Result<Heard> {
+fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -> io::Result<()> {
     frames.stream().set_read_timeout(None)?;
-    let (sender, heard) = channel();
     let reader = thread::Builder::new().name("baton-gpu-read".to_owned());
     let read = move || {
         loop {
@@ -156,23 +179,32 @@ fn listen(process: &'static Process, mut frames: Frames) -> io::Result<Heard> {
                     process.line.answer(false);
                     continue;
                 }
-                Ok(Some(message)) => Ok(message),
+                Ok(Some(message)) => Heard::Said(message),
                 Ok(None) => continue,
-                Err(error) => Err(error),
+                Err(error) => Heard::Ended(error),
             };
-            let is_over = message.is_err();
-            if sender.send(message).is_err() || is_over {
+            let is_over = matches!(message, Heard::Ended(_));
+            if heard.send(message).is_err() || is_over {
                 return;
             }
         }
     };
     host::without_signals(|| reader.spawn(read))?;
-    Ok(heard)
+    Ok(())
 }
 
 struct Agent {
     process: &'static Process,
     lease: Option<Lease>,
+    /// Whether the lease is used.
+    looked_at: Instant,
+    /// For those who make places.
+    heard: Sender<Heard>,
+    ahead: Option<Ahead>,
+    /// Places that are made and not pinned.
+    made: VecDeque<Made>,
+    /// How many orders to pin there were.
+    orders: u64,
 }
 
 struct Lease {
@@ -186,24 +218,36 @@ struct Lease {
 }
 
 impl Agent {
-    fn serve(&mut self, heard: &Heard) -> io::Result<()> {
+    fn serve(&mut self, heard: &Receiver<Heard>) -> io::Result<()> {
         loop {
-            let message = match &self.lease {
-                Some(lease) if lease.is_over => heard.recv_timeout(CAPTURE),
-                Some(_) => heard.recv_timeout(LOOK_EVERY),
-                None => heard.recv().map_err(RecvTimeoutError::from),
-            };
-            match message {
-                Ok(message) => self.handle(message?),
-                Err(RecvTimeoutError::Timeout) => self.look(),
+            match self.next(heard) {
+                Ok(Heard::Said(message)) => self.handle(message),
+                Ok(Heard::Ended(error)) => return Err(error),
+                Ok(Heard::Made(made)) => self.made.push_back(made),
+                Err(RecvTimeoutError::Timeout) => self.pin_next(),
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(io::ErrorKind::UnexpectedEof.into());
                 }
+            }
+            if self.looked_at.elapsed() >= LOOK_EVERY {
+                self.looked_at = Instant::now();
+                self.look();
             }
             if self.lease.as_ref().is_some_and(|lease| lease.is_over) {
                 self.give_back();
             }
         }
+    }
+
+    /// Does not wait while there are places to pin; what the worker says comes first.
+    fn next(&self, heard: &Receiver<Heard>) -> Result<Heard, RecvTimeoutError> {
+        let patience = match &self.lease {
+            _ if !self.made.is_empty() => Duration::ZERO,
+            Some(lease) if lease.is_over => CAPTURE,
+            Some(_) => LOOK_EVERY.saturating_sub(self.looked_at.elapsed()),
+            None => return heard.recv().map_err(RecvTimeoutError::from),
+        };
+        heard.recv_timeout(patience)
     }
 
     fn handle(&mut self, message: ToSession) {
@@ -230,17 +274,24 @@ impl Agent {
             }
             ToSession::SwapOut { bytes } => {
                 let since = Instant::now();
-                let bytes = process.swap_out(bytes);
+                self.end_pinning();
+                let left = process.swap_out(bytes);
                 let nanoseconds = since.elapsed().as_nanos() as u64;
-                process
-                    .line
-                    .say(&FromSession::SwappedOut { bytes, nanoseconds });
+                process.line.say(&FromSession::SwappedOut {
+                    bytes: left.bytes,
+                    nanoseconds,
+                    new_place_bytes: left.new_place_bytes,
+                });
             }
-            ToSession::SwapIn => self.swap_in(),
+            ToSession::SwapIn => {
+                self.end_pinning();
+                self.swap_in();
+            }
+            ToSession::Pin { bytes } => self.begin_to_pin(bytes),
             // This thread moves the memory, so nothing is being moved now.
-            ToSession::Unpin => {
-                let _held = process.contexts_stay();
-                process.memory().unpin();
+            ToSession::Unpin { bytes } => {
+                let missing = self.end_pinning();
+                process.unpin(bytes.saturating_sub(missing));
             }
             ToSession::Trim => process.trims.ask(),
             // The reader has given them to the thread that asked.
@@ -249,6 +300,41 @@ impl Agent {
             | ToSession::Has { .. }
             | ToSession::ProcessHas { .. } => {}
         }
+    }
+
+    fn begin_to_pin(&mut self, bytes: u64) {
+        self.end_pinning();
+        self.orders += 1;
+        let sizes = self.process.memory().sizes_without_place(bytes);
+        self.ahead = Ahead::begin(self.orders, bytes, sizes, self.heard.clone());
+        if self.ahead.is_none() {
+            self.process.line.say(&FromSession::Pinned { bytes: 0 });
+        }
+    }
+
+    fn pin_next(&mut self) {
+        let process = self.process;
+        if let Some(made) = self.made.pop_front()
+            && let Some(ahead) = &mut self.ahead
+            && ahead.take_in(made, |place| process.pin_place(place))
+        {
+            self.end_pinning();
+        }
+    }
+
+    /// Answers the order to pin, if there is one. How much is missing of it. Places that are made and not pinned are
+    /// pinned when memory leaves to them.
+    fn end_pinning(&mut self) -> u64 {
+        let process = self.process;
+        let Some(mut ahead) = self.ahead.take() else {
+            return 0;
+        };
+        for made in self.made.drain(..) {
+            ahead.take_in(made, |place| process.give_place(place));
+        }
+        let bytes = ahead.bytes();
+        process.line.say(&FromSession::Pinned { bytes });
+        ahead.missing_bytes()
     }
 
     fn swap_in(&self) {

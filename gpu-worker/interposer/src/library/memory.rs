@@ -4,6 +4,8 @@
 //! leaves than others need, and they have the room of the first chunk before the last has left. What cannot be moved is
 //! counted.
 
+mod places;
+
 use std::{
     collections::{BTreeMap, VecDeque},
     sync::atomic::AtomicUsize,
@@ -40,6 +42,16 @@ pub(super) struct Memory {
     freed: InOrder,
     /// For moving, one for each context.
     streams: BTreeMap<Context, Stream>,
+}
+
+/// What has left the GPU.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Left {
+    pub(super) bytes: u64,
+    /// Of those, without a place on the host before.
+    pub(super) new_place_bytes: u64,
+    /// Whether they are whole: those that are not are lost.
+    pub(super) code: Code,
 }
 
 /// What is no more allocated.
@@ -275,16 +287,21 @@ impl Memory {
     // ---- moving
 
     /// Takes at least so many bytes off the GPU, or all. Nothing may be in flight. `left` hears of each part that the
-    /// driver has back. How many bytes, and whether they are whole: those that are not are lost.
-    pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> (u64, Code) {
+    /// driver has back.
+    pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> Left {
         self.is_away = true;
         let places = self.first_to_leave(bytes);
         let new = places.iter().filter_map(|place| self.lacks_shadow(*place));
         let (new, taken) = (new.collect::<Vec<u64>>(), AtomicUsize::new(0));
-        thread::scope(|scope| {
+        let (bytes, code) = thread::scope(|scope| {
             let mut shadows = Shadows::begin(scope, &new, &taken);
             self.copy_and_give(&places, &mut shadows, &mut left)
-        })
+        });
+        Left {
+            bytes,
+            new_place_bytes: new.iter().sum(),
+            code,
+        }
     }
 
     fn copy_and_give(
@@ -346,9 +363,7 @@ impl Memory {
         let chunk = &mut region.chunks[index];
         region.context.with(|| {
             if let Some(new) = new {
-                let mut shadow = new.ok_or(OUT_OF_MEMORY)?;
-                shadow.pin();
-                chunk.shadow = Some(shadow);
+                chunk.shadow = Some(new.ok_or(OUT_OF_MEMORY)?);
             }
             chunk.copy_out(stream)
         })
@@ -397,15 +412,6 @@ impl Memory {
         }
         self.is_away = false;
         Ok(bytes)
-    }
-
-    /// Gives the places on the host back that nothing is in. A context is needed for that, any of the process.
-    pub(super) fn unpin(&mut self) {
-        for region in self.regions.values_mut() {
-            let here = region.chunks.iter_mut().filter(|one| one.handle.is_some());
-            let empty: Vec<_> = here.filter_map(|chunk| chunk.shadow.take()).collect();
-            region.context.with_if_it_lives(|| drop(empty));
-        }
     }
 
     fn places_away(&self) -> Vec<Place> {
@@ -492,11 +498,15 @@ impl Region {
         })
     }
 
+    /// Neither memory nor places on the host any more.
     fn unback(&mut self) -> Result<(), Code> {
         let chunks = &mut self.chunks;
         self.context.with_if_it_lives(|| {
             let unbacked = chunks.iter_mut().map(Chunk::unback);
-            driver::as_result(unbacked.fold(SUCCESS, first_error))
+            let code = unbacked.fold(SUCCESS, first_error);
+            // The driver lets go of a pinned place only in a context.
+            chunks.iter_mut().for_each(|chunk| chunk.shadow = None);
+            driver::as_result(code)
         })
     }
 }
@@ -511,7 +521,8 @@ impl Chunk {
 
     fn copy_out(&mut self, stream: Stream) -> Result<Event, Code> {
         let Range { address, bytes } = self.range;
-        if let Some(shadow) = &self.shadow {
+        if let Some(shadow) = &mut self.shadow {
+            shadow.pin();
             driver::copy_out(shadow.address(), address, bytes, stream)?;
             self.has_left = true;
         }

@@ -9,6 +9,7 @@
 //! **Invariant:** it never ends its process, and never initialises the driver on its own accord.
 
 mod agent;
+mod ahead;
 mod captures;
 mod freed;
 mod gate;
@@ -43,7 +44,7 @@ use captures::Captures;
 use freed::Order;
 use gate::{Entry, Gate};
 use line::{Answer, Line};
-use memory::{Freed, Memory};
+use memory::{Freed, Left, Memory};
 use pools::Pools;
 use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
 use trims::Trims;
@@ -207,16 +208,16 @@ impl Process {
         }
     }
 
-    /// At least so many bytes leave the GPU. How many did.
-    fn swap_out(&self, bytes: u64) -> u64 {
+    /// At least so many bytes leave the GPU.
+    fn swap_out(&self, bytes: u64) -> Left {
         let held = self.contexts_stay();
         let left = |bytes| self.line.say(&FromSession::Left { bytes });
-        let (bytes, code) = self.memory().swap_out(bytes, left);
+        let left = self.memory().swap_out(bytes, left);
         drop(held);
-        if code != SUCCESS {
-            self.lose_memory(code);
+        if left.code != SUCCESS {
+            self.lose_memory(left.code);
         }
-        bytes
+        left
     }
 
     /// Waits until the GPU has nothing to do for this process.

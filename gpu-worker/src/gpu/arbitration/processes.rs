@@ -59,6 +59,11 @@ impl Arbitration {
             user,
             fixed_bytes: 0,
         });
+        if self.follows_host {
+            // Until its limits are known.
+            let (session, bytes) = (number, 0);
+            self.handle(Event::SessionHas { session, bytes });
+        }
         if hello.is_away {
             self.handle(Event::NotSwappedIn(number));
         }
@@ -113,8 +118,15 @@ impl Arbitration {
             }
             FromSession::Left { bytes } => self.handle(Event::PartLeft { session, bytes }),
             FromSession::Fixed { bytes } => self.set_fixed(number, bytes),
-            FromSession::SwappedOut { bytes, nanoseconds } => {
-                self.note(number, |usage| usage.moved(bytes, nanoseconds));
+            FromSession::SwappedOut {
+                bytes,
+                nanoseconds,
+                new_place_bytes,
+            } => {
+                self.note(number, |usage| {
+                    usage.moved(bytes, nanoseconds);
+                    usage.pinned_in_moves(new_place_bytes);
+                });
                 self.handle(Event::SwappedOut(number));
             }
             FromSession::SwappedIn { bytes, nanoseconds } => {
@@ -123,6 +135,10 @@ impl Arbitration {
                     usage.moved(bytes, nanoseconds);
                 });
                 self.handle(Event::SwappedIn(number));
+            }
+            FromSession::Pinned { bytes } => {
+                self.note(number, |usage| usage.pinned_ahead(bytes));
+                self.handle(Event::Pinned { session, bytes });
             }
             FromSession::CanTrim => self.handle(Event::CanTrim(number)),
             FromSession::Trimmed => self.handle(Event::Trimmed(number)),

@@ -93,6 +93,14 @@ impl Usage {
             .moving
             .saturating_add(Duration::from_nanos(nanoseconds));
     }
+
+    pub(super) fn pinned_in_moves(&mut self, bytes: u64) {
+        self.pinned_in_moves_bytes = self.pinned_in_moves_bytes.saturating_add(bytes);
+    }
+
+    pub(super) fn pinned_ahead(&mut self, bytes: u64) {
+        self.pinned_ahead_bytes = self.pinned_ahead_bytes.saturating_add(bytes);
+    }
 }
 
 /// The process's number in the innermost namespace of processes that it is in, which is its session's.

@@ -35,6 +35,10 @@ enum Happening {
     ComesToRest(SessionId, Epoch),
     MovedOut(SessionId),
     MovedIn(SessionId),
+    /// The order to pin with this number is done. It has no effect if the order was cut short.
+    Pinned(SessionId, u64),
+    /// The session reports this many pinned bytes.
+    SaysPinned(SessionId, u64),
     /// A timer of this GPU's arbiter.
     Wakes(usize),
 }
@@ -59,6 +63,10 @@ struct Session {
     begun: Duration,
     /// The part of its memory that is on the host.
     away_bytes: u64,
+    /// Host memory that is pinned for its memory on the GPU.
+    places_bytes: u64,
+    /// The order to pin ahead that it carries out: its number and its bytes.
+    pinning: Option<(u64, u64)>,
     /// Present while it computes.
     lease: Option<Epoch>,
 }
@@ -73,6 +81,7 @@ pub(super) struct World<'class> {
     /// By person.
     sessions: Vec<Session>,
     calendar: BinaryHeap<Reverse<(Duration, Happening)>>,
+    pins: u64,
     length: Length,
     seen: Seen,
 }
@@ -82,7 +91,8 @@ impl<'class> World<'class> {
         let memory = Memory {
             usable_bytes: class.gpu_bytes,
             reserve_bytes: 0,
-            host_bytes: class.session_bytes * class.people as u64,
+            // Enough for all, also while places are made ahead.
+            host_bytes: 2 * class.session_bytes * class.people as u64,
         };
         let gpu = |_| Gpu {
             arbiter: Arbiter::new(policy.settings(memory.clone())),
@@ -97,6 +107,8 @@ impl<'class> World<'class> {
             submitted: Duration::ZERO,
             begun: Duration::ZERO,
             away_bytes: 0,
+            places_bytes: 0,
+            pinning: None,
             lease: None,
         };
         let is_fair = policy == Policy::Baton;
@@ -109,6 +121,7 @@ impl<'class> World<'class> {
             gpus: (0..class.gpus).map(gpu).collect(),
             sessions: (0..class.people).map(session).collect(),
             calendar: BinaryHeap::new(),
+            pins: 0,
             length,
             seen: Seen {
                 cells: 0,
@@ -160,6 +173,17 @@ impl<'class> World<'class> {
             }
             Happening::MovedOut(id) => self.tell_of(id, Event::SwappedOut(id)),
             Happening::MovedIn(id) => self.tell_of(id, Event::SwappedIn(id)),
+            Happening::Pinned(id, number) => {
+                let Session {
+                    id: own, pinning, ..
+                } = self.sessions[self.person_of(id)];
+                if own == id && pinning.is_some_and(|(order, _)| order == number) {
+                    self.end_pinning(id, 1.0);
+                }
+            }
+            Happening::SaysPinned(session, bytes) => {
+                self.tell_of(session, Event::Pinned { session, bytes });
+            }
             Happening::Wakes(gpu) => {
                 if self.gpus[gpu].wake_at == Some(self.now) {
                     self.gpus[gpu].wake_at = None;
@@ -214,7 +238,7 @@ impl<'class> World<'class> {
         let session = &mut self.sessions[person];
         session.id += self.class.people as SessionId;
         session.gpu = gpu;
-        session.away_bytes = 0;
+        (session.away_bytes, session.places_bytes, session.pinning) = (0, 0, None);
         let id = session.id;
         self.line.moves(person, gpu);
         self.join(person);
@@ -301,22 +325,60 @@ impl<'class> World<'class> {
                 }
             }
             Action::SwapOut { session, bytes } => {
+                self.end_pinning(session, 0.0);
                 let person = self.person_of(session);
-                self.sessions[person].away_bytes += bytes;
-                self.enter(self.move_time(bytes), Happening::MovedOut(session));
+                let one = &mut self.sessions[person];
+                one.away_bytes += bytes;
+                let new_places = one.away_bytes.saturating_sub(one.places_bytes);
+                one.places_bytes += new_places;
+                let time = self.move_time(bytes) + self.pin_time(new_places);
+                self.enter(time, Happening::MovedOut(session));
             }
             Action::SwapIn(id) => {
+                self.end_pinning(id, 0.0);
                 let person = self.person_of(id);
                 let bytes = std::mem::take(&mut self.sessions[person].away_bytes);
                 self.enter(self.move_time(bytes), Happening::MovedIn(id));
             }
-            Action::Grow { .. } | Action::Unpin(_) => {}
+            Action::Pin { session, bytes } => {
+                self.pins += 1;
+                let person = self.person_of(session);
+                self.sessions[person].pinning = Some((self.pins, bytes));
+                self.enter(self.pin_time(bytes), Happening::Pinned(session, self.pins));
+            }
+            Action::Unpin { session, bytes } => {
+                let missing = self.end_pinning(session, 0.0);
+                let person = self.person_of(session);
+                let one = &mut self.sessions[person];
+                let empty = one.places_bytes - one.away_bytes;
+                one.places_bytes -= bytes.saturating_sub(missing).min(empty);
+            }
+            Action::Grow { .. } => {}
             Action::Refuse { .. } | Action::End { .. } | Action::Release(_) | Action::Trim(_) => {
                 unreachable!(
                     "each session fits, uses all it has, and comes to rest in time: {action:?}"
                 )
             }
         }
+    }
+
+    /// A part of the places that a session makes ahead is there, and the rest is not made. How many bytes of those.
+    ///
+    /// It answers later, because the arbiter is being asked now.
+    fn end_pinning(&mut self, id: SessionId, part: f64) -> u64 {
+        let person = self.person_of(id);
+        let one = &mut self.sessions[person];
+        let Some((_, bytes)) = one.pinning.take() else {
+            return 0;
+        };
+        let pinned = (bytes as f64 * part) as u64;
+        one.places_bytes += pinned;
+        self.enter(0.0, Happening::SaysPinned(id, pinned));
+        bytes - pinned
+    }
+
+    fn pin_time(&self, bytes: u64) -> f64 {
+        bytes as f64 / self.class.pinning
     }
 
     fn move_time(&self, bytes: u64) -> f64 {

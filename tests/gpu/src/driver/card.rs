@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use crate::layout::{
     ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
-    OVERLAPS, PROCESSORS, RUNNING, SLOTS, STALE, UUID, WAITING, card_at,
+    OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE, UUID, WAITING, card_at,
 };
 use crate::locks::{self, LockKind};
 use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
@@ -215,6 +215,14 @@ impl Card {
 
     pub(crate) fn copied_at_fork(&self, bytes: u64) {
         self.numbers[COPIED].fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn pinned(&self, bytes: u64) {
+        self.numbers[PINNED].fetch_add(bytes, SeqCst);
+    }
+
+    pub(crate) fn unpinned(&self, bytes: u64) {
+        self.numbers[PINNED].fetch_sub(bytes, SeqCst);
     }
 
     pub(crate) fn stale_handle_comes(&self) {

@@ -1,8 +1,10 @@
 //! A worker's end that says what a test wants, when it wants: for what must happen at one moment of a hand-over.
 
 use std::io::{Read as _, Write as _};
+use std::net::Shutdown;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::mpsc::{Receiver, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
@@ -15,7 +17,22 @@ const PATIENCE: Duration = Duration::from_secs(10);
 pub(crate) struct Hand {
     stream: UnixStream,
     said: Receiver<FromSession>,
+    leases: Arc<Mutex<Leases>>,
+}
+
+/// A lease that comes back because it was not used for a while is granted anew to who wants it, until it is dropped.
+#[derive(Default)]
+struct Leases {
     epoch: u64,
+    are_granted: bool,
+}
+
+impl Leases {
+    fn grant(&mut self, mut stream: &UnixStream) {
+        self.epoch += 1;
+        let epoch = self.epoch;
+        let _ = stream.write_all(&ToSession::Grant { epoch }.encode());
+    }
 }
 
 impl Hand {
@@ -35,11 +52,13 @@ impl Hand {
         let mut reader = stream.try_clone().unwrap();
         assert!(matches!(read(&mut reader), Some(FromSession::Hello(_))));
         let (sender, said) = channel();
-        std::thread::spawn(move || take_in(reader, &sender));
+        let leases = Arc::<Mutex<Leases>>::default();
+        let granted = leases.clone();
+        std::thread::spawn(move || take_in(reader, &sender, &granted));
         let mut hand = Self {
             stream,
             said,
-            epoch: 0,
+            leases,
         };
         hand.say(ToSession::Welcome { cap_bytes });
         hand
@@ -50,9 +69,9 @@ impl Hand {
     }
 
     pub(crate) fn grant(&mut self) {
-        self.epoch += 1;
-        let epoch = self.epoch;
-        self.say(ToSession::Grant { epoch });
+        let mut leases = self.leases.lock().unwrap();
+        leases.are_granted = true;
+        leases.grant(&self.stream);
     }
 
     /// Takes the lease back while the GPU computes, and returns when nothing more passes the gate: a program's second
@@ -71,8 +90,17 @@ impl Hand {
     }
 
     pub(crate) fn drop_lease(&mut self) {
-        let epoch = self.epoch;
+        let epoch = {
+            let mut leases = self.leases.lock().unwrap();
+            leases.are_granted = false;
+            leases.epoch
+        };
         self.say(ToSession::Drop { epoch });
+    }
+
+    /// The worker's end ends.
+    pub(crate) fn leave(self) {
+        self.stream.shutdown(Shutdown::Both).unwrap();
     }
 
     pub(crate) fn until_yielded(&self) {
@@ -97,11 +125,20 @@ fn read(stream: &mut UnixStream) -> Option<FromSession> {
     Some(FromSession::decode(&frame).unwrap())
 }
 
-fn take_in(mut reader: UnixStream, said: &Sender<FromSession>) {
+fn take_in(mut reader: UnixStream, said: &Sender<FromSession>, leases: &Mutex<Leases>) {
     let mut writer = reader.try_clone().unwrap();
     while let Some(message) = read(&mut reader) {
-        if let FromSession::Grew { bytes } = message {
-            let _ = writer.write_all(&ToSession::Grow { bytes }.encode());
+        match message {
+            FromSession::Grew { bytes } => {
+                let _ = writer.write_all(&ToSession::Grow { bytes }.encode());
+            }
+            FromSession::Want => {
+                let mut leases = leases.lock().unwrap();
+                if leases.are_granted {
+                    leases.grant(&writer);
+                }
+            }
+            _ => {}
         }
         let _ = said.send(message);
     }

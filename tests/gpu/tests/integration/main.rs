@@ -5,6 +5,7 @@ mod hand;
 mod moments;
 mod monitoring;
 mod peers;
+mod places;
 mod programs;
 mod sharing;
 mod world;

@@ -202,7 +202,7 @@ fn empty_places_on_the_host_go_back_when_others_need_them_and_full_ones_stay() {
 
 /// Returns when it has been done: what is said is done in order.
 fn unpin(hand: &mut Hand) {
-    hand.say(ToSession::Unpin);
+    hand.say(ToSession::Unpin { bytes: u64::MAX });
     hand.grant();
     hand.drop_lease();
     hand.until_yielded();

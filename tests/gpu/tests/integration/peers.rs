@@ -41,7 +41,17 @@ impl Peer {
         self.0.write_all(&message.encode()).unwrap();
     }
 
+    /// It makes no places on the host.
     fn hear(&mut self) -> ToSession {
+        loop {
+            match self.hear_all() {
+                ToSession::Pin { .. } => self.say(FromSession::Pinned { bytes: 0 }),
+                message => return message,
+            }
+        }
+    }
+
+    fn hear_all(&mut self) -> ToSession {
         let mut frame = [0; FRAME_BYTES];
         self.0.read_exact(&mut frame).unwrap();
         ToSession::decode(&frame).unwrap()
@@ -104,7 +114,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         let token = world.admit(None);
         let mut peer = Peer::of(&world, token);
         for _ in 0..50 {
-            let (kind, number) = (next() % 14, numbers[(next() % 5) as usize]);
+            let (kind, number) = (next() % 15, numbers[(next() % 5) as usize]);
             let message = match kind {
                 0 => FromSession::Want,
                 1 => FromSession::Yielded {
@@ -123,7 +133,9 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                 5 => FromSession::SwappedOut {
                     bytes: number,
                     nanoseconds: number,
+                    new_place_bytes: number,
                 },
+                14 => FromSession::Pinned { bytes: number },
                 6 => FromSession::SwappedIn {
                     bytes: number,
                     nanoseconds: number,
@@ -172,7 +184,7 @@ fn who_asks_without_end_and_does_not_listen_is_cut_off() {
 #[test]
 fn who_ends_at_any_step_leaves_nothing_behind() {
     let mut world = World::new(64 * MIB);
-    let steps: [fn(&mut World, &mut Peer) -> Option<Client>; 8] = [
+    let steps: [fn(&mut World, &mut Peer) -> Option<Client>; 9] = [
         |_, _| None,
         |_, peer| {
             peer.say(FromSession::Want);
@@ -201,12 +213,26 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
         },
         // Asked to make room.
         |world, peer| Some(peer.is_to_make_room(world)),
+        // Asked to make places on the host ahead, for what is left of its memory.
+        |world, peer| {
+            let mut other = peer.is_to_make_room(world);
+            peer.say(FromSession::SwappedOut {
+                bytes: 56 * MIB,
+                nanoseconds: 1,
+                new_place_bytes: 56 * MIB,
+            });
+            assert!(other.answer().unwrap().starts_with("ok"));
+            assert_eq!(peer.hear_all(), ToSession::Pin { bytes: 4 * MIB });
+            other.send("launch nothing 1");
+            Some(other)
+        },
         // On its way back.
         |world, peer| {
             let mut other = peer.is_to_make_room(world);
             peer.say(FromSession::SwappedOut {
                 bytes: 60 * MIB,
                 nanoseconds: 1,
+                new_place_bytes: 60 * MIB,
             });
             assert!(other.answer().unwrap().starts_with("ok"));
             peer.say(FromSession::Want);

@@ -43,9 +43,13 @@ impl World {
                 assert!(!session.moves && session.bytes_there() == 0);
             }
             Action::Trim(id) => assert!(about(id).script.held > 0),
-            Action::Unpin(id) => {
-                let session = about(id);
-                assert!(!session.moves && session.lease.is_none(), "{session:?}");
+            Action::Pin { session, bytes } => self.check_pin(session, bytes),
+            Action::Unpin { session, bytes } => {
+                let session = about(session);
+                // Those that were made ahead may go back at any time.
+                let made_ahead = bytes < u64::MAX;
+                let rests = !session.moves && session.lease.is_none();
+                assert!(made_ahead || rests, "{session:?}");
             }
             Action::End { reason, .. } => {
                 let could_return = self.is_steady && reason == EndReason::NoHostRoom;
@@ -53,6 +57,35 @@ impl World {
             }
             Action::Grow { .. } | Action::Refuse { .. } => {}
         }
+    }
+
+    /// Only while nothing moves, for memory that has no place, for somebody else's sake, and within half of what the
+    /// host has.
+    fn check_pin(&self, id: SessionId, bytes: u64) {
+        let session = &self.sessions[&id];
+        assert!(!session.is_asked_to_pin && !session.sleeps, "{session:?}");
+        let on_gpu = session.bytes - session.away;
+        assert!(bytes > 0 && bytes <= self.settings.pin_bytes);
+        assert!(
+            bytes + session.empty() <= on_gpu + session.not_found,
+            "{bytes} {session:?}"
+        );
+        let all = || self.sessions.values();
+        assert!(all().all(|one| !one.moves));
+        let others = self.sessions.iter().filter(|(other, _)| **other != id);
+        let takes_part = |one: &Session| one.bytes + one.not_found > 0 || one.has_cell || one.waits;
+        let is_rivalled = others.map(|(_, one)| one).any(takes_part);
+        assert!(
+            self.settings.torture.is_some() || is_rivalled,
+            "it is alone"
+        );
+        let making = |one: &Session| one.makes.map_or(0, |(_, bytes)| bytes);
+        let places: u64 = all().map(|one| one.places + making(one)).sum();
+        let half = self.settings.memory.host_bytes / 2;
+        assert!(
+            !self.is_steady || places + bytes <= half,
+            "{places} on the host"
+        );
     }
 
     pub(super) fn check_memory(&self) {

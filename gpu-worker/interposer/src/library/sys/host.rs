@@ -30,6 +30,7 @@ unsafe extern "C" {
     fn eventfd(count: u32, flags: c_int) -> c_int;
     fn read(file: c_int, to: *mut c_void, bytes: usize) -> isize;
     fn write(file: c_int, from: *const c_void, bytes: usize) -> isize;
+    fn setpriority(whose: c_int, number: u32, priority: c_int) -> c_int;
     fn setenv(name: *const c_char, value: *const c_char, overwrites: c_int) -> c_int;
     fn sigfillset(set: *mut SignalSet) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
@@ -43,6 +44,9 @@ unsafe extern "C" {
 #[repr(C)]
 struct SignalSet([u64; 16]);
 
+/// Pages are cleared in steps of so many bytes: until one is done, threads wait that map memory.
+const STEP_BYTES: usize = 4 << 20;
+
 /// Memory of the host that stays where it is, for what leaves the GPU.
 /// Forked children do not have it: Linux copies pinned pages at each fork.
 #[derive(Debug)]
@@ -55,6 +59,11 @@ pub(in super::super) struct HostMemory {
 impl HostMemory {
     /// With all its pages, which is what takes time: nothing of the driver's is needed for that, nor a context.
     pub(in super::super) fn new(bytes: u64) -> Option<Self> {
+        Self::new_while(bytes, || true)
+    }
+
+    /// The same, and `None` as soon as it does not go on.
+    pub(in super::super) fn new_while(bytes: u64, goes_on: impl Fn() -> bool) -> Option<Self> {
         const READ_WRITE: c_int = 1 | 2;
         const PRIVATE_ANONYMOUS: c_int = 0x2 | 0x20;
         const NOT_IN_CHILDREN: c_int = 10;
@@ -75,31 +84,52 @@ impl HostMemory {
             madvise(address, bytes, NOT_IN_CHILDREN);
             madvise(address, bytes, HUGE_PAGES);
         }
-        memory.populate().then_some(memory)
+        let steps = (0..bytes).step_by(STEP_BYTES);
+        let mut steps = steps.map(|from| (from, STEP_BYTES.min(bytes - from)));
+        steps
+            .all(|(from, bytes)| goes_on() && memory.populate(from, bytes))
+            .then_some(memory)
     }
 
     /// `false` where the machine has no more pages.
-    fn populate(&self) -> bool {
+    fn populate(&self, from: usize, bytes: usize) -> bool {
         const POPULATE_WRITE: c_int = 23;
         const INVALID: i32 = 22;
+        let address = (self.address + from) as *mut c_void;
         // SAFETY: pages of this value's own; their contents stay as they are.
-        let populated =
-            unsafe { madvise(self.address as *mut c_void, self.bytes, POPULATE_WRITE) } == 0;
-        // Systems before Linux 5.14 know no such advice; there the pages come with the first write.
-        populated || std::io::Error::last_os_error().raw_os_error() == Some(INVALID)
+        let populated = unsafe { madvise(address, bytes, POPULATE_WRITE) } == 0;
+        if populated {
+            return true;
+        }
+        // Systems before Linux 5.14 know no such advice.
+        let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(INVALID);
+        if is_unknown {
+            self.touch(from, bytes);
+        }
+        is_unknown
     }
 
-    /// So that the GPU copies at full speed. A context must be current. Where the driver cannot, it copies slowly.
-    pub(in super::super) fn pin(&mut self) {
+    /// Pages come with the first write. Nothing may be in them yet.
+    fn touch(&self, from: usize, bytes: usize) {
+        const PAGE: usize = 4096;
+        for at in (from..from + bytes).step_by(PAGE) {
+            // SAFETY: pages of this value's own.
+            unsafe { ((self.address + at) as *mut u8).write_volatile(0) };
+        }
+    }
+
+    /// So that the GPU copies at full speed. A context must be current. `false` where the driver cannot: then it copies
+    /// slowly.
+    pub(in super::super) fn pin(&mut self) -> bool {
         self.is_pinned =
             self.is_pinned || driver::host_register(self.address, self.bytes) == driver::SUCCESS;
+        self.is_pinned
     }
 
     pub(in super::super) fn address(&self) -> usize {
         self.address
     }
 
-    #[cfg(test)]
     pub(in super::super) fn bytes(&self) -> u64 {
         self.bytes as u64
     }
@@ -128,6 +158,15 @@ pub(in super::super) fn without_signals<T>(action: impl FnOnce() -> T) -> T {
     // SAFETY: as above.
     unsafe { pthread_sigmask(SET, &raw const before, null_mut()) };
     result
+}
+
+/// The calling thread leaves processors to others. Not by much, because others may wait for what it holds.
+pub(in super::super) fn work_behind_others() {
+    const PROCESS: c_int = 0;
+    const CALLING_THREAD: u32 = 0;
+    const PRIORITY: c_int = 10;
+    // SAFETY: it takes numbers. Where it is not allowed nothing changes.
+    unsafe { setpriority(PROCESS, CALLING_THREAD, PRIORITY) };
 }
 
 /// `action` runs in each child that this process forks, and may do only what a signal handler may.
@@ -166,4 +205,32 @@ pub(in super::super) fn reset(counter: c_int) {
     let mut count = 0_u64;
     // SAFETY: eight bytes, as a counter gives them.
     unsafe { read(counter, (&raw mut count).cast(), 8) };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn resident_pages() -> usize {
+        let statm = std::fs::read_to_string("/proc/self/statm").expect("it is Linux");
+        let mut words = statm.split_whitespace().skip(1);
+        words
+            .next()
+            .and_then(|word| word.parse().ok())
+            .expect("it is a number")
+    }
+
+    #[test]
+    fn all_pages_come_where_the_system_knows_no_advice() {
+        let (count, size) = (256, 64 << 10);
+        let before = resident_pages();
+        // Small ones, which are never huge pages.
+        let make = |_| HostMemory::new_while(size, || false);
+        assert!((0..count).map(make).all(|memory| memory.is_none()));
+        assert!(resident_pages() < before + count);
+        let bytes = count * size as usize;
+        let memory = HostMemory::new(bytes as u64).expect("there is room");
+        memory.touch(0, bytes);
+        assert!(resident_pages() >= before + bytes / 4096);
+    }
 }

@@ -49,6 +49,7 @@ fn make(context: usize) -> bool {
 }
 
 fn end(context: usize) {
+    super::pinned::end(context);
     let ended = objects().end(context);
     card().give(ended.map_or(0, |context| context.bytes));
 }

@@ -7,33 +7,51 @@ use std::collections::BTreeMap;
 use std::ffi::c_uint;
 use std::sync::{Mutex, Once};
 
-use super::{api, pthread_atfork};
+use super::{bound, pthread_atfork};
 use crate::card::card;
-use crate::{INVALID_VALUE, SUCCESS, is_initialized, lock};
+use crate::{INVALID_VALUE, SUCCESS, context, is_initialized, lock};
 
 const ALREADY_REGISTERED: i32 = 712;
 const NOT_REGISTERED: i32 = 713;
 
-/// By address: how large.
-static PINNED: Mutex<BTreeMap<u64, u64>> = Mutex::new(BTreeMap::new());
+/// By address: how large, and by which context.
+static PINNED: Mutex<BTreeMap<u64, (u64, usize)>> = Mutex::new(BTreeMap::new());
 
-api! {
+// Both name CUDA_ERROR_INVALID_CONTEXT among what they return.
+bound! {
     fn cuMemHostRegister_v2(address: u64, bytes: usize, _flags: c_uint) {
         if address == 0 || bytes == 0 {
             return INVALID_VALUE;
         }
-        match lock(&PINNED).insert(address, bytes as u64) {
-            None => SUCCESS,
-            Some(_) => ALREADY_REGISTERED,
+        let mut pinned = lock(&PINNED);
+        if pinned.contains_key(&address) {
+            return ALREADY_REGISTERED;
         }
+        pinned.insert(address, (bytes as u64, context().unwrap_or_default()));
+        card().pinned(bytes as u64);
+        SUCCESS
     }
 
     fn cuMemHostUnregister(address: u64) {
         match lock(&PINNED).remove(&address) {
-            Some(_) => SUCCESS,
+            Some((bytes, _)) => {
+                card().unpinned(bytes);
+                SUCCESS
+            }
             None => NOT_REGISTERED,
         }
     }
+}
+
+/// What a context had goes with it.
+pub(crate) fn end(context: usize) {
+    lock(&PINNED).retain(|_, (bytes, of)| {
+        let stays = *of != context;
+        if !stays {
+            card().unpinned(*bytes);
+        }
+        stays
+    });
 }
 
 /// Counts from now on what forks of this process copy.
@@ -68,6 +86,6 @@ fn range_of(line: &str) -> Option<(u64, u64)> {
 
 fn pinned_in((start, end): (u64, u64)) -> u64 {
     let pinned = lock(&PINNED);
-    let overlap = |(address, bytes): (&u64, &u64)| end.min(address + bytes).saturating_sub(start.max(*address));
+    let overlap = |(address, (bytes, _)): (&u64, &(u64, usize))| end.min(address + bytes).saturating_sub(start.max(*address));
     pinned.iter().map(overlap).sum()
 }

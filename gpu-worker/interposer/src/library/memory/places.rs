@@ -1,0 +1,71 @@
+//! Places on the host for memory that is on the GPU: made ahead of a move, or left by memory that came back.
+
+use super::{Chunk, Context, HostMemory, Memory, Place};
+
+impl Memory {
+    /// How large places have to be for memory that has none, for no more than so many bytes of it.
+    pub(in super::super) fn sizes_without_place(&self, bytes: u64) -> Vec<u64> {
+        let mut left = bytes;
+        let mut fits = |chunk: &Chunk| {
+            let size = chunk.range.bytes;
+            let fits = chunk.lacks_place() && size <= left;
+            left -= if fits { size } else { 0 };
+            fits.then_some(size)
+        };
+        let chunks = self.regions.values().flat_map(|region| &region.chunks);
+        chunks.filter_map(&mut fits).collect()
+    }
+
+    /// Memory that lacks a place of this size, and its context.
+    pub(in super::super) fn without_place(&self, bytes: u64) -> Option<(Place, Context)> {
+        self.regions.iter().find_map(|(base, region)| {
+            let lacks = |chunk: &Chunk| chunk.lacks_place() && chunk.range.bytes == bytes;
+            let index = region.chunks.iter().position(lacks)?;
+            Some(((*base, index), region.context))
+        })
+    }
+
+    /// Gives the memory its place. The place comes back where it is not needed any more.
+    pub(in super::super) fn give_place(
+        &mut self,
+        (base, index): Place,
+        context: Context,
+        made: HostMemory,
+    ) -> Result<(), HostMemory> {
+        let region = self.regions.get_mut(&base);
+        let region = region.filter(|region| region.context == context);
+        match region.and_then(|region| region.chunks.get_mut(index)) {
+            Some(chunk) if chunk.lacks_place() && chunk.range.bytes == made.bytes() => {
+                chunk.shadow = Some(made);
+                Ok(())
+            }
+            _ => Err(made),
+        }
+    }
+
+    /// Takes empty places for at least so many bytes, or all. Each is to be dropped in its context, if that lives.
+    pub(in super::super) fn take_empty_places(&mut self, bytes: u64) -> Vec<(Context, HostMemory)> {
+        let mut left = bytes;
+        let mut taken = Vec::new();
+        for region in self.regions.values_mut() {
+            let here = region.chunks.iter_mut().filter(|one| one.handle.is_some());
+            for chunk in here {
+                if left == 0 {
+                    return taken;
+                }
+                if let Some(place) = chunk.shadow.take() {
+                    left = left.saturating_sub(place.bytes());
+                    taken.push((region.context, place));
+                }
+            }
+        }
+        taken
+    }
+}
+
+impl Chunk {
+    /// It is on the GPU, and has no place on the host.
+    fn lacks_place(&self) -> bool {
+        self.handle.is_some() && self.shadow.is_none()
+    }
+}
