@@ -121,8 +121,8 @@ KIT_PYTHON ?= 3.12
 gpu-kit: $(VENV)/.requirements-build
 	rm -rf $(KIT)
 	mkdir -p $(KIT)
-	cargo build --release --locked -p baton-gpu-tests --example turns
-	cp target/release/examples/turns $(KIT)/
+	cargo build --release --locked -p baton-gpu-tests --example timeshare
+	cp target/release/examples/timeshare $(KIT)/
 	MATURIN_PEP517_ARGS="--profile release --locked" \
 		$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir $(KIT) .
 	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --python-version $(KIT_PYTHON) --dest $(KIT) \

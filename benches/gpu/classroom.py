@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from programs import Card, Running, against, arguments, card, running, say
 
-from end_to_end.turns import Turns, turns  # isort: skip
+from end_to_end.timeshare import Timeshare, timeshare  # isort: skip
 
 SCALE = 10
 THINK_S = 90 / SCALE
@@ -67,7 +67,7 @@ def measure(here: Card, count: int, quantum: int | None, seconds: float) -> dict
     size = TOO_MUCH * here.usable_bytes // count // 2
     sessions = range(1, count + 1)
     with (
-        turns(count, here.usable_bytes // 2, here.host_bytes, quantum) as end,
+        timeshare(count, here.usable_bytes // 2, here.host_bytes, quantum) as end,
         running(here, size, *(end.environment(session) for session in sessions)) as students,
     ):
         calibrated = students[0].does("work", CALIBRATION_PASSES, 0.0, 1)["seconds"]
@@ -106,7 +106,7 @@ def cells_of(student: int, pass_seconds: float) -> Callable[[], Cell]:
     return draw
 
 
-def attend(end: Turns, students: list[Running], pass_seconds: float, seconds: float) -> tuple[list[float], int]:
+def attend(end: Timeshare, students: list[Running], pass_seconds: float, seconds: float) -> tuple[list[float], int]:
     """How long short cells took, and the number of completed cells. Cells still running at the end count, too."""
     draws = [cells_of(number, pass_seconds) for number in range(len(students))]
     pending = [draw() for draw in draws]

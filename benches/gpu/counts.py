@@ -19,7 +19,7 @@ from typing import Any
 from programs import ROOT, against
 
 import measuring  # isort: skip
-from end_to_end.turns import turns  # isort: skip
+from end_to_end.timeshare import timeshare  # isort: skip
 
 CARD_BYTES = 64 << 20
 LINK = 50e9
@@ -70,7 +70,7 @@ def launches(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: s
 def calls(folder: str, client: str, command: str, count: int) -> list[float]:
     """Driver calls for each of `count` operations of a repeated command: alone, and with time-sharing."""
     found = []
-    with turns(1, CARD_BYTES, CARD_BYTES) as ends:
+    with timeshare(1, CARD_BYTES, CARD_BYTES) as ends:
         for extra in ({}, ends.environment(1)):
             with program(folder, client, extra) as does:
                 does(command)
@@ -81,7 +81,7 @@ def calls(folder: str, client: str, command: str, count: int) -> list[float]:
 def hand_overs(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, each: int) -> None:
     """Two programs of this size compute alternately."""
     with (
-        turns(2, CARD_BYTES, 8 * CARD_BYTES) as ends,
+        timeshare(2, CARD_BYTES, 8 * CARD_BYTES) as ends,
         program(folder, client, ends.environment(1)) as first,
         program(folder, client, ends.environment(2)) as second,
     ):
@@ -116,7 +116,7 @@ def first_hand_over(
     what = f"first hand-over, each {each / CARD_BYTES:.0%} of the memory"
     for how, pins_ahead in (("places made in it", False), ("places made ahead", True)):
         with (
-            turns(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
+            timeshare(2, CARD_BYTES, 16 * CARD_BYTES, pins_ahead=pins_ahead) as ends,
             program(folder, client, ends.environment(1)) as first,
             program(folder, client, ends.environment(2)) as second,
         ):

@@ -16,7 +16,7 @@ from typing import Any
 
 from programs import Card, Running, against, arguments, card, running, say
 
-from end_to_end.turns import Turns, turns  # isort: skip
+from end_to_end.timeshare import Timeshare, timeshare  # isort: skip
 
 ROUNDS = 20
 LAUNCHES, LAUNCH_ROUNDS = 40_000, 10
@@ -66,7 +66,10 @@ def hand_over(here: Card, part: float) -> dict[str, Any]:
     size = int(part * here.usable_bytes)
     fits = part == SIZES["both fit"]
     cap = here.usable_bytes if fits else int(1.5 * size)
-    with turns(2, cap, here.host_bytes) as end, running(here, size, end.environment(1), end.environment(2)) as programs:
+    with (
+        timeshare(2, cap, here.host_bytes) as end,
+        running(here, size, end.environment(1), end.environment(2)) as programs,
+    ):
         alone = statistics.median(kernel_ms(programs[0]) for _ in range(ROUNDS))
         end.usage(1), end.usage(2)
         times = [one_hand_over(end, programs, count % 2) - alone for count in range(ROUNDS)]
@@ -85,7 +88,7 @@ def kernel_ms(program: Running) -> float:
     return 1e3 * (program.does("touch")["ended_at"] - begin)
 
 
-def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
+def one_hand_over(end: Timeshare, programs: list[Running], holder: int) -> float:
     """Milliseconds. Processes on one machine share one clock."""
     other = 1 - holder
     end.started(holder + 1)
@@ -107,7 +110,7 @@ def one_hand_over(end: Turns, programs: list[Running], holder: int) -> float:
 def launches(here: Card) -> dict[str, dict[str, Any]]:
     """Two programs on one processor; the best of alternating rounds. Some processors are farther from the GPU."""
     with (
-        turns(1, here.usable_bytes, here.host_bytes) as end,
+        timeshare(1, here.usable_bytes, here.host_bytes) as end,
         running(here, SMALL, {}, end.environment(1)) as programs,
     ):
         processor = {min(os.sched_getaffinity(0))}

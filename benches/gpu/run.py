@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from programs import FOLDER, ROOT, arguments, environment
 
 import measuring  # isort: skip
-from end_to_end.turns import BUILT  # isort: skip
+from end_to_end.timeshare import BUILT  # isort: skip
 
 
 class Part(NamedTuple):
@@ -57,7 +57,7 @@ PARTS = {
     "small_90": Part("sharing.py", ("small_90",), 30, ("small_90, alone in turns",)),
 }
 LEAST_LIMIT_SECONDS = 300
-BUILD = ("cargo", "build", "--quiet", "--locked", "-p", "baton-gpu-tests", "--example", "turns")
+BUILD = ("cargo", "build", "--quiet", "--locked", "-p", "baton-gpu-tests", "--example", "timeshare")
 
 
 def main() -> None:

@@ -24,7 +24,7 @@ from typing import Any
 
 from programs import Card, Running, against, arguments, card, running, say
 
-from end_to_end.turns import Turns, turns  # isort: skip
+from end_to_end.timeshare import Timeshare, timeshare  # isort: skip
 
 # name: share of the memory, share of the time on the GPU
 PROGRAMS = {"small_50": (0.45, 0.5), "small_90": (0.45, 0.9), "big_50": (0.956, 0.5), "big_90": (0.956, 0.9)}
@@ -104,7 +104,7 @@ class Bench:
         return row
 
     def in_turns(self, count: int, quantum: int | None) -> dict[str, Any]:
-        with turns(count, self.card.usable_bytes, self.card.host_bytes, quantum and 1000 * quantum) as end:
+        with timeshare(count, self.card.usable_bytes, self.card.host_bytes, quantum and 1000 * quantum) as end:
             sessions = range(1, count + 1)
             row = self.run_programs(*(end.environment(session) for session in sessions))
             return row | movement(end, sessions)
@@ -148,7 +148,7 @@ def ask_all(programs: list[Running], command: str, *words: object) -> None:
         program.ask(command, *words)
 
 
-def movement(end: Turns, sessions: range) -> dict[str, Any]:
+def movement(end: Timeshare, sessions: range) -> dict[str, Any]:
     used = [end.usage(session) for session in sessions]
     if not all(one["held_s"] for one in used):
         raise RuntimeError("the programs took no turns")

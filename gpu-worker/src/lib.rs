@@ -113,7 +113,7 @@ pub struct Config {
     pub gpu_mode: GpuMode,
     /// How much of its memory one session may have.
     pub gpu_memory_bytes: Option<u64>,
-    /// The program `baton`, with whose hidden command turns are tried on a GPU; `None`: they are not tried.
+    /// The program `baton`, with whose hidden command time-sharing is tried on a GPU; `None`: it is not tried.
     pub baton: Option<PathBuf>,
     /// Names of variables that sessions inherit of this process's environment besides the usual ones; `*` stands for
     /// any ending.

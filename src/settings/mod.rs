@@ -488,10 +488,10 @@ settings! {
     flag: Some(("mirrors", &["worker", "up"])),
     default: Nothing { described: "`mirrors` in `state_folder`" };
 
-    #[doc = "How sessions share a GPU: with `turns` they time-share it, each with its whole memory; with `mps` they compute side by side through NVIDIA's MPS; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
+    #[doc = "How sessions share a GPU: with `timeshare` they time-share it, each with its whole memory; with `mps` they compute side by side through NVIDIA's MPS; `mig` gives each session a slice, `exclusive` a whole GPU; `open` leaves it to the driver."]
     worker_gpu_mode: GpuMode = "worker.gpu_mode",
     flag: Some(("gpu-mode", &["worker", "up"])),
-    default: Text("turns");
+    default: Text("timeshare");
 
     #[doc = "How much of a GPU's memory a session may allocate on a time-shared GPU (with `mps`: each process of the session)."]
     worker_gpu_memory: Option<Size> = "worker.gpu_memory",

@@ -123,11 +123,11 @@ impl Value for NetworkChoice {
 }
 
 impl Value for GpuMode {
-    const EXPECTED: &'static str = "turns, mps, mig, exclusive or open";
+    const EXPECTED: &'static str = "timeshare, mps, mig, exclusive or open";
 
     fn parse(text: &str) -> Option<Self> {
         match text {
-            "turns" => Some(Self::Turns),
+            "timeshare" => Some(Self::Timeshare),
             "mps" => Some(Self::Mps),
             "mig" => Some(Self::Mig),
             "exclusive" => Some(Self::Exclusive),

@@ -189,7 +189,7 @@ fn a_way_to_share_that_the_machine_does_not_have_is_refused() {
             "exclusive",
             "no GPU was found: see the output of `nvidia-smi -L`",
         ),
-        ("fair", "turns, mps, mig, exclusive or open"),
+        ("fair", "timeshare, mps, mig, exclusive or open"),
     ] {
         let stderr = start(mode);
         assert!(stderr.contains(reason), "{stderr}");

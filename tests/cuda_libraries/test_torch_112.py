@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from end_to_end.turns import BUILT, Turns, turns
+from end_to_end.timeshare import BUILT, Timeshare, timeshare
 
 pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
 
@@ -47,21 +47,21 @@ def built(kind: str, name: str) -> str:
 def make() -> Iterator[str]:
     """The program that creates machines. The worker's end is built, too."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(BUILT, built("--example", "turns"))
+        patch.setenv(BUILT, built("--example", "timeshare"))
         yield built("--bin", "gpu-machine")
 
 
 class Machine:
     """A card, and programs that time-share it."""
 
-    def __init__(self, folder: Path, ends: Turns) -> None:
+    def __init__(self, folder: Path, ends: Timeshare) -> None:
         self.folder = folder
-        self.turns = ends
+        self.ends = ends
         self.running: list[Program] = []
 
     def start(self, part: str, mebibytes: int, rounds: int) -> Program:
         token = len(self.running) + 1
-        environment = ENVIRONMENT | self.turns.environment(token)
+        environment = ENVIRONMENT | self.ends.environment(token)
         environment |= {"LD_LIBRARY_PATH": str(self.folder), "BATON_TEST_GPU": str(self.folder / "card")}
         environment |= {"PYTHONPATH": str(ROOT / "python-shim")}
         words = map(str, (PYTHON, PROGRAM, part, mebibytes, rounds, 10_000 * token))
@@ -105,7 +105,7 @@ class Program(NamedTuple):
 def machine_with(folder: Path, make: str, seed: int | None) -> Iterator[Machine]:
     assert PYTHON.exists(), "make test-cuda-libraries installs PyTorch 1.12"
     subprocess.run([make, folder, str(CARD_MIB << 20)], check=True)
-    with turns(SESSIONS, CARD_MIB << 20, HOST_BYTES, QUANTUM_MS, seed) as ends:
+    with timeshare(SESSIONS, CARD_MIB << 20, HOST_BYTES, QUANTUM_MS, seed) as ends:
         machine = Machine(folder, ends)
         yield machine
         machine.end()
@@ -138,8 +138,8 @@ def check(programs: list[Program]) -> None:
 @pytest.mark.parametrize("part", ["memory", "threads", "loader", "graphs", "cache"])
 def test_two_programs_with_more_memory_than_fits_find_theirs_as_they_left_it(machine: Machine, part: str) -> None:
     check([machine.start(part, 90, 3), machine.start("memory", 90, 3)])
-    assert machine.turns.usage(1)["moved_bytes"] > 0
-    assert machine.turns.usage(2)["moved_bytes"] > 0
+    assert machine.ends.usage(1)["moved_bytes"] > 0
+    assert machine.ends.usage(2)["moved_bytes"] > 0
 
 
 def test_four_programs_at_once(machine: Machine) -> None:
@@ -159,7 +159,7 @@ def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
         assert killed.line() == "ready"
         held, enough = 0.0, random_moment.random() / 5
         while held < enough:  # each answer covers the time since the last one
-            held += machine.turns.usage(len(machine.running))["held_s"]
+            held += machine.ends.usage(len(machine.running))["held_s"]
         killed.process.send_signal(signal.SIGKILL)
         killed.process.wait()
     found = other.finds()
@@ -173,4 +173,4 @@ def test_what_the_library_holds_without_using_it_does_not_move(calm_machine: Mac
     check([machine.start("memory", 120, 1)])
     holding.go()
     assert holding.finds() == ["right"]
-    assert [machine.turns.usage(token)["moved_bytes"] for token in (1, 2)] == [0, 0]
+    assert [machine.ends.usage(token)["moved_bytes"] for token in (1, 2)] == [0, 0]

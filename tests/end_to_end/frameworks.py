@@ -8,7 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
-from end_to_end.turns import turns
+from end_to_end.timeshare import timeshare
 
 MAY_USE = 4 << 30
 HOST = 16 << 30
@@ -211,7 +211,7 @@ def take_turns(folder: Path, name: str, gibibytes: float, environment: dict[str,
     script = folder / "program.py"
     library, work = WORK[name]
     script.write_text(PROGRAM.replace("{library}", library).replace("{work}", work))
-    with turns(2, MAY_USE, HOST) as end:
+    with timeshare(2, MAY_USE, HOST) as end:
         programs: list[Program] = []
         try:
             for session in (1, 2):

@@ -17,8 +17,8 @@ mod program;
 mod shared;
 pub mod sleep;
 mod sys;
+mod timeshare;
 pub mod trial;
-mod turns;
 
 use std::{io, path::Path, sync::Arc, time::Duration};
 
@@ -40,7 +40,7 @@ pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
 pub use self::monitor::{MONITORING, Monitored, Reading, gpus, monitor, slices, smallest_slice};
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
-pub(crate) use self::{shared::Membership, turns::Turns};
+pub(crate) use self::{shared::Membership, timeshare::Timeshare};
 
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;

@@ -16,8 +16,8 @@ use baton_scheduling::arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
 
 use super::{
-    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading, Turns,
-    monitor, shared,
+    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading,
+    Timeshare, monitor, shared,
 };
 
 /// While one cell computes, another is got ready.
@@ -31,8 +31,8 @@ const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuMode {
-    /// Sessions take turns, and each may use the whole memory.
-    Turns,
+    /// Sessions take timeshare, and each may use the whole memory.
+    Timeshare,
     /// Sessions compute side by side through the vendor's server, which was started before.
     Mps,
     /// Each session has a slice of the hardware.
@@ -46,7 +46,7 @@ pub enum GpuMode {
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum ModeError {
     #[error(transparent)]
-    Turns(#[from] shared::OpenError),
+    Timeshare(#[from] shared::OpenError),
     #[error(
         "worker.gpu_mode is mps, but no MPS server listens in {folder}: start it with \
          `nvidia-cuda-mps-control -d`, or set {MPS_PIPES} to its folder"
@@ -66,7 +66,7 @@ pub(crate) enum ModeError {
 /// What all sessions of a worker share, or each takes one of.
 #[derive(Clone)]
 pub(crate) enum Sharing {
-    Turns(Arc<Turns>),
+    Timeshare(Arc<Timeshare>),
     Mps {
         pipes: PathBuf,
         limit_bytes: Option<u64>,
@@ -79,7 +79,7 @@ pub(crate) enum Sharing {
 
 /// What a session has while it lives.
 pub(crate) enum Part {
-    Turns(Membership),
+    Timeshare(Membership),
     /// Nobody else has it meanwhile.
     Place(Place),
     Nothing,
@@ -87,7 +87,7 @@ pub(crate) enum Part {
 
 impl Sharing {
     /// A session may have no more than `limits`, where the mode can see to that. `reading` is what the driver's
-    /// monitoring tells. `baton` is the program that tries turns.
+    /// monitoring tells. `baton` is the program that tries time-sharing.
     pub(crate) async fn open(
         mode: GpuMode,
         limits: Limits,
@@ -96,11 +96,11 @@ impl Sharing {
         baton: Option<&Path>,
     ) -> Result<Self, ModeError> {
         Ok(match mode {
-            GpuMode::Turns => {
-                let turns = Turns::open(runtime_folder, limits, reading, baton);
-                turns
+            GpuMode::Timeshare => {
+                let timeshare = Timeshare::open(runtime_folder, limits, reading, baton);
+                timeshare
                     .await?
-                    .map_or(Self::Open, |turns| Self::Turns(Arc::new(turns)))
+                    .map_or(Self::Open, |timeshare| Self::Timeshare(Arc::new(timeshare)))
             }
             GpuMode::Mps => Self::Mps {
                 pipes: mps_pipes(env::var_os(MPS_PIPES))?,
@@ -119,11 +119,11 @@ impl Sharing {
         })
     }
 
-    /// How many cells the worker runs at once, where nobody says: one in each place, a few that take turns on each GPU.
+    /// How many cells the worker runs at once, where nobody says: one in each place, a few that take timeshare on each GPU.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Self::Places(places) => places.count(),
-            Self::Turns(turns) => SLOTS * turns.gpus(),
+            Self::Timeshare(timeshare) => SLOTS * timeshare.gpus(),
             Self::Mps { .. } | Self::Open => SLOTS,
         }
     }
@@ -132,7 +132,7 @@ impl Sharing {
     pub(crate) async fn place(&self) -> Option<Place> {
         match self {
             Self::Places(places) => Some(places.take().await),
-            Self::Turns(_) | Self::Mps { .. } | Self::Open => None,
+            Self::Timeshare(_) | Self::Mps { .. } | Self::Open => None,
         }
     }
 
@@ -140,7 +140,7 @@ impl Sharing {
     pub(crate) fn waiting(&self) -> watch::Receiver<usize> {
         match self {
             Self::Places(places) => places.waiting(),
-            Self::Turns(_) | Self::Mps { .. } | Self::Open => watch::channel(0).1,
+            Self::Timeshare(_) | Self::Mps { .. } | Self::Open => watch::channel(0).1,
         }
     }
 
@@ -148,14 +148,14 @@ impl Sharing {
     pub(crate) fn lost(&self) -> watch::Receiver<Option<String>> {
         match self {
             Self::Mps { lost, .. } => lost.subscribe(),
-            Self::Turns(_) | Self::Places(_) | Self::Open => watch::channel(None).1,
+            Self::Timeshare(_) | Self::Places(_) | Self::Open => watch::channel(None).1,
         }
     }
 
     /// Gives the zygote that `command` starts what sessions are loaded with, and no part of a GPU. `folder` is its own.
     pub(crate) fn prepare(&self, command: &mut Command, folder: &Path) -> io::Result<()> {
         match self {
-            Self::Turns(_) => shared::prepare(command, folder),
+            Self::Timeshare(_) => shared::prepare(command, folder),
             Self::Places(_) | Self::Mps { .. } | Self::Open => Ok(()),
         }
     }
@@ -173,7 +173,9 @@ impl Sharing {
             return Ok(Part::Place(place));
         }
         match self {
-            Self::Turns(turns) => Ok(Part::Turns(turns.admit(user, command, folder)?)),
+            Self::Timeshare(timeshare) => {
+                Ok(Part::Timeshare(timeshare.admit(user, command, folder)?))
+            }
             Self::Mps {
                 pipes,
                 limit_bytes,
@@ -198,7 +200,7 @@ impl Part {
     /// `None`: any that the worker may use, or the driver does not say which.
     pub(crate) fn hardware(&self) -> Option<&Hardware> {
         match self {
-            Self::Turns(membership) => membership.hardware(),
+            Self::Timeshare(membership) => membership.hardware(),
             Self::Place(place) => Some(place.hardware()),
             Self::Nothing => None,
         }
@@ -206,14 +208,14 @@ impl Part {
 
     pub(crate) fn membership(&self) -> Option<&Membership> {
         match self {
-            Self::Turns(membership) => Some(membership),
+            Self::Timeshare(membership) => Some(membership),
             Self::Place(_) | Self::Nothing => None,
         }
     }
 
     pub(crate) fn membership_mut(&mut self) -> Option<&mut Membership> {
         match self {
-            Self::Turns(membership) => Some(membership),
+            Self::Timeshare(membership) => Some(membership),
             Self::Place(_) | Self::Nothing => None,
         }
     }
@@ -246,7 +248,7 @@ fn look_for_server(folder: &Path) -> Result<(), ModeError> {
 /// How much GPU memory one session may have, if that is less than the whole device.
 pub(crate) async fn session_memory(mode: GpuMode, limit_bytes: Option<u64>) -> Option<u64> {
     match mode {
-        GpuMode::Turns | GpuMode::Mps => limit_bytes,
+        GpuMode::Timeshare | GpuMode::Mps => limit_bytes,
         GpuMode::Mig => found(monitor::smallest_slice).await,
         GpuMode::Exclusive | GpuMode::Open => None,
     }

@@ -15,10 +15,10 @@
 //! every output of the cell.
 
 mod collecting;
+mod gpu_use;
 mod limits;
 mod names;
 mod speech;
-mod turns;
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -109,7 +109,7 @@ pub(crate) async fn run_cell(
     run.warn(std::mem::take(&mut order.warnings));
     run.announce_limit(cell.gpu_memory_bytes);
     let mut ending = run.until_end(order, &cell).await;
-    let can_go_on = run.end_turns(&mut ending, cell.kind).await;
+    let can_go_on = run.end_gpu_use(&mut ending, cell.kind).await;
     run.flush(order);
     ending.usage = run.usage;
     let session = run.keep_session(&ending).filter(|_| can_go_on);

@@ -115,12 +115,12 @@ async fn salvage(
         return Err(messages::not_salvaged());
     }
     // The variables may be in memory on the GPU.
-    let turns = |session: &Session, cell| {
+    let report = |session: &Session, cell| {
         if let Some(gpu) = session.gpu() {
             gpu.cell(cell);
         }
     };
-    turns(session, Cell::Started);
+    report(session, Cell::Started);
     let message_id = message_id.to_owned();
     let ask = ToSession::Salvage {
         message_id: message_id.clone(),
@@ -140,7 +140,7 @@ async fn salvage(
             }
         }
     };
-    turns(session, Cell::Ended);
+    report(session, Cell::Ended);
     let (about, snapshot) = answer.map_err(|error| error.unwrap_or_else(messages::not_salvaged))?;
     let changes = Changes {
         kernel: session.kernel().as_raw(),

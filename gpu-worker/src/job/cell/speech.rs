@@ -41,7 +41,7 @@ impl Run<'_> {
     ) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
             (FromSession::Started { .. }, Phase::Applying { ledger }) => {
-                self.turns(gpu::Cell::Started);
+                self.report_to_arbiter(gpu::Cell::Started);
                 self.phase = Phase::Running {
                     ledger,
                     since: Instant::now(),
@@ -76,7 +76,7 @@ impl Run<'_> {
                 Phase::Running { ledger, since },
             ) => {
                 self.session.keeps = keeps;
-                self.turns(gpu::Cell::Ended);
+                self.report_to_arbiter(gpu::Cell::Ended);
                 self.ran_since(since);
                 let (outcome, error) = if self.time_is_up && outcome == Outcome::Cancelled {
                     let error = messages::stopped_in_time(self.limit.unwrap_or_default(), error);

@@ -1,6 +1,6 @@
 //! A worker's end for programs that take turns on this machine's GPU, without notebooks; for `benches/gpu/`.
 //!
-//! `turns [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
+//! `timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
 //! equal; without one they are cells, as a worker's are. With a seed memory moves at every opportunity, needed or not. Lines on standard input: `started N` and `ended N` for a session's
 //! cell, `usage N` for what it used since it was last asked, as JSON. It ends with its input.
 
@@ -22,7 +22,7 @@ fn main() -> io::Result<()> {
         [folder, numbers @ ..] if (3..=5).contains(&numbers.len()) => (folder, numbers),
         _ => {
             return Err(io::Error::other(
-                "usage: turns [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
+                "usage: timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]",
             ));
         }
     };

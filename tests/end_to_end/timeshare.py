@@ -1,4 +1,4 @@
-"""Programs that time-share a GPU without notebooks: the worker's end of `tests/gpu/examples/turns.rs`."""
+"""Programs that time-share a GPU without notebooks: the worker's end of `tests/gpu/examples/timeshare.rs`."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 from end_to_end.place import OUTER_ENVIRONMENT
 
 ROOT = Path(__file__).parent.parent.parent
-BUILT = "BATON_TURNS"
+BUILT = "BATON_TIMESHARE"
 """The path of the program, on a machine that cannot build it."""
 
 
-class Turns:
+class Timeshare:
     def __init__(self, process: subprocess.Popen[str], folder: str) -> None:
         self._process, self._folder = process, folder
         self._library = self._answer()
@@ -53,7 +53,7 @@ class Turns:
 
 
 @contextlib.contextmanager
-def turns(
+def timeshare(
     sessions: int,
     cap_bytes: int,
     host_bytes: int,
@@ -61,14 +61,14 @@ def turns(
     seed: int | None = None,
     *,
     pins_ahead: bool = True,
-) -> Iterator[Turns]:
+) -> Iterator[Timeshare]:
     """Together they may use `cap_bytes` of the GPU. Without a quantum, each session is scheduled like a worker's cell.
     With a seed, memory moves at every opportunity, needed or not. Without `pins_ahead`, host memory is made and pinned
     only while memory moves.
     """
     profile = OUTER_ENVIRONMENT.get("PROFILE", "dev")
     command = ["cargo", "run", "--quiet", "--locked", "--profile", profile]
-    command += ["-p", "baton-gpu-tests", "--example", "turns", "--"]
+    command += ["-p", "baton-gpu-tests", "--example", "timeshare", "--"]
     if BUILT in OUTER_ENVIRONMENT:
         command = [OUTER_ENVIRONMENT[BUILT]]
     with tempfile.TemporaryDirectory() as folder:
@@ -78,7 +78,7 @@ def turns(
         # The tests' own home folder has no compiler.
         with subprocess.Popen(command, cwd=ROOT, env=OUTER_ENVIRONMENT, **pipes) as process:
             try:
-                yield Turns(process, folder)
+                yield Timeshare(process, folder)
             finally:
                 assert process.stdin
                 process.stdin.close()

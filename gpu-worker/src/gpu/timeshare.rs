@@ -1,4 +1,4 @@
-//! A machine's GPUs whose sessions take turns: each has an arbiter of its own, and a session has one of them.
+//! A machine's GPUs whose sessions take timeshare: each has an arbiter of its own, and a session has one of them.
 
 use std::{env, io, path::Path, sync::Arc, time::Duration};
 
@@ -23,15 +23,15 @@ const CONTEXTS: u64 = 20;
 /// Of the memory that is available on the host: how much of it sessions may move there from the GPUs.
 const HOST_SHARE: u64 = 2;
 
-pub(crate) struct Turns {
+pub(crate) struct Timeshare {
     /// At least one.
     gpus: Vec<Arc<SharedGpu>>,
 }
 
-impl Turns {
-    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in turns.
+impl Timeshare {
+    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in timeshare.
     /// Where `reading` does not say how much memory a GPU has, its first session does. `baton` is the program that
-    /// tries turns; `None`: nothing does.
+    /// tries time-sharing; `None`: nothing does.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limits: Limits,
@@ -112,7 +112,7 @@ fn look_at_host(processes: &[Pid], share: u64, session_limit_bytes: Option<u64>)
     }
 }
 
-/// Those on which programs compute right in turns.
+/// Those on which programs compute right in timeshare.
 async fn try_out(
     baton: &Path,
     runtime_folder: &Path,

@@ -19,7 +19,7 @@ impl Run<'_> {
         }
     }
 
-    pub(super) fn turns(&self, cell: Cell) {
+    pub(super) fn report_to_arbiter(&self, cell: Cell) {
         if let Some(gpu) = self.session.gpu() {
             gpu.cell(cell);
         }
@@ -27,7 +27,7 @@ impl Run<'_> {
 
     /// Records what the cell used. Returns `false` if the session can no longer use the GPU, and tells the student
     /// why.
-    pub(super) async fn end_turns(&mut self, ending: &mut Ending, kind: JobKind) -> bool {
+    pub(super) async fn end_gpu_use(&mut self, ending: &mut Ending, kind: JobKind) -> bool {
         let Some(gpu) = self.session.gpu() else {
             return true;
         };

@@ -131,7 +131,7 @@ def start_worker(service: Service, machine: Path, **environment: str) -> str:
 @pytest.fixture
 def mode() -> str:
     """How sessions share the GPU."""
-    return "turns"
+    return "timeshare"
 
 
 @pytest.fixture
