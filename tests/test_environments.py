@@ -336,7 +336,7 @@ def test_the_same_environment_beside_the_notebook(course: Class, wheels: Wheels)
     result = notebook.gpu(f"{VERSION}\nthing.size").ok()
     assert (result.stdout, result.value) == ("3.0\n", "4")
     assert "because the environment two of your course has changed" in result.stderr
-    assert "This notebook has course-tool 2.0, the environment two of your course has 3.0" in result.stderr
+    assert "This notebook has course-tool 2.0, but the environment two of your course has 3.0" in result.stderr
     env("sync", "two")
     newer = course.notebook("two", name="baton-two")
     assert newer.gpu(VERSION).ok().stdout == "3.0\n"
