@@ -1,146 +1,35 @@
-//! Hearing of a file before a process opens it or takes its name away: seccomp's user notification.
+//! Hearing of a system call before it happens: seccomp's user notification.
 //!
-//! The session gets a filter between fork and exec, which its children inherit. Each system call that opens a file by
-//! name, and each that removes or changes a name, waits until the worker says that it may go on.
+//! The session gets a filter between fork and exec, which its children inherit. Each call that it names waits until the
+//! worker says that it may go on, or what it returns.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSliceMut};
 use std::mem::{offset_of, size_of, zeroed};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::UnixStream;
 
 use nix::libc;
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
 use tokio::process::Command;
 
-use crate::sandbox::bytes;
+use super::table::{About, Watched, about};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// The system calls that take names away, with where each has its folder and its path.
-const REMOVALS: &[Call] = &[
-    #[cfg(target_arch = "x86_64")]
-    Call::removal(libc::SYS_unlink, None, 0),
-    #[cfg(target_arch = "x86_64")]
-    Call::removal(libc::SYS_rmdir, None, 0),
-    Call::removal(libc::SYS_unlinkat, Some(0), 1),
-    #[cfg(target_arch = "x86_64")]
-    Call::renaming(libc::SYS_rename, (None, 0), (None, 1)),
-    #[cfg(target_arch = "x86_64")]
-    Call::renaming(libc::SYS_renameat, (Some(0), 1), (Some(2), 3)),
-    Call::renaming(libc::SYS_renameat2, (Some(0), 1), (Some(2), 3)),
-];
-
-/// The system calls that open files, with where each has its folder, its path and its flags.
-const OPENS: &[Call] = &[
-    #[cfg(target_arch = "x86_64")]
-    Call::open(libc::SYS_open, None, 0, Flags::Argument(1)),
-    #[cfg(target_arch = "x86_64")]
-    Call::open(libc::SYS_creat, None, 0, Flags::Emptying),
-    Call::open(libc::SYS_openat, Some(0), 1, Flags::Argument(2)),
-    Call::open(libc::SYS_openat2, Some(0), 1, Flags::InMemory(2)),
-    Call::open(libc::SYS_truncate, None, 0, Flags::None),
-    Call::open(libc::SYS_execve, None, 0, Flags::None),
-    Call::open(libc::SYS_execveat, Some(0), 1, Flags::None),
-];
-
-const MOST_CALLS: usize = REMOVALS.len() + OPENS.len();
-
-/// Which system calls wait.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Watched {
-    Removals,
-    RemovalsAndOpens,
-}
-
-impl Watched {
-    fn calls(self) -> impl Iterator<Item = &'static Call> {
-        let opens = match self {
-            Self::Removals => &[],
-            Self::RemovalsAndOpens => OPENS,
-        };
-        REMOVALS.iter().chain(opens)
-    }
-}
-
-struct Call {
-    number: libc::c_long,
-    path: Path,
-    purpose: Purpose,
-}
-
-/// The numbers of the arguments that have a folder, if the call takes one, and a path.
-type Path = (Option<usize>, usize);
-
-enum Purpose {
-    Open(Flags),
-    Removal,
-    Renaming(Path),
-}
-
-impl Call {
-    const fn open(number: libc::c_long, folder: Option<usize>, path: usize, flags: Flags) -> Self {
-        Self {
-            number,
-            path: (folder, path),
-            purpose: Purpose::Open(flags),
-        }
-    }
-
-    const fn removal(number: libc::c_long, folder: Option<usize>, path: usize) -> Self {
-        Self {
-            number,
-            path: (folder, path),
-            purpose: Purpose::Removal,
-        }
-    }
-
-    const fn renaming(number: libc::c_long, from: Path, to: Path) -> Self {
-        Self {
-            number,
-            path: from,
-            purpose: Purpose::Renaming(to),
-        }
-    }
-}
-
-#[derive(Clone, Copy)]
-enum Flags {
-    None,
-    Emptying,
-    Argument(usize),
-    /// At the start of a structure.
-    InMemory(usize),
-}
-
 /// A process is about to make one of the watched calls.
-pub(super) struct Notification {
+pub(crate) struct Notification {
     pub(super) id: u64,
     /// The thread that waits.
-    pub(super) thread: i32,
-    pub(super) about: About,
+    pub(crate) thread: i32,
+    pub(crate) about: About,
 }
 
-pub(super) enum About {
-    Open(PathOf, FlagsOf),
-    /// The names that the call takes away or gives to something else.
-    Removal(PathOf, Option<PathOf>),
-}
-
-/// A path in the memory of the process.
-pub(super) struct PathOf {
-    /// An open folder to which the path is relative; none for the working directory.
-    pub(super) folder: Option<i32>,
-    pub(super) address: u64,
-}
-
-pub(super) enum FlagsOf {
-    Known(i32),
-    At(u64),
-}
+/// A descriptor of one thread, since Linux 6.9.
+const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
 /// How a session's first process installs its filter, and where it sends the listener.
 pub(crate) struct Watching {
@@ -151,7 +40,7 @@ pub(crate) struct Watching {
 }
 
 impl Watching {
-    pub(super) fn new(watched: Watched, to_worker: UnixStream, from_session: &UnixStream) -> Self {
+    pub(crate) fn new(watched: Watched, to_worker: UnixStream, from_session: &UnixStream) -> Self {
         Self {
             watched,
             to_worker,
@@ -166,13 +55,12 @@ impl Watching {
 
     /// For a process that installs the filter itself: the program, and where the listener goes.
     pub(crate) fn into_parts(self) -> (Vec<u8>, OwnedFd) {
-        let (filter, length) = program(self.watched);
-        (bytes(&filter[..length]), self.to_worker.into())
+        (bytes(&program(self.watched)), self.to_worker.into())
     }
 }
 
 /// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
-/// the system does not allow it. Then the session starts all the same.
+/// the system does not allow it. Then the process starts all the same, and the worker knows.
 ///
 /// The child closes its copies of the listener and of both ends of the connection, `from_session` too. Its own
 /// `execve` waits for an answer, and the system lets a call fail only when the last copy of its listener is closed:
@@ -183,8 +71,9 @@ fn watch(command: &mut Command, watching: Watching) {
         to_worker,
         from_session,
     } = watching;
+    let filter = program(watched);
     let in_child = move || {
-        if let Ok(listener) = install(watched) {
+        if let Ok(listener) = install(&filter) {
             let sent = send(to_worker.as_raw_fd(), listener);
             for copy in [listener, to_worker.as_raw_fd(), from_session] {
                 // SAFETY: this process executes another program or ends, so nothing uses these descriptors again.
@@ -199,9 +88,18 @@ fn watch(command: &mut Command, watching: Watching) {
     unsafe { command.pre_exec(in_child) };
 }
 
-fn program(watched: Watched) -> ([libc::sock_filter; 5 + MOST_CALLS], usize) {
-    let count = watched.calls().count();
-    let length = 5 + count;
+/// A program of classic BPF as the system stores it.
+pub(crate) fn bytes(program: &[libc::sock_filter]) -> Vec<u8> {
+    let mut bytes = Vec::with_capacity(size_of_val(program));
+    for instruction in program {
+        bytes.extend(instruction.code.to_ne_bytes());
+        bytes.extend([instruction.jt, instruction.jf]);
+        bytes.extend(instruction.k.to_ne_bytes());
+    }
+    bytes
+}
+
+fn program(watched: Watched) -> Vec<libc::sock_filter> {
     let statement = |code: u32, k: u32| libc::sock_filter {
         code: code as u16,
         jt: 0,
@@ -214,27 +112,37 @@ fn program(watched: Watched) -> ([libc::sock_filter; 5 + MOST_CALLS], usize) {
         jf,
         k,
     };
-    let load = libc::BPF_LD | libc::BPF_W | libc::BPF_ABS;
-    let answer = libc::BPF_RET | libc::BPF_K;
-    let mut filter = [statement(0, 0); 5 + MOST_CALLS];
-    filter[0] = statement(load, offset_of!(libc::seccomp_data, arch) as u32);
-    // A program of another architecture would read what is not there.
-    filter[1] = jump(ARCHITECTURE, 0, count as u8 + 1);
-    filter[2] = statement(load, offset_of!(libc::seccomp_data, nr) as u32);
-    for (index, call) in watched.calls().enumerate() {
-        let to_notify = (count - index) as u8;
-        filter[3 + index] = jump(call.number as u32, to_notify, 0);
+    let load = |offset: usize| statement(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
+    let answer = |value: u32| statement(libc::BPF_RET | libc::BPF_K, value);
+    let mut filter = vec![
+        load(offset_of!(libc::seccomp_data, arch)),
+        // A program of another architecture would read what is not there.
+        jump(ARCHITECTURE, 1, 0),
+        answer(libc::SECCOMP_RET_ALLOW),
+        load(offset_of!(libc::seccomp_data, nr)),
+    ];
+    for call in watched.calls() {
+        let number = call.number as u32;
+        match call.unless_zero {
+            None => filter.push(jump(number, 0, 1)),
+            Some(argument) => filter.extend([
+                jump(number, 0, 4),
+                // Both processors keep the lower half first.
+                load(offset_of!(libc::seccomp_data, args) + argument * size_of::<u64>()),
+                jump(0, 0, 1),
+                answer(libc::SECCOMP_RET_ALLOW),
+            ]),
+        }
+        filter.push(answer(libc::SECCOMP_RET_USER_NOTIF));
     }
-    filter[length - 2] = statement(answer, libc::SECCOMP_RET_ALLOW);
-    filter[length - 1] = statement(answer, libc::SECCOMP_RET_USER_NOTIF);
-    (filter, length)
+    filter.push(answer(libc::SECCOMP_RET_ALLOW));
+    filter
 }
 
-fn install(watched: Watched) -> io::Result<RawFd> {
-    let (mut filter, length) = program(watched);
+fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
     let program = libc::sock_fprog {
-        len: length as u16,
-        filter: filter.as_mut_ptr(),
+        len: filter.len() as u16,
+        filter: filter.as_ptr().cast_mut(),
     };
     let seccomp = || {
         // SAFETY: the program and its filter live until the call returns.
@@ -290,7 +198,7 @@ fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
 }
 
 /// The listener that the session sent; none when it could not install its filter. Waits for it.
-pub(super) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
+pub(crate) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
     let mut space = nix::cmsg_space!([RawFd; 1]);
@@ -333,36 +241,14 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
         };
     }
     let number = libc::c_long::from(received.data.nr);
-    let arguments = received.data.args;
-    let mut calls = Watched::RemovalsAndOpens.calls();
-    let Some(call) = calls.find(|call| call.number == number) else {
+    let Some(about) = about(number, received.data.args) else {
         go_on(listener, received.id);
         return Ok(None);
     };
-    let path_of = |(folder, path): Path| {
-        let folder = folder.map(|index| arguments[index] as i32);
-        PathOf {
-            folder: folder.filter(|folder| *folder != libc::AT_FDCWD),
-            address: arguments[path],
-        }
-    };
-    let path = path_of(call.path);
     Ok(Some(Notification {
         id: received.id,
         thread: received.pid as i32,
-        about: match call.purpose {
-            Purpose::Removal => About::Removal(path, None),
-            Purpose::Renaming(to) => About::Removal(path, Some(path_of(to))),
-            Purpose::Open(flags) => About::Open(
-                path,
-                match flags {
-                    Flags::None => FlagsOf::Known(0),
-                    Flags::Emptying => FlagsOf::Known(libc::O_WRONLY | libc::O_TRUNC),
-                    Flags::Argument(index) => FlagsOf::Known(arguments[index] as i32),
-                    Flags::InMemory(index) => FlagsOf::At(arguments[index]),
-                },
-            ),
-        },
+        about,
     }))
 }
 
@@ -379,6 +265,64 @@ pub(super) fn go_on(listener: &OwnedFd, id: u64) {
 /// The system call fails with this number.
 pub(super) fn refuse(listener: &OwnedFd, id: u64, errno: i32) {
     respond(listener, id, -errno, 0);
+}
+
+/// The system call returns zero, because the worker has done what it was to do.
+pub(super) fn is_done(listener: &OwnedFd, id: u64) {
+    respond(listener, id, 0, 0);
+}
+
+/// The system call returns a descriptor of this file, at a number of the process's own.
+pub(super) fn give(listener: &OwnedFd, id: u64, file: BorrowedFd<'_>, closes_on_exec: bool) {
+    let given = libc::seccomp_notif_addfd {
+        id,
+        flags: libc::SECCOMP_ADDFD_FLAG_SEND as u32,
+        srcfd: file.as_raw_fd().cast_unsigned(),
+        newfd: 0,
+        newfd_flags: if closes_on_exec {
+            libc::O_CLOEXEC as u32
+        } else {
+            0
+        },
+    };
+    // SAFETY: the structure lives until the call returns.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_ADDFD,
+            &raw const given,
+        )
+    };
+    if result < 0 {
+        refuse(listener, id, libc::EMFILE);
+    }
+}
+
+/// Whether the call still waits.
+pub(super) fn waits(listener: &OwnedFd, id: u64) -> bool {
+    // SAFETY: the number lives until the call returns.
+    let result = unsafe {
+        libc::ioctl(
+            listener.as_raw_fd(),
+            libc::SECCOMP_IOCTL_NOTIF_ID_VALID,
+            &raw const id,
+        )
+    };
+    result == 0
+}
+
+/// A descriptor of the open file that a thread knows by this number.
+pub(crate) fn file_of(thread: i32, number: i32) -> io::Result<OwnedFd> {
+    let owned = |descriptor: libc::c_long| match RawFd::try_from(descriptor) {
+        // SAFETY: the system just opened it for this process.
+        Ok(descriptor @ 0..) => Ok(unsafe { OwnedFd::from_raw_fd(descriptor) }),
+        _ => Err(io::Error::last_os_error()),
+    };
+    // SAFETY: a system call with numbers only.
+    let process = unsafe { libc::syscall(libc::SYS_pidfd_open, thread, PIDFD_THREAD) };
+    let process = owned(process)?;
+    // SAFETY: as above.
+    owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }
 
 /// Who no longer waits needs no answer.
@@ -404,11 +348,17 @@ mod tests {
     #![allow(clippy::unwrap_used)]
     use super::*;
 
+    const EVERYTHING: Watched = Watched {
+        removals: true,
+        opens: true,
+        shared: true,
+    };
+
     /// Starts a program under a filter, on a thread of its own: its start ends only when its `execve` has an answer.
     fn start() -> (UnixStream, std::thread::JoinHandle<io::Result<()>>) {
         let (from_session, to_worker) = UnixStream::pair().unwrap();
         let mut command = Command::new("true");
-        let watching = Watching::new(Watched::RemovalsAndOpens, to_worker, &from_session);
+        let watching = Watching::new(EVERYTHING, to_worker, &from_session);
         watching.before(&mut command);
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
