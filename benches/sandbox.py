@@ -15,7 +15,7 @@ from end_to_end import Service
 
 STARTS = 12
 CELLS = 300
-SANDBOXES = ("none", "bubblewrap")
+SANDBOXES = ("none", "bubblewrap", "landlock")
 MOST_START_MS = 60
 MOST_CELL_RATIO = 1.02
 

@@ -13,7 +13,7 @@ use crate::environments::Environments;
 use crate::gpu::{Reading, Sharing};
 use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
-use crate::sandbox::Bubblewrap;
+use crate::sandbox::Sandbox;
 use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
 use crate::transfer::{Access, state_limit_bytes};
 
@@ -37,7 +37,7 @@ pub(crate) struct Context {
     /// How sessions share the GPU.
     pub(crate) sharing: Sharing,
     /// What stands around each session.
-    pub(crate) sandbox: Option<Arc<Bubblewrap>>,
+    pub(crate) sandbox: Option<Arc<Sandbox>>,
     /// What forks sessions.
     pub(crate) zygotes: Arc<Zygotes>,
     /// What the machine's GPUs do.
@@ -135,7 +135,7 @@ pub(crate) async fn try_a_session(
     config: &Config,
     python: &Path,
     sharing: &Sharing,
-    sandbox: Option<&Bubblewrap>,
+    sandbox: Option<&Sandbox>,
     zygote: Option<Arc<Zygote>>,
 ) -> Result<String, StartError> {
     start(StartOrder {

@@ -12,6 +12,7 @@
 
 mod agent;
 mod batch;
+mod calls;
 mod context;
 mod device;
 mod environments;
@@ -52,8 +53,8 @@ pub use crate::environments::{EnvironmentConfig, EnvironmentSource};
 use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
 use crate::life_end::LifeEnd;
 pub use crate::mirror::FilesChoice;
-use crate::sandbox::{Bubblewrap, SandboxError};
 pub use crate::sandbox::{NetworkChoice, SandboxChoice};
+use crate::sandbox::{Sandbox, SandboxError};
 use crate::session::{Ground, Zygotes};
 pub use crate::status::Status;
 pub use crate::stop::Stop;
@@ -214,7 +215,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
 /// # Errors
 /// If no sandbox starts, or if the probe reaches something outside. The message has a hint.
 pub async fn try_the_sandbox(config: &Config, python: &Path) -> anyhow::Result<()> {
-    Bubblewrap::open(config, python).await?;
+    Sandbox::open(config, Some(python)).await?;
     Ok(())
 }
 
@@ -230,15 +231,10 @@ pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()>
     })
 }
 
-async fn open_sandbox(config: &Config) -> Result<Option<Arc<Bubblewrap>>, SandboxError> {
-    if config.sandbox == SandboxChoice::None {
-        return Ok(None);
+async fn open_sandbox(config: &Config) -> Result<Option<Arc<Sandbox>>, SandboxError> {
+    let sandbox = Sandbox::open(config, config.python.as_deref()).await?;
+    for warning in sandbox.iter().flat_map(Sandbox::warnings) {
+        tracing::warn!("{warning}");
     }
-    // A notebook could name any program.
-    let python = config.python.as_deref().ok_or(SandboxError::NoPython)?;
-    let bubblewrap = Bubblewrap::open(config, python).await?;
-    if let Some(unlimited) = bubblewrap.unlimited() {
-        tracing::warn!("{unlimited}");
-    }
-    Ok(Some(Arc::new(bubblewrap)))
+    Ok(sandbox.map(Arc::new))
 }

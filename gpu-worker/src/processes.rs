@@ -10,7 +10,7 @@ use std::fs;
 use std::io::ErrorKind;
 use std::path::Path;
 
-use baton_jupyter_wire::process::kill_tree;
+use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
 use baton_protocol::NotebookId;
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, kill, killpg};
@@ -47,6 +47,15 @@ pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     let mut others = marked(mark);
     others.retain(|process| *process != kernel && !spared.contains(process));
     end_children(others.into_iter().collect());
+}
+
+/// Ends all that is below a process, but those, and the process itself unless it is one of them.
+pub(crate) fn end_below(root: Pid, spared: &[Pid]) {
+    let spared: Vec<_> = spared
+        .iter()
+        .map(|process| process.as_raw().cast_unsigned())
+        .collect();
+    kill_tree_but(root.as_raw().cast_unsigned(), &spared);
 }
 
 /// Ends processes, of which those that are children of this one would otherwise stay as zombies.
@@ -152,6 +161,31 @@ pub(crate) fn parent_of(process: Pid) -> Option<Pid> {
 /// What the process is called in its own namespace.
 pub(crate) fn innermost_number(process: Pid) -> Option<Pid> {
     pid(status_of(process, "NSpid:")?.split_whitespace().last()?)
+}
+
+/// The process of a thread.
+pub(crate) fn process_of(thread: i32) -> Option<Pid> {
+    pid(status_of(Pid::from_raw(thread), "Tgid:")?.trim())
+}
+
+const CALLING_CARD: &str = "baton-caller-";
+
+/// How a socket is called whose connection the worker makes for this process: the system would name the worker.
+pub(crate) fn calling_card(process: Pid) -> Vec<u8> {
+    let unique = uuid::Uuid::new_v4().simple();
+    format!("{CALLING_CARD}{process}-{unique}").into_bytes()
+}
+
+/// The process at the other end of a connection. Only this process can connect as itself, so its card is true.
+pub(crate) fn caller(peer: Pid, card: Option<&[u8]>) -> Pid {
+    let named = || {
+        let card = str::from_utf8(card?).ok()?.strip_prefix(CALLING_CARD)?;
+        pid(card.split_once('-')?.0)
+    };
+    match peer == Pid::this() {
+        true => named().unwrap_or(peer),
+        false => peer,
+    }
 }
 
 fn status_of(process: Pid, field: &str) -> Option<String> {
@@ -301,6 +335,19 @@ mod tests {
         end_all(pid_of(&child), &mark, &[]);
         child.wait().unwrap();
         assert_eq!(notebook_of(std::process::id()), None);
+    }
+
+    #[test]
+    fn only_the_worker_names_another_caller() {
+        let (own, other) = (Pid::this(), Pid::from_raw(1));
+        let card = calling_card(Pid::from_raw(42));
+        let check = |peer: Pid, card: Option<&[u8]>, expected: i32| {
+            assert_eq!(caller(peer, card), Pid::from_raw(expected));
+        };
+        check(own, Some(&card), 42);
+        check(own, None, own.as_raw());
+        check(own, Some(b"another name"), own.as_raw());
+        check(other, Some(&card), 1);
     }
 
     #[test]

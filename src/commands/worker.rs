@@ -64,7 +64,9 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
 fn python(settings: &Settings, sandbox: SandboxChoice) -> Option<PathBuf> {
     match sandbox {
         SandboxChoice::None => settings.worker_python.clone(),
-        SandboxChoice::Bubblewrap => settings.worker_python.clone().or_else(python_beside),
+        SandboxChoice::Bubblewrap | SandboxChoice::Landlock => {
+            settings.worker_python.clone().or_else(python_beside)
+        }
     }
 }
 

@@ -443,12 +443,12 @@ settings! {
     flag: Some(("session-environment", &["worker", "up"])),
     default: Text("[]");
 
-    #[doc = "How the worker isolates the cells of different people: `bubblewrap` starts each session in its own namespaces, where it sees a read-only system and its notebook's files; `none` lets cells do everything that the worker's user can do. The worker refuses to start if bubblewrap does not work."]
+    #[doc = "How the worker isolates the cells of different people: `bubblewrap` starts each session in its own namespaces, where it sees a read-only system and its notebook's files; `landlock`, for systems without user namespaces, leaves it in the machine's namespaces, where the system refuses to open what is not its own, and [protects less](../security.md#sessions-under-landlock); `none` lets cells do everything that the worker's user can do. The worker refuses to start if its sandbox does not work, and never chooses another one."]
     worker_sandbox: Option<SandboxChoice> = "worker.sandbox",
     flag: Some(("sandbox", &["worker", "up"])),
     default: Nothing { described: "`bubblewrap`; `none` for `baton up`, which is for one person" };
 
-    #[doc = "The network of sandboxed cells: `none`; `egress`, which `pip install` and downloads need, reaches the internet but no private addresses, not this machine and not the broker; `host` is the network of this machine."]
+    #[doc = "The network of sandboxed cells: `none`; `egress`, which `pip install` and downloads need, reaches the internet but no private addresses, not this machine and not the broker, and needs bubblewrap; `host` is the network of this machine."]
     worker_network: NetworkChoice = "worker.network",
     flag: Some(("network", &["worker", "up"])),
     default: Text("none");

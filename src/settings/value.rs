@@ -98,11 +98,12 @@ impl Value for FilesChoice {
 }
 
 impl Value for SandboxChoice {
-    const EXPECTED: &'static str = "bubblewrap or none";
+    const EXPECTED: &'static str = "bubblewrap, landlock or none";
 
     fn parse(text: &str) -> Option<Self> {
         match text {
             "bubblewrap" => Some(Self::Bubblewrap),
+            "landlock" => Some(Self::Landlock),
             "none" => Some(Self::None),
             _ => None,
         }

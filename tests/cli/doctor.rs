@@ -216,4 +216,14 @@ fn the_sandbox_is_tried() {
         let fix = fix(&tried, "the program bwrap is missing");
         assert!(fix.contains("apt-get install bubblewrap"), "{fix}");
     }
+    let tried = doctor("landlock");
+    let expected = "a probe inside reaches nothing outside; Landlock protects less than bubblewrap";
+    if !tried.stdout.contains(expected) {
+        // An older system.
+        let fix = fix(
+            &tried,
+            "cannot keep sessions apart with it: it does not restrict",
+        );
+        assert!(fix.contains("use a newer kernel"), "{fix}");
+    }
 }

@@ -9,10 +9,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import resource
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +24,8 @@ LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE_SEIZE = 0x4206
 CLONE_NEWUSER = 0x10000000
 SECONDS = 3.0
+IN_ACCESS = 1
+TRIES = 10_000
 
 NUMBERS = {
     "x86_64": {
@@ -71,6 +76,38 @@ def read_file_of_another_session(facts: dict[str, Any]) -> Any:
 def write_beside_file_of_another_session(facts: dict[str, Any]) -> Any:
     Path(facts["planted"]).write_text("import this")
     return facts["planted"]
+
+
+def list_folder_of_another_session(facts: dict[str, Any]) -> Any:
+    return os.listdir(os.path.dirname(facts["file"]))
+
+
+def know_that_file_of_another_session_is_there(facts: dict[str, Any]) -> Any:
+    return os.stat(facts["file"])
+
+
+def change_mode_of_file_of_another_session(facts: dict[str, Any]) -> Any:
+    os.chmod(facts["file"], os.stat(facts["file"]).st_mode & 0o7777)  # to what it is
+    return True
+
+
+def change_mode_of_program_of_all(facts: dict[str, Any]) -> Any:
+    """To what it is, by a link in a folder of its own."""
+    link = tempfile.mktemp()
+    os.symlink(os.path.realpath(sys._base_executable), link)  # type: ignore[attr-defined]
+    os.chmod(link, os.stat(link).st_mode & 0o7777)
+    return True
+
+
+def change_times_of_file_of_another_session(facts: dict[str, Any]) -> Any:
+    found = os.stat(facts["file"])
+    os.utime(facts["file"], (found.st_atime, found.st_mtime))  # to what they are
+    return True
+
+
+def watch_folder_of_another_session(facts: dict[str, Any]) -> Any:
+    queue = LIBC.inotify_init1(0)
+    return queue >= 0 and LIBC.inotify_add_watch(queue, os.path.dirname(facts["file"]).encode(), IN_ACCESS) >= 0
 
 
 def read_worker_token(facts: dict[str, Any]) -> Any:
@@ -133,6 +170,21 @@ def signal_worker(facts: dict[str, Any]) -> Any:
     return os.kill(facts["worker"], 0) is None
 
 
+def change_limits_of_another_session(facts: dict[str, Any]) -> Any:
+    limits = resource.getrlimit(resource.RLIMIT_CORE)
+    return resource.prlimit(facts["process"], resource.RLIMIT_CORE, limits)
+
+
+def slow_another_session_down(facts: dict[str, Any]) -> Any:
+    os.setpriority(os.PRIO_PROCESS, facts["process"], 1)
+    return True
+
+
+def bind_another_session_to_processors(facts: dict[str, Any]) -> Any:
+    os.sched_setaffinity(facts["process"], os.sched_getaffinity(0))
+    return True
+
+
 # ---- sockets
 
 
@@ -145,6 +197,47 @@ def connect(family: int, address: Any) -> bool:
 
 def connect_to_socket_by_path(facts: dict[str, Any]) -> Any:
     return connect(socket.AF_UNIX, facts["socket"])
+
+
+def connect_while_the_address_changes(facts: dict[str, Any]) -> Any:
+    """Whoever looks at the address before the system does may see another one."""
+    harmless = tempfile.mktemp()
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(harmless)
+        listener.listen(1 << 10)
+        paths = [path.encode().ljust(108, b"\0") for path in (harmless, facts["socket"])]
+        address = ctypes.create_string_buffer(socket.AF_UNIX.to_bytes(2, sys.byteorder) + paths[0])
+        ended = threading.Event()
+
+        def change() -> None:
+            while not ended.is_set():
+                for path in paths:
+                    ctypes.memmove(ctypes.addressof(address) + 2, path, len(path))
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        try:
+            for _ in range(TRIES):
+                with socket.socket(socket.AF_UNIX) as client:
+                    client.setblocking(False)
+                    if LIBC.connect(client.fileno(), address, 110) != 0:
+                        continue
+                    if client.getpeername() != harmless:
+                        return client.getpeername()
+                    listener.accept()[0].close()
+        finally:
+            ended.set()
+            thread.join()
+
+
+def send_datagram_by_path(facts: dict[str, Any]) -> Any:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+        return sender.sendto(b"anybody there?", facts["datagrams"])
+
+
+def send_datagram_through_a_pair(facts: dict[str, Any]) -> Any:
+    with socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)[0] as sender:
+        return sender.sendto(b"anybody there?", facts["datagrams"])
 
 
 def connect_to_abstract_socket(facts: dict[str, Any]) -> Any:
@@ -191,6 +284,19 @@ def open_posix_memory(facts: dict[str, Any]) -> Any:
     return read(f"/dev/shm/{facts['shared']}")
 
 
+def open_posix_memory_where_it_lies(facts: dict[str, Any]) -> Any:
+    return read(facts["shared_file"])
+
+
+def open_posix_memory_by_another_name(facts: dict[str, Any]) -> Any:
+    other = f"/dev/shm/{facts['shared']}-linked"
+    os.link(facts["shared_file"], other)
+    try:
+        return read(other)
+    finally:
+        os.unlink(other)
+
+
 # ---- the system
 
 
@@ -215,6 +321,10 @@ def make_user_namespace(facts: dict[str, Any]) -> Any:
 
 def see_devices(facts: dict[str, Any]) -> Any:
     return os.path.exists(facts["device"])
+
+
+def use_devices(facts: dict[str, Any]) -> Any:
+    return facts["usable_device"] and os.open(facts["usable_device"], os.O_RDONLY | os.O_NONBLOCK)
 
 
 def write_settings_of_the_system(facts: dict[str, Any]) -> Any:
@@ -290,8 +400,10 @@ def leave_process(facts: dict[str, Any]) -> Any:
     subprocess.run(["/bin/sh", "-c", f"setsid env -i sleep {facts['sleep']} >/dev/null 2>&1 </dev/null &"], check=True)
 
 
-def leave_file(facts: dict[str, Any]) -> Any:
-    Path(facts["left"]).write_text("left")
+def leave_file(facts: dict[str, Any]) -> str:
+    path = Path(tempfile.gettempdir(), facts["left"])
+    path.write_text("left")
+    return str(path)
 
 
 PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
@@ -299,6 +411,12 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
     for probe in (
         read_file_of_another_session,
         write_beside_file_of_another_session,
+        list_folder_of_another_session,
+        know_that_file_of_another_session_is_there,
+        change_mode_of_file_of_another_session,
+        change_mode_of_program_of_all,
+        change_times_of_file_of_another_session,
+        watch_folder_of_another_session,
         read_worker_token,
         read_home_of_worker,
         list_runtime_folder_of_worker,
@@ -310,15 +428,24 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         trace_another_session,
         signal_another_session,
         signal_worker,
+        change_limits_of_another_session,
+        slow_another_session_down,
+        bind_another_session_to_processors,
         connect_to_socket_by_path,
+        connect_while_the_address_changes,
+        send_datagram_by_path,
+        send_datagram_through_a_pair,
         connect_to_abstract_socket,
         connect_to_tcp_of_another_session,
         connect_to_broker,
         exchange_udp,
         attach_sysv_memory,
         open_posix_memory,
+        open_posix_memory_where_it_lies,
+        open_posix_memory_by_another_name,
         make_user_namespace,
         see_devices,
+        use_devices,
         write_settings_of_the_system,
         has_capabilities,
         open_sockets_without_namespaces,
@@ -338,7 +465,7 @@ def attack(facts: dict[str, Any]) -> dict[str, str]:
     """The result of each attempt: `succeeded`, or why not."""
     found = {name: attempt(probe, facts) for name, probe in PROBES.items()}
     leave_process(facts)
-    leave_file(facts)
+    found["left"] = leave_file(facts)
     return found
 
 

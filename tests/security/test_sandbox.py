@@ -6,6 +6,7 @@ same. The attacks also run without a sandbox, where each must succeed; this show
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 import secrets
@@ -19,6 +20,7 @@ from typing import Any, NamedTuple
 import psutil
 import pytest
 from end_to_end import Kernel, Place, Service, wait_until
+from end_to_end.restricted import WITHOUT_USER_NAMESPACES
 from end_to_end.root_images import make_image
 from end_to_end.service import BINARY
 from end_to_end.wheels import Wheels
@@ -31,7 +33,9 @@ ONLY_FOR_ROOT = {
     "write_settings_of_the_system",
     "write_into_python_of_all",
     "change_program_of_all",
+    "change_mode_of_program_of_all",
     "has_capabilities",
+    "use_devices",
     "fill_root",
     "fill_folder_of_devices",
 }
@@ -48,29 +52,48 @@ WITHOUT_GROUPS = {
 }
 """Attacks that succeed if a worker reports that it may not create control groups for these."""
 
+REACHED_UNDER_LANDLOCK = {
+    "fill_home": "its home is a folder of the machine, without a size",
+    "fill_shared_memory": "its shared memory counts as its memory, and has no size of its own",
+    "see_devices": "Landlock refuses to open them",
+    "know_that_file_of_another_session_is_there": "Landlock refuses to open files, not to ask for them",
+    "see_processes_of_others": "there is one list of processes",
+} | {f"share_{name}_namespace": "there are no others" for name in "user pid mnt net ipc uts cgroup".split()}
+"""What Landlock does not refuse, and why. Whoever changes this changes the table in `docs/security.md`, too."""
 VICTIM = """
 import os
 
 def keep():
-    import ctypes, socket, sys
+    import ctypes, os, socket, sys, tempfile
     with open(f"/dev/shm/{shared}", "w") as opened:
         opened.write(text)
-    listeners = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX), socket.socket(socket.AF_INET)]
-    for listener, place in zip(listeners, (path, "\\0" + abstract, ("127.0.0.1", 0))):
+    path = os.path.join(tempfile.gettempdir(), text)
+    listeners = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX)]
+    for listener, place in zip(listeners, (path, "\\0" + abstract)):
         listener.bind(place)
         listener.listen()
+    secret = ctypes.create_string_buffer(text.encode())
+    sys.canary = (secret, listeners)  # in the session alone
+    return ctypes.addressof(secret), path
+
+def keep_what_has_numbers():
+    import ctypes, socket, sys
+    listener, datagrams = socket.socket(socket.AF_INET), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen()
+    datagrams.bind(found[1] + "-datagrams")
     libc = ctypes.CDLL(None)
     number = libc.shmget(key, 4096, 0o1666)
     libc.shmat.restype = ctypes.c_void_p
     ctypes.memmove(libc.shmat(number, None, 0), text.encode(), len(text))
-    secret = ctypes.create_string_buffer(text.encode())
-    sys.canary = (secret, listeners)  # in the session alone
-    return ctypes.addressof(secret), listeners[2].getsockname()[1]
+    sys.canary += (listener, datagrams)
+    return listener.getsockname()[1]
 
 with open(file) as opened:
     opened.read()
 found = keep()
 """
+WITH_NUMBERS = "numbered = keep_what_has_numbers()"
 VICTIM_STILL_THERE = "import sys\ncanary_is_there = (sys.canary[0].value.decode(), open(file).read())"
 Attacked = tuple[str, dict[str, str], dict[str, bool], set[str]]
 """The kind of sandbox, the results of the probe, what it left outside, and which limits were missing."""
@@ -120,7 +143,37 @@ class Echo:
         self._socket.close()
 
 
-@pytest.fixture(scope="module", params=["bubblewrap-forked", "bubblewrap-fresh", "bubblewrap-image", "none-fresh"])
+class Numbered:
+    """What a session under Landlock cannot have itself, of another program of the worker's user."""
+
+    def __init__(self, folder: Path, key: int, secret: str) -> None:
+        self.path = str(folder / "datagrams")
+        self._datagrams = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        self._datagrams.bind(self.path)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self._libc = ctypes.CDLL(None)
+        self._memory = self._libc.shmget(key, 4096, 0o1666)
+        self._libc.shmat.restype = ctypes.c_void_p
+        ctypes.memmove(self._libc.shmat(self._memory, None, 0), secret.encode(), len(secret))
+
+    def close(self) -> None:
+        self._datagrams.close()
+        self._listener.close()
+        self._libc.shmctl(self._memory, 0, None)
+
+
+SANDBOXES = [
+    "bubblewrap-forked",
+    "bubblewrap-fresh",
+    "bubblewrap-image",
+    "landlock-forked",
+    "landlock-fresh",
+    "none-fresh",
+]
+
+
+@pytest.fixture(scope="module", params=SANDBOXES)
 def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     sandbox, _, start = request.param.partition("-")
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
@@ -147,7 +200,7 @@ def run_attack(
     (place.folder / "home/secret").write_text("of the worker's user")
     (place.folder / "token").write_text("token-of-this-test")
     forked = start == "forked"
-    limits = dict(LIMITS) if sandbox == "bubblewrap" else {}
+    limits = {} if sandbox == "none" else dict(LIMITS)
     limits |= {"BATON_WORKER_WARM_STARTS": str(forked).lower(), "BATON_WORKER_FILES": "mirror"}
     courses = place.folder / "courses.toml"
     courses.touch()
@@ -155,7 +208,8 @@ def run_attack(
         courses.write_text('[default]\nenvironment = "image"\n')
         limits |= {"BATON_CONFIG": str(offer_image(place))}
     service.start_broker(BATON_BROKER_COURSES_FILE=str(courses))
-    service.start_worker(slots=2, BATON_WORKER_SANDBOX=sandbox, **limits)
+    prefix = WITHOUT_USER_NAMESPACES if sandbox == "landlock" else []
+    service.start_worker(slots=2, prefix=prefix, BATON_WORKER_SANDBOX=sandbox, **limits)
 
     def open_kernel(name: str) -> Kernel:
         folder = place.work / name
@@ -167,38 +221,53 @@ def run_attack(
     kernel, name = open_kernel("victim"), secrets.token_hex(6)
     (place.work / "victim/diary.txt").write_text(name)
     victim = Victim(kernel, name, place.work / "victim/diary.txt")
-    names = {"text": name, "shared": name, "path": f"/tmp/{name}.sock", "abstract": name, "file": "diary.txt"}
+    names = {"text": name, "shared": name, "abstract": name, "file": "diary.txt"}
     key = secrets.randbelow(1 << 30)
     kernel.run("\n".join(f"{variable} = {value!r}" for variable, value in names.items()) + f"\nkey = {key}").ok()
     kernel.gpu(VICTIM).ok()
-    address, tcp = kernel.evaluate("found")
+    address, path = kernel.evaluate("found")
+    numbered = None
+    if sandbox == "landlock":
+        numbered = Numbered(place.folder, key, name)
+        tcp, datagrams = numbered.port, numbered.path
+        shared_file = str(next(Path("/dev/shm").glob(f"baton-scratch-*/shm/{name}")))
+    else:
+        kernel.gpu(WITH_NUMBERS).ok()
+        tcp, datagrams = kernel.evaluate("numbered"), f"{path}-datagrams"
+        shared_file = f"/dev/shm/{name}"
     mirrored = next(place.folder.glob("home/.local/state/baton/mirrors/*/**/diary.txt"))
+    # Under Landlock each session has those of the worker, which shows its own to nobody.
+    namespaces = f"/proc/{kernel.session_pid if sandbox == 'landlock' else 'self'}/ns"
     facts: dict[str, Any] = {
         "abstract": name,
         "address": address,
         "broker": port,
-        "device": next(f"/dev/{found}" for found in sorted(os.listdir("/dev")) if found not in BASIC_DEVICES),
+        "datagrams": datagrams,
+        "device": other_devices()[0],
         "file": str(mirrored),
         "home_file": str(place.folder / "home/secret"),
         "key": key,
-        "left": f"/tmp/left-{name}",
-        "namespaces": {found: os.readlink(f"/proc/self/ns/{found}") for found in os.listdir("/proc/self/ns")},
+        "left": f"left-{name}",
+        "namespaces": {found: os.readlink(f"{namespaces}/{found}") for found in os.listdir(namespaces)},
         "planted": str(mirrored.with_name("planted.py")),
         "process": kernel.session_pid,
         "runtime_folder": str(place.folder / "run"),
         "secret": name,
         "shared": name,
+        "shared_file": shared_file,
         "sleep": 31_000_000 + secrets.randbelow(1_000_000),
-        "socket": f"/tmp/{name}.sock",
+        "socket": path,
         "tcp": tcp,
         "token_file": str(place.folder / "token"),
         "udp": udp,
+        "usable_device": next(filter(can_open, other_devices()), None),
         "worker": service.process("worker-0").pid,
     }
     attacker = open_kernel("attacker")
     attacker.run(f"facts = {facts!r}\nsource = {PROBE!r}").ok()
     attacker.gpu(ATTACK).ok()
     found = attacker.evaluate("found")
+    file = found.pop("left")
     assert is_forked(attacker.session_pid) is forked
     if forked:
         assert knows(psutil.Process(attacker.session_pid), [name]), "The attacker was told"
@@ -210,13 +279,28 @@ def run_attack(
     attacker.shutdown()
     wait_until(lambda: not process.is_running(), "the attacker's session has ended")
     daemons = [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]
-    left = {"a process": bool(daemons), "a file": Path(facts["left"]).exists()}
+    left = {"a process": bool(daemons), "a file": Path(file).exists()}
     for daemon in daemons:
         daemon.kill()
-    for path in (facts["left"], facts["socket"], f"/dev/shm/{name}"):
-        Path(path).unlink(missing_ok=True)
     assert victim.is_unharmed()
+    if sandbox == "none":
+        for path in (file, facts["socket"], facts["datagrams"], shared_file):
+            Path(path).unlink(missing_ok=True)
+    if numbered is not None:
+        numbered.close()
     return found, left, unlimited(service)
+
+
+def other_devices() -> list[str]:
+    return [f"/dev/{found}" for found in sorted(os.listdir("/dev")) if found not in BASIC_DEVICES]
+
+
+def can_open(device: str) -> bool:
+    try:
+        os.close(os.open(device, os.O_RDONLY | os.O_NONBLOCK))
+    except OSError:
+        return False
+    return Path(device).is_block_device() or Path(device).is_char_device()
 
 
 def offer_image(place: Place) -> Path:
@@ -282,8 +366,10 @@ def test_every_attempt_fails_in_the_sandbox_and_succeeds_without(
 ) -> None:
     sandbox, found, _, without_groups = attacked
     print(table(found))
-    if sandbox == "bubblewrap":
+    if sandbox != "none":
         expected = set().union(*(WITHOUT_GROUPS.get(kind, set()) for kind in without_groups))
+        if sandbox == "landlock":
+            expected |= REACHED_UNDER_LANDLOCK.keys()
         assert {name for name, said in found.items() if said == "succeeded"} == expected, table(found)
         return
     impossible = ONLY_FOR_ROOT if os.geteuid() else set()
@@ -326,28 +412,3 @@ def test_a_cell_beyond_its_memory_is_told_so(sandbox: str, kind: str, new_kernel
 def test_nothing_is_left_of_a_sandboxed_session(attacked: Attacked) -> None:
     sandbox, _, left, _ = attacked
     assert set(left.values()) == {sandbox == "none"}, left
-
-
-def test_a_sandboxed_session_can_do_what_cells_need(new_kernel: Callable[..., Kernel]) -> None:
-    service = Service.create()
-    service.start_broker()
-    service.start_worker(BATON_WORKER_SANDBOX="bubblewrap", BATON_WORKER_FILES="mirror")
-    try:
-        kernel = service.kernel(new_kernel)
-        (service.place.work / "data.csv").write_text("a,b\n1,2\n")
-        kernel.gpu(
-            "import os, pathlib, subprocess, tempfile\n"
-            "here = os.getcwd()\n"
-            "by_path = subprocess.run(['cat', f'{here}/data.csv'], capture_output=True, text=True).stdout\n"
-            "pathlib.Path(here, 'result.txt').write_text('42')\n"
-            "os.close(os.memfd_create('memory'))\n"
-            "with tempfile.NamedTemporaryFile() as file:\n    file.write(bytes(1 << 20))\n"
-            "home = pathlib.Path.home() / 'cache'\n"
-            "home.write_text('x')\n"
-        ).ok()
-        assert kernel.evaluate("here, by_path") == (str(service.place.work), "a,b\n1,2\n")
-        assert (service.place.work / "result.txt").read_text() == "42"
-        kernel.shutdown()
-    finally:
-        left = service.close()
-    assert not left, f"Processes left behind: {left}"

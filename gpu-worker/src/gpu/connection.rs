@@ -8,7 +8,7 @@ use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy, sink},
     net::{
         UnixListener, UnixStream,
-        unix::{OwnedReadHalf, OwnedWriteHalf},
+        unix::{OwnedReadHalf, OwnedWriteHalf, SocketAddr},
     },
     sync::{mpsc, oneshot},
     task::JoinSet,
@@ -19,6 +19,7 @@ use super::{
     Token,
     arbitration::{Arrival, Input},
 };
+use crate::processes;
 
 const PAUSE: Duration = Duration::from_millis(100);
 
@@ -34,30 +35,37 @@ pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Inpu
     loop {
         tokio::select! {
             accepted = listener.accept() => {
-                let Ok((stream, _)) = accepted else {
+                let Ok((stream, card)) = accepted else {
                     // Too many files are open.
                     sleep(PAUSE).await;
                     continue;
                 };
                 count += 1;
-                connections.spawn(serve(count, stream, inputs.clone()));
+                connections.spawn(serve(count, stream, card, inputs.clone()));
             }
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn serve(number: u64, stream: UnixStream, inputs: mpsc::Sender<Input>) {
-    let end = converse(number, stream, &inputs).await;
+async fn serve(number: u64, stream: UnixStream, card: SocketAddr, inputs: mpsc::Sender<Input>) {
+    let end = converse(number, stream, &card, &inputs).await;
     tracing::debug!("A session's connection to the GPU ended: {end:?}");
     let _ = inputs.send(Input::Left(number)).await;
 }
 
-async fn converse(number: u64, stream: UnixStream, inputs: &mpsc::Sender<Input>) -> io::Result<()> {
+async fn converse(
+    number: u64,
+    stream: UnixStream,
+    card: &SocketAddr,
+    inputs: &mpsc::Sender<Input>,
+) -> io::Result<()> {
     let peer = stream.peer_cred()?;
     if peer.uid() != Uid::effective().as_raw() {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
+    let peer = Pid::from_raw(peer.pid().unwrap_or_default());
+    let process = processes::caller(peer, card.as_abstract_name());
     let (mut reader, writer) = stream.into_split();
     let hello = match timeout(PATIENCE, receive(&mut reader)).await?? {
         FromSession::Hello(hello) => hello,
@@ -68,7 +76,7 @@ async fn converse(number: u64, stream: UnixStream, inputs: &mpsc::Sender<Input>)
     let arrival = Arrival {
         number,
         hello,
-        process: Pid::from_raw(peer.pid().unwrap_or_default()),
+        process,
         outgoing,
     };
     let _ = inputs.send(Input::Arrived(arrival)).await;

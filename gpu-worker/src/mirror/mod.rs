@@ -8,7 +8,6 @@
 
 mod collect;
 mod questions;
-mod sys;
 mod watch;
 
 use std::collections::HashMap;
@@ -30,9 +29,9 @@ use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::collect::{Collected, collect};
 pub(crate) use self::questions::Questions;
-pub(crate) use self::watch::Watching;
-use self::watch::{Opened, Watch, Watched};
+pub(crate) use self::watch::{Observer, Opened};
 use crate::Config;
+use crate::calls::Watched;
 use crate::messages;
 use crate::transfer::{Access, TransferError};
 
@@ -187,26 +186,26 @@ impl SessionMirror {
         Ok(self.root.join(below.as_path()))
     }
 
-    /// Tells what the session opens and removes, from its start on.
-    pub(crate) fn watch(&self) -> std::io::Result<(Watch, Watching)> {
-        let watched = match self.config.files {
-            FilesChoice::Copy => Watched::Removals,
-            FilesChoice::Auto | FilesChoice::Mirror => Watched::RemovalsAndOpens,
+    /// Sees what the session opens and removes, from its start on. What is opened is for [`Self::started`].
+    pub(crate) fn observe(&self) -> (Observer, mpsc::UnboundedReceiver<Opened>) {
+        let watched = Watched {
+            removals: true,
+            opens: self.config.files != FilesChoice::Copy,
+            shared: false,
         };
-        Watch::start(watched, self.mirror.clone())
+        Observer::new(watched, self.mirror.clone())
     }
 
-    pub(crate) async fn started(&mut self, watch: Option<Watch>) {
-        if let Some(watch) = watch {
-            let Some(opened) = watch.opened().await else {
-                tracing::warn!(
-                    "This system cannot observe file accesses; files are copied before each cell"
-                );
-                return;
-            };
-            lock(&self.mirror).removals_are_seen();
-            self.opened = Some(opened).filter(|_| self.config.files != FilesChoice::Copy);
-        }
+    /// `opened`: `None` where the system does not tell.
+    pub(crate) fn started(&mut self, opened: Option<mpsc::UnboundedReceiver<Opened>>) {
+        let Some(opened) = opened else {
+            tracing::warn!(
+                "This system cannot observe file accesses; files are copied before each cell"
+            );
+            return;
+        };
+        lock(&self.mirror).removals_are_seen();
+        self.opened = Some(opened).filter(|_| self.config.files != FilesChoice::Copy);
     }
 
     /// Makes the mirror ready for a cell, and takes the job's way to the proxy.

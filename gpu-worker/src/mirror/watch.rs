@@ -11,24 +11,18 @@
 //! this mirror is ever opened.
 
 use std::fs::{self, File};
-use std::io::IoSliceMut;
-use std::os::fd::{AsFd as _, OwnedFd};
 use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use baton_mirror::{Handle, Mirror, Placeholder, Placeholders};
 use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::mpsc;
 
 use super::lock;
-pub(super) use super::sys::Watched;
-pub(crate) use super::sys::Watching;
-use super::sys::{self, About, FlagsOf, PathOf};
+use crate::calls::{
+    About, FlagsOf, Notification, PathOf, Waiting, Watched, read_memory, read_text,
+};
 
 /// A session waits to open a file that has no bytes yet.
 pub(crate) struct Opened {
@@ -38,109 +32,51 @@ pub(crate) struct Opened {
     pub(crate) waiting: Waiting,
 }
 
-/// A system call that waits. Dropping it lets the call fail.
-pub(crate) struct Waiting {
-    listener: Arc<OwnedFd>,
-    id: Option<u64>,
+/// Judges the system calls of a session.
+pub(crate) struct Observer {
+    watched: Watched,
+    mirror: Arc<Mutex<Mirror>>,
+    placeholders: Placeholders,
+    opens: mpsc::UnboundedSender<Opened>,
 }
 
-impl Waiting {
-    pub(crate) fn go_on(mut self) {
-        if let Some(id) = self.id.take() {
-            sys::go_on(&self.listener, id);
-        }
-    }
-
-    /// `errno` is for the cell.
-    pub(crate) fn refuse(mut self, errno: i32) {
-        if let Some(id) = self.id.take() {
-            sys::refuse(&self.listener, id, errno);
-        }
-    }
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        if let Some(id) = self.id {
-            sys::refuse(&self.listener, id, libc::EIO);
-        }
-    }
-}
-
-/// Set up before the session's process starts.
-pub(crate) struct Watch {
-    opened: mpsc::UnboundedReceiver<Opened>,
-    works: oneshot::Receiver<bool>,
-}
-
-impl Watch {
-    /// The thread that listens ends with the last process of the session.
-    pub(crate) fn start(
+impl Observer {
+    /// Also returns what the session is about to open.
+    pub(super) fn new(
         watched: Watched,
         mirror: Arc<Mutex<Mirror>>,
-    ) -> std::io::Result<(Self, Watching)> {
-        let (from_session, to_worker) = UnixStream::pair()?;
+    ) -> (Self, mpsc::UnboundedReceiver<Opened>) {
         let (opens, opened) = mpsc::unbounded_channel();
-        let (says, works) = oneshot::channel();
-        let watching = Watching::new(watched, to_worker, &from_session);
-        std::thread::Builder::new()
-            .name("baton-opens".to_owned())
-            .spawn(move || {
-                let listener = sys::receive_listener(&from_session);
-                // Nobody asks when the session did not start.
-                let _ = says.send(listener.is_some());
-                if let Some(listener) = listener {
-                    listen(&Arc::new(listener), &mirror, &opens);
-                }
-            })?;
-        Ok((Self { opened, works }, watching))
+        let placeholders = lock(&mirror).placeholders();
+        let observer = Self {
+            watched,
+            mirror,
+            placeholders,
+            opens,
+        };
+        (observer, opened)
     }
 
-    /// Once the session has its end of the connection and this process has none: what the session opens; none where the system does not tell.
-    pub(crate) async fn opened(self) -> Option<mpsc::UnboundedReceiver<Opened>> {
-        self.works.await.unwrap_or(false).then_some(self.opened)
+    pub(crate) fn watched(&self) -> Watched {
+        self.watched
     }
-}
 
-fn listen(listener: &Arc<OwnedFd>, mirror: &Mutex<Mirror>, opens: &mpsc::UnboundedSender<Opened>) {
-    let placeholders = lock(mirror).placeholders();
-    loop {
-        let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
-        match poll(&mut ready, PollTimeout::NONE) {
-            Ok(_) => {}
-            Err(nix::Error::EINTR) => continue,
-            Err(_) => return,
-        }
-        let events = ready[0].revents().unwrap_or(PollFlags::POLLHUP);
-        if !events.contains(PollFlags::POLLIN) {
-            return;
-        }
-        let notification = match sys::receive(listener) {
-            Ok(Some(notification)) => notification,
-            Ok(None) => continue,
-            Err(error) => {
-                tracing::warn!(%error, "File accesses of a session are no longer observed");
-                return;
-            }
-        };
-        let waiting = Waiting {
-            listener: listener.clone(),
-            id: Some(notification.id),
-        };
+    pub(crate) fn judge(&self, notification: &Notification, waiting: Waiting) {
         let thread = notification.thread;
-        let needed = match notification.about {
-            About::Open(path, flags) => needed(thread, &path, &flags, &placeholders),
+        let needed = match &notification.about {
+            About::Open(path, flags) => needed(thread, path, *flags, &self.placeholders),
             About::Removal(path, to) => {
                 for path in std::iter::once(path).chain(to) {
-                    note_removal(thread, &path, mirror);
+                    note_removal(thread, path, &self.mirror);
                 }
                 Needed::Nothing
             }
+            _ => Needed::Nothing,
         };
         match needed {
             Needed::Nothing => waiting.go_on(),
             // Without a session nobody listens, and nobody waits.
-            Needed::Bytes(file, placeholder) => drop(opens.send(Opened {
+            Needed::Bytes(file, placeholder) => drop(self.opens.send(Opened {
                 placeholder,
                 file,
                 waiting,
@@ -168,13 +104,13 @@ fn note_removal(thread: i32, path: &PathOf, mirror: &Mutex<Mirror>) {
     }
 }
 
-fn needed(thread: i32, path: &PathOf, flags: &FlagsOf, placeholders: &Placeholders) -> Needed {
+fn needed(thread: i32, path: &PathOf, flags: FlagsOf, placeholders: &Placeholders) -> Needed {
     const NO_BYTES: i32 = libc::O_PATH | libc::O_DIRECTORY;
     if placeholders.is_empty() {
         return Needed::Nothing;
     }
-    let flags = match *flags {
-        FlagsOf::Known(flags) => flags,
+    let flags = match flags {
+        FlagsOf::Known { flags, .. } => flags,
         FlagsOf::At(address) => {
             let bytes = read_memory(thread, address, 4);
             bytes.try_into().map_or(0, i32::from_ne_bytes)
@@ -246,38 +182,4 @@ fn place_of(thread: i32, path: &PathOf) -> Option<PlaceOf> {
     };
     let root = Some(of_thread.join("root"));
     Some(PlaceOf { path, root })
-}
-
-fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {
-    const PAGE: u64 = 4096;
-    let mut text = Vec::new();
-    let mut address = address;
-    while text.len() < libc::PATH_MAX as usize {
-        // Up to the end of the page: the next one may not be there.
-        let bytes = read_memory(thread, address, PAGE - address % PAGE);
-        if bytes.is_empty() {
-            return None;
-        }
-        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
-            text.extend_from_slice(&bytes[..end]);
-            return Some(text);
-        }
-        address += bytes.len() as u64;
-        text.extend_from_slice(&bytes);
-    }
-    None
-}
-
-/// Empty when it cannot be read.
-fn read_memory(thread: i32, address: u64, count: u64) -> Vec<u8> {
-    let count = usize::try_from(count).unwrap_or_default();
-    let mut bytes = vec![0; count];
-    let Ok(base) = usize::try_from(address) else {
-        return Vec::new();
-    };
-    let remote = [RemoteIoVec { base, len: count }];
-    let local = &mut [IoSliceMut::new(&mut bytes)];
-    let read = process_vm_readv(Pid::from_raw(thread), local, &remote).unwrap_or(0);
-    bytes.truncate(read);
-    bytes
 }

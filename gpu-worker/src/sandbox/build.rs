@@ -12,12 +12,69 @@ use tokio::process::Command;
 
 use super::egress::Egress;
 use super::sys::{end_with_parent, join};
-use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError, Variable};
+use super::{
+    Bubblewrap, Landlock, NetworkChoice, Outermost, Sandbox, SandboxError, Variable, guarded,
+};
 use crate::Config;
+
+/// `python -c BECOME PROGRAM ARGUMENT...`
+const BECOME: &str = "import os, sys
+from baton_shim.session import walls
+walls.rise()
+os.execv(sys.argv[1], sys.argv[1:])";
+
+impl Sandbox {
+    /// `python`: the worker's own, from which environments may be made.
+    pub(crate) async fn install(
+        &self,
+        config: &Config,
+        python: &Path,
+        writable: &Path,
+        step: &Step,
+    ) -> Result<Output, SandboxError> {
+        match self {
+            Self::Bubblewrap(bubblewrap) => {
+                bubblewrap.install(config, python, writable, step).await
+            }
+            Self::Landlock(landlock) => landlock.install(python, writable, step).await,
+        }
+    }
+}
+
+impl Landlock {
+    /// A Python confines itself, and becomes the program.
+    async fn install(
+        &self,
+        python: &Path,
+        writable: &Path,
+        step: &Step,
+    ) -> Result<Output, SandboxError> {
+        let mut command = Command::new(python);
+        command.env_clear().envs(step.environment.iter().cloned());
+        let confined = self.build(&mut command, python, writable, &step.program);
+        let confined = confined.await?;
+        let guard = self.impose(&mut command, &confined, &step.folder)?;
+        let guard = guard.given_to(&mut command);
+        let works = guarded(guard)?.before(&mut command);
+        let group = self.group()?;
+        if let Some(group) = &group {
+            join(&mut command, group.join_files()?);
+        }
+        command
+            .current_dir("/")
+            .args(["-c", BECOME])
+            .arg(&step.program)
+            .args(&step.arguments);
+        let mut outermost = spawn(&mut command)?;
+        drop(command);
+        works.required().await?;
+        Ok(ended(&mut outermost).await?)
+    }
+}
 
 impl Bubblewrap {
     /// `python`: the worker's own, from which environments may be made.
-    pub(crate) async fn install(
+    async fn install(
         &self,
         config: &Config,
         python: &Path,

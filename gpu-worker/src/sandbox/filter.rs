@@ -1,8 +1,12 @@
 //! The system calls that a session has no use for: each of them has led out of sandboxes.
 //!
-//! `memfd_create` is not among them, because CUDA and Baton need it. Neither is `ptrace`: the process namespace leaves it
-//! nothing but the session's own processes. `clone3` keeps its arguments in memory, where no filter sees them; the limit
-//! of user namespaces (`--disable-userns`) stops it.
+//! `memfd_create` is not among them, because CUDA and Baton need it. Neither is `ptrace`: the process namespace, or
+//! Landlock, leaves it nothing but the session's own processes. `clone3` keeps its arguments in memory, where no filter
+//! sees them; the limit of user namespaces (`--disable-userns`) stops it. Without bubblewrap it fails as on a system that
+//! does not have it, and the C library uses `clone`.
+//!
+//! What namespaces keep apart has no other wall in [`Walls::Shared`]: there the filter leaves out all that is named
+//! by a number or a name of the whole machine.
 
 use std::io::{self, Seek as _, Write as _};
 use std::mem::offset_of;
@@ -10,6 +14,8 @@ use std::os::fd::OwnedFd;
 
 use nix::libc;
 use nix::sys::memfd::{MFdFlags, memfd_create};
+
+use crate::calls::bytes;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;
@@ -74,6 +80,83 @@ const ALLOWED_SOCKETS: &[libc::c_int] = &[
     libc::AF_NETLINK,
 ];
 
+/// What stands around a session besides the filter.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Walls {
+    Namespaces,
+    /// The namespaces of the machine. Calls that only the worker can judge wait for it (`calls`).
+    Shared {
+        has_network: bool,
+    },
+}
+
+/// They fail as on a system that does not have them: memory, queues and notices that are named for the whole machine.
+const OF_THE_MACHINE: &[libc::c_long] = &[
+    libc::SYS_clone3,
+    libc::SYS_fanotify_init,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_inotify_init,
+    libc::SYS_inotify_init1,
+    libc::SYS_mq_open,
+    libc::SYS_mq_unlink,
+    libc::SYS_msgctl,
+    libc::SYS_msgget,
+    libc::SYS_msgrcv,
+    libc::SYS_msgsnd,
+    libc::SYS_semctl,
+    libc::SYS_semget,
+    libc::SYS_semop,
+    libc::SYS_semtimedop,
+    libc::SYS_shmat,
+    libc::SYS_shmctl,
+    libc::SYS_shmget,
+    // Older and newer ways to what the worker judges under another number.
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_futimesat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utime,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_utimes,
+    SYS_SETXATTRAT,
+    SYS_REMOVEXATTRAT,
+    SYS_FILE_SETATTR,
+];
+const SYS_SETXATTRAT: libc::c_long = 463;
+const SYS_REMOVEXATTRAT: libc::c_long = 466;
+const SYS_FILE_SETATTR: libc::c_long = 469;
+
+/// They fail with "not permitted": Landlock does not judge them, and the user owns more than the session.
+const OF_THE_OWNER: &[libc::c_long] = &[
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_chown,
+    libc::SYS_fchown,
+    libc::SYS_fchownat,
+    #[cfg(target_arch = "x86_64")]
+    libc::SYS_lchown,
+];
+
+/// They fail as on a file system without further attributes, with which programs that copy files go on.
+const ATTRIBUTES: &[libc::c_long] = &[
+    libc::SYS_fremovexattr,
+    libc::SYS_fsetxattr,
+    libc::SYS_lremovexattr,
+    libc::SYS_lsetxattr,
+    libc::SYS_removexattr,
+    libc::SYS_setxattr,
+];
+
+/// Calls of which one value of their first argument means all processes of the user.
+const OF_ALL: &[(libc::c_long, u32)] = &[
+    (libc::SYS_setpriority, libc::PRIO_USER),
+    (libc::SYS_ioprio_set, IOPRIO_WHO_USER),
+];
+const IOPRIO_WHO_USER: u32 = 3;
+
+/// Kinds of local sockets. Those of datagrams can be sent to any name, without `connect`.
+const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
+/// Flags that come with the kind of a socket.
+const KIND: u32 = 0xf;
+
 /// Makes a new namespace of any kind. `CLONE_NEWTIME` is not here, because `clone` takes its bit for a signal.
 const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
@@ -84,30 +167,19 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// A file with the filter's program, as bubblewrap reads it.
-pub(super) fn file() -> io::Result<OwnedFd> {
+pub(super) fn file(walls: Walls) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"baton-filter", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(&bytes(&program()))?;
+    file.write_all(&bytes(&program(walls)))?;
     file.rewind()?;
     Ok(file.into())
 }
 
 /// The filter's program, as the system stores it.
 pub(super) fn of_forks() -> Vec<u8> {
-    bytes(&program())
+    bytes(&program(Walls::Namespaces))
 }
 
-/// A program of classic BPF as the system stores it.
-pub(crate) fn bytes(program: &[libc::sock_filter]) -> Vec<u8> {
-    let mut bytes = Vec::with_capacity(size_of_val(program));
-    for instruction in program {
-        bytes.extend(instruction.code.to_ne_bytes());
-        bytes.extend([instruction.jt, instruction.jf]);
-        bytes.extend(instruction.k.to_ne_bytes());
-    }
-    bytes
-}
-
-fn program() -> Vec<libc::sock_filter> {
+fn program(walls: Walls) -> Vec<libc::sock_filter> {
     let load =
         |offset: usize| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
     let fail = |errno: i32| answer(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
@@ -122,7 +194,17 @@ fn program() -> Vec<libc::sock_filter> {
         when(libc::BPF_JGE, OTHER_INTERFACE, 0, 1),
         fail(libc::ENOSYS),
     ]);
-    for (calls, errno) in [(DENIED, libc::EPERM), (ABSENT, libc::ENOSYS)] {
+    let mut failing = vec![(DENIED, libc::EPERM), (ABSENT, libc::ENOSYS)];
+    let mut families = ALLOWED_SOCKETS.to_vec();
+    if let Walls::Shared { has_network } = walls {
+        failing.extend([
+            (OF_THE_MACHINE, libc::ENOSYS),
+            (OF_THE_OWNER, libc::EPERM),
+            (ATTRIBUTES, libc::ENOTSUP),
+        ]);
+        families.retain(|family| has_network || !matches!(*family, libc::AF_INET | libc::AF_INET6));
+    }
+    for (calls, errno) in failing {
         for call in calls {
             program.extend([when(libc::BPF_JEQ, *call as u32, 0, 1), fail(errno)]);
         }
@@ -139,12 +221,24 @@ fn program() -> Vec<libc::sock_filter> {
             allow(),
         ]);
     }
-    let count = ALLOWED_SOCKETS.len() as u8;
+    if let Walls::Shared { .. } = walls {
+        for (call, everybody) in OF_ALL {
+            program.extend([
+                when(libc::BPF_JEQ, *call as u32, 0, 4),
+                first_argument(),
+                when(libc::BPF_JEQ, *everybody, 0, 1),
+                fail(libc::EPERM),
+                allow(),
+            ]);
+        }
+        program.extend(local_sockets(&fail(libc::EPROTONOSUPPORT)));
+    }
+    let count = families.len() as u8;
     program.extend([
         when(libc::BPF_JEQ, libc::SYS_socket as u32, 0, count + 2),
         first_argument(),
     ]);
-    for (index, family) in (1..).zip(ALLOWED_SOCKETS) {
+    for (index, family) in (1..).zip(families) {
         // Over the other families and the refusal.
         program.push(when(
             libc::BPF_JEQ,
@@ -154,6 +248,38 @@ fn program() -> Vec<libc::sock_filter> {
         ));
     }
     program.extend([fail(libc::EAFNOSUPPORT), allow()]);
+    program
+}
+
+/// Refuses local sockets of other kinds than [`CONNECTED`], and goes on.
+fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
+    let argument = |number: usize| {
+        let offset = offset_of!(libc::seccomp_data, args) + number * size_of::<u64>();
+        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32)
+    };
+    let number = instruction(
+        libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
+        offset_of!(libc::seccomp_data, nr) as u32,
+    );
+    let count = CONNECTED.len() as u8;
+    let mut program = vec![
+        when(libc::BPF_JEQ, libc::SYS_socketpair as u32, 1, 0),
+        when(libc::BPF_JEQ, libc::SYS_socket as u32, 0, count + 6),
+        argument(0),
+        when(libc::BPF_JEQ, libc::AF_UNIX.cast_unsigned(), 0, count + 3),
+        argument(1),
+        instruction(libc::BPF_ALU | libc::BPF_AND | libc::BPF_K, KIND),
+    ];
+    for (index, kind) in (1..).zip(CONNECTED) {
+        program.push(when(
+            libc::BPF_JEQ,
+            kind.cast_unsigned(),
+            count + 1 - index,
+            0,
+        ));
+    }
+    // What follows looks at the number again.
+    program.extend([*refusal, number]);
     program
 }
 

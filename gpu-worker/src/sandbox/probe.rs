@@ -12,16 +12,21 @@ use std::process::Stdio;
 
 use tokio::process::Command;
 
-use super::{Bubblewrap, Image, NetworkChoice, Outermost, SandboxError, Variable};
+use super::{
+    BUBBLEWRAP, Bubblewrap, Image, LANDLOCK, Landlock, NetworkChoice, Outermost, Sandbox,
+    SandboxError, Variable, guarded,
+};
 
 const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"];
 
 /// Prints one line for each thing that it reaches, and [`TRIED`] at the end.
 ///
-/// Arguments: a file, a port of this machine, an abstract socket, and the namespaces of the worker.
+/// Arguments: a file, a port of this machine, an abstract socket, the process of the worker and a socket of its own with
+/// a name in the file system (both empty where names and numbers have another meaning inside), and the namespaces of the
+/// worker that a sandbox does not share.
 pub(crate) const PROGRAM: &str = r#"
 import ctypes, os, socket, sys
-file, port, name, *namespaces = sys.argv[1:]
+file, port, name, worker, path, *namespaces = sys.argv[1:]
 LIBC = ctypes.CDLL(None)
 CLONE_NEWUSER = 0x10000000
 
@@ -31,23 +36,56 @@ def tcp():
 def abstract():
     socket.socket(socket.AF_UNIX).connect("\0" + name)
 
+def programs():
+    if worker:  # the user may, and is refused
+        os.close(os.open("/usr", os.O_TMPFILE | os.O_WRONLY))
+    return os.access("/usr", os.W_OK)
+
 def program():
     descriptor = os.open("/proc/self/exe", os.O_RDONLY)
     os.fchmod(descriptor, os.fstat(descriptor).st_mode & 0o7777)
+
+def files():
+    if worker:  # that it exists is no secret there
+        open(file).close()
+    return os.path.exists(file)
+
+def mode():
+    os.chmod(file, 0o644)
+
+def signal():
+    os.kill(int(worker), 0)
+
+def trace():
+    open(f"/proc/{worker}/environ", "rb").close()
+
+def local():
+    socket.socket(socket.AF_UNIX).connect(path)
+
+def numbered():
+    return LIBC.shmget(0x6261746F, 4096, 0o1600) >= 0
 
 def capabilities():
     lines = open("/proc/self/status").read().splitlines()
     return any(line.startswith("CapEff:") and int(line.split()[1], 16) for line in lines)
 
 attempts = {
-    "files of the worker": lambda: os.path.exists(file),
-    "the system's programs, for writing": lambda: os.access("/usr", os.W_OK),
+    "files of the worker": files,
+    "the system's programs, for writing": programs,
     "the worker's Python, for changing": program,
     "a TCP port of the machine": tcp,
     "an abstract socket of the machine": abstract,
     "capabilities": capabilities,
     "another user namespace": lambda: LIBC.unshare(CLONE_NEWUSER) == 0,
 }
+if worker:
+    attempts |= {
+        "the mode of a file of the worker": mode,
+        "signals to the worker": signal,
+        "the memory of the worker": trace,
+        "a socket of the worker": local,
+        "memory of all sessions": numbered,
+    }
 for namespace in namespaces:
     own = os.readlink("/proc/self/ns/" + namespace.partition(":")[0])
     attempts["the machine's " + namespace.partition(":")[0] + " namespace"] = lambda own=own, its=namespace: own == its
@@ -63,35 +101,78 @@ const TRIED: &str = "tried";
 
 /// What lies outside of a sandbox, as long as the value lives.
 pub(crate) struct Probe {
+    sandbox: &'static str,
     _file: tempfile::NamedTempFile,
     _port: TcpListener,
-    _socket: UnixListener,
+    _sockets: [UnixListener; 2],
+    _folder: tempfile::TempDir,
     /// Of [`PROGRAM`].
     pub(crate) arguments: Vec<OsString>,
 }
 
 impl Probe {
-    pub(crate) fn create(bubblewrap: &Bubblewrap, runtime_folder: &Path) -> io::Result<Self> {
+    pub(crate) fn create(sandbox: &Sandbox, runtime_folder: &Path) -> io::Result<Self> {
+        match sandbox {
+            Sandbox::Bubblewrap(bubblewrap) => Self::of_bubblewrap(bubblewrap, runtime_folder),
+            Sandbox::Landlock(landlock) => Self::of_landlock(landlock, runtime_folder),
+        }
+    }
+
+    fn of_bubblewrap(bubblewrap: &Bubblewrap, runtime_folder: &Path) -> io::Result<Self> {
+        let has_host_network = bubblewrap.network == NetworkChoice::Host;
+        let mut probe = Self::outside(BUBBLEWRAP, runtime_folder)?;
+        let [_, port, name, worker, path] = probe.own_arguments();
+        if has_host_network {
+            // Both belong to the network, and then no attempt says anything.
+            *port = "0".into();
+            *name = OsString::new();
+        }
+        *worker = OsString::new();
+        *path = OsString::new();
+        let namespaces = namespaces(has_host_network)?;
+        let namespaces = namespaces.into_iter().map(OsString::from);
+        probe.arguments.extend(namespaces);
+        Ok(probe)
+    }
+
+    fn of_landlock(landlock: &Landlock, runtime_folder: &Path) -> io::Result<Self> {
+        let mut probe = Self::outside(LANDLOCK, runtime_folder)?;
+        if landlock.has_network() {
+            let [_, port, ..] = probe.own_arguments();
+            *port = "0".into();
+        }
+        Ok(probe)
+    }
+
+    fn outside(sandbox: &'static str, runtime_folder: &Path) -> io::Result<Self> {
         std::fs::create_dir_all(runtime_folder)?;
         let file = tempfile::NamedTempFile::new_in(runtime_folder)?;
+        let folder = tempfile::TempDir::new_in(runtime_folder)?;
         let port = TcpListener::bind("127.0.0.1:0")?;
         let name = format!("baton-{}", uuid::Uuid::new_v4().simple());
-        let socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
-        let has_host_network = bubblewrap.network == NetworkChoice::Host;
-        let mut arguments: Vec<OsString> = vec![file.path().into()];
-        match has_host_network {
-            // Both belong to the network, and then no attempt says anything.
-            true => arguments.extend(["0".into(), "".into()]),
-            false => arguments.extend([port.local_addr()?.port().to_string().into(), name.into()]),
-        }
-        let namespaces = namespaces(has_host_network)?;
-        arguments.extend(namespaces.into_iter().map(OsString::from));
+        let abstract_socket = UnixListener::bind_addr(&SocketAddr::from_abstract_name(&name)?)?;
+        let path = folder.path().join("s");
+        let socket = UnixListener::bind(&path)?;
+        let arguments = vec![
+            file.path().into(),
+            port.local_addr()?.port().to_string().into(),
+            name.into(),
+            std::process::id().to_string().into(),
+            path.into(),
+        ];
         Ok(Self {
+            sandbox,
             _file: file,
             _port: port,
-            _socket: socket,
+            _sockets: [abstract_socket, socket],
+            _folder: folder,
             arguments,
         })
+    }
+
+    fn own_arguments(&mut self) -> &mut [OsString; 5] {
+        let own = self.arguments.first_chunk_mut();
+        own.expect("`outside` makes so many")
     }
 
     /// A sandbox as sessions have it; what runs inside follows.
@@ -120,11 +201,15 @@ impl Probe {
         let mut reached: Vec<_> = printed.lines().collect();
         if reached.pop() != Some(TRIED) {
             let said = String::from_utf8_lossy(said).trim().to_owned();
-            return Err(SandboxError::Fails { said });
+            return Err(match self.sandbox {
+                LANDLOCK => SandboxError::NotConfined { said },
+                _ => SandboxError::Fails { said },
+            });
         }
         match reached.is_empty() {
             true => Ok(()),
             false => Err(SandboxError::Leaks {
+                sandbox: self.sandbox,
                 reached: reached.join(", "),
             }),
         }
@@ -136,7 +221,7 @@ pub(super) async fn run(
     python: &Path,
     runtime_folder: &Path,
 ) -> Result<(), SandboxError> {
-    let probe = Probe::create(bubblewrap, runtime_folder)?;
+    let probe = Probe::of_bubblewrap(bubblewrap, runtime_folder)?;
     let mut command = Probe::command(bubblewrap, python).await?;
     command
         .args(["--chdir", "/", "--"])
@@ -148,6 +233,34 @@ pub(super) async fn run(
         .stderr(Stdio::piped());
     let mut outermost = Outermost::spawn(&mut command)?;
     drop(command);
+    let (printed, said) = outermost.output().await?;
+    probe.judge(&printed, &said)
+}
+
+/// A Python confines itself, and becomes [`PROGRAM`], which follows.
+const CONFINED: &str = "from baton_shim.session import walls\nwalls.rise()\n";
+
+pub(super) async fn run_confined(
+    landlock: &Landlock,
+    python: &Path,
+    runtime_folder: &Path,
+) -> Result<(), SandboxError> {
+    let probe = Probe::of_landlock(landlock, runtime_folder)?;
+    let mut command = Command::new(python);
+    let confined = landlock.bare(&mut command, python).await?;
+    let imposed = landlock.impose(&mut command, &confined, Path::new("/"))?;
+    let guard = imposed.given_to(&mut command);
+    let answered = guarded(guard)?.before(&mut command);
+    command
+        .current_dir("/")
+        .args(["-c", &format!("{CONFINED}{PROGRAM}")])
+        .args(&probe.arguments)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped());
+    let mut outermost = Outermost::spawn(&mut command)?;
+    drop(command);
+    answered.required().await?;
     let (printed, said) = outermost.output().await?;
     probe.judge(&printed, &said)
 }

@@ -1,9 +1,11 @@
 //! Which folders a Python needs to run.
 
+use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use tokio::process::Command;
+use tokio::sync::Mutex;
 
 use super::SandboxError;
 
@@ -19,8 +21,25 @@ for path in paths:
     print(os.path.realpath(path))
 ";
 
+/// What each Python needs.
+#[derive(Debug, Default)]
+pub(super) struct Pythons(Mutex<HashMap<PathBuf, Vec<PathBuf>>>);
+
+impl Pythons {
+    /// Asks each once.
+    pub(super) async fn paths(&self, python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
+        let mut pythons = self.0.lock().await;
+        if let Some(paths) = pythons.get(python) {
+            return Ok(paths.clone());
+        }
+        let paths = paths(python).await?;
+        pythons.insert(python.to_owned(), paths.clone());
+        Ok(paths)
+    }
+}
+
 /// Asks this Python, which must be the administrator's.
-pub(super) async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
+async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
     let asked = Command::new(python)
         .args(["-c", QUESTION])
         .current_dir("/")

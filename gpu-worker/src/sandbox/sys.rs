@@ -32,7 +32,7 @@ pub(super) fn end_with_parent(command: &mut Command) {
 }
 
 /// What `command` starts is in these control groups from its first instruction on.
-pub(super) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
+pub(crate) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
     let in_child = move || {
         for join_file in &join_files {
             write(join_file, b"0")?;
@@ -41,6 +41,17 @@ pub(super) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
     };
     // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
+}
+
+/// `address`: as the system call takes it.
+pub(super) fn connect(socket: &OwnedFd, address: &[u8]) -> io::Result<()> {
+    let length = address.len() as libc::socklen_t;
+    // SAFETY: the system reads so many bytes, which live until the call returns, and checks what they say.
+    let result = unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) };
+    match result {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
 }
 
 /// A descriptor of a process, which never leads to another one.

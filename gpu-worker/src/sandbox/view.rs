@@ -73,7 +73,7 @@ const HARDWARE: &[&str] = &[
 /// Sockets of the GPU's services, by the variables that lead to them.
 const SOCKETS: &[&str] = &[baton_interposer::wire::SOCKET, "CUDA_MPS_PIPE_DIRECTORY"];
 /// Folders in which libraries keep what they may lose. A session has each for itself, in memory.
-const CACHES: &[&str] = &[
+pub(super) const CACHES: &[&str] = &[
     "CUDA_CACHE_PATH",
     "HF_HOME",
     "HF_HUB_CACHE",
@@ -96,10 +96,25 @@ const WITHOUT_SIZE: &[&str] = &["/dev", "/"];
 /// Folders of libraries.
 const LIBRARIES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LD_PRELOAD"];
 
+/// What a session may do with a file or folder, where it keeps its place.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum May {
+    Read,
+    Write,
+    /// Connect with it or with what lies in it; it belongs to the worker.
+    Connect,
+    UseDevice,
+}
+
+/// What bubblewrap puts into a new `/dev` and cells need.
+const BASIC_DEVICES: &[&str] = &["full", "null", "random", "urandom", "zero"];
+
 #[derive(Debug, PartialEq, Eq)]
 enum Mount {
     ReadOnly(PathBuf),
     Writable(PathBuf),
+    /// Of a service of the machine.
+    Sockets(PathBuf),
     Devices(PathBuf),
     /// In memory, and gone with the session.
     Empty {
@@ -219,7 +234,8 @@ impl View {
                     self.mounts.entry(home).or_insert_with(scratch);
                 }
             } else if is(SOCKETS) {
-                self.writable(Path::new(value), Path::new(value));
+                let mount = Mount::Sockets(value.into());
+                self.mounts.insert(value.into(), mount);
             } else if is(LIBRARIES) {
                 for path in std::env::split_paths(value).filter(|path| path.parent().is_some()) {
                     self.read_only(&path);
@@ -281,6 +297,26 @@ impl View {
         above.find_map(|above| self.mounts.get_key_value(above))
     }
 
+    /// For Landlock: what may be opened where it is. Nothing can be put in its place.
+    pub(super) fn rules(&self) -> Vec<(PathBuf, May)> {
+        let mut rules = Vec::new();
+        for (place, mount) in &self.mounts {
+            match mount {
+                Mount::ReadOnly(path) => rules.push((path.clone(), May::Read)),
+                Mount::Writable(path) => rules.push((path.clone(), May::Write)),
+                Mount::Sockets(path) => rules.push((path.clone(), May::Connect)),
+                Mount::Devices(path) => rules.push((path.clone(), May::UseDevice)),
+                Mount::Processes => rules.push((place.clone(), May::Read)),
+                Mount::BasicDevices => {
+                    let names = BASIC_DEVICES.iter();
+                    rules.extend(names.map(|name| (place.join(name), May::UseDevice)));
+                }
+                Mount::Empty { .. } | Mount::Link(_) => {}
+            }
+        }
+        rules
+    }
+
     /// For bubblewrap, in the order of the paths: what lies in a folder comes after it.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
@@ -293,7 +329,9 @@ impl View {
             let place = place.as_os_str();
             match mount {
                 Mount::ReadOnly(path) => add(&["--ro-bind".as_ref(), path.as_ref(), place]),
-                Mount::Writable(path) => add(&["--bind".as_ref(), path.as_ref(), place]),
+                Mount::Writable(path) | Mount::Sockets(path) => {
+                    add(&["--bind".as_ref(), path.as_ref(), place]);
+                }
                 Mount::Devices(path) => add(&["--dev-bind".as_ref(), path.as_ref(), place]),
                 Mount::Link(target) => add(&["--symlink".as_ref(), target.as_ref(), place]),
                 Mount::Processes => add(&["--proc".as_ref(), place]),

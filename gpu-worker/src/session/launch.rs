@@ -23,18 +23,29 @@ use super::SessionLog;
 use super::StartError;
 use super::life::Life;
 use super::start::Starting;
-use super::zygote::{Order, Spare, Zygote, bytes};
-use crate::mirror::Watching;
-use crate::sandbox::{Bubblewrap, Inside, Outermost, Room, inherit};
+use super::zygote::{Order, Spare, Zygote, bytes, variables};
+use crate::calls::Watching;
+use crate::sandbox::{
+    Bubblewrap, Confined, Inside, Landlock, Outermost, Room, Sandbox, inherit, join,
+};
 
 /// Names the connection on which the supervisor of a session reports.
 const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
+
+/// What stands around the process, and what it finds there.
+pub(super) enum Walls<'a> {
+    Inside(&'a Bubblewrap, Inside),
+    Confined(&'a Landlock, Confined),
+}
 
 pub(super) struct Launch<'a> {
     pub(super) python: &'a Path,
     /// Bubblewrap with its arguments, or Python; it has the session's environment.
     pub(super) command: Command,
-    pub(super) walls: Option<(&'a Bubblewrap, Inside)>,
+    pub(super) sandbox: Option<&'a Sandbox>,
+    pub(super) walls: Option<Walls<'a>>,
+    /// What it imposes on itself.
+    pub(super) imposed: Option<[OwnedFd; 2]>,
     /// The working directory, as the session calls it.
     pub(super) folder: PathBuf,
     /// Of the session's program.
@@ -64,7 +75,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
         watching.before(&mut command);
     }
     let (wrapped, report) = match &walls {
-        Some((sandbox, inside)) => {
+        Some(Walls::Inside(sandbox, inside)) => {
             let wrapped = sandbox.wrap(&mut command, inside)?;
             command
                 .arg("--chdir")
@@ -74,13 +85,29 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
             let (report, its_end) = report().map_err(StartError::Pair)?;
             command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
             inherit(&mut command, vec![its_end]);
-            (Some((sandbox, wrapped)), Some(report))
+            (Some((*sandbox, wrapped)), Some(report))
+        }
+        Some(Walls::Confined(..)) => {
+            // The process goes to its folder when it is confined: until then nothing of a student's is found.
+            command.current_dir("/");
+            let (report, its_end) = report().map_err(StartError::Pair)?;
+            command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
+            inherit(&mut command, vec![its_end]);
+            (None, Some(report))
         }
         None => {
             command.current_dir(launch.folder);
             (None, None)
         }
     };
+    let mut group = None;
+    if let Some(Walls::Confined(landlock, _)) = &walls {
+        group = landlock.group().map_err(StartError::Group)?;
+        if let Some(group) = &group {
+            join(&mut command, group.join_files().map_err(StartError::Group)?);
+        }
+    }
+    inherit(&mut command, launch.imposed.into_iter().flatten().collect());
     let connection = launch.connection;
     command.env(SHIM_DESCRIPTOR, connection.as_raw_fd().to_string());
     inherit(&mut command, vec![connection]);
@@ -106,8 +133,11 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     if let Some(pipe) = child.stderr.take() {
         log.follow(process, pipe);
     }
-    let life = match (wrapped, report) {
-        (Some((sandbox, wrapped)), Some(report)) => {
+    let life = match (wrapped, report, walls) {
+        (None, Some(report), Some(Walls::Confined(_, confined))) => {
+            Life::confined(Some(outermost), report, group, confined.scratch)
+        }
+        (Some((sandbox, wrapped)), Some(report), _) => {
             let mut life = Life::inside(outermost, report, wrapped.group);
             if let Some(gate) = wrapped.gate {
                 life.has_network(sandbox.connect(gate).await?);
@@ -145,20 +175,38 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     };
     let mut around = None;
     let mut files = vec![output_end, errors_end, launch.connection, report_end];
-    let spare = zygote.spare(launch.walls.as_ref().map(|(sandbox, _)| *sandbox));
-    let Spare { room, parked } = spare.await.map_err(StartError::Spare)?;
+    let spare = zygote
+        .spare(launch.sandbox)
+        .await
+        .map_err(StartError::Spare)?;
+    let Spare {
+        room,
+        group,
+        parked,
+    } = spare;
     // Bubblewrap lives as long as the session; what was parked ends when it has led another process inside.
     let process = room.as_ref().and_then(Room::process);
     let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
-    if let (Some((sandbox, inside)), Some(room)) = (launch.walls, room) {
-        // As bubblewrap sets it for its command.
-        let folder = order.folder.clone();
-        order.environment.push((bytes("PWD"), folder));
-        let (entrance, occupied) = room.occupy(sandbox, &inside).await?;
-        order.namespaces = entrance.namespaces;
-        order.filter = ByteBuf::from(entrance.filter);
-        files.push(entrance.process);
-        around = Some((entrance.holder, occupied));
+    let mut scratch = None;
+    match (launch.walls, room) {
+        (Some(Walls::Inside(sandbox, inside)), Some(room)) => {
+            // As bubblewrap sets it for its command.
+            let folder = order.folder.clone();
+            order.environment.push((bytes("PWD"), folder));
+            let (entrance, occupied) = room.occupy(sandbox, &inside).await?;
+            order.namespaces = entrance.namespaces;
+            order.filter = ByteBuf::from(entrance.filter);
+            files.push(entrance.process);
+            around = Some((entrance.holder, occupied));
+        }
+        (Some(Walls::Confined(_, confined)), _) => {
+            for file in launch.imposed.into_iter().flatten() {
+                order.descriptors.push(file.as_raw_fd());
+                files.push(file);
+            }
+            scratch = Some(confined.scratch);
+        }
+        _ => {}
     }
     if let Some(watching) = launch.watching {
         let (program, place) = watching.into_parts();
@@ -177,20 +225,16 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     log.follow(number, errors);
     let life = match around {
         Some((holder, occupied)) => Life::entered(occupied, holder, report),
-        None => Life::forked(report),
+        None => match scratch {
+            Some(scratch) => Life::confined(None, report, group, scratch),
+            None => Life::forked(report),
+        },
     };
     Ok(Launched {
         life,
         log,
         starting,
     })
-}
-
-fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
-    let variables = command.as_std().get_envs();
-    variables
-        .filter_map(|(name, value)| Some((bytes(name), bytes(value?))))
-        .collect()
 }
 
 fn report() -> io::Result<(UnixStream, OwnedFd)> {

@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use tokio::net::UnixStream;
 
 use crate::processes;
-use crate::sandbox::{Carrier, Group, Occupied, Outermost};
+use crate::sandbox::{Carrier, Group, Occupied, Outermost, Scratch};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.
@@ -31,14 +31,26 @@ pub(super) enum Life {
 /// all processes of its namespace.
 #[derive(Debug)]
 pub(super) struct Walls {
-    /// `None`: a fork without a sandbox.
-    sandbox: Option<Sandbox>,
+    around: Around,
     /// Once the kernel is known.
     supervisor: OnceLock<Pid>,
     /// The supervisor says how the kernel ended, and lives until this closes.
     report: UnixStream,
     /// What remains in it is killed when it is dropped.
     group: Option<Group>,
+}
+
+#[derive(Debug)]
+enum Around {
+    /// A fork without a sandbox.
+    Nothing,
+    Sandbox(Sandbox),
+    /// The kernel has confined itself. What it starts and leaves becomes the supervisor's.
+    Confined {
+        /// The supervisor, unless it is a fork.
+        _outermost: Option<Outermost>,
+        _scratch: Scratch,
+    },
 }
 
 #[derive(Debug)]
@@ -51,13 +63,20 @@ struct Sandbox {
 }
 
 impl Walls {
-    fn new(sandbox: Option<Sandbox>, report: UnixStream, group: Option<Group>) -> Arc<Self> {
+    fn new(around: Around, report: UnixStream, group: Option<Group>) -> Arc<Self> {
         Arc::new(Self {
-            sandbox,
+            around,
             supervisor: OnceLock::new(),
             report,
             group,
         })
+    }
+
+    fn sandbox(&self) -> Option<&Sandbox> {
+        match &self.around {
+            Around::Sandbox(sandbox) => Some(sandbox),
+            Around::Nothing | Around::Confined { .. } => None,
+        }
     }
 
     pub(super) fn supervisor(&self) -> Option<Pid> {
@@ -67,7 +86,7 @@ impl Walls {
     /// The process with this number inside, as the worker calls it.
     pub(super) fn process(&self, inside: Pid) -> Option<Pid> {
         let roots = [
-            self.sandbox.as_ref().map(|sandbox| sandbox.bubblewrap),
+            self.sandbox().map(|sandbox| sandbox.bubblewrap),
             self.supervisor(),
         ];
         let mut processes = roots.into_iter().flatten().flat_map(processes::below);
@@ -129,7 +148,14 @@ impl Walls {
         if !keepers.is_empty() {
             spared.extend(supervisor);
         }
-        let Some(sandbox) = &self.sandbox else {
+        let Some(sandbox) = self.sandbox() else {
+            if let (Around::Confined { .. }, Some(supervisor)) = (&self.around, supervisor) {
+                processes::end_below(supervisor, &spared);
+                match &self.group {
+                    Some(group) if keepers.is_empty() => group.kill(),
+                    _ => {}
+                }
+            }
             return processes::end_all(kernel, mark, &spared);
         };
         let root = sandbox.bubblewrap.as_raw().cast_unsigned();
@@ -175,7 +201,8 @@ impl Life {
 
     /// The supervisor is bubblewrap's command.
     pub(super) fn inside(outermost: Outermost, report: UnixStream, group: Option<Group>) -> Self {
-        Self::supervised(Some(Sandbox::new(outermost, None)), report, group)
+        let sandbox = Sandbox::new(outermost, None);
+        Self::supervised(Around::Sandbox(sandbox), report, group)
     }
 
     /// The `holder` is bubblewrap's command, and the supervisor has entered.
@@ -186,19 +213,33 @@ impl Life {
             carrier,
         } = occupied;
         let sandbox = Sandbox::new(outermost, Some(holder));
-        let mut life = Self::supervised(Some(sandbox), report, group);
+        let mut life = Self::supervised(Around::Sandbox(sandbox), report, group);
         life.has_network(carrier);
         life
     }
 
     /// There is no sandbox.
     pub(super) fn forked(report: UnixStream) -> Self {
-        Self::supervised(None, report, None)
+        Self::supervised(Around::Nothing, report, None)
     }
 
-    fn supervised(sandbox: Option<Sandbox>, report: UnixStream, group: Option<Group>) -> Self {
+    /// The kernel confines itself. `outermost`: the supervisor, unless it is a fork.
+    pub(super) fn confined(
+        outermost: Option<Outermost>,
+        report: UnixStream,
+        group: Option<Group>,
+        scratch: Scratch,
+    ) -> Self {
+        let around = Around::Confined {
+            _outermost: outermost,
+            _scratch: scratch,
+        };
+        Self::supervised(around, report, group)
+    }
+
+    fn supervised(around: Around, report: UnixStream, group: Option<Group>) -> Self {
         Self::Supervised {
-            walls: Walls::new(sandbox, report, group),
+            walls: Walls::new(around, report, group),
             status: None,
             carrier: None,
         }

@@ -11,6 +11,7 @@ mod life;
 mod log;
 mod start;
 mod start_error;
+mod watching;
 mod zygote;
 
 use std::convert::Infallible;

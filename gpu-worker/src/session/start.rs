@@ -16,15 +16,15 @@ use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::Command;
 
-use super::launch::{self, Launch, Launched};
+use super::launch::{self, Launch, Launched, Walls};
 use super::zygote::Zygote;
-use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment};
+use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
 use crate::Config;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
-use crate::sandbox::{Bubblewrap, Needs};
+use crate::sandbox::{Needs, Sandbox, SandboxError};
 
 /// Python on a slow network folder needs its time.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
@@ -52,7 +52,7 @@ pub(crate) struct StartOrder<'a> {
     /// The notebook's folder, which this machine has been shown to see.
     pub(crate) notebook_folder: Option<PathBuf>,
     /// `None`: it can do what the worker's user can do.
-    pub(crate) sandbox: Option<&'a Bubblewrap>,
+    pub(crate) sandbox: Option<&'a Sandbox>,
     /// Where it works instead.
     pub(crate) mirror: Option<SessionMirror>,
     /// How it shares the GPU: what it has of it for itself, or whose turns it takes.
@@ -96,8 +96,8 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         None if is_visible => order.folder.clone(),
         None => folder.path().to_owned(),
     };
-    let program = order.sandbox.map_or(&*order.python, Bubblewrap::program);
-    let mut command = Command::new(program);
+    let program = order.sandbox.map(|sandbox| sandbox.program(&order.python));
+    let mut command = Command::new(program.unwrap_or(&order.python));
     command
         .env_clear()
         .envs(environment::inherited(
@@ -111,13 +111,6 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     if let Some(environment) = order.environment {
         command.env(ENVIRONMENT, environment);
     }
-    let (watch, watching) = match &mirror {
-        Some(mirror) => mirror
-            .watch()
-            .map(|(watch, watching)| (Some(watch), Some(watching))),
-        None => Ok((None, None)),
-    }
-    .map_err(StartError::Watch)?;
     let gpu = order
         .sharing
         .join(order.account, order.place, &mut command, folder.path())
@@ -139,12 +132,20 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
             }),
             hidden: [runtime_folder, &config.mirrors, &config.cache],
         };
-        let mut inside = sandbox.furnish(&mut command, needs).await?;
-        if let (Some(mirror), Some(place)) = (&mirror, &inside.mirror) {
-            working_folder = moved(&working_folder, mirror.root(), place);
-        }
-        mirror_place = inside.mirror.take();
-        walls = Some((sandbox, inside));
+        walls = Some(match sandbox {
+            Sandbox::Bubblewrap(bubblewrap) => {
+                let mut inside = bubblewrap.furnish(&mut command, needs).await?;
+                if let (Some(mirror), Some(place)) = (&mirror, &inside.mirror) {
+                    working_folder = moved(&working_folder, mirror.root(), place);
+                }
+                mirror_place = inside.mirror.take();
+                Walls::Inside(bubblewrap, inside)
+            }
+            Sandbox::Landlock(landlock) => {
+                let confined = landlock.furnish(&mut command, &needs).await?;
+                Walls::Confined(landlock, confined)
+            }
+        });
     }
     if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
         command
@@ -155,10 +156,23 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .env(SCANNER, scanner)
         .env(processes::MARK, &mark)
         .env("JPY_PARENT_PID", std::process::id().to_string());
+    let (imposed, guard) = match &walls {
+        Some(Walls::Confined(landlock, confined)) => {
+            let imposed = landlock.impose(&mut command, confined, &working_folder)?;
+            (Some(imposed.descriptors), Some(imposed.guard))
+        }
+        _ => (None, None),
+    };
+    let (observer, opened) = mirror.as_ref().map(SessionMirror::observe).unzip();
+    let is_guarded = guard.is_some();
+    let watch = watching::watch(observer, guard).map_err(StartError::Watch)?;
+    let (works, watching) = watch.unzip();
     let launch = Launch {
         python: &order.python,
         command,
+        sandbox: order.sandbox,
         walls,
+        imposed,
         folder: working_folder,
         arguments: vec!["-f".into(), connection_file.into()],
         connection: kernel_end,
@@ -174,8 +188,15 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         log,
         starting,
     } = launched;
+    let calls_wait = match works {
+        Some(works) => works.known().await,
+        None => false,
+    };
+    if is_guarded && !calls_wait {
+        return Err(SandboxError::without_guard().into());
+    }
     if let Some(mirror) = &mut mirror {
-        mirror.started(watch).await;
+        mirror.started(opened.filter(|_| calls_wait));
     }
 
     let (kernel, shim_reader, shim, hello) = tokio::select! {

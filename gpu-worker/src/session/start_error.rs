@@ -33,8 +33,10 @@ pub(crate) enum StartError {
     Pair(#[source] std::io::Error),
     #[error(transparent)]
     Sandbox(#[from] SandboxError),
-    #[error("Failed to watch the files that the session opens")]
+    #[error("Failed to watch the system calls of the session")]
     Watch(#[source] std::io::Error),
+    #[error("Failed to make a control group")]
+    Group(#[source] std::io::Error),
     #[error("Failed to prepare a session")]
     Spare(#[source] ZygoteError),
     #[error("Failed to fork a session")]

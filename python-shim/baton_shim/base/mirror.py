@@ -3,7 +3,8 @@
 Relative paths need no change, because the working directory is in the mirror. Absolute paths below the notebook's
 folder are translated to the mirror when they are passed to Python itself or opened by `ctypes`. The working directory
 is reported under the notebook's path. Other programs and C libraries get no translation; for them a path has to be
-relative. An opened file keeps the name that was asked for, and tracebacks do not show this module.
+relative. A Python that `multiprocessing` starts finds the mirror's modules and works in its folder. An opened file keeps
+the name that was asked for, and tracebacks do not show this module.
 
 In a sandbox the mirror itself is at the notebook's path, and nothing is replaced.
 
@@ -17,10 +18,14 @@ import ctypes
 import functools
 import io
 import os
+import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Any, NamedTuple
 
+from baton_shim.base.late import when_imported
+
+SPAWN = "multiprocessing.spawn"
 NOTEBOOK_FOLDER = "BATON_NOTEBOOK_FOLDER"
 MIRROR_FOLDER = "BATON_MIRROR_FOLDER"
 
@@ -92,6 +97,23 @@ def work_in_mirror() -> None:
     os.readlink = answering(os.readlink)
     os.getcwd = answering(os.getcwd)
     os.getcwdb = lambda: os.fsencode(os.getcwd())
+    when_imported(SPAWN, start_children_here)
+    if SPAWN in sys.modules:
+        start_children_here()
+
+
+def start_children_here() -> None:
+    """A child that is a Python of its own knows the mirror's paths only."""
+    spawn: Any = sys.modules[SPAWN]
+    prepare = spawn.get_preparation_data
+
+    @functools.wraps(prepare)
+    def prepared(name: str) -> dict[str, Any]:
+        said: dict[str, Any] = prepare(name)
+        said["sys_path"] = [to_here(path) for path in said["sys_path"]]
+        return said | {key: to_here(said[key]) for key in ("orig_dir", "dir", "init_main_from_path") if key in said}
+
+    spawn.get_preparation_data = prepared
 
 
 def replace(name: str, function: Callable[..., Any]) -> None:

@@ -9,6 +9,7 @@ the session's iopub as usual.
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +26,7 @@ from traitlets import Type
 from baton_shim.base import frames
 from baton_shim.base.originals import of_notebook
 from baton_shim.base.source import as_written
-from baton_shim.session import downloads, hidden_files
+from baton_shim.session import commands, downloads, hidden_files
 from baton_shim.session.blocks import own_frames
 
 if TYPE_CHECKING:
@@ -188,10 +189,20 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def system(self, cmd: str) -> None:
-        super().system(cmd)
+        if commands.has_terminals():
+            super().system(cmd)
+        else:
+            self._run_without_terminal(self.var_expand(cmd, depth=1))
         hint = downloads.hint_for_command(cmd, self.user_ns.get("_exit_code"))
         if hint is not None:
             sys.stderr.write(f"hint: {hint}\n")
+
+    def _run_without_terminal(self, command: str) -> None:
+        if command.rstrip().endswith("&"):
+            raise OSError("Background processes not supported.")
+        self.user_ns["_exit_code"] = status = commands.run(command)
+        if self.system_raise_on_error and status:
+            raise subprocess.CalledProcessError(status, command)
 
     def _showtraceback(self, etype: type, evalue: BaseException, stb: list[str]) -> None:
         from baton_shim.state import StayedError

@@ -3,15 +3,21 @@
 It reports how the kernel ended. It then lives on and keeps the kernel's sandbox alive until the worker closes the
 connection, because keepers of the session's memory may have to outlive the kernel.
 
+If no sandbox ends with the session, the supervisor stays outside the confinement of the kernel, and ends everything that
+is left when the worker closes its connection.
+
 **Invariant:** it runs none of the student's code. It ends with its worker, and the kernel ends with it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import select
 import signal
+
+from baton_shim.session import walls
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +43,9 @@ def supervise() -> None:
     limit = os.environ.pop(PROCESS_LIMIT, "")
     if limit:
         _limit_processes(int(limit))
+    is_confined = os.environ.get(walls.WALLS, walls.INSIDE) != walls.INSIDE
+    if is_confined:
+        walls.adopt_orphans()
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
@@ -44,7 +53,12 @@ def supervise() -> None:
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return
     _keep_only(connection)
-    _report(kernel, connection)
+    # Without its worker this process can open nothing: the call would wait for an answer, and fail.
+    children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY) if is_confined else None
+    with contextlib.suppress(OSError):  # a worker that is gone hears no report
+        _report(kernel, connection)
+    if children is not None:
+        _end_all(children)
     os._exit(0)
 
 
@@ -81,6 +95,20 @@ def _ended_children() -> Iterator[tuple[int, int]]:
         core = 0x80 if ended.si_code == os.CLD_DUMPED else 0
         yield ended.si_pid, ended.si_status << 8 if ended.si_code == os.CLD_EXITED else ended.si_status | core
         os.waitpid(ended.si_pid, 0)
+
+
+def _end_all(children: int) -> None:
+    """Ends what the kernel started and left. What has no parent any more is a child of this process.
+
+    `children`: the file that lists them.
+    """
+    while True:
+        for child in os.pread(children, 1 << 20, 0).split():
+            os.kill(int(child), signal.SIGKILL)
+        try:
+            os.wait()
+        except ChildProcessError:
+            return
 
 
 def _limit_processes(wanted: int) -> None:

@@ -1,9 +1,11 @@
-"""Lets a fork of a zygote enter a sandbox that bubblewrap has built.
+"""Lets a fork of a zygote enter a sandbox that bubblewrap has built, and lets any session confine itself without one.
 
-Its restrictions are those of a process in that sandbox: its namespaces, no capabilities, no way to gain rights, and the
-system call filter that bubblewrap was given.
+The restrictions are those of a process in that sandbox: its namespaces, no capabilities, no way to gain rights, and the
+system call filter that bubblewrap was given. Without bubblewrap they are Landlock rules and a filter that the worker
+has made.
 
-**Invariant:** a process that returns from here can do nothing that a process started by bubblewrap there could not do.
+**Invariant:** a process that returns from here can do nothing that a process started by bubblewrap there could not do;
+without bubblewrap, nothing but what the rules and the filter allow.
 """
 
 from __future__ import annotations
@@ -13,15 +15,39 @@ import ctypes
 import os
 import platform
 import socket
+import sys
 from typing import Any
+
+WALLS = "BATON_WALLS"
+"""Set for a session that is to confine itself: the descriptors of its rules and its filter, and its folder. Or
+`INSIDE`."""
+INSIDE = "inside"
+"""For a session in a sandbox of bubblewrap."""
 
 _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
 _PR_SET_CHILD_SUBREAPER, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL = 36, 47, 4
 _SECCOMP_MODE_FILTER, _SECCOMP_SET_MODE_FILTER, _SECCOMP_FILTER_FLAG_NEW_LISTENER = 2, 1, 8
 _SECCOMP = {"x86_64": 317, "aarch64": 277}
+_LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
+_LANDLOCK_EVERY_SCOPE = 0b11
+_LANDLOCK_FOLDERS = (1 << 14) - 1
+"""All rights to files and folders of version 2."""
+_LANDLOCK_TRUNCATE = 1 << 14
+_LANDLOCK_FILE = 0b111 | _LANDLOCK_TRUNCATE
+"""Those of a file: execute, write, read and truncate."""
 _CAPABILITIES_VERSION = 0x20080522
 _INSTRUCTION_BYTES = 8
+
+
+class _Rules(ctypes.Structure):
+    _fields_ = (("files", ctypes.c_uint64), ("network", ctypes.c_uint64), ("scopes", ctypes.c_uint64))
+
+
+class _Beneath(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("allowed", ctypes.c_uint64), ("parent", ctypes.c_int32))
 
 
 class _Program(ctypes.Structure):
@@ -57,6 +83,50 @@ def give_up_rights() -> None:
 def filter_calls(program: bytes) -> None:
     """`program`: classic BPF, in the system's binary form."""
     _call(_LIBC.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_program(program)), 0, 0)
+
+
+def rise() -> None:
+    """Confines this process, and all that it starts, to what the worker has prepared, and goes to the session's folder.
+    Without such preparation it does nothing.
+    """
+    prepared = os.environ.pop(WALLS, None)
+    if prepared is None:
+        return
+    if prepared == INSIDE:
+        stay_inside()
+        return
+    rules, program, folder = prepared.split(":", 2)
+    give_up_rights()
+    _call(_LIBC.syscall, _LANDLOCK_RESTRICT_SELF, int(rules), 0)
+    filter_calls(os.pread(int(program), os.fstat(int(program)).st_size, 0))
+    os.close(int(rules))
+    os.close(int(program))
+    if "tempfile" in sys.modules:
+        import tempfile
+
+        tempfile.tempdir = None  # a zygote may have looked for its own
+    os.chdir(folder)
+
+
+def stay_inside() -> None:
+    """A second layer in a sandbox: nothing outside of its root can be opened, also through a descriptor of an outer
+    folder, and no socket or process outside of this process's own can be reached by a name or number. Where the system
+    cannot do that, nothing changes.
+    """
+    version = _LIBC.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
+    if version < 2:  # the first one would forbid to rename a file into another folder
+        return
+    files = _LANDLOCK_FOLDERS | (_LANDLOCK_TRUNCATE if version >= 3 else 0)
+    rules = _Rules(files, 0, _LANDLOCK_EVERY_SCOPE if version >= 6 else 0)
+    ruleset = _call(_LIBC.syscall, _LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.sizeof(rules), 0)
+    # The program of a fork is that of its zygote, which has another root.
+    for path, allowed in (("/", files), ("/proc/self/exe", files & _LANDLOCK_FILE)):
+        parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        beneath = _Beneath(allowed, parent)
+        _call(_LIBC.syscall, _LANDLOCK_ADD_RULE, ruleset, _LANDLOCK_PATH_BENEATH, ctypes.byref(beneath), 0)
+        os.close(parent)
+    _call(_LIBC.syscall, _LANDLOCK_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
 
 
 def let_worker_watch(program: bytes, connection: int) -> None:

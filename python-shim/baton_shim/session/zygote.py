@@ -169,7 +169,12 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
     arguments = [os.fsdecode(argument) for argument in order["arguments"]]
     if order["program"]:
         sys.argv = ["-c", *arguments]
-        return lambda: exec(order["program"], {"__name__": "__main__"})
+
+        def run() -> None:
+            walls.rise()
+            exec(order["program"], {"__name__": "__main__"})
+
+        return run
     from baton_shim.session import start
     from baton_shim.session.preload import make_anew
 

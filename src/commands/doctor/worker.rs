@@ -103,7 +103,13 @@ fn sandbox(settings: &Settings, python: &Path) -> (Finding, bool) {
         Ok(()) => {
             let good =
                 "A sandbox for sessions starts here, and a probe inside reaches nothing outside";
-            return (Finding::Good(good.to_owned()), true);
+            let loud = match config.sandbox {
+                SandboxChoice::Landlock => {
+                    "; Landlock protects less than bubblewrap (docs/security.md)"
+                }
+                SandboxChoice::Bubblewrap | SandboxChoice::None => "",
+            };
+            return (Finding::Good(format!("{good}{loud}")), true);
         }
         Err(error) => format!("{error:#}"),
     };

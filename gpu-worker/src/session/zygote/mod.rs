@@ -21,13 +21,13 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::libraries::Libraries;
-pub(super) use self::process::{Order, bytes};
+pub(super) use self::process::{Order, bytes, variables};
 pub(crate) use self::process::{Zygote, ZygoteError};
 pub(crate) use self::spare::Spare;
 use crate::Config;
 use crate::gpu::Sharing;
 use crate::host_memory;
-use crate::sandbox::Bubblewrap;
+use crate::sandbox::Sandbox;
 
 /// Notebooks may have Pythons of their own, and each zygote has its memory. Environments come on top.
 const MOST_PYTHONS: usize = 2;
@@ -42,7 +42,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 #[derive(Clone)]
 pub(crate) struct Ground {
     pub(crate) config: Config,
-    pub(crate) sandbox: Option<Arc<Bubblewrap>>,
+    pub(crate) sandbox: Option<Arc<Sandbox>>,
     pub(crate) sharing: Sharing,
 }
 

@@ -28,7 +28,7 @@ use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
 use crate::processes;
-use crate::sandbox::{Bubblewrap, ReadOnly, SandboxError, inherit};
+use crate::sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, inherit};
 use crate::session::{LAST_BREATH, SessionLog, environment};
 
 use super::{Ground, Spare};
@@ -84,6 +84,14 @@ pub(crate) fn bytes(text: impl AsRef<OsStr>) -> ByteBuf {
     ByteBuf::from(text.as_ref().as_bytes())
 }
 
+/// Those of a command, for the order.
+pub(crate) fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
+    let variables = command.as_std().get_envs();
+    variables
+        .filter_map(|(name, value)| Some((bytes(name), bytes(value?))))
+        .collect()
+}
+
 impl Zygote {
     pub(super) async fn start(
         ground: &Ground,
@@ -94,8 +102,10 @@ impl Zygote {
             .map_err(io::Error::other)?;
         let sandbox = ground.sandbox.as_deref();
         let read_only = match sandbox {
-            Some(sandbox) => Some(ReadOnly::open(sandbox, python).await?),
-            None => None,
+            Some(Sandbox::Bubblewrap(bubblewrap)) => {
+                Some(ReadOnly::open(bubblewrap, python).await?)
+            }
+            Some(Sandbox::Landlock(_)) | None => None,
         };
         let mut command = Command::new(program(python, read_only.as_ref())?);
         command
@@ -106,7 +116,7 @@ impl Zygote {
                 &ground.config.session_environment,
             ))
             .env(processes::MARK, place_of_mark());
-        if sandbox.is_some() {
+        if let Some(Sandbox::Bubblewrap(_)) = sandbox {
             Bubblewrap::settle(&mut command);
         }
         ground.sharing.prepare(&mut command, folder.path())?;
@@ -173,7 +183,7 @@ impl Zygote {
     }
 
     /// For the next session: what was prepared, or else what is prepared now.
-    pub(crate) async fn spare(&self, sandbox: Option<&Bubblewrap>) -> Result<Spare, ZygoteError> {
+    pub(crate) async fn spare(&self, sandbox: Option<&Sandbox>) -> Result<Spare, ZygoteError> {
         let ready = self.take_spare().filter(Spare::is_ready);
         match ready {
             Some(spare) => Ok(spare),
@@ -182,10 +192,7 @@ impl Zygote {
     }
 
     /// Prepares what the next session needs, unless there is such.
-    pub(super) async fn prepare_next(
-        &self,
-        sandbox: Option<&Bubblewrap>,
-    ) -> Result<(), ZygoteError> {
+    pub(super) async fn prepare_next(&self, sandbox: Option<&Sandbox>) -> Result<(), ZygoteError> {
         if self.lock_spare().is_none() {
             let spare = Spare::make(self, sandbox).await?;
             self.lock_spare().get_or_insert(spare);

@@ -5,31 +5,43 @@
 use std::os::fd::AsFd as _;
 
 use super::process::{Parked, Zygote, ZygoteError};
-use crate::sandbox::{Bubblewrap, Room};
+use crate::sandbox::{Group, Room, Sandbox};
 
 #[derive(Debug)]
 pub(crate) struct Spare {
-    /// `None`: the session has no sandbox.
+    /// What the fork enters, if it is to enter something.
     pub(crate) room: Option<Room>,
+    /// The group of a fork that enters nothing.
+    pub(crate) group: Option<Group>,
     pub(crate) parked: Parked,
 }
 
 impl Spare {
     pub(super) async fn make(
         zygote: &Zygote,
-        sandbox: Option<&Bubblewrap>,
+        sandbox: Option<&Sandbox>,
     ) -> Result<Self, ZygoteError> {
-        let room = sandbox.map(Bubblewrap::room).transpose()?;
-        let join_files = match &room {
-            Some(room) => room.join_files()?,
-            None => Vec::new(),
+        let (mut room, mut group) = (None, None);
+        match sandbox {
+            Some(Sandbox::Bubblewrap(bubblewrap)) => room = Some(bubblewrap.room()?),
+            Some(Sandbox::Landlock(landlock)) => group = landlock.group()?,
+            None => {}
+        }
+        let join_files = match (&room, &group) {
+            (Some(room), _) => room.join_files()?,
+            (None, Some(group)) => group.join_files()?,
+            (None, None) => Vec::new(),
         };
         let borrowed: Vec<_> = join_files
             .iter()
             .map(|join_file| join_file.as_fd())
             .collect();
         let parked = zygote.park(&borrowed).await?;
-        Ok(Self { room, parked })
+        Ok(Self {
+            room,
+            group,
+            parked,
+        })
     }
 
     /// Whether nobody has ended it meanwhile.

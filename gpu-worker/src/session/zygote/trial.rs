@@ -1,7 +1,8 @@
 //! A fork that no student has: it probes the walls that it has entered before a session does.
 
+use std::ffi::OsString;
 use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::Path;
 use std::process::Stdio;
 use std::time::Duration;
@@ -11,11 +12,14 @@ use nix::unistd::pipe2;
 use serde_bytes::ByteBuf;
 use tokio::io::AsyncReadExt as _;
 use tokio::net::unix::pipe::Receiver;
+use tokio::process::Command;
 
 use super::Ground;
-use super::process::{Order, Zygote, ZygoteError, bytes};
+use super::process::{Order, Zygote, ZygoteError, bytes, variables};
 use crate::processes;
-use crate::sandbox::{Entrance, Holder, Outermost, PROBE, Probe};
+use crate::sandbox::{
+    Bubblewrap, Entrance, Holder, INSIDE, Landlock, Outermost, PROBE, Probe, Sandbox, guarded,
+};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIED: &str = "print('tried', flush=True)";
@@ -25,49 +29,104 @@ pub(super) async fn run(
     python: &Path,
     zygote: &Zygote,
 ) -> Result<(), ZygoteError> {
-    let Some(sandbox) = &ground.sandbox else {
-        let (printed, said) = fork(zygote, None, TRIED, Vec::new()).await?;
+    let Some(sandbox) = ground.sandbox.as_deref() else {
+        let (printed, said) = fork(zygote, Trial::new(TRIED, &[])).await?;
         return match printed == "tried\n" {
             true => Ok(()),
             false => Err(ZygoteError::Unfit(said)),
         };
     };
     let probe = Probe::create(sandbox, &ground.config.runtime_folder)?;
-    let mut command = Probe::command(sandbox, python).await?;
-    let holder = Holder::start(&mut command)?;
-    let mut outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
-    drop(command);
-    let entrance = holder.entrance(sandbox, &mut outermost).await?;
-    let arguments = probe.arguments.iter().map(bytes).collect();
-    let (printed, said) = fork(zygote, Some(&entrance), PROBE, arguments).await?;
+    let trial = Trial::new(PROBE, &probe.arguments);
+    let (printed, said) = match sandbox {
+        Sandbox::Bubblewrap(bubblewrap) => inside(zygote, bubblewrap, python, trial).await?,
+        Sandbox::Landlock(landlock) => confined(zygote, landlock, python, trial).await?,
+    };
     Ok(probe.judge(printed.as_bytes(), said.as_bytes())?)
 }
 
-/// Returns what the program prints to both of its outputs.
-async fn fork(
+async fn inside(
     zygote: &Zygote,
-    entrance: Option<&Entrance>,
-    program: &'static str,
-    arguments: Vec<ByteBuf>,
+    bubblewrap: &Bubblewrap,
+    python: &Path,
+    mut trial: Trial,
 ) -> Result<(String, String), ZygoteError> {
+    let mut command = Probe::command(bubblewrap, python).await?;
+    let holder = Holder::start(&mut command)?;
+    let mut outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
+    drop(command);
+    let Entrance {
+        process,
+        namespaces,
+        filter,
+        ..
+    } = holder.entrance(bubblewrap, &mut outermost).await?;
+    trial.order.namespaces = namespaces;
+    trial.order.filter = ByteBuf::from(filter);
+    let (walls, inside) = INSIDE;
+    trial.order.environment.push((bytes(walls), bytes(inside)));
+    trial.files.push(process);
+    fork(zygote, trial).await
+}
+
+async fn confined(
+    zygote: &Zygote,
+    landlock: &Landlock,
+    python: &Path,
+    mut trial: Trial,
+) -> Result<(String, String), ZygoteError> {
+    // It is not started; its variables are for the fork.
+    let mut command = Command::new(python);
+    command.env_clear();
+    let confined = landlock.bare(&mut command, python).await?;
+    let imposed = landlock.impose(&mut command, &confined, Path::new("/"))?;
+    for file in imposed.descriptors {
+        trial.order.descriptors.push(file.as_raw_fd());
+        trial.files.push(file);
+    }
+    trial.order.environment.extend(variables(&command));
+    let (watched, place, answered) = guarded(imposed.guard)?.into_parts();
+    trial.order.watched = ByteBuf::from(watched);
+    trial.files.push(place);
+    let tried = fork(zygote, trial).await?;
+    answered.required().await?;
+    Ok(tried)
+}
+
+/// What a fork is to do, and the files that it gets besides its outputs.
+struct Trial {
+    order: Order,
+    files: Vec<OwnedFd>,
+}
+
+impl Trial {
+    fn new(program: &'static str, arguments: &[OsString]) -> Self {
+        let mark = processes::new_mark(baton_protocol::NotebookId::random());
+        Self {
+            order: Order {
+                program: Some(program),
+                arguments: arguments.iter().map(bytes).collect(),
+                environment: vec![(bytes(processes::MARK), bytes(mark))],
+                folder: bytes("/"),
+                descriptors: vec![1, 2],
+                namespaces: 0,
+                filter: ByteBuf::new(),
+                watched: ByteBuf::new(),
+            },
+            files: Vec::new(),
+        }
+    }
+}
+
+/// Returns what the program prints to both of its outputs.
+async fn fork(zygote: &Zygote, trial: Trial) -> Result<(String, String), ZygoteError> {
     let (printed, its_printed) = pipe()?;
     let (said, its_said) = pipe()?;
-    let mark = processes::new_mark(baton_protocol::NotebookId::random());
-    let order = Order {
-        program: Some(program),
-        arguments,
-        environment: vec![(bytes(processes::MARK), bytes(mark))],
-        folder: bytes("/"),
-        descriptors: vec![1, 2],
-        namespaces: entrance.map_or(0, |entrance| entrance.namespaces),
-        filter: ByteBuf::from(entrance.map_or_else(Vec::new, |entrance| entrance.filter.clone())),
-        watched: ByteBuf::new(),
-    };
-    let mut files = vec![its_printed.as_fd(), its_said.as_fd()];
-    files.extend(entrance.map(|entrance| entrance.process.as_fd()));
     let parked = zygote.park(&[]).await?;
-    parked.become_session(&order, &files).await?;
-    drop((its_printed, its_said));
+    let mut files = vec![its_printed.as_fd(), its_said.as_fd()];
+    files.extend(trial.files.iter().map(OwnedFd::as_fd));
+    parked.become_session(&trial.order, &files).await?;
+    drop((its_printed, its_said, trial));
     let reading = async { tokio::join!(read(printed), read(said)) };
     let (printed, said) = tokio::time::timeout(PATIENCE, reading)
         .await

@@ -1,0 +1,42 @@
+//! What a thread that waits has in its memory.
+
+use std::io::IoSliceMut;
+
+use nix::libc;
+use nix::sys::uio::{RemoteIoVec, process_vm_readv};
+use nix::unistd::Pid;
+
+/// Up to a zero; `None` when it cannot be read.
+pub(crate) fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {
+    const PAGE: u64 = 4096;
+    let mut text = Vec::new();
+    let mut address = address;
+    while text.len() < libc::PATH_MAX as usize {
+        // Up to the end of the page: the next one may not be there.
+        let bytes = read_memory(thread, address, PAGE - address % PAGE);
+        if bytes.is_empty() {
+            return None;
+        }
+        if let Some(end) = bytes.iter().position(|byte| *byte == 0) {
+            text.extend_from_slice(&bytes[..end]);
+            return Some(text);
+        }
+        address += bytes.len() as u64;
+        text.extend_from_slice(&bytes);
+    }
+    None
+}
+
+/// Empty when it cannot be read.
+pub(crate) fn read_memory(thread: i32, address: u64, count: u64) -> Vec<u8> {
+    let count = usize::try_from(count).unwrap_or_default();
+    let mut bytes = vec![0; count];
+    let Ok(base) = usize::try_from(address) else {
+        return Vec::new();
+    };
+    let remote = [RemoteIoVec { base, len: count }];
+    let local = &mut [IoSliceMut::new(&mut bytes)];
+    let read = process_vm_readv(Pid::from_raw(thread), local, &remote).unwrap_or(0);
+    bytes.truncate(read);
+    bytes
+}

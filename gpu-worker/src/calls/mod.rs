@@ -1,0 +1,170 @@
+//! System calls of a session that wait for the worker.
+//!
+//! In: which calls wait, and who judges them. Out: the filter for the session's first process, and an answer for each call.
+//!
+//! **Invariant:** every call that waits gets an answer, or fails when the worker ends.
+
+mod memory;
+mod sys;
+mod table;
+
+use std::io;
+use std::os::fd::{AsFd as _, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+
+use nix::libc;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use tokio::sync::oneshot;
+
+pub(crate) use self::memory::{read_memory, read_text};
+pub(crate) use self::sys::{Notification, Watching, bytes, file_of};
+pub(crate) use self::table::{About, Connect, FlagsOf, PathOf, Target, TimesOf, Watched};
+
+/// Between two looks at what the judge could not answer at once.
+const LOOK_EVERY_MS: u8 = 5;
+
+/// What a call returns.
+pub(crate) enum Answer {
+    /// What it would have returned.
+    GoOn,
+    /// Zero: the worker has done it.
+    Done,
+    /// An error's number.
+    Refuse(i32),
+    Give {
+        file: OwnedFd,
+        closes_on_exec: bool,
+    },
+}
+
+/// A system call that waits. Dropping it lets the call fail.
+pub(crate) struct Waiting {
+    listener: Arc<OwnedFd>,
+    id: Option<u64>,
+}
+
+impl Waiting {
+    pub(crate) fn go_on(self) {
+        self.answer(&Answer::GoOn);
+    }
+
+    /// `errno` is for the cell.
+    pub(crate) fn refuse(self, errno: i32) {
+        self.answer(&Answer::Refuse(errno));
+    }
+
+    pub(crate) fn answer(mut self, answer: &Answer) {
+        let Some(id) = self.id.take() else { return };
+        match answer {
+            Answer::GoOn => sys::go_on(&self.listener, id),
+            Answer::Done => sys::is_done(&self.listener, id),
+            Answer::Refuse(errno) => sys::refuse(&self.listener, id, *errno),
+            Answer::Give {
+                file,
+                closes_on_exec,
+            } => sys::give(&self.listener, id, file.as_fd(), *closes_on_exec),
+        }
+    }
+
+    /// Whether the call still waits. If so, what was read of its thread until now was that thread's, whose number may
+    /// belong to another one later.
+    pub(crate) fn is_waited_for(&self) -> bool {
+        self.id.is_some_and(|id| sys::waits(&self.listener, id))
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        if let Some(id) = self.id {
+            sys::refuse(&self.listener, id, libc::EIO);
+        }
+    }
+}
+
+/// What the judge is to be asked again.
+pub(crate) struct Later {
+    pub(crate) waiting: Waiting,
+    /// `None`: not yet.
+    pub(crate) again: Box<dyn FnMut() -> Option<Answer>>,
+}
+
+/// Whether calls wait, once the session has its end of the connection and this process has none.
+pub(crate) struct Works(oneshot::Receiver<bool>);
+
+impl Works {
+    pub(crate) async fn known(self) -> bool {
+        self.0.await.unwrap_or(false)
+    }
+}
+
+/// Set up before the session's process starts. The thread that listens ends with the last process of the session.
+pub(crate) fn watch(
+    watched: Watched,
+    judge: impl FnMut(Notification, Waiting) -> Option<Later> + Send + 'static,
+) -> io::Result<(Works, Watching)> {
+    let (from_session, to_worker) = UnixStream::pair()?;
+    let (says, works) = oneshot::channel();
+    let watching = Watching::new(watched, to_worker, &from_session);
+    std::thread::Builder::new()
+        .name("baton-calls".to_owned())
+        .spawn(move || {
+            let listener = sys::receive_listener(&from_session);
+            // Nobody asks when the session did not start.
+            let _ = says.send(listener.is_some());
+            if let Some(listener) = listener {
+                listen(&Arc::new(listener), judge);
+            }
+        })?;
+    Ok((Works(works), watching))
+}
+
+fn listen(listener: &Arc<OwnedFd>, mut judge: impl FnMut(Notification, Waiting) -> Option<Later>) {
+    let mut open: Vec<Later> = Vec::new();
+    loop {
+        let mut ready = [PollFd::new(listener.as_fd(), PollFlags::POLLIN)];
+        let patience = match open.is_empty() {
+            true => PollTimeout::NONE,
+            false => PollTimeout::from(LOOK_EVERY_MS),
+        };
+        match poll(&mut ready, patience) {
+            Ok(_) => {}
+            Err(nix::Error::EINTR) => continue,
+            Err(_) => return,
+        }
+        open = std::mem::take(&mut open)
+            .into_iter()
+            .filter_map(look_again)
+            .collect();
+        let events = ready[0].revents().unwrap_or(PollFlags::POLLHUP);
+        if events.is_empty() {
+            continue;
+        }
+        if !events.contains(PollFlags::POLLIN) {
+            return;
+        }
+        match sys::receive(listener) {
+            Ok(Some(notification)) => {
+                let waiting = Waiting {
+                    listener: listener.clone(),
+                    id: Some(notification.id),
+                };
+                open.extend(judge(notification, waiting));
+            }
+            Ok(None) => {}
+            Err(error) => {
+                tracing::warn!(%error, "System calls of a session are no longer observed");
+                return;
+            }
+        }
+    }
+}
+
+fn look_again(mut later: Later) -> Option<Later> {
+    match (later.again)() {
+        Some(answer) => later.waiting.answer(&answer),
+        None if later.waiting.is_waited_for() => return Some(later),
+        None => {}
+    }
+    None
+}

@@ -1,0 +1,353 @@
+//! Bubblewrap around a session: namespaces of its own, and in them only what [`View`] shows.
+//!
+//! In: a command that starts a session, and which files it needs. Out: the same command inside.
+//!
+//! **Invariant:** nothing of the machine is visible to a session unless [`View`] or the administrator names it.
+
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::sync::PoisonError;
+
+use tokio::process::Command;
+
+use super::devices::Devices;
+use super::egress::Egress;
+use super::groups::{Controller, Groups};
+use super::python::Pythons;
+use super::sys::join;
+use super::view::View;
+use super::{
+    Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError,
+    Wrapped, filter, find, inherit, probe,
+};
+use crate::Config;
+
+const PROGRAM: &str = "bwrap";
+
+/// What a session's private folder may hold: sockets.
+const SOCKETS_BYTES: u64 = 1 << 20;
+
+/// Namespaces of its own, no way to gain rights, and an end together with the worker.
+const WALLS: &[&str] = &[
+    "--unshare-user",
+    "--unshare-pid",
+    "--unshare-ipc",
+    "--unshare-uts",
+    "--unshare-cgroup",
+    "--disable-userns",
+    "--cap-drop",
+    "ALL",
+    "--new-session",
+    "--die-with-parent",
+];
+
+/// What a session will find inside, and where.
+pub(crate) struct Inside {
+    pub(super) view: View,
+    /// The path at which the session finds its mirror.
+    pub(crate) mirror: Option<PathBuf>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Bubblewrap {
+    pub(super) program: PathBuf,
+    pub(super) network: NetworkChoice,
+    /// With [`NetworkChoice::Egress`].
+    pub(super) egress: Option<Egress>,
+    readable: Vec<PathBuf>,
+    pub(super) limits: Limits,
+    pub(super) groups: Groups,
+    pub(super) devices: Devices,
+    /// Those in which sessions run.
+    images: std::sync::Mutex<Vec<Image>>,
+    pythons: Pythons,
+}
+
+impl Bubblewrap {
+    /// Fails where no sandbox can be started for this Python, or where a probe inside reaches what it must not.
+    pub(crate) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
+        let limits = Limits::of(config);
+        let egress = (config.network == NetworkChoice::Egress)
+            .then(|| Egress::open(&config.dial.address, &config.runtime_folder))
+            .transpose()?;
+        let bubblewrap = Self {
+            program: find(PROGRAM).ok_or(SandboxError::Missing)?,
+            network: config.network,
+            egress,
+            readable: config.readable.clone(),
+            limits,
+            groups: Groups::open(limits),
+            devices: Devices::of_this_machine(),
+            images: std::sync::Mutex::default(),
+            pythons: Pythons::default(),
+        };
+        probe::run(&bubblewrap, python, &config.runtime_folder).await?;
+        Ok(bubblewrap)
+    }
+
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    pub(crate) fn program(&self) -> &Path {
+        &self.program
+    }
+
+    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
+    /// variables that are different inside.
+    pub(crate) async fn furnish(
+        &self,
+        command: &mut Command,
+        needs: Needs<'_>,
+    ) -> Result<Inside, SandboxError> {
+        let mut view = self.view(needs.python).await?;
+        if self.is_of_image(needs.python) {
+            Image::settle(command, &self.inside(needs.python));
+        }
+        if let Some(folder) = needs.notebook_folder {
+            view.notebook_folder(folder);
+        }
+        let environment: Vec<_> = command.as_std().get_envs().collect();
+        view.of_environment(&environment, self.limits.scratch_bytes);
+        view.devices(self.devices.folder(), &self.devices.of(needs.hardware));
+        view.private(needs.private_folder, SOCKETS_BYTES)?;
+        view.writable(needs.packages, needs.packages);
+        for path in needs.hidden {
+            view.hide_inside_writable(path);
+        }
+        let mirror = needs.mirror.map(|(root, wanted)| {
+            let place = if view.has_room_at(&wanted) {
+                wanted
+            } else {
+                root.clone()
+            };
+            view.writable(&root, &place);
+            place
+        });
+        Self::settle(command);
+        command.env(INSIDE.0, INSIDE.1);
+        if !self.groups.has(Controller::Processes) {
+            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
+        }
+        Ok(Inside { view, mirror })
+    }
+
+    /// Puts what `command` starts into a sandbox. The session's own program and arguments follow.
+    pub(crate) fn wrap(
+        &self,
+        command: &mut Command,
+        inside: &Inside,
+    ) -> Result<Wrapped, SandboxError> {
+        let wrapped = self.around(command)?;
+        command.args(inside.view.arguments());
+        Ok(wrapped)
+    }
+
+    /// The same without a view.
+    pub(super) fn around(&self, command: &mut Command) -> Result<Wrapped, SandboxError> {
+        self.walls(command)?;
+        let gate = match &self.egress {
+            Some(egress) => Some(egress.hold(command)?),
+            None => None,
+        };
+        let group = self.groups.create()?;
+        if let Some(group) = &group {
+            join(command, group.join_files()?);
+        }
+        Ok(Wrapped { group, gate })
+    }
+
+    /// Variables that name folders which no sandbox has.
+    pub(crate) fn settle(command: &mut Command) {
+        let mut variables = command.as_std().get_envs();
+        let home = variables.find_map(|(name, value)| (name == "HOME").then_some(value?));
+        if home.is_none_or(|home| Path::new(home).parent().is_none()) {
+            // A user without a home has the root, where nothing can be written.
+            command.env("HOME", "/tmp");
+        }
+        command
+            .env("TMPDIR", "/tmp")
+            .env_remove("XDG_RUNTIME_DIR")
+            .env_remove("JUPYTER_RUNTIME_DIR");
+    }
+
+    /// Gives a sandbox that waits at its gate a network, and lets it begin.
+    pub(crate) async fn connect(&self, gate: Gate) -> Result<Option<Carrier>, SandboxError> {
+        match &self.egress {
+            Some(egress) => egress.connect(gate).await.map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Sessions of Pythons in this folder find its system from now on.
+    ///
+    /// # Errors
+    /// If no sandbox starts with it, or a probe inside reaches something outside.
+    pub(crate) async fn add_image(
+        &self,
+        config: &Config,
+        image: Image,
+        python: &Path,
+    ) -> Result<(), SandboxError> {
+        {
+            let mut images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+            if !images.contains(&image) {
+                images.push(image);
+            }
+        }
+        probe::run(self, python, &config.runtime_folder).await
+    }
+
+    fn image_of(&self, python: &Path) -> Option<(Image, PathBuf)> {
+        let images = self.images.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut images = images.iter();
+        images.find_map(|image| Some((image.clone(), image.inside(python)?)))
+    }
+
+    pub(crate) fn is_of_image(&self, python: &Path) -> bool {
+        self.image_of(python).is_some()
+    }
+
+    /// As a session calls its Python.
+    pub(crate) fn inside(&self, python: &Path) -> PathBuf {
+        let image = self.image_of(python);
+        image.map_or_else(|| python.to_owned(), |(_, inside)| inside)
+    }
+
+    /// What every session with this Python sees, apart from GPUs.
+    pub(super) async fn view(&self, python: &Path) -> Result<View, SandboxError> {
+        if let Some((image, _)) = self.image_of(python) {
+            let mut view = image.view();
+            for path in &self.readable {
+                view.read_only(path);
+            }
+            if let Some(egress) = &self.egress {
+                image.replaced(&mut view, "resolv.conf", &egress.resolver);
+            }
+            return Ok(view);
+        }
+        let mut view = View::of_the_system();
+        for path in &self.readable {
+            view.read_only(path);
+        }
+        for path in self.pythons.paths(python).await? {
+            view.read_only(&path);
+        }
+        if let Some(egress) = &self.egress {
+            view.replaced("/etc/resolv.conf".as_ref(), &egress.resolver);
+        }
+        Ok(view)
+    }
+
+    pub(super) fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
+        self.walls(command)?;
+        command.args(view.arguments());
+        Ok(())
+    }
+
+    fn walls(&self, command: &mut Command) -> io::Result<()> {
+        let filter: OwnedFd = filter::file(filter::Walls::Namespaces)?;
+        command.args(WALLS);
+        if self.network != NetworkChoice::Host {
+            command.arg("--unshare-net");
+        }
+        command.arg("--seccomp").arg(filter.as_raw_fd().to_string());
+        inherit(command, vec![filter]);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use std::collections::BTreeSet;
+    use std::fs;
+
+    use super::*;
+    use crate::gpu::Hardware;
+    use crate::sandbox::devices;
+
+    fn bubblewrap(devices: Devices) -> Bubblewrap {
+        let limits = Limits {
+            memory_bytes: None,
+            processes: 4096,
+            processors: None,
+            scratch_bytes: 1 << 20,
+        };
+        Bubblewrap {
+            program: find(PROGRAM).expect("run scripts/install-system-packages sandbox"),
+            network: NetworkChoice::None,
+            egress: None,
+            readable: Vec::new(),
+            limits,
+            groups: Groups::open(limits),
+            devices,
+            images: std::sync::Mutex::default(),
+            pythons: Pythons::default(),
+        }
+    }
+
+    /// The driver's files that a session finds, whether it is bubblewrap's own command or a fork that enters.
+    async fn found(bubblewrap: &Bubblewrap, hardware: Option<&Hardware>) -> BTreeSet<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let packages = tempfile::tempdir().unwrap();
+        let needs = || Needs {
+            python: "/usr/bin/python3".as_ref(),
+            private_folder: folder.path(),
+            notebook_folder: None,
+            hardware,
+            packages: packages.path(),
+            mirror: None,
+            hidden: [folder.path(); 3],
+        };
+        let mut command = Command::new(bubblewrap.program());
+        let inside = bubblewrap.furnish(&mut command, needs()).await.unwrap();
+        let _wrapped = bubblewrap.wrap(&mut command, &inside).unwrap();
+        let look = "find /dev -name '*nvidia*' ! -type d";
+        let printed = command.args(["--", "/bin/sh", "-c", look]).output().await;
+        let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
+        let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
+
+        let room = bubblewrap.room().unwrap();
+        let (entrance, _occupied) = room.occupy(bubblewrap, &inside).await.unwrap();
+        let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
+        let mut of_fork = BTreeSet::new();
+        for place in ["dev", "dev/nvidia-caps"] {
+            for entry in fs::read_dir(root.join(place)).into_iter().flatten() {
+                let path = entry.unwrap().path();
+                if path.is_file() && path.display().to_string().contains("nvidia") {
+                    let path = path.strip_prefix(&root).unwrap();
+                    of_fork.insert(format!("/{}", path.display()));
+                }
+            }
+        }
+        assert_eq!(of_fresh, of_fork);
+        of_fresh
+    }
+
+    #[tokio::test]
+    async fn other_gpus_have_no_files_in_a_sandbox() {
+        let folder = tempfile::tempdir().unwrap();
+        let bubblewrap = bubblewrap(devices::tests::machine(folder.path()));
+        let of_all = ["/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidiactl"];
+        let with = |own: &[&str]| -> BTreeSet<String> {
+            let all = of_all.iter().chain(own);
+            all.map(|path| (*path).to_owned()).collect()
+        };
+        let one = devices::tests::gpu(1);
+        assert_eq!(
+            found(&bubblewrap, Some(&one)).await,
+            with(&["/dev/nvidia1"])
+        );
+        let caps = "/dev/nvidia-caps/nvidia-cap";
+        let (first, second) = (format!("{caps}75"), format!("{caps}76"));
+        let slice = devices::tests::slice(8);
+        assert_eq!(
+            found(&bubblewrap, Some(&slice)).await,
+            with(&["/dev/nvidia0", &first, &second])
+        );
+        let all = found(&bubblewrap, None).await;
+        assert!(all.is_superset(&with(&["/dev/nvidia0", "/dev/nvidia1", &first])));
+    }
+}

@@ -1,0 +1,306 @@
+//! Landlock around a session, for systems without user namespaces: it stays in the namespaces of the machine, and the
+//! system refuses what is not its own.
+//!
+//! In: what a session needs of the machine. Out: rules and a filter of system calls that its first process imposes on
+//! itself before it reads anything of a student (`session/walls.py`), and a [`Guard`] for the calls that neither judges.
+//!
+//! **Invariant:** no session starts on a system that lacks one of the [`RULES`].
+
+use std::fmt::Write as _;
+use std::io;
+use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::path::{Path, PathBuf};
+
+use landlock::{
+    ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd,
+    Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, Scope,
+};
+use tokio::process::Command;
+
+use super::devices::Devices;
+use super::filter::{self, Walls};
+use super::groups::{Controller, Groups};
+use super::python::Pythons;
+use super::view::{May, View};
+use super::{
+    Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch, Variable,
+    WALLS, inherit, probe,
+};
+use crate::Config;
+
+pub(super) const WARNING: &str = "Landlock confines sessions instead of bubblewrap (worker.sandbox = \"landlock\"). They \
+     cannot open each other's files or reach each other's variables, but they see the machine's processes and which \
+     files there are, and share its limits.\n\
+     hint: docs/security.md lists what cells reach; bubblewrap hides it where user namespaces are allowed";
+
+/// What Landlock has to know, and since when it does.
+const RULES: &[(&str, &str, Rule)] = &[
+    ("files", "5.13", Rule::Files(ABI::V1)),
+    ("names in other folders", "5.19", Rule::Files(ABI::V2)),
+    ("the length of files", "6.2", Rule::Files(ABI::V3)),
+    ("connections", "6.7", Rule::Network),
+    ("devices", "6.10", Rule::Files(ABI::V5)),
+    ("signals and abstract sockets", "6.12", Rule::Scopes),
+];
+const FILES: ABI = ABI::V5;
+
+#[derive(Clone, Copy)]
+enum Rule {
+    Files(ABI),
+    Network,
+    Scopes,
+}
+
+#[derive(Debug)]
+pub(crate) struct Landlock {
+    network: NetworkChoice,
+    readable: Vec<PathBuf>,
+    limits: Limits,
+    groups: Groups,
+    devices: Devices,
+    pythons: Pythons,
+}
+
+/// What one session may do, before its process has imposed it on itself.
+pub(crate) struct Confined {
+    view: View,
+    pub(crate) scratch: Scratch,
+}
+
+/// The same as descriptors for the process.
+pub(crate) struct Imposed {
+    /// The rules, and the filter of system calls.
+    pub(crate) descriptors: [OwnedFd; 2],
+    pub(crate) guard: Guard,
+}
+
+impl Landlock {
+    /// Fails where the system lacks a rule, or where a probe reaches what it must not.
+    pub(super) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
+        if config.network == NetworkChoice::Egress {
+            return Err(SandboxError::EgressNeedsBubblewrap);
+        }
+        let missing: Vec<_> = RULES.iter().filter(|(.., rule)| !rule.is_known()).collect();
+        if !missing.is_empty() {
+            return Err(too_old(&missing));
+        }
+        let limits = Limits::of(config);
+        let landlock = Self {
+            network: config.network,
+            readable: config.readable.clone(),
+            limits,
+            groups: Groups::open(limits),
+            devices: Devices::of_this_machine(),
+            pythons: Pythons::default(),
+        };
+        probe::run_confined(&landlock, python, &config.runtime_folder).await?;
+        Ok(landlock)
+    }
+
+    pub(super) fn groups(&self) -> &Groups {
+        &self.groups
+    }
+
+    pub(crate) fn group(&self) -> io::Result<Option<Group>> {
+        self.groups.create()
+    }
+
+    pub(super) fn has_network(&self) -> bool {
+        self.network == NetworkChoice::Host
+    }
+
+    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
+    /// variables that are different for it.
+    pub(crate) async fn furnish(
+        &self,
+        command: &mut Command,
+        needs: &Needs<'_>,
+    ) -> Result<Confined, SandboxError> {
+        let mut view = self.view(needs.python).await?;
+        let environment: Vec<Variable<'_>> = command.as_std().get_envs().collect();
+        view.of_environment(&environment, 0);
+        view.devices(self.devices.folder(), &self.devices.of(needs.hardware));
+        for folder in [needs.private_folder, needs.packages] {
+            view.writable(folder, folder);
+        }
+        if let Some((root, _)) = &needs.mirror {
+            view.writable(root, root);
+        }
+        if let Some(folder) = needs.notebook_folder {
+            let is_inside = |hidden: &&&Path| hidden.starts_with(folder);
+            if let Some(hidden) = needs.hidden.iter().find(is_inside) {
+                return Err(SandboxError::CannotHide {
+                    hidden: hidden.to_path_buf(),
+                    folder: folder.to_owned(),
+                });
+            }
+            view.notebook_folder(folder);
+        }
+        self.settled(command, view)
+    }
+
+    /// The same for a process that has nothing of a notebook.
+    pub(crate) async fn bare(
+        &self,
+        command: &mut Command,
+        python: &Path,
+    ) -> Result<Confined, SandboxError> {
+        let view = self.view(python).await?;
+        self.settled(command, view)
+    }
+
+    /// The same for one step of a build.
+    pub(super) async fn build(
+        &self,
+        command: &mut Command,
+        python: &Path,
+        writable: &Path,
+        program: &Path,
+    ) -> Result<Confined, SandboxError> {
+        let mut view = self.view(python).await?;
+        view.read_only(program);
+        view.devices(self.devices.folder(), &self.devices.all());
+        view.writable(writable, writable);
+        self.settled(command, view)
+    }
+
+    fn settled(&self, command: &mut Command, mut view: View) -> Result<Confined, SandboxError> {
+        let scratch = Scratch::create().map_err(io::Error::other)?;
+        let rules = view.rules();
+        let may_read = |path: &Path| {
+            let mut rules = rules.iter();
+            rules.any(|(folder, _)| path.starts_with(folder))
+        };
+        scratch.settle(command, may_read);
+        for folder in scratch.writable() {
+            view.writable(&folder, &folder);
+        }
+        if !self.groups.has(Controller::Processes) {
+            command.env(PROCESS_LIMIT, self.limits.processes.to_string());
+        }
+        Ok(Confined { view, scratch })
+    }
+
+    /// Makes the rules for the process that `command` starts, which finds its walls by a variable.
+    pub(crate) fn impose(
+        &self,
+        command: &mut Command,
+        confined: &Confined,
+        folder: &Path,
+    ) -> Result<Imposed, SandboxError> {
+        let rules = confined.view.rules();
+        let descriptors = [
+            ruleset(&rules, self.has_network()).map_err(io::Error::other)?,
+            filter::file(Walls::Shared {
+                has_network: self.has_network(),
+            })?,
+        ];
+        let [rules_of, filter_of] = descriptors.each_ref().map(|file| file.as_raw_fd());
+        // A path may have any byte but a zero, so it comes last.
+        let mut walls = std::ffi::OsString::from(format!("{rules_of}:{filter_of}:"));
+        walls.push(folder);
+        command.env(WALLS, walls).env("PWD", folder);
+        let paths = |wanted: May| {
+            let rules = rules.iter().filter(move |(_, may)| *may == wanted);
+            rules.map(|(path, _)| path.as_path())
+        };
+        let guard = Guard::open(
+            paths(May::Write),
+            paths(May::Connect),
+            &confined.scratch.shared_memory(),
+            self.has_network(),
+        )?;
+        Ok(Imposed { descriptors, guard })
+    }
+
+    /// What every session with this Python may open, apart from GPUs.
+    async fn view(&self, python: &Path) -> Result<View, SandboxError> {
+        let mut view = View::of_the_system();
+        for path in &self.readable {
+            view.read_only(path);
+        }
+        for path in self.pythons.paths(python).await? {
+            view.read_only(&path);
+        }
+        Ok(view)
+    }
+}
+
+impl Imposed {
+    /// The process that `command` starts has the descriptors. Returns what judges its calls.
+    pub(crate) fn given_to(self, command: &mut Command) -> Guard {
+        inherit(command, self.descriptors.into());
+        self.guard
+    }
+}
+
+impl Rule {
+    fn is_known(self) -> bool {
+        let ruleset = Ruleset::default().set_compatibility(CompatLevel::HardRequirement);
+        let handled = match self {
+            Self::Files(abi) => ruleset.handle_access(AccessFs::from_all(abi)),
+            Self::Network => ruleset.handle_access(AccessNet::from_all(ABI::V4)),
+            Self::Scopes => ruleset.scope(Scope::from_all(ABI::V6)),
+        };
+        handled.and_then(Ruleset::create).is_ok()
+    }
+}
+
+fn too_old(missing: &[&(&str, &str, Rule)]) -> SandboxError {
+    let release = nix::sys::utsname::uname();
+    let release = release.map(|names| names.release().to_string_lossy().into_owned());
+    let mut said = String::new();
+    for (number, (what, since, _)) in missing.iter().enumerate() {
+        let comma = if number > 0 { "; " } else { "" };
+        let _ = write!(
+            said,
+            "{comma}it does not restrict {what} (Linux {since} does)"
+        );
+    }
+    SandboxError::NoLandlock {
+        kernel: format!("Linux {}", release.unwrap_or_default()),
+        missing: said,
+    }
+}
+
+fn ruleset(rules: &[(PathBuf, May)], has_network: bool) -> Result<OwnedFd, RulesetError> {
+    let mut ruleset = Ruleset::default()
+        .set_compatibility(CompatLevel::HardRequirement)
+        .handle_access(AccessFs::from_all(FILES))?
+        .scope(Scope::from_all(ABI::V6))?;
+    if !has_network {
+        // A second layer: the filter refuses the sockets.
+        ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
+    }
+    let mut created = ruleset.create()?;
+    for (path, may) in rules {
+        // What is gone needs no rule.
+        let Ok(file) = PathFd::new(path) else {
+            continue;
+        };
+        let mut access = may.access();
+        if !path.is_dir() {
+            access &= AccessFs::from_file(FILES);
+        }
+        created = created.add_rule(PathBeneath::new(file, access))?;
+    }
+    let file: Option<OwnedFd> = created.into();
+    Ok(file.expect("a ruleset with a hard requirement has a descriptor"))
+}
+
+impl May {
+    fn access(self) -> BitFlags<AccessFs> {
+        let read = AccessFs::Execute | AccessFs::ReadFile | AccessFs::ReadDir;
+        match self {
+            Self::Read => read,
+            Self::Write => {
+                let devices = AccessFs::MakeChar | AccessFs::MakeBlock | AccessFs::IoctlDev;
+                AccessFs::from_all(FILES) & !devices
+            }
+            Self::Connect => AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir,
+            Self::UseDevice => {
+                AccessFs::ReadFile | AccessFs::WriteFile | AccessFs::ReadDir | AccessFs::IoctlDev
+            }
+        }
+    }
+}

@@ -1,0 +1,37 @@
+//! Which system calls of a session wait, and who judges them.
+//!
+//! In: what observes its mirror, and what guards others from it. Out: one filter for both, because the system allows a
+//! process only one.
+
+use std::io;
+
+use crate::calls::{self, Notification, Waiting, Watched, Watching, Works};
+use crate::mirror::Observer;
+use crate::sandbox::Guard;
+
+/// `None`: no call waits.
+pub(super) fn watch(
+    observer: Option<Observer>,
+    guard: Option<Guard>,
+) -> io::Result<Option<(Works, Watching)>> {
+    let of_mirror = observer.as_ref().map(Observer::watched).unwrap_or_default();
+    let watched = Watched {
+        shared: guard.is_some(),
+        ..of_mirror
+    };
+    if watched == Watched::default() {
+        return Ok(None);
+    }
+    let judge = move |call: Notification, waiting: Waiting| {
+        let observe = |waiting| match &observer {
+            Some(observer) => observer.judge(&call, waiting),
+            None => Waiting::go_on(waiting),
+        };
+        match &guard {
+            Some(guard) => return guard.answer(&call, waiting, observe),
+            None => observe(waiting),
+        }
+        None
+    };
+    calls::watch(watched, judge).map(Some)
+}
