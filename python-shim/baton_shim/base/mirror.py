@@ -3,8 +3,8 @@
 Relative paths need no change, because the working directory is in the mirror. Absolute paths below the notebook's
 folder are translated to the mirror when they are passed to Python itself or opened by `ctypes`. The working directory
 is reported under the notebook's path. Other programs and C libraries get no translation; for them a path has to be
-relative. A Python that `multiprocessing` starts finds the mirror's modules and works in its folder. An opened file keeps
-the name that was asked for, and tracebacks do not show this module.
+relative. A Python that `multiprocessing` starts finds the mirror's modules and works in its folder. An opened file
+keeps the name that was asked for, and tracebacks do not show this module.
 
 In a sandbox the mirror itself is at the notebook's path, and nothing is replaced.
 

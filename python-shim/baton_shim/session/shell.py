@@ -132,6 +132,8 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     cells_running = 0
     """The number of running cells: the cell, and those that it runs itself."""
     _cell_source = ""
+    _is_expanded = False
+    """Whether the variables in the command that runs have been replaced already."""
     block_runs = False
     """Whether the running code is a block of a cell of the notebook."""
     block_frames: TracebackType | None = None
@@ -189,13 +191,21 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
         return super().run_line_magic(magic_name, line, _stack_depth + 1)
 
     def system(self, cmd: str) -> None:
+        command = self.var_expand(cmd, depth=1)  # here, because it looks into the frame of the caller
         if commands.has_terminals():
-            super().system(cmd)
+            self._is_expanded = True
+            try:
+                super().system(command)
+            finally:
+                self._is_expanded = False
         else:
-            self._run_without_terminal(self.var_expand(cmd, depth=1))
+            self._run_without_terminal(command)
         hint = downloads.hint_for_command(cmd, self.user_ns.get("_exit_code"))
         if hint is not None:
             sys.stderr.write(f"hint: {hint}\n")
+
+    def var_expand(self, cmd: str, depth: int = 0, *formatter: Any) -> str:
+        return cmd if self._is_expanded else super().var_expand(cmd, depth + 1, *formatter)
 
     def _run_without_terminal(self, command: str) -> None:
         if command.rstrip().endswith("&"):

@@ -3,8 +3,8 @@
 It reports how the kernel ended. It then lives on and keeps the kernel's sandbox alive until the worker closes the
 connection, because keepers of the session's memory may have to outlive the kernel.
 
-If no sandbox ends with the session, the supervisor stays outside the confinement of the kernel, and ends everything that
-is left when the worker closes its connection.
+If no sandbox ends with the session, the supervisor stays outside the confinement of the kernel, and ends everything
+that is left when the worker closes its connection.
 
 **Invariant:** it runs none of the student's code. It ends with its worker, and the kernel ends with it.
 """

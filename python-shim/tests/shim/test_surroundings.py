@@ -131,6 +131,8 @@ def test_ipython_syntax_inside(baton: Baton) -> None:
     baton.run("word = 'hello'\nn = 3")
     assert baton.run("%%gpu\n!echo {word} $n").text().split() == ["hello", "3"]
     assert baton.run("%%gpu\nlines = !echo {word}\nlines[0]").result == "'hello'"
+    function = "def say():\n    inner = '{n}'\n    !echo {inner} $inner {n}\nsay()"
+    assert baton.run(f"%%gpu\n{function}").text().split() == ["{n}", "{n}", "3"]
     assert "loop" in baton.run("%%gpu\n%timeit -n 1 -r 1 n * 2").text()
     assert baton.run("%%gpu\nimport asyncio\nasync def f(): return n\nawait f()").result == "3"
     assert baton.value("lines[0]") == "'hello'"
