@@ -135,6 +135,29 @@ def change_program_of_all(facts: dict[str, Any]) -> Any:
     return True
 
 
+def make_program_that_runs_as_its_owner(facts: dict[str, Any]) -> Any:
+    for number, make in enumerate((os.open, make_by_name, make_and_change, make_and_change_open)):
+        path = f"program-{os.getpid()}-{number}"
+        with contextlib.suppress(OSError):
+            make(path, os.O_CREAT | os.O_WRONLY, 0o4755)
+            if os.stat(path).st_mode & 0o6000:
+                return path
+    return False
+
+
+def make_by_name(path: str, flags: int, mode: int) -> None:
+    os.mknod(path, mode)
+
+
+def make_and_change(path: str, flags: int, mode: int) -> None:
+    os.close(os.open(path, flags))
+    os.chmod(path, mode)
+
+
+def make_and_change_open(path: str, flags: int, mode: int) -> None:
+    os.fchmod(os.open(path, flags), mode)
+
+
 # ---- processes
 
 
@@ -422,6 +445,7 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         list_runtime_folder_of_worker,
         write_into_python_of_all,
         change_program_of_all,
+        make_program_that_runs_as_its_owner,
         see_processes_of_others,
         read_environment_of_another_session,
         read_memory_of_another_session,

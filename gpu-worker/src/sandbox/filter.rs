@@ -64,8 +64,10 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_swapon,
 ];
 
-/// They fail as on a system that does not have them, so programs do without.
+/// They fail as on a system that does not have them, so programs do without. `openat2` keeps the mode of a new file in
+/// memory, where no filter sees it.
 const ABSENT: &[libc::c_long] = &[
+    libc::SYS_openat2,
     libc::SYS_io_uring_enter,
     libc::SYS_io_uring_register,
     libc::SYS_io_uring_setup,
@@ -145,6 +147,44 @@ const ATTRIBUTES: &[libc::c_long] = &[
     libc::SYS_setxattr,
 ];
 
+/// A call that can give a file a mode, and the numbers of its arguments. A program with a set-id bit runs as the
+/// worker's user for whoever starts it outside, where a session's files may be in a folder of others, too.
+struct GivesMode {
+    call: libc::c_long,
+    mode: usize,
+    /// The flags of a call whose mode counts only if it creates a file.
+    flags: Option<usize>,
+}
+
+const CREATES: &[GivesMode] = &[
+    #[cfg(target_arch = "x86_64")]
+    GivesMode::new(libc::SYS_open, 2, Some(1)),
+    GivesMode::new(libc::SYS_openat, 3, Some(2)),
+    #[cfg(target_arch = "x86_64")]
+    GivesMode::new(libc::SYS_creat, 1, None),
+    #[cfg(target_arch = "x86_64")]
+    GivesMode::new(libc::SYS_mknod, 1, None),
+    GivesMode::new(libc::SYS_mknodat, 2, None),
+];
+/// Under Landlock the worker carries these out, without the bits.
+const CHANGES_MODE: &[GivesMode] = &[
+    #[cfg(target_arch = "x86_64")]
+    GivesMode::new(libc::SYS_chmod, 1, None),
+    GivesMode::new(libc::SYS_fchmod, 1, None),
+    GivesMode::new(libc::SYS_fchmodat, 2, None),
+    GivesMode::new(SYS_FCHMODAT2, 2, None),
+];
+const SYS_FCHMODAT2: libc::c_long = 452;
+const SET_ID: u32 = 0o6000;
+/// `O_TMPFILE` has the bit of `O_DIRECTORY`, too, which creates nothing.
+const CREATE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
+
+impl GivesMode {
+    const fn new(call: libc::c_long, mode: usize, flags: Option<usize>) -> Self {
+        Self { call, mode, flags }
+    }
+}
+
 /// Calls of which one value of their first argument means all processes of the user.
 const OF_ALL: &[(libc::c_long, u32)] = &[
     (libc::SYS_setpriority, libc::PRIO_USER),
@@ -210,8 +250,24 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
         }
     }
     let allow = || answer(libc::SECCOMP_RET_ALLOW);
-    // Both processors keep the lower half first.
-    let first_argument = || load(offset_of!(libc::seccomp_data, args));
+    let first_argument = || argument(0);
+    let mut modes = vec![CREATES];
+    if walls == Walls::Namespaces {
+        modes.push(CHANGES_MODE);
+    }
+    for GivesMode { call, mode, flags } in modes.into_iter().flatten() {
+        let creates =
+            flags.map(|flags| [argument(flags), when(libc::BPF_JSET, CREATE, 1, 0), allow()]);
+        let mut checks: Vec<_> = creates.into_iter().flatten().collect();
+        checks.extend([
+            argument(*mode),
+            when(libc::BPF_JSET, SET_ID, 0, 1),
+            fail(libc::EPERM),
+            allow(),
+        ]);
+        program.push(when(libc::BPF_JEQ, *call as u32, 0, checks.len() as u8));
+        program.extend(checks);
+    }
     for call in [libc::SYS_unshare, libc::SYS_clone] {
         program.extend([
             when(libc::BPF_JEQ, call as u32, 0, 4),
@@ -253,10 +309,6 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
 
 /// Refuses local sockets of other kinds than [`CONNECTED`], and goes on.
 fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
-    let argument = |number: usize| {
-        let offset = offset_of!(libc::seccomp_data, args) + number * size_of::<u64>();
-        instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32)
-    };
     let number = instruction(
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
         offset_of!(libc::seccomp_data, nr) as u32,
@@ -281,6 +333,12 @@ fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
     // What follows looks at the number again.
     program.extend([*refusal, number]);
     program
+}
+
+/// Loads the lower half of an argument, which both processors keep first.
+fn argument(number: usize) -> libc::sock_filter {
+    let offset = offset_of!(libc::seccomp_data, args) + number * size_of::<u64>();
+    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32)
 }
 
 fn answer(value: u32) -> libc::sock_filter {
