@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import pytest
 from end_to_end import Kernel
@@ -109,15 +110,15 @@ def test_a_preempted_job_that_is_requeued_is_the_same_worker_again(
     urgent = cluster.submit_urgent_job()
     cluster.wait_for(lambda pool: pool["workers"][0]["state"] == "queued", "the job waits again", STARTS_SECONDS)
     cluster.slurm.runs("scancel", urgent)
-    # Otherwise Slurm makes a requeued job wait two minutes.
-    cluster.slurm.runs("scontrol", "update", "JobId=1", "StartTime=now")
     [name] = [worker["name"] for worker in before]
     again = {"name": name, "state": "connected"}
-    cluster.wait_for(
-        lambda pool: any(again.items() <= worker.items() for worker in pool["workers"]),
-        "it has come again",
-        STARTS_SECONDS,
-    )
+
+    def has_come_again(pool: dict[str, Any]) -> bool:
+        # Otherwise Slurm makes a requeued job wait two minutes, from when its former run is cleaned up.
+        cluster.slurm.runs("scontrol", "update", "JobId=1", "StartTime=now")
+        return any(again.items() <= worker.items() for worker in pool["workers"])
+
+    cluster.wait_for(has_come_again, "it has come again", STARTS_SECONDS)
     assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
     assert [worker["name"] for worker in cluster.pool["workers"]] == [name]
 
