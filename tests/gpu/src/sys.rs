@@ -54,7 +54,7 @@ impl Driver {
     /// With the first device's own context for this thread.
     ///
     /// # Errors
-    /// What the driver says; 100 where there is none.
+    /// The error code that the driver returns; 100 if there is no driver.
     pub fn open() -> Answer<Self> {
         // SAFETY: the name ends with nul.
         let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), LAZY) };
@@ -70,7 +70,7 @@ impl Driver {
     /// The calling thread's context.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn context(&self) -> Answer<usize> {
         let mut context = 0;
         call!(self, "cuCtxGetCurrent", &raw mut context => *mut usize)?;
@@ -78,7 +78,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn set_context(&self, context: usize) -> Answer {
         call!(self, "cuCtxSetCurrent", context => usize)
     }
@@ -86,7 +86,7 @@ impl Driver {
     /// The device's own context ends, and all that is in it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn reset(&self) -> Answer {
         call!(self, "cuDevicePrimaryCtxReset", 0 => c_int)
     }
@@ -94,7 +94,7 @@ impl Driver {
     /// The device's own context for this thread.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn retain(&self) -> Answer {
         let mut context = 0;
         call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
@@ -104,7 +104,7 @@ impl Driver {
     /// Another context for this thread, until it is destroyed.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn create_context(&self) -> Answer<usize> {
         let mut context = 0;
         call!(self, "cuCtxCreate", &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
@@ -112,7 +112,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn destroy_context(&self, context: usize) -> Answer {
         call!(self, "cuCtxDestroy", context => usize)
     }
@@ -141,7 +141,7 @@ impl Driver {
     /// Of the function that a look-up with this version and these flags finds.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn address_of(&self, name: &str, version: i32, flags: u64) -> Answer<usize> {
         let name = CString::new(name).map_err(|_| Refusal(1))?;
         let mut address = 0;
@@ -163,7 +163,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate(&self, bytes: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAlloc", &raw mut address => *mut u64, bytes => usize)?;
@@ -171,7 +171,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_in_order(&self, bytes: usize, stream: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAllocAsync", &raw mut address => *mut u64, bytes => usize, stream => usize)?;
@@ -179,7 +179,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_managed(&self, bytes: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAllocManaged", &raw mut address => *mut u64, bytes => usize, 1 => u32)?;
@@ -189,7 +189,7 @@ impl Driver {
     /// From a new pool whose memory is of this kind and at this kind of place, as the driver numbers them.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_from_pool(&self, kind: i32, place: i32, bytes: usize) -> Answer<u64> {
         let mut properties = [0; 22];
         (properties[0], properties[2]) = (kind, place);
@@ -204,7 +204,7 @@ impl Driver {
     /// Whether the host may read it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn is_on_host(&self, address: u64) -> Answer<bool> {
         let mut kind = 0;
         call!(self, "cuPointerGetAttribute", &raw mut kind => *mut u32, 2 => c_int, address => u64)?;
@@ -212,25 +212,25 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn free(&self, address: u64) -> Answer {
         call!(self, "cuMemFree", address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn free_in_order(&self, address: u64, stream: usize) -> Answer {
         call!(self, "cuMemFreeAsync", address => u64, stream => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn set_in_order(&self, address: u64, bytes: usize, stream: usize) -> Answer {
         call!(self, "cuMemsetD8Async", address => u64, 0 => u8, bytes => usize, stream => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn end_stream(&self, stream: usize) -> Answer {
         call!(self, "cuStreamDestroy", stream => usize)
     }
@@ -244,14 +244,14 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn write(&self, address: u64, numbers: &[u64]) -> Answer {
         let bytes = size_of_val(numbers);
         call!(self, "cuMemcpyHtoD", address => u64, numbers.as_ptr() => *const u64, bytes => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn read(&self, address: u64, numbers: &mut [u64]) -> Answer {
         let bytes = size_of_val(numbers);
         call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, address => u64, bytes => usize)
@@ -260,7 +260,7 @@ impl Driver {
     /// Gives the GPU nothing to do, so many times. The driver is soon through with that.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn submit_nothing(&self, address: u64, count: u32) -> Answer {
         type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> Code;
         let found = self.look_up("cuMemsetD8Async")?;
@@ -278,7 +278,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn kernel(&self, name: &str) -> Answer<Kernel> {
         let name = CString::new(name).map_err(|_| Refusal(1))?;
         let (mut module, mut function) = (0, 0);
@@ -295,7 +295,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn synchronize(&self) -> Answer {
         call!(self, "cuCtxSynchronize",)
     }
@@ -303,7 +303,7 @@ impl Driver {
     /// Free and total bytes.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn memory(&self) -> Answer<(usize, usize)> {
         let (mut free, mut total) = (0, 0);
         call!(self, "cuMemGetInfo", &raw mut free => *mut usize, &raw mut total => *mut usize)?;
@@ -314,7 +314,7 @@ impl Driver {
     /// Of the device.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn total_bytes(&self) -> Answer<usize> {
         let mut bytes = 0;
         call!(self, "cuDeviceTotalMem", &raw mut bytes => *mut usize, 0 => c_int)?;
@@ -324,7 +324,7 @@ impl Driver {
     /// Where the allocation begins that an address lies in, by both ways to ask, and how long it is.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn range_of(&self, address: u64) -> Answer<[u64; 3]> {
         let (mut base, mut bytes, mut start) = (0, 0, 0);
         call!(
@@ -336,14 +336,14 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn share(&self, address: u64) -> Answer {
         let mut handle = [0; 64];
         call!(self, "cuIpcGetMemHandle", handle.as_mut_ptr() => *mut u8, address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn stream(&self) -> Answer<usize> {
         let mut stream = 0;
         call!(self, "cuStreamCreate", &raw mut stream => *mut usize, 1 => u32)?;
@@ -353,7 +353,7 @@ impl Driver {
     /// The second stream goes on after the first, also in its capture.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn fork_stream(&self, first: usize, second: usize) -> Answer {
         let mut event = 0;
         call!(self, "cuEventCreate", &raw mut event => *mut usize, 0 => u32)?;
@@ -364,14 +364,14 @@ impl Driver {
     /// Has copies of the allocation end before they return.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn synchronize_copies(&self, address: u64) -> Answer {
         let yes = 1_u32;
         call!(self, "cuPointerSetAttribute", &raw const yes => *const u32, 6 => c_int, address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn begin_capture(&self, stream: usize) -> Answer {
         call!(self, "cuStreamBeginCapture", stream => usize, 0 => c_int)
     }
@@ -379,7 +379,7 @@ impl Driver {
     /// What was captured, ready to run.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn end_capture(&self, stream: usize) -> Answer<usize> {
         let (mut graph, mut executable) = (0, 0);
         call!(self, "cuStreamEndCapture", stream => usize, &raw mut graph => *mut usize)?;
@@ -390,7 +390,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn launch_graph(&self, executable: usize) -> Answer {
         call!(self, "cuGraphLaunch", executable => usize, 0 => usize)
     }
@@ -404,7 +404,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn launch(&self, stream: usize, words: &[u64]) -> Answer {
         #[rustfmt::skip]
         type Launch = unsafe extern "C" fn(
