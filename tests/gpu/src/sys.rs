@@ -1,4 +1,5 @@
-//! The CUDA driver as programs find it: opened by name, asked for each function by its version.
+//! The CUDA driver as programs find it: the library is opened by name, and each function is looked up by its
+//! version.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -16,11 +17,11 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// As a program built for this version asks.
+/// Look-ups are those of a program built for this version.
 const VERSION: c_int = 12000;
 const LAZY: c_int = 1;
 
-/// What the driver said to a call.
+/// The error code that the driver returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal(pub Code);
 
@@ -34,7 +35,7 @@ pub struct Driver {
 // SAFETY: a library's handle is the same in all threads.
 unsafe impl Send for Driver {}
 
-/// Calls the function of a name with these arguments.
+/// Calls the function of this name with these arguments.
 macro_rules! call {
     ($driver:expr, $name:literal, $($argument:expr => $kind:ty),*) => {{
         let address = $driver.look_up($name)?;
@@ -51,7 +52,7 @@ macro_rules! call {
 }
 
 impl Driver {
-    /// With the first device's own context for this thread.
+    /// Opens the driver, and makes the first device's primary context this thread's context.
     ///
     /// # Errors
     /// The error code that the driver returns; 100 if there is no driver.
@@ -83,7 +84,7 @@ impl Driver {
         call!(self, "cuCtxSetCurrent", context => usize)
     }
 
-    /// The device's own context ends, and all that is in it.
+    /// Ends the device's primary context, with everything in it.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -91,7 +92,7 @@ impl Driver {
         call!(self, "cuDevicePrimaryCtxReset", 0 => c_int)
     }
 
-    /// The device's own context for this thread.
+    /// Makes the device's primary context this thread's context.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -101,7 +102,7 @@ impl Driver {
         self.set_context(context)
     }
 
-    /// Another context for this thread, until it is destroyed.
+    /// Creates another context for this thread.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -117,7 +118,7 @@ impl Driver {
         call!(self, "cuCtxDestroy", context => usize)
     }
 
-    /// By the driver's own look-up, which is found by the loader's.
+    /// Uses the driver's own look-up function, which is found through the loader.
     fn look_up(&self, name: &str) -> Answer<usize> {
         type LookUp =
             unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64, *mut c_int) -> Code;
@@ -138,7 +139,7 @@ impl Driver {
         }
     }
 
-    /// Of the function that a look-up with this version and these flags finds.
+    /// The address of the function that a look-up with this version and these flags finds.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -152,7 +153,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Of the function that the loader finds under this name; 0 where there is none.
+    /// The address of the function that the loader finds under this name; 0 if there is none.
     #[must_use]
     pub fn export(&self, name: &str) -> usize {
         let Ok(name) = CString::new(name) else {
@@ -186,7 +187,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// From a new pool whose memory is of this kind and at this kind of place, as the driver numbers them.
+    /// Allocates from a new pool with this kind of memory and this kind of place, as the driver numbers them.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -201,7 +202,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Whether the host may read it.
+    /// Whether the host may read the memory at this address.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -235,7 +236,7 @@ impl Driver {
         call!(self, "cuStreamDestroy", stream => usize)
     }
 
-    /// How many calls the driver had of this process.
+    /// How many calls this process has made to the driver.
     #[must_use]
     pub fn calls(&self) -> u64 {
         let address = self.export("baton_test_gpu_calls");
@@ -257,7 +258,7 @@ impl Driver {
         call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, address => u64, bytes => usize)
     }
 
-    /// Gives the GPU nothing to do, so many times. The driver is soon through with that.
+    /// Submits `count` operations that do nothing, which the driver handles quickly.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -311,7 +312,7 @@ impl Driver {
         Ok((free, total))
     }
 
-    /// Of the device.
+    /// The device's total memory.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -321,7 +322,7 @@ impl Driver {
         Ok(bytes)
     }
 
-    /// Where the allocation begins that an address lies in, by both ways to ask, and how long it is.
+    /// The start of the allocation that contains an address, by both ways to query it, and its size.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -350,7 +351,7 @@ impl Driver {
         Ok(stream)
     }
 
-    /// The second stream goes on after the first, also in its capture.
+    /// Makes the second stream wait for the first, and join its capture.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -361,7 +362,7 @@ impl Driver {
         call!(self, "cuStreamWaitEvent", second => usize, event => usize, 0 => u32)
     }
 
-    /// Has copies of the allocation end before they return.
+    /// Makes copies of the allocation synchronous.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -376,7 +377,7 @@ impl Driver {
         call!(self, "cuStreamBeginCapture", stream => usize, 0 => c_int)
     }
 
-    /// What was captured, ready to run.
+    /// Returns the captured graph, ready to run.
     ///
     /// # Errors
     /// The error code that the driver returns.
@@ -438,7 +439,7 @@ impl Kernel {
     }
 }
 
-/// What `action` returns in a forked child.
+/// Runs `action` in a forked child, and returns its result.
 pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child calls `action`, and ends without the parent's handlers.
     unsafe {
@@ -453,7 +454,7 @@ pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
     }
 }
 
-/// Runs `action` in a forked child, which nobody waits for.
+/// Runs `action` in a forked child, without waiting for it.
 pub fn beside_child(action: impl FnOnce()) {
     // SAFETY: as above.
     unsafe {
