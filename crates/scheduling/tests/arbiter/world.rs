@@ -34,9 +34,9 @@ struct Session {
     on_paper: u64,
     /// Host memory reserved for it, used or not.
     places: u64,
-    /// The order to pin ahead that it carries out: its number and its bytes.
+    /// The request to pin ahead that it is carrying out: its number and its bytes.
     makes: Option<(u64, u64)>,
-    /// It has not answered an order to pin ahead yet.
+    /// Whether a request to pin ahead is not answered yet.
     is_asked_to_pin: bool,
     /// Granted bytes that the driver did not have; the arbiter does not know that yet.
     not_found: u64,
