@@ -257,7 +257,7 @@ pub(crate) async fn session_memory(mode: GpuMode, limit_bytes: Option<u64>) -> O
     }
 }
 
-/// The driver may take its time.
+/// Looks in a blocking thread, because the driver may be slow.
 async fn found<T: Default + Send + 'static>(look: fn(&OsStr, Option<&str>) -> T) -> T {
     let visible = env::var(CUDA_VISIBLE_DEVICES).ok();
     let look = spawn_blocking(move || look(MONITORING.as_ref(), visible.as_deref()));

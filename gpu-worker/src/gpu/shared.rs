@@ -221,13 +221,14 @@ impl Membership {
         };
     }
 
-    /// The driver's error code after which the session can no longer use the GPU, if any.
+    /// The driver's error code after which the session can no longer use the GPU, if any. Like [`Self::usage`],
+    /// this starts a new count.
     pub(crate) fn fault(&self) -> impl Future<Output = Option<u32>> + use<> {
         let (shared, token) = (self.shared.clone(), self.token);
         async move { shared.gpu.usage(token).await.fault }
     }
 
-    /// Usage since the last call.
+    /// Returns the usage since the last call, and starts a new count.
     pub(crate) async fn usage(&self) -> Usage {
         self.shared.gpu.usage(self.token).await
     }

@@ -2,9 +2,9 @@
 //! copying into it.
 //!
 //! If the sessions together leave less of the GPU free than its reserve, moves are likely. A session that makes
-//! way then moves out as much as all sessions exceed that limit. So every session makes places for that much, a
-//! piece at a time, while nothing moves. No places are made ahead for a session that is alone, or while the
-//! memory of all sessions fits beside the reserve.
+//! way then moves out the amount by which all sessions together exceed that limit. So every session makes
+//! places for that amount, a piece at a time, while nothing moves. No places are made ahead for a session that
+//! is alone, or while the memory of all sessions fits beside the reserve.
 //!
 //! Places are made ahead only while all places on the host together take less than half of what sessions may
 //! use there. Places that were made ahead are given up first when other sessions need the room. They are also

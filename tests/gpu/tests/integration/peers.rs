@@ -167,8 +167,8 @@ fn who_asks_without_end_and_does_not_listen_is_cut_off() {
     let mut deaf = Peer::of(&world, token);
     deaf.grow(60 * MIB);
     let question = FromSession::Grew { bytes: u64::MAX }.encode();
-    // Slowly until the connection is full, then far more answers than may be queued for a process that reads
-    // none.
+    // It asks slowly until the connection is full, then causes far more answers than may be queued for a
+    // process that reads none.
     let mut written = 0;
     for number in 0..10_000 {
         written += usize::from(deaf.0.write_all(&question).is_ok());
