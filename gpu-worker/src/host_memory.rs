@@ -1,4 +1,4 @@
-//! How much memory this machine has, and how much of it this worker and its sessions may have yet.
+//! How much memory this machine has, and how much more of it this worker and its sessions may use.
 //!
 //! In: `/proc`, and the files of control groups.
 
@@ -18,16 +18,16 @@ pub(crate) fn memory() -> Memory {
     memory_of(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
 }
 
-/// How much memory this process and its children can have yet: what the system has available, and less where a control
-/// group that they are in allows less.
+/// How much more memory this process and its children can use: as much as the system has available, or less if
+/// one of their control groups allows less.
 pub(crate) fn available_bytes() -> u64 {
     let memory = memory();
     let available = memory.total_bytes - memory.used_bytes;
     allowed_to("self").map_or(available, |allowed| allowed.min(available))
 }
 
-/// How much more a session's process may have, by its control groups and by the limit of a session; whatever the system
-/// has. Nothing for a process that is unknown here.
+/// How much more memory a session's process may use by its control groups and by `session_limit_bytes`,
+/// regardless of what the system has available. 0 if the process id is not known.
 pub(crate) fn left_to(process: Pid, session_limit_bytes: Option<u64>) -> u64 {
     if process.as_raw() <= 0 {
         return 0;
@@ -40,7 +40,7 @@ pub(crate) fn left_to(process: Pid, session_limit_bytes: Option<u64>) -> u64 {
     limits.into_iter().flatten().min().unwrap_or(u64::MAX)
 }
 
-/// By the control groups of a process, where they limit it.
+/// How much more the control groups of a process allow; `None` if they set no limit.
 fn allowed_to(process: &str) -> Option<u64> {
     let groups = fs::read_to_string(format!("/proc/{process}/cgroup")).unwrap_or_default();
     let allowed = groups.lines().filter_map(|line| {
@@ -51,7 +51,8 @@ fn allowed_to(process: &str) -> Option<u64> {
     allowed.min()
 }
 
-/// By a group and those around it; in a container the path may be the host's, and only its root is there.
+/// How much more a group and its ancestors allow. In a container, the path may be the host's, so that only the
+/// root exists.
 fn allowed_in(controllers: &str, path: &Path) -> Option<u64> {
     let (root, limit, usage) = match controllers {
         "" => ("/sys/fs/cgroup", "memory.max", "memory.current"),
@@ -70,7 +71,7 @@ fn allowed_in(controllers: &str, path: &Path) -> Option<u64> {
     groups.min()
 }
 
-/// What a group may have yet. Files that were read and could be forgotten do not count as used.
+/// How much more a group allows. Cached files that could be evicted do not count as used.
 fn left_of(limit: &str, usage: &str, stat: &str) -> Option<u64> {
     let forgettable = stat.lines().find_map(|line| {
         let (name, bytes) = line.split_once(' ')?;
@@ -79,7 +80,7 @@ fn left_of(limit: &str, usage: &str, stat: &str) -> Option<u64> {
     });
     let used: u64 = usage.trim().parse().ok()?;
     let used = used.saturating_sub(forgettable.unwrap_or(0));
-    // Version 2 writes `max` where there is no limit.
+    // Version 2 writes `max` if there is no limit.
     Some(limit.trim().parse::<u64>().ok()?.saturating_sub(used))
 }
 

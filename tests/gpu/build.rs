@@ -1,4 +1,4 @@
-//! Compiles the driver's libraries under the names by which programs look for them.
+//! Compiles the driver's libraries, under the names that programs load.
 
 use std::{
     env, fs,
@@ -27,7 +27,7 @@ fn compile(name: &str, sources: &str) {
         .arg(format!("--crate-name={name}"))
         .args(["-Cpanic=abort", "-Copt-level=2", "--cap-lints=allow"])
         .arg(format!("-Clink-arg=-Wl,-soname,{file}"))
-        // Its functions find each other, also where others of the same name were loaded before.
+        // Its functions call each other, even if others of the same names were loaded before.
         .args(["-Clink-arg=-Wl,-Bsymbolic"])
         .arg("--target")
         .arg(env::var_os("TARGET").expect("Cargo says for what"));
@@ -40,7 +40,7 @@ fn compile(name: &str, sources: &str) {
     );
 }
 
-/// Functions for which libraries ask, and which the driver does not have: libraries look them up and do without.
+/// Functions that libraries look up and this driver does not implement; libraries can do without them.
 fn write_absent() {
     println!("cargo::rerun-if-changed={ASKED}");
     let sources = fs::read_dir("src/driver/sys").expect("it is there");

@@ -1,13 +1,13 @@
-//! What a session's interposer and the worker say to each other: frames of 72 bytes over a Unix stream socket.
+//! The protocol between a session's interposer and the worker: frames of 72 bytes over a Unix stream socket.
 //!
-//! A frame is a mark with the version, a kind, and eight numbers, little endian. Both ends are of one version, because
-//! the worker brings the library along.
+//! A frame holds a mark with the version, a kind, and eight numbers, little endian. Both ends always have the
+//! same version, because the worker ships the library.
 
-/// The variables that tell a session where its worker listens, and with which words it introduces itself.
+/// The environment variables with the path of the worker's socket and with the session's token.
 pub const SOCKET: &str = "BATON_GPU_SOCKET";
 pub const TOKEN: &str = "BATON_GPU_TOKEN";
 
-/// The variable with the session's GPU, as `CUDA_VISIBLE_DEVICES` names it, where the worker knows it.
+/// The environment variable with the session's GPU, as `CUDA_VISIBLE_DEVICES` names it, if the worker knows it.
 pub const DEVICE: &str = "BATON_GPU_DEVICE";
 
 pub const FRAME_BYTES: usize = 72;
@@ -22,49 +22,50 @@ const WORDS: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Hello {
     pub token: u128,
-    /// Of the GPU; 0 where there is none.
+    /// The GPU's memory; 0 if there is no GPU.
     pub total_bytes: u64,
-    /// What it has allocated already and can move: after the worker's end was gone for a while.
+    /// Movable memory that the process has already allocated. Nonzero only after a reconnect.
     pub bytes: u64,
     pub fixed_bytes: u64,
-    /// None of those bytes is on the GPU.
+    /// Whether `bytes` are all on the host.
     pub is_away: bool,
-    /// The UUID of the GPU that it found; 0 where the driver does not say.
+    /// The UUID of the GPU that the process found; 0 if the driver does not report it.
     pub device: u128,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FromSession {
     Hello(Hello),
-    /// In place of a hello: what does the session have? The answer ends the connection.
+    /// Sent instead of a hello, to ask what the session has. The connection ends after the answer.
     Look {
         token: u128,
     },
-    /// A thread stands at the gate.
+    /// A thread waits at the gate.
     Want,
-    /// Nothing is in flight any more, and the gate is closed.
+    /// The gate is closed, and nothing is in flight any more.
     Yielded {
         epoch: Epoch,
         submissions: u64,
     },
-    /// It allocates, and waits for the answer.
+    /// The process allocates memory, and waits for the answer.
     Grew {
         bytes: u64,
     },
-    /// It freed. Of these bytes `away_bytes` were on the host.
+    /// The process freed memory. Of these bytes, `away_bytes` were on the host.
     Shrank {
         bytes: u64,
         away_bytes: u64,
     },
-    /// It asked for these bytes and found that they cannot leave the GPU: all that cannot, from now on.
+    /// The total of the memory that cannot leave the GPU, after it changed.
     Fixed {
         bytes: u64,
     },
-    /// The driver has these bytes back, and more are to follow.
+    /// Part of a swap-out: the driver has these bytes back.
     Left {
         bytes: u64,
     },
-    /// All has left that was to leave: so many bytes together. Of these, `new_place_bytes` had no place on the host before.
+    /// The swap-out is complete, with this many bytes in total. Of these, `new_place_bytes` had no place on the
+    /// host before.
     SwappedOut {
         bytes: u64,
         nanoseconds: u64,
@@ -75,29 +76,29 @@ pub enum FromSession {
         nanoseconds: u64,
     },
     NotSwappedIn,
-    /// The same, because the driver has no more than `free_bytes`.
+    /// The swap-in of `bytes` failed, because the driver has only `free_bytes` left.
     NoRoom {
         bytes: u64,
         free_bytes: u64,
     },
-    /// What was granted is not allocated, because the driver has no more than `free_bytes`.
+    /// A granted allocation failed, because the driver has only `free_bytes` left.
     NotGrown {
         bytes: u64,
         free_bytes: u64,
     },
-    /// The driver answers every call with this error until the process ends.
+    /// From now on, the driver answers every call with this error until the process ends.
     Fault {
         code: u32,
     },
-    /// It can give memory back that libraries hold without using it.
+    /// The process can free memory that libraries hold without using it.
     CanTrim,
-    /// It was asked to, and has.
+    /// The process has done so, as [`ToSession::Trim`] asked.
     Trimmed,
-    /// The answer to [`ToSession::Pin`]: so many of those bytes have a place.
+    /// The answer to [`ToSession::Pin`]: this many bytes have got a place.
     Pinned {
         bytes: u64,
     },
-    /// From now on it goes by the cap that it was told anew.
+    /// The process has adopted the new cap of a repeated [`ToSession::Welcome`].
     Capped {
         cap_bytes: u64,
     },
@@ -105,7 +106,8 @@ pub enum FromSession {
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ToSession {
-    /// How much the session may allocate; what the driver calls total. Said again, it holds from then on.
+    /// How much the session may allocate; programs see it as the GPU's total memory. A repeated welcome changes
+    /// the cap.
     Welcome {
         cap_bytes: u64,
     },
@@ -115,23 +117,23 @@ pub enum ToSession {
     Drop {
         epoch: Epoch,
     },
-    /// At least so many bytes are to leave the GPU, or all.
+    /// Move at least this many bytes off the GPU, or all.
     SwapOut {
         bytes: u64,
     },
-    /// What has left is to come back.
+    /// Move all memory that is on the host back to the GPU.
     SwapIn,
-    /// Places on the host are to be made and pinned ahead for so many bytes that are on the GPU, and no more. Each has one
-    /// answer, [`FromSession::Pinned`], which a move or [`ToSession::Unpin`] brings forward.
+    /// Make and pin places on the host for at most this many bytes that are on the GPU. The one answer,
+    /// [`FromSession::Pinned`], comes early if a move or [`ToSession::Unpin`] interrupts the work.
     Pin {
         bytes: u64,
     },
-    /// Others lack room on the host: no more is to be pinned ahead, and empty places there are to go back to the system,
-    /// at least so many bytes with those that were still to be pinned, or all.
+    /// Other sessions need room on the host: stop pinning ahead, and return empty places to the system.
+    /// Together with the bytes that were still to be pinned, give up at least this many bytes, or all.
     Unpin {
         bytes: u64,
     },
-    /// Others lack room: what libraries hold without using it should go back to the driver.
+    /// Other sessions need room: return to the driver the memory that libraries hold without using it.
     Trim,
     Grow {
         bytes: u64,
@@ -139,15 +141,15 @@ pub enum ToSession {
     Refuse {
         bytes: u64,
     },
-    /// All that the session has allocated, of `cap_bytes` that it may (0: not known yet). A frame for each of its
-    /// processes follows.
+    /// How much the session has allocated, and its cap (0: not known yet). A frame for each of its processes
+    /// follows.
     Has {
         cap_bytes: u64,
         bytes: u64,
         processes: u32,
     },
     ProcessHas {
-        /// As the session's processes know each other.
+        /// The process id inside the session's namespace.
         process: u32,
         bytes: u64,
     },

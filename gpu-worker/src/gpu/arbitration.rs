@@ -1,8 +1,8 @@
 //! The arbiter with real sessions and the real clock.
 //!
-//! A session of the arbiter is a process here, by the number of its connection. What a process has that cannot leave
-//! the GPU is to the arbiter one more session, which never computes; so it can grow and shrink. So is the room that
-//! others make for what is in no ledger.
+//! A session of the arbiter is a process here, identified by the number of its connection. Memory of a process
+//! that cannot leave the GPU is a separate session for the arbiter, one that never computes, so that it can
+//! grow and shrink. So is the room that others make for memory that is in no ledger.
 
 mod processes;
 mod rooms;
@@ -27,10 +27,10 @@ use tokio::{
 use self::rooms::Rooms;
 use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 
-/// What the worker says.
+/// Requests of the worker.
 #[derive(Debug)]
 pub(super) enum Order {
-    /// With what says whether it should leave the GPU.
+    /// Admits a session. The sender announces whether the session should leave the GPU.
     Admit(Admission, watch::Sender<bool>),
     Dismiss(Token),
     Limit(Token, Option<u64>, Unheard),
@@ -44,10 +44,10 @@ pub(super) enum Order {
     HostHas(HostRoom),
 }
 
-/// Nothing is sent over it; the last one is dropped when every process has heard.
+/// Nothing is sent over it. The last clone is dropped when every process has adopted the new limit.
 pub(super) type Unheard = mpsc::Sender<Infallible>;
 
-/// What comes from processes.
+/// Events of sessions' processes.
 #[derive(Debug)]
 pub(super) enum Input {
     Arrived(Arrival),
@@ -66,13 +66,13 @@ pub(super) struct Arrival {
 }
 
 pub(super) struct Arbitration {
-    /// There is one as soon as a session has said how large the GPU is.
+    /// Created when a session first reports how large the GPU is.
     arbiter: Option<Arbiter>,
     settings: Option<MakeSettings>,
-    /// By the driver's monitoring, where there is one.
+    /// The GPU in the driver's monitoring, if that is available.
     monitored: Option<Monitored>,
     usable_bytes: u64,
-    /// It is told once in a while how much the host has.
+    /// Whether the worker reports regularly how much memory the host has.
     follows_host: bool,
     since: Instant,
     sessions: HashMap<Token, Session>,
@@ -82,10 +82,10 @@ pub(super) struct Arbitration {
 
 struct Session {
     admission: Admission,
-    /// For now.
+    /// The current limit, in addition to the admission's cap.
     limit_bytes: Option<u64>,
     is_running: bool,
-    /// Others lack what its contexts take, and it has no cell.
+    /// True while the session has no cell and others need the room that its contexts take.
     released: watch::Sender<bool>,
     usage: Usage,
 }
@@ -93,13 +93,13 @@ struct Session {
 struct Process {
     token: Token,
     process: Pid,
-    /// `None` once it is cut off.
+    /// `None` once the connection is being closed.
     outgoing: Option<mpsc::Sender<ToSession>>,
     bytes: u64,
     fixed_bytes: u64,
-    /// What it had when it came is in the arbiter's ledger.
+    /// Whether the arbiter's ledger contains the memory that the process had when it connected.
     is_welcome: bool,
-    /// It was told a cap, and has not said yet that it goes by it.
+    /// Set while the process has not confirmed a new cap.
     unheard: Option<Unheard>,
     waits_since: Option<Instant>,
     holds_since: Option<Instant>,
@@ -131,7 +131,8 @@ impl Arbitration {
             let wake_at = self.arbiter.as_ref().and_then(Arbiter::wake_at);
             let wake_at = wake_at.map(|time| self.since + time);
             tokio::select! {
-                // However much sessions say, time passes, and the worker is heard before its sessions.
+                // Timers come before the worker's requests, and those before sessions' messages, however many
+                // arrive.
                 biased;
                 () = at(wake_at) => self.handle(Event::Woke),
                 order = orders.recv() => match order {
@@ -234,7 +235,7 @@ impl Arbitration {
         }
     }
 
-    /// What the session may allocate, all its processes together.
+    /// How much the session may allocate, all its processes together.
     fn cap_bytes(&self, token: Token) -> u64 {
         let session = self.sessions.get(&token);
         let caps = session.map(|session| [session.admission.cap_bytes, session.limit_bytes]);
@@ -325,7 +326,7 @@ impl Arbitration {
         self.cut_off(number);
     }
 
-    /// From now on it speaks.
+    /// Welcomes the process, unless that was done before.
     fn welcome(&mut self, number: u64) {
         let new = self
             .processes
@@ -339,7 +340,7 @@ impl Arbitration {
         }
     }
 
-    /// Who does not listen is cut off.
+    /// Sends a message. A process that does not read its messages is cut off.
     fn tell(&mut self, number: u64, message: ToSession) {
         if let Some(process) = self.processes.get(&number)
             && let Some(outgoing) = &process.outgoing
@@ -349,7 +350,7 @@ impl Arbitration {
         }
     }
 
-    /// Its end is on its way here.
+    /// Closes the connection; [`Input::Left`] follows.
     fn cut_off(&mut self, number: u64) {
         if let Some(process) = self.processes.get_mut(&number) {
             process.outgoing = None;

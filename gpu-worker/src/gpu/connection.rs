@@ -23,10 +23,11 @@ use crate::processes;
 
 const PAUSE: Duration = Duration::from_millis(100);
 
-/// For the first words of a process, for its reading when the connection is full, and for its end when it is cut off.
+/// How long to wait for a process: for its first message, until it reads from a full connection, and until it
+/// has ended after it was cut off.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How much may be on its way to a process that does not read.
+/// How many messages may be queued for a process that does not read.
 const UNREAD: usize = 64;
 
 pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Input>) {
@@ -36,7 +37,7 @@ pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Inpu
         tokio::select! {
             accepted = listener.accept() => {
                 let Ok((stream, card)) = accepted else {
-                    // Too many files are open.
+                    // Probably too many files are open.
                     sleep(PAUSE).await;
                     continue;
                 };
@@ -83,14 +84,14 @@ async fn converse(
     tokio::select! {
         end = forward(number, &mut reader, inputs) => end,
         end = send_all(writer, messages) => {
-            // What it had ends with it, so it is waited for.
+            // The process's memory is freed only when it ends, so its end is waited for.
             let _ = timeout(PATIENCE, copy(&mut reader, &mut sink())).await;
             end
         }
     }
 }
 
-/// What the session has, for the driver's monitoring in one of its processes.
+/// Answers what the session has, for the driver's monitoring in one of its processes.
 async fn show(
     token: Token,
     mut writer: OwnedWriteHalf,
@@ -121,7 +122,7 @@ async fn receive(reader: &mut OwnedReadHalf) -> io::Result<FromSession> {
     FromSession::decode(&frame).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Ends when the loop wants no more of this process.
+/// Ends when the process is cut off.
 async fn send_all(
     mut writer: OwnedWriteHalf,
     mut messages: mpsc::Receiver<ToSession>,

@@ -1,10 +1,12 @@
-//! A GPU that sessions share: their interposers, and the arbiter that says whose turn it is.
+//! A GPU that sessions share: the worker's side of their interposers, and the arbiter that decides which
+//! session computes.
 //!
-//! In: what the worker knows of the cells, and what the interposers say over a socket in a private folder. Out: leases,
-//! moves of memory, and how much each session used. Every process of a session that initialises CUDA connects by
-//! itself, with the session's token.
+//! In: the worker's events about cells, and the interposers' messages over a socket in a private folder. Out:
+//! leases, moves of memory, and how much each session used. Every process of a session that initialises CUDA
+//! connects by itself, with the session's token.
 //!
-//! **Invariant:** the worker itself never uses CUDA, and believes no number of a session in what concerns another.
+//! **Invariant:** the worker itself never uses CUDA, and no number that a session reports can harm another
+//! session.
 
 mod arbitration;
 mod connection;
@@ -45,16 +47,17 @@ pub(crate) use self::{shared::Membership, timeshare::Timeshare};
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;
 
-/// How much of what sessions say may wait to be heard; then they wait.
+/// How many messages of sessions may be queued; beyond that, sessions wait.
 const HEARD: usize = 1024;
 
-/// How often the worker looks how much memory the host has.
+/// How often the worker checks how much memory the host has.
 const HOST_EVERY: Duration = Duration::from_secs(1);
 
-/// How long a cell waits for processes of its session to hear how much they may allocate.
+/// How long a cell waits until the processes of its session have adopted a new memory limit.
 const HEARING: Duration = Duration::from_secs(2);
 
-/// Dropping it ends all connections; sessions wait a while for another.
+/// The worker's handle to a shared GPU. Dropping it ends all connections; sessions try to reconnect for a
+/// while.
 #[derive(Debug)]
 pub struct Gpu {
     orders: mpsc::UnboundedSender<Order>,
@@ -66,33 +69,33 @@ pub struct Gpu {
 pub struct Admission {
     pub token: Token,
     pub user: UserId,
-    /// How much it may allocate; `None`: as much as the GPU has.
+    /// How much the session may allocate; `None`: as much as the GPU has.
     pub cap_bytes: Option<u64>,
 }
 
 /// The only process of a session that uses the GPU.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct Lone {
-    /// Of its connection.
+    /// The number of its connection.
     number: u64,
     pid: Pid,
 }
 
-/// What the host has for more memory of sessions.
+/// How much more host memory sessions may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 struct HostRoom {
-    /// For all together.
+    /// For all sessions together.
     bytes: u64,
-    /// For each process by its session's limits.
+    /// For each process, by its session's limits.
     of_processes: Vec<(Pid, u64)>,
 }
 
-/// What a session may have.
+/// How much memory a session may have.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct Limits {
-    /// Of a GPU's memory; `None`: all.
+    /// GPU memory; `None`: all of it.
     pub(crate) gpu_bytes: Option<u64>,
-    /// Of the machine's.
+    /// The machine's memory; `None`: unlimited.
     pub(crate) memory_bytes: Option<u64>,
 }
 
@@ -104,35 +107,36 @@ pub enum Cell {
     Ended,
 }
 
-/// What a session did on the GPU since it was last asked.
+/// What a session did on the GPU since its usage was last read.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
     /// How long it had the GPU.
     pub held: Duration,
-    /// How long it stood at the gate.
+    /// How long it waited at the gate.
     pub waited: Duration,
     pub swaps: u64,
     pub moved_bytes: u64,
-    /// How long its memory was on the move.
+    /// How long its memory was moving.
     pub moving: Duration,
-    /// Places on the host that were made and pinned while it moved, because there were none.
+    /// Places on the host that were made during its moves, because none were ready.
     pub pinned_in_moves_bytes: u64,
-    /// The same ahead of moves.
+    /// Places on the host that were made ahead of moves.
     pub pinned_ahead_bytes: u64,
-    /// The most that it had allocated.
+    /// The most that it had allocated at any time.
     pub peak_bytes: u64,
-    /// The driver's code of the error after which the session can compute no more.
+    /// The driver's error code after which the session can no longer compute.
     pub fault: Option<u32>,
-    /// It was ended.
+    /// Why the arbiter ended it, if it did.
     pub ended: Option<EndReason>,
 }
 
 impl Gpu {
-    /// Listens at `socket`, which is made anew. `settings` makes the arbiter's of the bytes that the first session finds
-    /// on the GPU. What sessions say of its memory is held against what the driver's monitoring says, where there is one.
+    /// Listens at `socket`, replacing an old file there. `settings` computes the arbiter's settings from the
+    /// GPU memory in bytes that the first session reports. If the driver's monitoring is available, later
+    /// reports of free memory are checked against it.
     ///
     /// # Errors
-    /// Where the socket cannot be made.
+    /// If the socket cannot be created.
     pub fn start(
         socket: &Path,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
@@ -153,16 +157,16 @@ impl Gpu {
         Ok(Self { orders, task })
     }
 
-    /// Lets a session's processes connect. It is true while the session has no cell and others lack what its contexts
-    /// take: then it should leave the GPU.
+    /// Lets a session's processes connect. The returned value is true while the session should leave the GPU,
+    /// because it has no cell and others need the room that its contexts take.
     pub fn admit(&self, admission: Admission) -> watch::Receiver<bool> {
         let (released, is_released) = watch::channel(false);
         self.order(Order::Admit(admission, released));
         is_released
     }
 
-    /// How much the session may allocate from now on; `None`: what it was admitted with. Returns when all its processes
-    /// go by that.
+    /// Sets how much the session may allocate from now on; `None`: as much as when it was admitted. Returns
+    /// when all its processes have adopted the limit.
     pub async fn limit(&self, token: Token, bytes: Option<u64>) {
         let (unheard, mut heard) = mpsc::channel(1);
         self.order(Order::Limit(token, bytes, unheard));
@@ -175,7 +179,7 @@ impl Gpu {
         self.order(Order::Cell(token, cell));
     }
 
-    /// The session is over; what is left of its processes is cut off.
+    /// The session has ended; connections of remaining processes are closed.
     pub fn dismiss(&self, token: Token) {
         self.order(Order::Dismiss(token));
     }
@@ -186,7 +190,7 @@ impl Gpu {
         answered.await.unwrap_or_default()
     }
 
-    /// From now on sessions may have as much more of the host's memory as `look` says, which is asked once a second.
+    /// From now on, `look` is called once a second and returns how much more host memory sessions may use.
     fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
         let (orders, look) = (self.orders.clone(), Arc::new(look));
         tokio::spawn(async move {
@@ -205,19 +209,19 @@ impl Gpu {
         });
     }
 
-    /// The session's process, where there is one and it could leave the GPU.
+    /// The session's process, if it has exactly one and that could leave the GPU.
     async fn process(&self, token: Token) -> Option<Lone> {
         let (answer, answered) = oneshot::channel();
         self.order(Order::TellProcess(token, answer));
         answered.await.ok()?
     }
 
-    /// The process' contexts are off the GPU until its session's next cell.
+    /// The process's contexts have left the GPU until its session's next cell.
     fn vacated(&self, process: Lone) {
         self.order(Order::Vacated(process));
     }
 
-    /// Nothing yet, for what is in no ledger.
+    /// An empty room for memory that is in no ledger; see [`Room::more`].
     fn room(&self, token: Token) -> Room {
         let orders = self.orders.clone();
         Room { orders, token }
@@ -236,7 +240,7 @@ struct Room {
 }
 
 impl Room {
-    /// More than before, which was not enough. `false` where nobody can make room.
+    /// Asks for more room than before, which was not enough. Returns `false` if no session can make room.
     async fn more(&mut self) -> bool {
         let (answer, answered) = oneshot::channel();
         let _ = self.orders.send(Order::MakeRoom(self.token, answer));

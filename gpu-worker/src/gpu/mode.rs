@@ -1,7 +1,7 @@
 //! How sessions share the machine's GPUs, as its administrator has set it.
 //!
-//! In: the setting, and what the machine has. Out: what a session's command is told before it starts, and what the
-//! session keeps of that.
+//! In: the setting, and the machine's hardware. Out: the environment of each session's command, and what the
+//! session holds while it lives.
 
 use std::{
     env,
@@ -20,26 +20,26 @@ use super::{
     Timeshare, monitor, shared,
 };
 
-/// While one cell computes, another is got ready.
+/// While one cell computes, another can prepare.
 const SLOTS: usize = 2;
 
-/// Where programs find the server of MPS.
+/// The variable with the folder of the MPS server's sockets.
 const MPS_PIPES: &str = "CUDA_MPS_PIPE_DIRECTORY";
 const MPS_PIPES_DEFAULT: &str = "/tmp/nvidia-mps";
-/// How much of which device a client of that server may allocate.
+/// The variable that limits how much a client of that server may allocate on which device.
 const MPS_MEMORY: &str = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT";
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GpuMode {
-    /// Sessions take timeshare, and each may use the whole memory.
+    /// Sessions time-share each GPU, and each may use all of its memory.
     Timeshare,
-    /// Sessions compute side by side through the vendor's server, which was started before.
+    /// Sessions compute side by side through NVIDIA's server (MPS), which was started before.
     Mps,
     /// Each session has a slice of the hardware.
     Mig,
     /// Each session has a whole GPU.
     Exclusive,
-    /// Baton does nothing about it.
+    /// Baton does not control how sessions share GPUs.
     Open,
 }
 
@@ -63,7 +63,7 @@ pub(crate) enum ModeError {
     NoGpu,
 }
 
-/// What all sessions of a worker share, or each takes one of.
+/// The GPUs that all sessions of a worker share, or of which each session takes one.
 #[derive(Clone)]
 pub(crate) enum Sharing {
     Timeshare(Arc<Timeshare>),
@@ -77,17 +77,17 @@ pub(crate) enum Sharing {
     Open,
 }
 
-/// What a session has while it lives.
+/// What a session holds while it lives.
 pub(crate) enum Part {
     Timeshare(Membership),
-    /// Nobody else has it meanwhile.
+    /// A GPU or slice for this session alone.
     Place(Place),
     Nothing,
 }
 
 impl Sharing {
-    /// A session may have no more than `limits`, where the mode can see to that. `reading` is what the driver's
-    /// monitoring tells. `baton` is the program that tries time-sharing.
+    /// `limits` apply to each session, if the mode can enforce them. `reading` comes from the driver's
+    /// monitoring. `baton` is the program that tests time-sharing.
     pub(crate) async fn open(
         mode: GpuMode,
         limits: Limits,
@@ -119,7 +119,7 @@ impl Sharing {
         })
     }
 
-    /// How many cells the worker runs at once, where nobody says: one in each place, a few that take timeshare on each GPU.
+    /// How many cells the worker runs at once by default: one in each place, or a few on each time-shared GPU.
     pub(crate) fn slots(&self) -> usize {
         match self {
             Self::Places(places) => places.count(),
@@ -128,7 +128,7 @@ impl Sharing {
         }
     }
 
-    /// Waits for a place, where each session has one.
+    /// Waits for a place, if the mode gives each session its own.
     pub(crate) async fn place(&self) -> Option<Place> {
         match self {
             Self::Places(places) => Some(places.take().await),
@@ -144,7 +144,7 @@ impl Sharing {
         }
     }
 
-    /// Why no session can start any more, when that is so.
+    /// Why no session can start any more, if so.
     pub(crate) fn lost(&self) -> watch::Receiver<Option<String>> {
         match self {
             Self::Mps { lost, .. } => lost.subscribe(),
@@ -152,7 +152,8 @@ impl Sharing {
         }
     }
 
-    /// Gives the zygote that `command` starts what sessions are loaded with, and no part of a GPU. `folder` is its own.
+    /// Prepares the environment of the zygote that `command` starts: sessions' libraries are preloaded, but it
+    /// gets no GPU. `folder` is its own.
     pub(crate) fn prepare(&self, command: &mut Command, folder: &Path) -> io::Result<()> {
         match self {
             Self::Timeshare(_) => shared::prepare(command, folder),
@@ -160,7 +161,8 @@ impl Sharing {
         }
     }
 
-    /// Tells the session that `command` starts what it has. `folder` is its own.
+    /// Prepares the environment of the session that `command` starts, and returns what the session holds.
+    /// `folder` is its own.
     pub(crate) fn join(
         &self,
         user: UserId,
@@ -197,7 +199,7 @@ impl Sharing {
 }
 
 impl Part {
-    /// `None`: any that the worker may use, or the driver does not say which.
+    /// `None` if the session may use any GPU of the worker, or if the driver does not report which one it uses.
     pub(crate) fn hardware(&self) -> Option<&Hardware> {
         match self {
             Self::Timeshare(membership) => membership.hardware(),
@@ -221,7 +223,7 @@ impl Part {
     }
 }
 
-/// `folder` as the worker's environment has it.
+/// `folder` is from the worker's environment.
 fn mps_pipes(folder: Option<OsString>) -> Result<PathBuf, ModeError> {
     let folder = folder.filter(|folder| !folder.is_empty());
     let folder = folder.map_or_else(|| PathBuf::from(MPS_PIPES_DEFAULT), PathBuf::from);
@@ -229,7 +231,8 @@ fn mps_pipes(folder: Option<OsString>) -> Result<PathBuf, ModeError> {
     Ok(folder)
 }
 
-/// A server that has ended leaves its socket, which then refuses. What else a socket says comes from one that lives.
+/// Checks that the server is alive. A server that has ended leaves its socket behind, which refuses
+/// connections. Any other answer comes from a live server.
 fn look_for_server(folder: &Path) -> Result<(), ModeError> {
     match UnixStream::connect(folder.join("control")) {
         Err(error)
@@ -254,7 +257,7 @@ pub(crate) async fn session_memory(mode: GpuMode, limit_bytes: Option<u64>) -> O
     }
 }
 
-/// The driver may take its time.
+/// Looks in a blocking thread, because the driver may be slow.
 async fn found<T: Default + Send + 'static>(look: fn(&OsStr, Option<&str>) -> T) -> T {
     let visible = env::var(CUDA_VISIBLE_DEVICES).ok();
     let look = spawn_blocking(move || look(MONITORING.as_ref(), visible.as_deref()));
@@ -283,7 +286,7 @@ mod tests {
         drop(server);
         assert!(pipes().is_err());
         std::fs::remove_file(&control).unwrap();
-        // Of another kind, but there.
+        // A socket of another kind, but a live one.
         let _server = UnixDatagram::bind(&control).unwrap();
         assert!(pipes().is_ok());
     }

@@ -1,4 +1,4 @@
-//! One GPU: where its sessions find it, and each session's part in it.
+//! One shared GPU: how its sessions connect to it, and each session's membership.
 
 use std::{
     env, io,
@@ -25,7 +25,7 @@ pub(super) const PRELOAD: &str = "LD_PRELOAD";
 
 const NO_ROOM: &str = "other sessions make no room";
 
-/// Sessions share memory; libraries that take most of it at once are told not to.
+/// Sessions share the GPU's memory, so these variables keep libraries from allocating most of it at once.
 const THRIFT: [(&str, &str); 2] = [
     ("XLA_PYTHON_CLIENT_PREALLOCATE", "false"),
     ("TF_FORCE_GPU_ALLOW_GROWTH", "true"),
@@ -33,14 +33,14 @@ const THRIFT: [(&str, &str); 2] = [
 
 pub(crate) struct SharedGpu {
     gpu: Gpu,
-    /// Sessions are told so; `None`: it is the only one that they see.
+    /// Sessions see only the GPU of this name; `None`: it is the only GPU.
     name: Option<String>,
-    /// What the driver calls it, where its monitoring says so.
+    /// The driver's name for the GPU, if its monitoring reports it.
     device: Option<String>,
     hardware: Option<Hardware>,
     /// How much a session may allocate.
     limit_bytes: Option<u64>,
-    /// Where the driver can take a session off the GPU.
+    /// Set if the driver can take a session off the GPU.
     sleeper: OnceLock<Sleeper>,
     cells: AtomicUsize,
     sessions: AtomicUsize,
@@ -56,7 +56,7 @@ pub(crate) enum OpenError {
 }
 
 impl SharedGpu {
-    /// In a new folder, for programs that `admit` starts.
+    /// Listens in a new folder for the sessions that [`Self::admit`] admits.
     pub(super) fn listen(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
@@ -89,24 +89,24 @@ impl SharedGpu {
         self.name.as_deref()
     }
 
-    /// What can take its sessions off the GPU, where the driver can; said once.
+    /// Called once with the [`Sleeper`] that can take sessions off the GPU, if the driver supports that.
     pub(super) fn set_sleeper(&self, sleeper: Option<Sleeper>) {
         if let Some(sleeper) = sleeper {
             self.sleeper.set(sleeper).expect("it is set once");
         }
     }
 
-    /// How many cells run on it, and how many sessions have it.
+    /// How many cells run on the GPU, and how many sessions use it.
     pub(super) fn load(&self) -> (usize, usize) {
         (self.cells.load(Relaxed), self.sessions.load(Relaxed))
     }
 
-    /// It is private, and goes with this value.
+    /// A private folder that is deleted with this value.
     pub(super) fn folder(&self) -> &Path {
         self.folder.path()
     }
 
-    /// Lets the session that `command` starts take part. `folder` is its own.
+    /// Admits the session that `command` starts. `folder` is the session's own.
     pub(crate) fn admit(
         self: &Arc<Self>,
         user: UserId,
@@ -140,12 +140,12 @@ impl SharedGpu {
     }
 }
 
-/// A session's part in the GPU, until it is dropped.
+/// A session's use of the GPU, until it is dropped.
 pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
     token: Token,
     released: watch::Receiver<bool>,
-    /// Off the GPU until it is woken.
+    /// The process, while it is off the GPU.
     asleep: Option<Lone>,
     has_cell: AtomicBool,
 }
@@ -156,7 +156,8 @@ impl Membership {
         self.shared.hardware.as_ref()
     }
 
-    /// Takes the session off the GPU, context and all. `false` where that cannot be done: it is to end.
+    /// Takes the session off the GPU, with its context. Returns `false` if that is impossible; the session must
+    /// end then.
     pub(crate) async fn sleep(&mut self) -> bool {
         let Some(sleeper) = self.shared.sleeper.get() else {
             return false;
@@ -170,12 +171,12 @@ impl Membership {
         }
         self.asleep = Some(process);
         self.shared.gpu.vacated(process);
-        // From then on it may be told to leave anew.
+        // After this, a new request to leave is not taken for the old one.
         self.released.wait_for(|released| !released).await.is_ok()
     }
 
-    /// Brings it back, if it is off the GPU: others make room. After an error the session is to end. Cancel safe: it
-    /// may be woken again.
+    /// Returns the session to the GPU if it is off; others make room. After an error the session must end.
+    /// Cancel safe: it can be called again.
     pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
         let (Some(sleeper), Some(process)) = (self.shared.sleeper.get(), self.asleep) else {
             return Ok(());
@@ -192,7 +193,7 @@ impl Membership {
         Ok(())
     }
 
-    /// Returns when the session has no cell and others lack what its contexts take.
+    /// Returns when the session has no cell and others need the room that its contexts take.
     pub(crate) fn released(&self) -> impl Future<Output = ()> + use<> {
         let mut released = self.released.clone();
         async move {
@@ -202,7 +203,7 @@ impl Membership {
         }
     }
 
-    /// How much the session may allocate from now on; `None`: as much as any.
+    /// Sets how much the session may allocate from now on; `None`: as much as any session.
     pub(crate) async fn limit(&self, bytes: Option<u64>) {
         self.shared.gpu.limit(self.token, bytes).await;
     }
@@ -220,13 +221,14 @@ impl Membership {
         };
     }
 
-    /// Why it can use the GPU no more: the driver's code.
+    /// The driver's error code after which the session can no longer use the GPU, if any. Like [`Self::usage`],
+    /// this starts a new count.
     pub(crate) fn fault(&self) -> impl Future<Output = Option<u32>> + use<> {
         let (shared, token) = (self.shared.clone(), self.token);
         async move { shared.gpu.usage(token).await.fault }
     }
 
-    /// Since it was last asked.
+    /// Returns the usage since the last call, and starts a new count.
     pub(crate) async fn usage(&self) -> Usage {
         self.shared.gpu.usage(self.token).await
     }
@@ -240,8 +242,8 @@ impl Drop for Membership {
     }
 }
 
-/// What is loaded first already goes on to be.
-/// What the interposer and libraries have to find when a session's process starts.
+/// Sets the environment variables that the interposer and libraries need when a session's process starts.
+/// Libraries that are already preloaded stay preloaded.
 pub(super) fn prepare(command: &mut Command, folder: &Path) -> io::Result<()> {
     let interposer = baton_interposer::install(folder)?;
     command.env(PRELOAD, with_others(interposer));

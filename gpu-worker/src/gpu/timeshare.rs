@@ -1,4 +1,4 @@
-//! A machine's GPUs whose sessions take timeshare: each has an arbiter of its own, and a session has one of them.
+//! The GPUs of a machine in the mode `timeshare`: each has its own arbiter, and each session uses one of them.
 
 use std::{env, io, path::Path, sync::Arc, time::Duration};
 
@@ -17,10 +17,10 @@ use crate::host_memory;
 
 const DRIVER: &str = "libcuda.so.1";
 
-/// What contexts of sessions take beside what they allocate: the library cannot move that.
+/// One part in this many of the GPU is left for contexts of sessions, which the interposer cannot move.
 const CONTEXTS: u64 = 20;
 
-/// Of the memory that is available on the host: how much of it sessions may move there from the GPUs.
+/// Sessions may use one part in this many of the available host memory for data from the GPUs.
 const HOST_SHARE: u64 = 2;
 
 pub(crate) struct Timeshare {
@@ -29,9 +29,9 @@ pub(crate) struct Timeshare {
 }
 
 impl Timeshare {
-    /// `None` where programs would find no driver, cannot load the interposer, or do not compute right in timeshare.
-    /// Where `reading` does not say how much memory a GPU has, its first session does. `baton` is the program that
-    /// tries time-sharing; `None`: nothing does.
+    /// Returns `None` if programs would find no driver, cannot load the interposer, or compute wrong results
+    /// when they time-share. If `reading` does not contain a GPU's memory, its first session reports it.
+    /// `baton` is the program that tests time-sharing; `None` skips the test.
     pub(crate) async fn open(
         runtime_folder: &Path,
         limits: Limits,
@@ -66,8 +66,8 @@ impl Timeshare {
         self.gpus.len()
     }
 
-    /// Lets the session that `command` starts take part where the fewest cells run, and the fewest sessions are.
-    /// `folder` is its own.
+    /// Admits the session that `command` starts to the GPU with the fewest running cells, then the fewest
+    /// sessions. `folder` is the session's own.
     pub(crate) fn admit(
         &self,
         user: UserId,
@@ -79,7 +79,7 @@ impl Timeshare {
     }
 }
 
-/// Of several GPUs, each session is told which is its; the only one it finds by itself.
+/// Opens each GPU. If there are several, each session is told which one to use; a single GPU needs no name.
 fn listen(
     runtime_folder: &Path,
     limits: Limits,
@@ -112,7 +112,7 @@ fn look_at_host(processes: &[Pid], share: u64, session_limit_bytes: Option<u64>)
     }
 }
 
-/// Those on which programs compute right in timeshare.
+/// Returns the GPUs on which two test programs time-share correctly.
 async fn try_out(
     baton: &Path,
     runtime_folder: &Path,
@@ -149,14 +149,14 @@ fn settings(total_bytes: u64, host_share: u64) -> Settings {
     settings
 }
 
-/// On the loader's path, or because the system's driver has its device.
+/// Whether programs find a driver: on the loader's path, or by the device file of the system's driver.
 fn driver_is_here() -> bool {
     let path = env::var_os("LD_LIBRARY_PATH").unwrap_or_default();
     env::split_paths(&path).any(|folder| folder.join(DRIVER).is_file())
         || Path::new("/dev/nvidiactl").exists()
 }
 
-/// What the loader says where it cannot load the library, for example from a folder that forbids programs.
+/// The loader's message if it cannot load the library, for example because the file system is mounted `noexec`.
 async fn complaint(interposer: &Path) -> Option<String> {
     let mut command = Command::new("true");
     let tried = command.env(PRELOAD, interposer).output().await;

@@ -1,8 +1,8 @@
-//! What a submission costs a program that is alone on a card: without the interposer, with it and no worker, and with
-//! both.
+//! Measures the cost of a submission for a program that is alone on a card: without the interposer, with the
+//! interposer but no worker, and with both.
 //!
-//! Prints nanoseconds for each submission of nothing, as one JSON object. The worker and the driver are the same in all
-//! three, so the differences are the interposer's.
+//! Prints the nanoseconds for each submission of an empty kernel, as one JSON object. The worker and the driver
+//! are the same in all three cases, so the differences are due to the interposer.
 #![allow(clippy::unwrap_used, dead_code)]
 
 #[path = "../tests/integration/world.rs"]

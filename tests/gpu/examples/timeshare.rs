@@ -1,8 +1,10 @@
-//! A worker's end for programs that take turns on this machine's GPU, without notebooks; for `benches/gpu/`.
+//! The worker's side for programs that time-share this machine's GPU, without notebooks; for `benches/gpu/`.
 //!
-//! `timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER. With a quantum all programs are
-//! equal; without one they are cells, as a worker's are. With a seed memory moves at every opportunity, needed or not. Lines on standard input: `started N` and `ended N` for a session's
-//! cell, `usage N` for what it used since it was last asked, as JSON. It ends with its input.
+//! `timeshare [--no-pins-ahead] FOLDER SESSIONS CAP_BYTES HOST_BYTES [QUANTUM_MS [SEED]]` listens in FOLDER.
+//! With a quantum, all programs are equal; without one, they are cells, as in a worker. With a seed, memory
+//! moves at every opportunity, needed or not. Commands on standard input: `started N` and `ended N` begin and
+//! end a cell of session N, and `usage N` prints its usage since the last such command, as JSON. The program
+//! ends with its input.
 
 use std::io::{self, BufRead as _};
 use std::path::PathBuf;
@@ -11,7 +13,7 @@ use std::time::Duration;
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
 use baton_scheduling::arbiter::{Memory, Settings};
 
-/// Places on the host are made only while memory moves.
+/// With this flag, places on the host are made only while memory moves.
 const NO_PINS_AHEAD: &str = "--no-pins-ahead";
 
 fn main() -> io::Result<()> {

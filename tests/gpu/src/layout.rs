@@ -1,5 +1,5 @@
-//! What stands where in the file of a card: numbers of 64 bits, and bytes that processes lock. A machine's further cards
-//! have files beside the first one's.
+//! The layout of a card's file: 64-bit numbers, and bytes that processes lock. Further cards of a machine have
+//! their files in the same folder.
 
 use std::path::{Path, PathBuf};
 
@@ -23,21 +23,21 @@ pub const LOST: usize = 3;
 pub const SLICES: usize = 4;
 /// Bytes that each context takes.
 pub const CONTEXT: usize = 5;
-/// Bytes that a module takes, and each function when it is launched first.
+/// Bytes that each module takes, and each function when it is first launched.
 pub const CODE: usize = 6;
-/// Each process has a slot of two: its bytes, and how many kernels it has there.
+/// Each process has a slot of two numbers: its bytes, and how many kernels it has on the card.
 pub const FIRST_SLOT: usize = 8;
 pub const SLOTS: usize = 120;
-/// By slot: whose it is.
+/// For each slot: the id of its process.
 pub const FIRST_PROCESS: usize = FIRST_SLOT + 2 * SLOTS;
 
-/// By slot: whether its process is locked, or off the card (a checkpoint).
+/// For each slot: whether its process is locked, or off the card (a checkpoint).
 pub const FIRST_STATE: usize = FIRST_PROCESS + SLOTS;
 pub const RUNNING: u64 = 0;
 pub const LOCKED: u64 = 1;
 pub const CHECKPOINTED: u64 = 2;
 
-/// While it is not 0, kernels of the name `held` do not end.
+/// While this is not 0, kernels of the name `held` do not end.
 pub const HELD: usize = FIRST_STATE + SLOTS;
 /// How many calls wait for the GPU now.
 pub const WAITING: usize = HELD + 1;
@@ -45,10 +45,11 @@ pub const WAITING: usize = HELD + 1;
 pub const COPIED: usize = WAITING + 1;
 /// How often a call named a context, a stream or an event that had ended.
 pub const STALE: usize = COPIED + 1;
-/// Bytes of the host that programs have pinned through the driver now, and those that were killed.
+/// Bytes of host memory that programs have pinned through the driver, including programs that were killed.
 pub const PINNED: usize = STALE + 1;
 
-/// Offsets of bytes: who changes the ledger, who computes, and from here on by slot who lives.
+/// Offsets of the bytes to lock: for changes of the ledger, for computing and, from `ALIVE` on, one for each
+/// slot while its process lives.
 pub const LEDGER: i64 = 1 << 20;
 pub const PROCESSORS: i64 = LEDGER + 1;
 pub const ALIVE: i64 = LEDGER + 100;

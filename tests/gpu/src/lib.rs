@@ -1,7 +1,7 @@
-//! A CUDA driver without a GPU: its memory is the host's, and its kernels are a few functions with known names. Its
-//! library for monitoring lies beside it.
+//! A CUDA driver without a GPU: its memory is the host's, and its kernels are a few functions with known names.
+//! Its monitoring library (NVML) is in the same folder.
 //!
-//! All processes that are given one card share its memory, its processors and its faults; see `driver/card.rs`.
+//! All processes on one card share its memory, its processors and its faults; see `driver/card.rs`.
 
 pub mod layout;
 pub mod sys;
@@ -17,16 +17,16 @@ use layout::{
     WAITING, card_at,
 };
 
-/// Tells a process which card it has.
+/// The variable that names a process's card.
 pub const CARD: &str = "BATON_TEST_GPU";
 
-/// `NAME:N:CODE`, with commas between: the N-th call of a function fails.
+/// The variable with requested faults, as `NAME:N:CODE` separated by commas: the N-th call of a function fails.
 pub const FAULTS: &str = "BATON_TEST_GPU_FAULTS";
 
-/// How fast it copies, in MB/s.
+/// The variable with the speed of copies, in MB/s.
 pub const MEGABYTES_PER_SECOND: &str = "BATON_TEST_GPU_MBPS";
 
-/// A machine with a GPU, or several, in a folder.
+/// A folder that stands for a machine with one or more GPUs.
 #[derive(Debug)]
 pub struct Machine {
     folder: PathBuf,
@@ -45,26 +45,26 @@ impl Machine {
         Ok(machine)
     }
 
-    /// The next that there is not yet; its name ends in `number`.
+    /// Adds a card, whose name ends in `number`.
     pub fn add_card(&self, number: usize, memory_bytes: u64) -> io::Result<()> {
         let mut card = vec![0; 4096];
         card[..8].copy_from_slice(&memory_bytes.to_le_bytes());
         fs::write(card_at(&self.card(), number), card)
     }
 
-    /// For the loader's path.
+    /// The folder to add to the loader's path.
     #[must_use]
     pub fn folder(&self) -> &Path {
         &self.folder
     }
 
-    /// The first.
+    /// The file of the first card.
     #[must_use]
     pub fn card(&self) -> PathBuf {
         self.folder.join("card")
     }
 
-    /// How often a kernel came while another process' kernels were there.
+    /// How often a kernel was submitted while another process had kernels on the card.
     pub fn overlaps(&self) -> io::Result<u64> {
         self.number(OVERLAPS)
     }
@@ -73,27 +73,27 @@ impl Machine {
         self.number(KERNELS)
     }
 
-    /// From now on the monitoring answers with this code, and the driver with one that says nothing.
+    /// From now on, the monitoring answers with this code, and the driver with an unspecific error.
     pub fn lose(&self, code: u64) -> io::Result<()> {
         self.set(LOST, code)
     }
 
-    /// It is cut into slices (MIG), of which only the monitoring tells.
+    /// Divides the card into slices (MIG), which only the monitoring reports.
     pub fn cut(&self, slices: u64) -> io::Result<()> {
         self.set(SLICES, slices)
     }
 
-    /// Each context that is made from now on takes so much of the memory.
+    /// From now on, each new context takes this much of the card's memory.
     pub fn charge_contexts(&self, bytes: u64) -> io::Result<()> {
         self.set(CONTEXT, bytes)
     }
 
-    /// Each module takes so much from now on, and each function when it is launched first.
+    /// From now on, each module takes this much memory, and so does each function when it is first launched.
     pub fn charge_code(&self, bytes: u64) -> io::Result<()> {
         self.set(CODE, bytes)
     }
 
-    /// Kernels of the name `held` do not end until they are let go.
+    /// Kernels of the name `held` do not end until they are released.
     pub fn hold(&self) -> io::Result<()> {
         self.set(HELD, 1)
     }
@@ -112,7 +112,8 @@ impl Machine {
         self.number(COPIED)
     }
 
-    /// How many bytes of the host programs have pinned through the driver now, with those of programs that were killed.
+    /// How many bytes of host memory programs have pinned through the driver, including programs that were
+    /// killed.
     pub fn pinned(&self) -> io::Result<u64> {
         self.number(PINNED)
     }
@@ -122,7 +123,7 @@ impl Machine {
         self.number(STALE)
     }
 
-    /// Bytes of the memory that processes have, of those that ended too.
+    /// How much of the card's memory processes have, including processes that have ended.
     pub fn used_bytes(&self) -> io::Result<u64> {
         (0..SLOTS)
             .map(|slot| self.number(FIRST_SLOT + 2 * slot))

@@ -1,4 +1,4 @@
-//! Locks of bytes in a file, which the system lets go of when their process ends.
+//! Locks on single bytes of a file, which the system releases when their process ends.
 
 use std::ffi::c_int;
 use std::io;
@@ -28,7 +28,7 @@ const GET: c_int = 36;
 const SET: c_int = 37;
 const SET_AND_WAIT: c_int = 38;
 
-/// Of one byte, for the open file.
+/// Locks or unlocks one byte, for this open file.
 pub(crate) fn lock(file: c_int, at: i64, kind: LockKind) -> io::Result<()> {
     let (kind, command) = match kind {
         LockKind::Try => (WRITE_LOCK, SET),
@@ -47,7 +47,7 @@ pub(crate) fn lock(file: c_int, at: i64, kind: LockKind) -> io::Result<()> {
     }
 }
 
-/// By another open file.
+/// Whether another open file holds the lock on this byte.
 pub(crate) fn is_locked(file: c_int, at: i64) -> bool {
     let mut lock = FileLock { kind: WRITE_LOCK, whence: 0, start: at, bytes: 1, process: 0 };
     unsafe { fcntl(file, GET, &raw mut lock) };

@@ -1,4 +1,5 @@
-//! The CUDA driver as programs find it: opened by name, asked for each function by its version.
+//! The CUDA driver as programs find it: the library is opened by name, and each function is looked up by its
+//! version.
 #![allow(unsafe_code)]
 
 use std::ffi::{CString, c_char, c_int, c_void};
@@ -16,11 +17,11 @@ unsafe extern "C" {
     fn _exit(status: c_int) -> !;
 }
 
-/// As a program built for this version asks.
+/// Look-ups are those of a program built for this version.
 const VERSION: c_int = 12000;
 const LAZY: c_int = 1;
 
-/// What the driver said to a call.
+/// The error code that the driver returned.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Refusal(pub Code);
 
@@ -34,7 +35,7 @@ pub struct Driver {
 // SAFETY: a library's handle is the same in all threads.
 unsafe impl Send for Driver {}
 
-/// Calls the function of a name with these arguments.
+/// Calls the function of this name with these arguments.
 macro_rules! call {
     ($driver:expr, $name:literal, $($argument:expr => $kind:ty),*) => {{
         let address = $driver.look_up($name)?;
@@ -51,10 +52,10 @@ macro_rules! call {
 }
 
 impl Driver {
-    /// With the first device's own context for this thread.
+    /// Opens the driver, and makes the first device's primary context this thread's context.
     ///
     /// # Errors
-    /// What the driver says; 100 where there is none.
+    /// The error code that the driver returns; 100 if there is no driver.
     pub fn open() -> Answer<Self> {
         // SAFETY: the name ends with nul.
         let library = unsafe { dlopen(c"libcuda.so.1".as_ptr(), LAZY) };
@@ -70,7 +71,7 @@ impl Driver {
     /// The calling thread's context.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn context(&self) -> Answer<usize> {
         let mut context = 0;
         call!(self, "cuCtxGetCurrent", &raw mut context => *mut usize)?;
@@ -78,33 +79,33 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn set_context(&self, context: usize) -> Answer {
         call!(self, "cuCtxSetCurrent", context => usize)
     }
 
-    /// The device's own context ends, and all that is in it.
+    /// Ends the device's primary context, with everything in it.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn reset(&self) -> Answer {
         call!(self, "cuDevicePrimaryCtxReset", 0 => c_int)
     }
 
-    /// The device's own context for this thread.
+    /// Makes the device's primary context this thread's context.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn retain(&self) -> Answer {
         let mut context = 0;
         call!(self, "cuDevicePrimaryCtxRetain", &raw mut context => *mut usize, 0 => c_int)?;
         self.set_context(context)
     }
 
-    /// Another context for this thread, until it is destroyed.
+    /// Creates another context for this thread.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn create_context(&self) -> Answer<usize> {
         let mut context = 0;
         call!(self, "cuCtxCreate", &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
@@ -112,12 +113,12 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn destroy_context(&self, context: usize) -> Answer {
         call!(self, "cuCtxDestroy", context => usize)
     }
 
-    /// By the driver's own look-up, which is found by the loader's.
+    /// Uses the driver's own look-up function, which is found through the loader.
     fn look_up(&self, name: &str) -> Answer<usize> {
         type LookUp =
             unsafe extern "C" fn(*const c_char, *mut usize, c_int, u64, *mut c_int) -> Code;
@@ -138,10 +139,10 @@ impl Driver {
         }
     }
 
-    /// Of the function that a look-up with this version and these flags finds.
+    /// The address of the function that a look-up with this version and these flags finds.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn address_of(&self, name: &str, version: i32, flags: u64) -> Answer<usize> {
         let name = CString::new(name).map_err(|_| Refusal(1))?;
         let mut address = 0;
@@ -152,7 +153,7 @@ impl Driver {
         Ok(address)
     }
 
-    /// Of the function that the loader finds under this name; 0 where there is none.
+    /// The address of the function that the loader finds under this name; 0 if there is none.
     #[must_use]
     pub fn export(&self, name: &str) -> usize {
         let Ok(name) = CString::new(name) else {
@@ -163,7 +164,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate(&self, bytes: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAlloc", &raw mut address => *mut u64, bytes => usize)?;
@@ -171,7 +172,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_in_order(&self, bytes: usize, stream: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAllocAsync", &raw mut address => *mut u64, bytes => usize, stream => usize)?;
@@ -179,17 +180,17 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_managed(&self, bytes: usize) -> Answer<u64> {
         let mut address = 0;
         call!(self, "cuMemAllocManaged", &raw mut address => *mut u64, bytes => usize, 1 => u32)?;
         Ok(address)
     }
 
-    /// From a new pool whose memory is of this kind and at this kind of place, as the driver numbers them.
+    /// Allocates from a new pool with this kind of memory and this kind of place, as the driver numbers them.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn allocate_from_pool(&self, kind: i32, place: i32, bytes: usize) -> Answer<u64> {
         let mut properties = [0; 22];
         (properties[0], properties[2]) = (kind, place);
@@ -201,10 +202,10 @@ impl Driver {
         Ok(address)
     }
 
-    /// Whether the host may read it.
+    /// Whether the host may read the memory at this address.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn is_on_host(&self, address: u64) -> Answer<bool> {
         let mut kind = 0;
         call!(self, "cuPointerGetAttribute", &raw mut kind => *mut u32, 2 => c_int, address => u64)?;
@@ -212,30 +213,30 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn free(&self, address: u64) -> Answer {
         call!(self, "cuMemFree", address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn free_in_order(&self, address: u64, stream: usize) -> Answer {
         call!(self, "cuMemFreeAsync", address => u64, stream => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn set_in_order(&self, address: u64, bytes: usize, stream: usize) -> Answer {
         call!(self, "cuMemsetD8Async", address => u64, 0 => u8, bytes => usize, stream => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn end_stream(&self, stream: usize) -> Answer {
         call!(self, "cuStreamDestroy", stream => usize)
     }
 
-    /// How many calls the driver had of this process.
+    /// How many calls this process has made to the driver.
     #[must_use]
     pub fn calls(&self) -> u64 {
         let address = self.export("baton_test_gpu_calls");
@@ -244,23 +245,23 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn write(&self, address: u64, numbers: &[u64]) -> Answer {
         let bytes = size_of_val(numbers);
         call!(self, "cuMemcpyHtoD", address => u64, numbers.as_ptr() => *const u64, bytes => usize)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn read(&self, address: u64, numbers: &mut [u64]) -> Answer {
         let bytes = size_of_val(numbers);
         call!(self, "cuMemcpyDtoH", numbers.as_mut_ptr() => *mut u64, address => u64, bytes => usize)
     }
 
-    /// Gives the GPU nothing to do, so many times. The driver is soon through with that.
+    /// Submits `count` operations that do nothing, which the driver handles quickly.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn submit_nothing(&self, address: u64, count: u32) -> Answer {
         type Set = unsafe extern "C" fn(u64, u8, usize, usize) -> Code;
         let found = self.look_up("cuMemsetD8Async")?;
@@ -278,7 +279,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn kernel(&self, name: &str) -> Answer<Kernel> {
         let name = CString::new(name).map_err(|_| Refusal(1))?;
         let (mut module, mut function) = (0, 0);
@@ -295,7 +296,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn synchronize(&self) -> Answer {
         call!(self, "cuCtxSynchronize",)
     }
@@ -303,7 +304,7 @@ impl Driver {
     /// Free and total bytes.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn memory(&self) -> Answer<(usize, usize)> {
         let (mut free, mut total) = (0, 0);
         call!(self, "cuMemGetInfo", &raw mut free => *mut usize, &raw mut total => *mut usize)?;
@@ -311,20 +312,20 @@ impl Driver {
         Ok((free, total))
     }
 
-    /// Of the device.
+    /// The device's total memory.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn total_bytes(&self) -> Answer<usize> {
         let mut bytes = 0;
         call!(self, "cuDeviceTotalMem", &raw mut bytes => *mut usize, 0 => c_int)?;
         Ok(bytes)
     }
 
-    /// Where the allocation begins that an address lies in, by both ways to ask, and how long it is.
+    /// The start of the allocation that contains an address, by both ways to query it, and its size.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn range_of(&self, address: u64) -> Answer<[u64; 3]> {
         let (mut base, mut bytes, mut start) = (0, 0, 0);
         call!(
@@ -336,24 +337,24 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn share(&self, address: u64) -> Answer {
         let mut handle = [0; 64];
         call!(self, "cuIpcGetMemHandle", handle.as_mut_ptr() => *mut u8, address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn stream(&self) -> Answer<usize> {
         let mut stream = 0;
         call!(self, "cuStreamCreate", &raw mut stream => *mut usize, 1 => u32)?;
         Ok(stream)
     }
 
-    /// The second stream goes on after the first, also in its capture.
+    /// Makes the second stream wait for the first, and join its capture.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn fork_stream(&self, first: usize, second: usize) -> Answer {
         let mut event = 0;
         call!(self, "cuEventCreate", &raw mut event => *mut usize, 0 => u32)?;
@@ -361,25 +362,25 @@ impl Driver {
         call!(self, "cuStreamWaitEvent", second => usize, event => usize, 0 => u32)
     }
 
-    /// Has copies of the allocation end before they return.
+    /// Makes copies of the allocation synchronous.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn synchronize_copies(&self, address: u64) -> Answer {
         let yes = 1_u32;
         call!(self, "cuPointerSetAttribute", &raw const yes => *const u32, 6 => c_int, address => u64)
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn begin_capture(&self, stream: usize) -> Answer {
         call!(self, "cuStreamBeginCapture", stream => usize, 0 => c_int)
     }
 
-    /// What was captured, ready to run.
+    /// Returns the captured graph, ready to run.
     ///
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn end_capture(&self, stream: usize) -> Answer<usize> {
         let (mut graph, mut executable) = (0, 0);
         call!(self, "cuStreamEndCapture", stream => usize, &raw mut graph => *mut usize)?;
@@ -390,7 +391,7 @@ impl Driver {
     }
 
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn launch_graph(&self, executable: usize) -> Answer {
         call!(self, "cuGraphLaunch", executable => usize, 0 => usize)
     }
@@ -404,7 +405,7 @@ pub struct Kernel {
 
 impl Kernel {
     /// # Errors
-    /// What the driver says.
+    /// The error code that the driver returns.
     pub fn launch(&self, stream: usize, words: &[u64]) -> Answer {
         #[rustfmt::skip]
         type Launch = unsafe extern "C" fn(
@@ -438,7 +439,7 @@ impl Kernel {
     }
 }
 
-/// What `action` returns in a forked child.
+/// Runs `action` in a forked child, and returns its result.
 pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
     // SAFETY: the child calls `action`, and ends without the parent's handlers.
     unsafe {
@@ -453,7 +454,7 @@ pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
     }
 }
 
-/// Runs `action` in a forked child, which nobody waits for.
+/// Runs `action` in a forked child, without waiting for it.
 pub fn beside_child(action: impl FnOnce()) {
     // SAFETY: as above.
     unsafe {

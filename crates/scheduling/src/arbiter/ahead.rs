@@ -1,14 +1,18 @@
-//! Places on the host that are made ahead of a move, because to make and pin one takes longer than to copy into it.
+//! Places on the host that are made ahead of a move, because making and pinning a place takes longer than
+//! copying into it.
 //!
-//! Where sessions together leave less of the GPU free than its reserve, moves are to be expected: a session then leaves
-//! as much as all of them have beyond that. So each has places for so much made, a piece at a time, while nothing moves.
-//! One that is alone has none made, nor have those whose memory fits beside the reserve.
+//! If the sessions together leave less of the GPU free than its reserve, moves are likely. A session that makes
+//! way then moves out the amount by which all sessions together exceed that limit. So every session makes
+//! places for that amount, a piece at a time, while nothing moves. No places are made ahead for a session that
+//! is alone, or while the memory of all sessions fits beside the reserve.
 //!
-//! All places on the host together stay below half of what sessions may have there while any are made ahead. Places
-//! that were made ahead go back first when others need the room, and when the host, or the session by its own limits,
-//! has less than half as much left as they take.
+//! Places are made ahead only while all places on the host together take less than half of what sessions may
+//! use there. Places that were made ahead are given up first when other sessions need the room. They are also
+//! given up when the host has less than half as much memory left as all places take, or when a session's own
+//! limits leave less than half as much as its places made ahead take.
 //!
-//! **Invariant:** nothing else is decided by these places. Who may allocate, who moves and when is as without them.
+//! **Invariant:** these places influence no other decision. Allocations and moves happen as they would without
+//! them.
 
 use std::time::Duration;
 
@@ -18,7 +22,7 @@ use crate::arbiter::{
 };
 
 impl Arbiter {
-    /// Of all sessions, with those that were made ahead and those that are being made.
+    /// The places of all sessions, including those that were made ahead and those that are being made.
     pub(crate) fn places_bytes(&self) -> u64 {
         self.sessions.sums().places_bytes as u64
     }
@@ -43,7 +47,8 @@ impl Arbiter {
         self.give_back_ahead(surplus, |id| id == session, actions);
     }
 
-    /// So many bytes of those who are meant, as far as they have them: in whole parts, from the largest first. How many.
+    /// Gives up places that were made ahead, in whole parts, until `bytes` are given up or the sessions that
+    /// are meant have none left. The session with the most comes first. Returns how many bytes were given up.
     pub(crate) fn give_back_ahead(
         &mut self,
         bytes: u64,
@@ -68,7 +73,7 @@ impl Arbiter {
         given
     }
 
-    /// Has one session make places, if any should.
+    /// Asks one session to make places, if any session should.
     pub(crate) fn pin_ahead(&mut self, actions: &mut Vec<Action>) {
         self.torture_places(actions);
         if self.pinned_until().is_some() {
@@ -77,7 +82,7 @@ impl Arbiter {
         let may_be_asked = self
             .lacking()
             .filter(|(_, one, _)| one.ahead.retry_at <= self.now);
-        // Those who would make way first.
+        // The session that would make way first.
         let first = may_be_asked.min_by_key(|(id, one, _)| (one.activity, one.used_at, *id));
         if let Some((session, _, bytes)) = first {
             let since = self.now;
@@ -87,13 +92,14 @@ impl Arbiter {
         }
     }
 
-    /// When the next session may be asked to make places, where nothing happens before.
+    /// When the next session may be asked to make places, if nothing happens before.
     pub(crate) fn pins_at(&self) -> Option<Duration> {
         let retry_at = self.lacking().map(|(_, one, _)| one.ahead.retry_at).min()?;
         Some(self.pinned_until().unwrap_or(retry_at))
     }
 
-    /// One at a time makes places, but whoever does not answer is not waited for.
+    /// Until when to wait for the session that is making places. One session at a time makes places, but a
+    /// session that does not answer is not waited for longer than `late`.
     fn pinned_until(&self) -> Option<Duration> {
         if self.sessions.sums().pinning == 0 {
             return None;
@@ -103,7 +109,7 @@ impl Arbiter {
         until.filter(|time| *time > self.now).min()
     }
 
-    /// Those who should make places, and for how many bytes.
+    /// The sessions that should make places, and for how many bytes.
     fn lacking(&self) -> impl Iterator<Item = (SessionId, &Session, u64)> {
         let sums = self.sessions.sums();
         let expected = match sums.leaving + sums.coming {
@@ -136,7 +142,7 @@ impl Arbiter {
         }
     }
 
-    /// For how many bytes it should make places, if for any.
+    /// For how many bytes the session should make places, if for any.
     fn lacks_ahead(&self, session: &Session, expected: u64, room: u64) -> Option<u64> {
         let ahead = &session.ahead;
         let may_be_asked = matches!(
@@ -157,11 +163,11 @@ impl Arbiter {
         let own_room = ahead.own_room.unwrap_or(u64::MAX);
         let room = room.min(own_room.saturating_sub(ahead.bytes) / 2);
         let bytes = lacking.min(room).min(self.settings.pin_bytes);
-        // Less than a part is not worth it, unless it is all.
+        // Less than one part is not worth it, unless that is all the session lacks.
         (bytes > 0 && bytes >= lacking.min(self.settings.part_bytes)).then_some(bytes)
     }
 
-    /// For tests of moves: now and then some places go back that nobody needs.
+    /// For tests of moves: sometimes gives up places although no session needs the room.
     fn torture_places(&mut self, actions: &mut Vec<Action>) {
         let Some(seed) = self.settings.torture else {
             return;
@@ -177,7 +183,7 @@ impl Arbiter {
     }
 }
 
-/// How many bytes of the places are too many, where so much more is left.
+/// By how many bytes the places are too large, if only `left` more bytes are available.
 fn surplus(places: u64, left: u64) -> u64 {
     if left < places / 2 {
         places - (places + left) / 2

@@ -1,15 +1,18 @@
-//! Room on the host for what leaves the GPU.
+//! Room on the host for memory that leaves the GPU.
 //!
-//! All memory of sessions that does not fit on the GPU together, the *overflow*, is always on the host. A session that
-//! returns needs room on the GPU for what it has on the host; until it has moved, the host holds that and the overflow.
-//! So every session can return as long as, for each of them, what it may have on the host and the overflow together fit
-//! there; and as long as all memory of sessions does. That is what an allocation is measured by.
+//! The *overflow* is the memory of sessions that does not fit on the GPU together. It is always on the host. A
+//! session that returns needs room on the GPU for its memory on the host; until it has moved in, the host holds
+//! that memory and the overflow. An allocation is allowed only if every session can still return. That holds
+//! if, for each session, the most it may have on the host fits there together with the overflow. It also holds
+//! if the host has room for the memory of all sessions.
 //!
-//! A session that makes way leaves no more than is needed, so it has at most the overflow on the host, and the rest of
-//! one part. Only a session that leaves unasked, because it sleeps, could have more there.
+//! A session that makes way moves out no more than is needed. So it has at most the overflow on the host,
+//! rounded up to a whole part. Only a session that moves out because it sleeps, and not because others need the
+//! room, could have more there.
 //!
-//! Places on the host that memory has left again stay pinned for the next time, until others need them. Those that were
-//! made ahead of a move count for nothing here, because others have them back first; see `ahead.rs`.
+//! When memory returns to the GPU, its place on the host stays pinned for the next move, until others need the
+//! room. Places that were made ahead of a move do not count here, because they are given up first; see
+//! `ahead.rs`.
 
 use crate::arbiter::{
     Action, Arbiter, SessionId,
@@ -17,17 +20,17 @@ use crate::arbiter::{
 };
 
 impl Arbiter {
-    /// All that sessions may have on the host.
+    /// How much host memory all sessions together may use.
     pub(crate) fn host_bytes(&self) -> u64 {
         self.host_bytes.unwrap_or(self.settings.memory.host_bytes)
     }
 
-    /// For more than what has its place there.
+    /// Room on the host for memory that has no place there yet.
     pub(crate) fn room_on_host(&self) -> u64 {
         self.host_bytes().saturating_sub(self.pinned_bytes())
     }
 
-    /// What was on the host keeps its place there.
+    /// All places on the host, except those made ahead: memory that was on the host keeps its place there.
     pub(crate) fn pinned_bytes(&self) -> u64 {
         let sessions = self.sessions.values();
         sessions
@@ -35,13 +38,14 @@ impl Arbiter {
             .sum()
     }
 
-    /// Everybody could still return after `id` has grown by so much, although not all fits on the GPU.
+    /// Whether every session could still return after `id` has grown by `bytes`, even if not all memory fits on
+    /// the GPU.
     pub(crate) fn host_allows(&self, id: SessionId, bytes: u64) -> bool {
         let overflow = self.overflow_with(bytes);
         let most_to_leave = overflow + self.settings.part_bytes;
         let can_return = |(other, one): (&SessionId, &Session)| {
             let grown = one.growing_bytes + if *other == id { bytes } else { 0 };
-            // What it allocates while its memory is on the host comes with the rest.
+            // Memory that it allocates while it is swapped out moves in with the rest.
             let mut returns = one.bytes_to_return();
             if one.residency != Residency::Resident {
                 returns += grown;
@@ -49,25 +53,26 @@ impl Arbiter {
             let most_returns = returns.max(most_to_leave.min(one.bytes + grown));
             most_returns + most_to_leave <= self.host_bytes()
         };
-        // Where the host has room for all, nobody's memory is in the way of another's.
+        // If the host has room for all memory, no session can be in the way of another.
         overflow == 0
             || self.movable_bytes() + bytes <= self.host_bytes()
             || self.sessions.iter().all(can_return)
     }
 
-    /// What does not fit on the GPU together, with so much more.
+    /// The overflow after an allocation of `bytes`.
     fn overflow_with(&self, bytes: u64) -> u64 {
         (self.fixed_bytes() + self.movable_bytes() + bytes).saturating_sub(self.usable_bytes())
     }
 
-    /// Of all sessions, with what they ask for.
+    /// The memory of all sessions, including requested allocations.
     pub(crate) fn movable_bytes(&self) -> u64 {
         let sessions = self.sessions.values();
         sessions.map(|one| one.bytes + one.growing_bytes).sum()
     }
 
-    /// How much of the first bytes can make way, once all who rest have given back their empty places. The second bytes
-    /// are the empty places of those who make way.
+    /// Returns a function that computes how much memory can move out, once all sessions that rest have given up
+    /// their empty places. Its arguments are the bytes on the GPU of the sessions that make way, and their own
+    /// empty places.
     pub(crate) fn room_under_pressure(&self) -> impl Fn(u64, u64) -> u64 {
         let sessions = self.sessions.values();
         let kept = sessions.map(|one| {
@@ -85,7 +90,7 @@ impl Arbiter {
         }
     }
 
-    /// How much may be asked to leave, so that no more than `room` does.
+    /// How many bytes to request so that no more than `room` leave, because memory leaves in whole parts.
     fn in_whole_parts(&self, there_bytes: u64, room: u64) -> u64 {
         if there_bytes <= room {
             there_bytes
@@ -94,8 +99,9 @@ impl Arbiter {
         }
     }
 
-    /// For what leaves while nobody needs the room. With at most half of the host's for each session nobody is refused
-    /// memory because of that, and everybody can return.
+    /// Room for memory that moves out before other sessions need the room. Each session may have at most half
+    /// of the host's room. With that limit, such moves never cause a refused allocation, and every session can
+    /// return.
     pub(crate) fn room_unasked(&self, session: &Session) -> u64 {
         let half = self.host_bytes() / 2;
         let room = session.free_pinned_bytes() + self.room_on_host();
@@ -103,14 +109,14 @@ impl Arbiter {
         self.in_whole_parts(session.bytes_there(), room)
     }
 
-    /// All of it, so that it can return.
+    /// Whether all of the session's memory can move out such that the session can return.
     pub(crate) fn host_has_room_for(&self, session: &Session) -> bool {
         session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
             && session.bytes + self.overflow_with(0) <= self.host_bytes()
     }
 
-    /// So that so many bytes of `leaving` find room: places that others have ahead first, then the largest empty places,
-    /// so that few have to pin anew.
+    /// Makes room on the host for this many bytes of `leaving`. Others give up places that were made ahead
+    /// first, then the largest empty places, so that few sessions have to pin again.
     pub(crate) fn unpin_for(&mut self, leaving: SessionId, bytes: u64, actions: &mut Vec<Action>) {
         let one = &self.sessions[&leaving];
         let most = (bytes.saturating_add(self.settings.part_bytes)).min(one.bytes_there());

@@ -1,4 +1,4 @@
-//! The loop's body: take in an event, then decide.
+//! The arbiter's entry point: take in an event, then decide.
 
 use std::time::Duration;
 
@@ -16,20 +16,20 @@ pub struct Arbiter {
     pub(crate) settings: Settings,
     pub(crate) sessions: Sessions,
     pub(crate) now: Duration,
-    /// How long moves out took since the last move in began.
+    /// How long swap-outs have taken since the last swap-in ended.
     pub(crate) moved_out: Duration,
     pub(crate) shortage: Shortage,
-    /// What sessions may have of the host's memory, where it was said how much there is.
+    /// How much host memory sessions may use, if it was reported.
     pub(crate) host_bytes: Option<u64>,
-    /// Since when nobody can make room for want of the host's.
+    /// Since when no session can make room, because the host has none.
     pub(crate) stuck_since: Option<Duration>,
-    /// The last lease before which places were given back for a test.
+    /// The last lease before which places were given up for a test.
     pub(crate) tortured: Epoch,
     accounts: Accounts,
     pub(crate) epoch: Epoch,
-    /// Seconds that the lowest level has not had of its share.
+    /// Seconds of its guaranteed share that the lowest level has not had.
     guaranteed_debt: f64,
-    /// It was a whole slice, and is not paid yet.
+    /// The debt reached a whole slice, and is not paid off yet.
     is_overdue: bool,
 }
 
@@ -52,7 +52,7 @@ impl Arbiter {
         }
     }
 
-    /// What is to be done after `event`, in this order. `now` never goes back.
+    /// Returns what to do after `event`, in this order. `now` must not go back.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
         self.settle(now);
         let mut actions = Vec::new();
@@ -69,7 +69,7 @@ impl Arbiter {
         actions
     }
 
-    /// When to say [`Event::Woke`] if nothing happens before.
+    /// When to send [`Event::Woke`] if nothing happens before.
     #[must_use]
     pub fn wake_at(&self) -> Option<Duration> {
         let wanted = self.sessions.any_waits() || self.needy().is_some();
@@ -94,7 +94,7 @@ impl Arbiter {
             .min()
     }
 
-    /// How many would compute before it; `None` when it does not wait.
+    /// How many sessions compute before this one; `None` if it does not wait.
     #[must_use]
     pub fn ahead_of(&self, session: SessionId) -> Option<usize> {
         let asked = self.sessions.get(&session)?;
@@ -108,7 +108,7 @@ impl Arbiter {
         Some(self.sessions.values().filter(is_ahead).count())
     }
 
-    /// Bytes of the GPU in use, with those that are on their way there.
+    /// Bytes of GPU memory in use, including those that are on their way there.
     #[must_use]
     pub fn bytes_on_gpu(&self) -> u64 {
         self.sessions.sums().bytes_on_gpu as u64
@@ -116,7 +116,7 @@ impl Arbiter {
 
     // ---- taking in
 
-    /// Charges those who computed for the time since the last event.
+    /// Charges the sessions that computed for the time since the last event.
     fn settle(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
@@ -241,7 +241,7 @@ impl Arbiter {
         }
     }
 
-    /// Of those who compute, and of those whose memory moves.
+    /// The deadlines of sessions that compute or move memory.
     fn deadlines(&self) -> impl Iterator<Item = (SessionId, Duration)> {
         let sums = self.sessions.sums();
         let moves = sums.leaving + sums.coming > 0;
@@ -254,7 +254,8 @@ impl Arbiter {
         bound.filter_map(|(id, session)| Some((id, self.settings.deadline(session)?)))
     }
 
-    /// From those who had their time, and from all beside one who computes and finds no room for what it allocates.
+    /// Takes leases back from sessions that have had their time. If a session that computes finds no room for
+    /// its allocation, all others lose their leases.
     fn take_back(&mut self, actions: &mut Vec<Action>) {
         if self.sessions.count_computing() == 0 {
             return;
@@ -267,7 +268,7 @@ impl Arbiter {
                 computes
                     || (self.settings).yields(session, self.priority(session), priority, self.now)
             };
-            // Only who holds a lease can lose one.
+            // Only a session with a lease can lose one.
             let others = self.sessions.computing().filter(|(other, _)| *other != id);
             let losing = others.filter(|(_, session)| yields(session));
             for other in losing.map(|(other, _)| other).collect::<Vec<_>>() {
@@ -322,7 +323,8 @@ impl Arbiter {
         }
     }
 
-    /// Nobody computes, or cells of the lowest level, which compute together where nobody else waits.
+    /// Whether one more session may compute: if none computes, or if only cells of the lowest level compute and
+    /// no other level waits.
     fn may_be_joined(&self) -> bool {
         let computing = self.sessions.count_computing();
         let lowest = self.settings.lowest();
@@ -338,7 +340,7 @@ impl Arbiter {
 
     // ---- looking
 
-    /// The one with the best place among those who wait: of the best level in which anybody is meant.
+    /// The waiting session with the best priority among those that are meant.
     pub(crate) fn front(
         &self,
         is_meant: impl Fn(SessionId, &Session) -> bool,
@@ -353,7 +355,8 @@ impl Arbiter {
         })
     }
 
-    /// Those whose memory is about to make way for somebody before them compute no more.
+    /// The next session that can compute without moving memory. A session whose memory must make way for a
+    /// session before it does not compute.
     fn next_resident(&self) -> Option<SessionId> {
         let needy = self.needy();
         self.front(|id, session| {

@@ -1,4 +1,4 @@
-//! Whose memory is on the GPU.
+//! Which sessions have their memory on the GPU.
 
 use std::time::Duration;
 
@@ -9,8 +9,9 @@ use crate::arbiter::{
 };
 
 impl Arbiter {
-    /// Refused is what could never be: more than the GPU has beside what stays on it; or, where not all fits on the GPU
-    /// together, more than the host has room for while somebody returns.
+    /// Records a requested allocation, or refuses it if it could never succeed. That is the case if it is
+    /// larger than the GPU's memory without what always stays there. If not all memory fits on the GPU
+    /// together, it is also the case if the host has too little room for every session to return.
     pub(crate) fn ask_to_grow(&mut self, id: SessionId, bytes: u64, actions: &mut Vec<Action>) {
         let fixed = self.fixed_bytes();
         let usable = self.settings.memory.usable_bytes;
@@ -32,7 +33,7 @@ impl Arbiter {
         });
     }
 
-    /// Makes allocations for which there is room, and those that need none yet.
+    /// Grants allocations for which there is room, and those that need no room yet.
     pub(crate) fn grow(&mut self, actions: &mut Vec<Action>) {
         if self.sessions.sums().growing == 0 {
             return;
@@ -80,7 +81,8 @@ impl Arbiter {
         }
     }
 
-    /// The one for whom room is made: it allocates or comes back, and its turn is nearest. Who computes is before all.
+    /// The session for which room is made: it allocates or returns, and it is next in the order. A session that
+    /// computes comes before all others.
     pub(crate) fn needy(&self) -> Option<SessionId> {
         if self.sessions.sums().growing == 0 && self.sessions.sums().swapped_out == 0 {
             return None;
@@ -94,18 +96,18 @@ impl Arbiter {
         computing.map(|(id, _)| *id).or_else(|| best(priorities))
     }
 
-    /// There is room for what it needs once those who do not compute have made way.
+    /// Whether there is room for the session once all sessions that do not compute have made way.
     pub(crate) fn fits_beside_holders(&self, id: SessionId) -> bool {
         self.room_without(id, id) >= bytes_needed(&self.sessions[&id])
     }
 
-    /// There is no room for `needy`, who is before it, if it computes.
+    /// Whether `needy`, which comes before session `id`, finds no room while that session computes.
     pub(crate) fn blocks(&self, id: SessionId, needy: SessionId) -> bool {
         self.must_leave(id, &self.sessions[&id], needy)
             && self.room_without(id, needy) < bytes_needed(&self.sessions[&needy])
     }
 
-    /// What those who do not compute can leave to `needy` while `kept` stays.
+    /// The room that sessions which do not compute can make for `needy` while `kept` stays.
     fn room_without(&self, kept: SessionId, needy: SessionId) -> u64 {
         let must_leave =
             |id: SessionId, session: &Session| id != kept && self.must_leave(id, session, needy);
@@ -121,7 +123,7 @@ impl Arbiter {
         self.room_with_leaving() + self.room_under_pressure()(there, with_pinned)
     }
 
-    /// What stays on the GPU, whoever computes.
+    /// Memory that stays on the GPU, whichever session computes.
     pub(crate) fn fixed_bytes(&self) -> u64 {
         self.sessions.values().map(|one| one.fixed_bytes).sum()
     }
@@ -130,7 +132,7 @@ impl Arbiter {
         self.usable_bytes().saturating_sub(self.bytes_on_gpu())
     }
 
-    /// What is free, and what soon will be.
+    /// Memory that is free, or will be once the current swap-out ends.
     fn room_with_leaving(&self) -> u64 {
         self.free_bytes() + self.sessions.sums().bytes_leaving as u64
     }
@@ -139,13 +141,13 @@ impl Arbiter {
         self.wants_room(session) && self.could_fit(session)
     }
 
-    /// Whether or not there can be any.
+    /// Whether the session lacks room, even if no room can be made.
     pub(crate) fn wants_room(&self, session: &Session) -> bool {
         (session.is_resident() && session.growing_bytes > 0)
             || (session.waits() && session.is_swapped_out() && session.retry_at <= self.now)
     }
 
-    /// Who needs room now, or who is expected and finds some.
+    /// The next session to swap in: the one that needs room now, or one with a cell for which there is room.
     fn next_to_come(&self) -> Option<SessionId> {
         if self.sessions.sums().swapped_out == 0 {
             return None;
@@ -164,7 +166,8 @@ impl Arbiter {
         expected.map(|(id, _)| *id)
     }
 
-    /// And how many of its bytes: what is needed, or all where nobody waits for them.
+    /// The next session to swap out, and how many of its bytes: as many as are needed, or all it can move if no
+    /// session waits for them.
     fn next_to_leave(&self) -> Option<(SessionId, u64)> {
         let is_chosen = |one: &Session| {
             one.release == Release::Chosen && may_leave(one) && self.host_has_room_for(one)
@@ -205,7 +208,8 @@ impl Arbiter {
         Some((asleep, self.room_unasked(&self.sessions[&asleep])))
     }
 
-    /// All who could make room for somebody; who computes does it at the end of its cell.
+    /// Asks all sessions that could make room in this way. A session that computes does so at the end of its
+    /// cell.
     fn ask_to_trim(&mut self, actions: &mut Vec<Action>) {
         let Some(needy) = self.needy() else { return };
         if bytes_needed(&self.sessions[&needy]) <= self.room_with_leaving() {
@@ -226,14 +230,14 @@ impl Arbiter {
         until.filter(|time| *time > self.now)
     }
 
-    /// When the first of those who are asked had its time.
+    /// When the time of the first session that was asked to trim is over.
     pub(crate) fn next_trimmed_at(&self) -> Option<Duration> {
         let asked = self.sessions.values();
         asked.filter_map(|one| self.trims_until(one)).min()
     }
 
-    /// Any session that rests, and any part of what it has. Chosen as if at random, by the seed and by how many leases
-    /// there were.
+    /// Any session that rests, and any part of its memory: a pseudo-random choice by the seed and the number of
+    /// leases so far.
     fn victim_of_torture(&self, seed: u64) -> Option<(SessionId, u64)> {
         let restful = self
             .sessions
@@ -248,13 +252,14 @@ impl Arbiter {
         Some((id, (number >> 8) % bytes + 1))
     }
 
-    /// As if at random, another one for each lease.
+    /// A pseudo-random number that differs for each lease.
     pub(crate) fn random_number(&self, seed: u64) -> u64 {
         let number = (seed ^ self.epoch).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         number ^ (number >> 29)
     }
 
-    /// Somebody needs room, nobody computes or moves, and what should leave finds no room on the host.
+    /// The session that needs room while no session computes or moves, and memory that should leave finds no
+    /// room on the host.
     fn stuck(&self) -> Option<SessionId> {
         let sums = self.sessions.sums();
         if self.sessions.count_computing() > 0 || sums.leaving + sums.coming > 0 {
@@ -263,7 +268,7 @@ impl Arbiter {
         self.needy().filter(|id| !self.fits_beside_holders(*id))
     }
 
-    /// It has waited for long, and the host has not come to have room.
+    /// Refuses the allocation of a session that has been stuck for too long, or ends the session.
     pub(crate) fn give_up_stuck(&mut self, actions: &mut Vec<Action>) {
         let Some(id) = self.stuck() else {
             self.stuck_since = None;
@@ -293,7 +298,7 @@ impl Arbiter {
         Some(self.stuck_since? + self.settings.drain_limit)
     }
 
-    /// When the next session sleeps whose memory is to leave then.
+    /// When the next session falls asleep whose memory must then leave.
     pub(crate) fn next_sleeps_at(&self) -> Option<Duration> {
         let sessions = self.sessions.values().filter(|_| self.lacks_reserve());
         let awake = sessions.filter(|session| may_leave(session));
@@ -312,7 +317,7 @@ impl Arbiter {
         session.is_idle().then_some(sleeps_at)
     }
 
-    /// Those who edit before those who wait; then who was not used for longest.
+    /// Sessions without a cell come first, then the least recently used.
     fn victim(&self, is_meant: impl Fn(SessionId, &Session) -> bool) -> Option<SessionId> {
         self.sessions
             .iter()
@@ -321,7 +326,8 @@ impl Arbiter {
             .map(|(id, _)| *id)
     }
 
-    /// Who waits makes way only for who is before it, and who has not computed since it came only for a better rank.
+    /// A waiting session makes way only for a session before it. If it has not computed since its swap-in, it
+    /// makes way only for a better rank.
     fn must_leave(&self, id: SessionId, session: &Session, needy: SessionId) -> bool {
         if id == needy || !may_leave(session) {
             return false;

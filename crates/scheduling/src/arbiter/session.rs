@@ -9,45 +9,46 @@ pub(crate) struct Session {
     pub(crate) account: Account,
     pub(crate) activity: Activity,
     pub(crate) lease: Lease,
-    /// GPU time that its cell has had.
+    /// GPU time that its cell has used.
     pub(crate) attained: Duration,
-    /// When it last had something to do with the GPU.
+    /// When it last used the GPU.
     pub(crate) used_at: Duration,
     pub(crate) residency: Residency,
-    /// It was moved in and has not computed since.
+    /// It was swapped in and has not computed since.
     pub(crate) fresh: bool,
-    /// How long the last move in took, with the moves out that made room for it.
+    /// How long the last swap-in took, including the swap-outs that made room for it.
     pub(crate) swap_time: Duration,
-    /// Not to be moved in before.
+    /// The earliest time of the next swap-in.
     pub(crate) retry_at: Duration,
-    /// It computed, or had memory; so it has a context on the GPU, which is in no ledger.
+    /// It has computed or had memory, so it has a context on the GPU, which is in no ledger.
     pub(crate) has_context: bool,
     pub(crate) release: Release,
     pub(crate) trim: Trim,
-    /// For what it needs there was no room, and nobody could make some.
+    /// There was no room for what it needs, and no other session could make room.
     pub(crate) is_hopeless: bool,
     pub(crate) fixed_bytes: u64,
     pub(crate) bytes: u64,
-    /// Of those, on the host.
+    /// The part of `bytes` that is on the host.
     pub(crate) swapped_out_bytes: u64,
-    /// Of those, allocated while the rest was there. Nothing is in it, so it needs no place on the host.
+    /// The part of `swapped_out_bytes` that was allocated while the session was swapped out. It has no contents
+    /// yet, so it needs no place on the host.
     pub(crate) on_paper_bytes: u64,
-    /// The most that was on the host: memory that has come back keeps its place there.
+    /// The most that was ever on the host: memory that has come back keeps its place there.
     pub(crate) host_bytes: u64,
     pub(crate) ahead: Ahead,
-    /// Asked for and neither made nor refused.
+    /// Requested allocations that are neither granted nor refused.
     pub(crate) growing_bytes: u64,
 }
 
-/// Places on the host that were made ahead of a move, beside those that memory had before.
+/// Places on the host that were made ahead of a move, in addition to those that earlier moves left.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct Ahead {
     pub(crate) bytes: u64,
     pub(crate) asked: Option<Asked>,
-    /// Not to be asked before, after a pause that is longer each time.
+    /// The earliest time of the next request.
     pub(crate) retry_at: Duration,
     pub(crate) pause: Duration,
-    /// How much more the session's own limits leave to it, where that was said.
+    /// How much more host memory the session's own limits allow, if known.
     pub(crate) own_room: Option<u64>,
 }
 
@@ -55,7 +56,7 @@ pub(crate) struct Ahead {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Asked {
     pub(crate) since: Duration,
-    /// 0 once they are given up; the answer is still to come.
+    /// 0 once the places are given up; the answer is still to come.
     pub(crate) bytes: u64,
 }
 
@@ -75,33 +76,33 @@ pub(crate) enum Lease {
     Holding {
         epoch: Epoch,
         since: Duration,
-        /// Of its cell when it was granted.
+        /// The level of its cell when the lease was granted.
         level: usize,
-        /// By the share of the lowest level.
+        /// Granted by the guaranteed share of the lowest level.
         guaranteed: bool,
     },
     Draining {
         epoch: Epoch,
         deadline: Duration,
-        /// It submitted meanwhile.
+        /// It has tried to submit since.
         wants: bool,
     },
-    /// Told to end; its work may still be on the GPU.
+    /// It was told to end; its work may still be on the GPU.
     Ending,
 }
 
-/// Whether it is to leave the GPU, context and all. A cell ends that.
+/// Whether the session must leave the GPU completely, with its context. A new cell cancels that.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Release {
     No,
-    /// Its memory leaves first.
+    /// It is to leave; its memory moves out first.
     Chosen,
     Requested,
-    /// Its context is off the GPU.
+    /// Its context has left the GPU.
     Gone,
 }
 
-/// What its libraries hold without using it.
+/// Whether the session can free memory that its libraries hold without using it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Trim {
     Cannot,
@@ -109,7 +110,7 @@ pub(crate) enum Trim {
     Asked {
         since: Duration,
     },
-    /// Since its last cell.
+    /// It has done so since its last cell.
     Done,
 }
 
@@ -117,12 +118,12 @@ pub(crate) enum Trim {
 pub(crate) enum Residency {
     /// All of its memory is on the GPU.
     Resident,
-    /// So many bytes are on their way to the host.
+    /// `bytes` are on their way to the host.
     Leaving {
         since: Duration,
         bytes: u64,
     },
-    /// A part of its memory is on the host, or all of it.
+    /// Part or all of its memory is on the host.
     SwappedOut,
     Coming {
         since: Duration,
@@ -167,7 +168,7 @@ impl Session {
         matches!(self.residency, Residency::Coming { .. })
     }
 
-    /// Since when its memory is on its way.
+    /// Since when its memory has been moving.
     pub(crate) fn moves_since(&self) -> Option<Duration> {
         match self.residency {
             Residency::Leaving { since, .. } | Residency::Coming { since } => Some(since),
@@ -175,13 +176,13 @@ impl Session {
         }
     }
 
-    /// Who leaves the GPU waits for its next cell first.
+    /// A session that leaves the GPU does not wait for a lease until its next cell.
     pub(crate) fn waits(&self) -> bool {
         let leaves = matches!(self.release, Release::Requested | Release::Gone);
         !leaves && matches!(self.lease, Lease::Waiting { .. })
     }
 
-    /// It has no cell, and nothing to do on the GPU.
+    /// It has no cell and no work on the GPU.
     pub(crate) fn is_idle(&self) -> bool {
         self.activity != Activity::Running && self.lease == Lease::Idle
     }
@@ -190,12 +191,12 @@ impl Session {
         matches!(self.lease, Lease::Holding { .. })
     }
 
-    /// Its work may be on the GPU.
+    /// Whether its work may be on the GPU.
     pub(crate) fn computes(&self) -> bool {
         !matches!(self.lease, Lease::Idle | Lease::Waiting { .. })
     }
 
-    /// Not to be moved in before, where it is away and has nothing on the GPU.
+    /// The earliest time of the next swap-in, if it is swapped out and has no work on the GPU.
     pub(crate) fn retries_at(&self) -> Option<Duration> {
         (self.is_swapped_out() && !self.computes()).then_some(self.retry_at)
     }
@@ -207,7 +208,7 @@ impl Session {
         }
     }
 
-    /// With what is on its way there.
+    /// Includes the memory that is on its way to the GPU.
     pub(crate) fn bytes_on_gpu(&self) -> u64 {
         let swapped_out = if self.is_coming() {
             0
@@ -217,44 +218,44 @@ impl Session {
         self.fixed_bytes + self.bytes - swapped_out
     }
 
-    /// On the GPU, and could leave it.
+    /// Memory on the GPU that could leave it.
     pub(crate) fn bytes_there(&self) -> u64 {
         self.bytes - self.swapped_out_bytes
     }
 
-    /// Its work is not on the GPU, and its memory does not move.
+    /// Whether it has no work on the GPU and its memory does not move.
     pub(crate) fn rests(&self) -> bool {
         !self.computes() && self.moves_since().is_none()
     }
 
-    /// Not on the GPU, or about to leave it.
+    /// Memory that is not on the GPU, or is about to leave it.
     pub(crate) fn bytes_to_return(&self) -> u64 {
         self.swapped_out_bytes + self.bytes_leaving()
     }
 
-    /// On the host, or on the way there.
+    /// Places on the host that are filled, or are being filled.
     pub(crate) fn filled_bytes(&self) -> u64 {
         self.bytes_to_return() - self.on_paper_bytes
     }
 
-    /// On the host, and empty: left by its memory that is on the GPU.
+    /// Empty places on the host, kept by memory that has returned to the GPU.
     pub(crate) fn free_pinned_bytes(&self) -> u64 {
         self.host_bytes.saturating_sub(self.filled_bytes())
     }
 
-    /// All its places on the host, with those that are being made.
+    /// All its places on the host, including those that are being made.
     pub(crate) fn places_bytes(&self) -> u64 {
         self.filled_bytes()
             .max(self.host_bytes + self.ahead_bytes())
     }
 
-    /// Of those, made ahead.
+    /// Its places that were made ahead, including those that are being made.
     pub(crate) fn ahead_bytes(&self) -> u64 {
         let asked = self.ahead.asked.map_or(0, |asked| asked.bytes);
         self.ahead.bytes + asked
     }
 
-    /// It takes part in who has the GPU, or has memory of its own there.
+    /// Whether it competes for the GPU: it has memory, a cell, or waits for a lease.
     pub(crate) fn is_rival(&self) -> bool {
         self.bytes + self.growing_bytes > 0 || self.activity == Activity::Running || self.waits()
     }
@@ -267,7 +268,7 @@ impl Session {
     }
 }
 
-/// What its events change.
+/// How events change the session.
 impl Session {
     pub(crate) fn expect_cell(&mut self) {
         self.activity = Activity::Running;
@@ -278,7 +279,7 @@ impl Session {
         }
     }
 
-    /// Its memory is not moved before, because some of it may be freed by then.
+    /// Its memory is not moved before this time, because the session may free some of it until then.
     pub(crate) fn trims_until(&self, limit: Duration) -> Option<Duration> {
         match self.trim {
             Trim::Asked { since } if self.is_idle() => Some(since + limit),
@@ -320,7 +321,7 @@ impl Session {
         }
     }
 
-    /// On the GPU, or on the host while a part of it is there.
+    /// The new memory counts as swapped out if part of the session's memory is on the host.
     pub(crate) fn grow(&mut self, bytes: u64) {
         self.bytes += bytes;
         if self.is_swapped_out() {
@@ -330,11 +331,12 @@ impl Session {
     }
 
     pub(crate) fn shrink(&mut self, bytes: u64, swapped_out_bytes: u64) {
-        // What is not on the GPU was on the host, whatever is said.
+        // Memory that was not on the GPU was on the host, whatever the session reports.
         let swapped_out_bytes = swapped_out_bytes.max(bytes.saturating_sub(self.bytes_there()));
         let swapped_out_bytes = swapped_out_bytes.min(bytes);
         self.swapped_out_bytes = self.swapped_out_bytes.saturating_sub(swapped_out_bytes);
-        // Which of it was freed is not said; so the host may have less of it than is counted, never more.
+        // The session does not report which part was freed. So the host may hold less than is counted, never
+        // more.
         self.on_paper_bytes = self.on_paper_bytes.saturating_sub(swapped_out_bytes);
         self.bytes = self.bytes.saturating_sub(bytes).max(self.swapped_out_bytes);
         self.host_bytes = self.host_bytes.min(self.bytes);
@@ -359,7 +361,7 @@ impl Session {
         }
     }
 
-    /// How long it took.
+    /// Ends the swap-out, and returns how long it took.
     pub(crate) fn leave(&mut self, now: Duration) -> Duration {
         let Residency::Leaving { since, bytes } = self.residency else {
             return Duration::ZERO;
@@ -389,9 +391,9 @@ impl Session {
         }
     }
 
-    /// What was given up meanwhile does not count, nor does more than was asked for. Where whole parts are missing it is
-    /// asked again after a pause, unless a move cut it short: memory that was granted just now may not be there yet, or
-    /// no more can be pinned.
+    /// Takes in how many bytes were pinned, without those that were given up meanwhile and those beyond the
+    /// request. If whole parts are missing and no move interrupted the pinning, the next request follows after
+    /// a pause: memory that was granted recently may not be allocated yet, or no more can be pinned.
     pub(crate) fn pin(&mut self, bytes: u64, now: Duration, settings: &Settings) {
         let Some(asked) = self.ahead.asked.take() else {
             return;
@@ -409,7 +411,8 @@ impl Session {
         self.ahead.retry_at = now + pause;
     }
 
-    /// Up to so many bytes, what is being made before what there is. How many.
+    /// Gives up to `bytes` of the places that were made ahead. All that are being made are given up first.
+    /// Returns how many bytes were given up.
     pub(crate) fn give_back_ahead(&mut self, bytes: u64) -> u64 {
         let asked = match &mut self.ahead.asked {
             Some(asked) => std::mem::take(&mut asked.bytes),
@@ -420,7 +423,7 @@ impl Session {
         asked + given
     }
 
-    /// No memory has two places.
+    /// Keeps the count such that no memory has two places.
     fn cap_ahead(&mut self) {
         let most = self.bytes.saturating_sub(self.host_bytes);
         self.ahead.bytes = self.ahead.bytes.min(most);
@@ -431,7 +434,7 @@ impl Session {
         self.retry_at = retry_at;
     }
 
-    /// It has a context on the GPU no more. A cell that came meanwhile has it back already.
+    /// Its context has left the GPU. If a cell arrived meanwhile, the session already has a context again.
     pub(crate) fn vacate(&mut self) {
         if self.release == Release::Requested {
             self.has_context = false;

@@ -1,9 +1,10 @@
-//! All sessions, and what is true of them together.
+//! All sessions, with sums and lists over them.
 //!
-//! Sums and the lists of those who compute and wait are kept with each change, so that no decision counts sessions
-//! again. Sessions come and go rarely, so they lie in one piece in the order of their ids, and lists say where.
+//! Each change updates the sums and the lists of sessions that compute and wait, so that no decision counts
+//! sessions again. Sessions join and leave rarely, so they are stored in one vector in the order of their ids,
+//! and the lists hold indices into it.
 //!
-//! **Invariant:** what sums and lists depend on changes in [`Sessions::change`] and nowhere else.
+//! **Invariant:** what sums and lists depend on changes only in [`Sessions::change`].
 
 use std::{ops::Index, time::Duration};
 
@@ -20,41 +21,42 @@ pub(crate) struct Sessions {
     /// In the order of their ids.
     all: Vec<Session>,
     levels: [Duration; 3],
-    /// Places in `all`, in order.
+    /// Indices in `all`, in order.
     computing: Vec<usize>,
-    /// The same by level, the highest first.
+    /// The same for waiting sessions, by level, the highest first.
     waiting: [Vec<usize>; 4],
     sums: Sums,
 }
 
-/// Numbers of sessions, and bytes of theirs.
+/// Counts of sessions, and sums of their bytes.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sums {
-    /// Those who asked for memory and have not got it.
+    /// Sessions that asked for memory and have no answer yet.
     pub(crate) growing: i64,
     pub(crate) swapped_out: i64,
-    /// Those who are to leave the GPU, and have memory there or have not been told.
+    /// Sessions that are chosen to leave the GPU, and have memory there or have not been told.
     pub(crate) chosen: i64,
     pub(crate) leaving: i64,
     pub(crate) coming: i64,
     pub(crate) bytes_on_gpu: i64,
     pub(crate) bytes_leaving: i64,
-    /// All of theirs, wherever it is, with what they ask for and what cannot leave the GPU.
+    /// All memory of sessions, on the GPU or not, including requested allocations and memory that cannot leave
+    /// the GPU.
     pub(crate) bytes_wanted: i64,
-    /// Those who take part in who has the GPU, or have memory there.
+    /// Sessions that compete for the GPU; see [`Session::is_rival`].
     pub(crate) rivals: i64,
-    /// Those that make places on the host ahead of a move.
+    /// Sessions that are making places on the host ahead of a move.
     pub(crate) pinning: i64,
     pub(crate) places_bytes: i64,
-    /// Of these, made ahead.
+    /// The part of `places_bytes` that was made ahead.
     pub(crate) ahead_bytes: i64,
 }
 
-/// The list in which a session stands.
+/// The list in which a session is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum List {
     Computing,
-    /// Of this level.
+    /// With the level.
     Waiting(usize),
 }
 
@@ -143,7 +145,7 @@ impl Sessions {
         self.at(&self.waiting[level])
     }
 
-    /// Whose work may be on the GPU: few, whoever else is there.
+    /// Sessions whose work may be on the GPU: always few.
     pub(crate) fn computing(&self) -> impl Iterator<Item = (SessionId, &Session)> {
         self.at(&self.computing)
     }
@@ -158,7 +160,7 @@ impl Sessions {
             .map(|index| (self.ids[*index], &self.all[*index]))
     }
 
-    /// Each of those who compute had so much GPU time until now.
+    /// Charges this much GPU time to each session that computes.
     pub(crate) fn charge(
         &mut self,
         each: Duration,
@@ -213,7 +215,7 @@ impl Sessions {
         Some(said)
     }
 
-    /// Sums and lists anew, because places have changed.
+    /// Computes sums and lists anew, because indices have changed.
     fn count(&mut self) {
         self.sums = Sums::default();
         self.computing.clear();

@@ -1,56 +1,59 @@
-//! What a site may choose.
+//! The arbiter's settings.
 
 use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// GPU time of a cell at which it leaves each level but the lowest.
+    /// The GPU time at which a cell falls from each level to the next.
     pub levels: [Duration; 3],
-    /// How long a cell of the lowest level computes before the next of that level has its turn.
+    /// How long a cell of the lowest level computes before the next cell of that level may.
     pub slice: Duration,
-    /// The part of the time that is the lowest level's where somebody waits in it, from 0 to 1.
+    /// The share of time that the lowest level gets while a cell waits in it, from 0 to 1.
     pub guaranteed_share: f64,
-    /// How long it computes undisturbed when that part is overdue.
+    /// How long a cell of the lowest level computes undisturbed when that share is overdue.
     pub guaranteed_slice: Duration,
-    /// How long even a cell of the highest level waits then.
+    /// How long even a cell of the highest level then waits.
     pub guaranteed_floor: Duration,
-    /// What somebody used counts half after this time.
+    /// A person's recent use counts half after this time.
     pub half_life: Duration,
-    /// A session whose memory was moved in computes at least this many times as long as the move took.
+    /// After a swap-in, a session computes for at least this multiple of the time that the move took.
     pub swap_floor: f64,
-    /// How many cells of the lowest level may compute together where all their memory fits.
+    /// How many cells of the lowest level may compute together if all their memory fits.
     pub together: usize,
-    /// How long a session may take to come to rest.
+    /// How long a session may take to finish its work in flight after a preemption.
     pub drain_limit: Duration,
-    /// Bytes in a second of the slowest move. Whose takes longer, and `drain_limit` beyond it, does not move.
+    /// The slowest acceptable speed of a move, in bytes per second. A session that takes longer than that and
+    /// `drain_limit` together is ended.
     pub slowest_move: u64,
-    /// Memory leaves the GPU in parts of at most so many bytes. So up to as many more leave than were to.
+    /// Memory leaves the GPU in parts of at most this many bytes. So up to one part more may leave than was
+    /// requested.
     pub part_bytes: u64,
-    /// Places on the host are pinned ahead for at most so many bytes at a time; with 0 none are.
+    /// Places on the host are pinned ahead for at most this many bytes at a time; 0 turns this off.
     pub pin_bytes: u64,
-    /// The longest pause before a session is asked again that pinned less than it was asked for.
+    /// The longest pause before the next request to a session that pinned less than requested.
     pub pin_retry: Duration,
-    /// How long a session without a cell may take to free what its libraries hold, before its memory is moved.
+    /// How long a session without a cell may take to free memory that its libraries hold, before its memory is
+    /// moved.
     pub trim_limit: Duration,
     /// A session without a cell sleeps after this.
     pub sleeps_after: Duration,
-    /// When to try again where somebody else's memory was in the way.
+    /// How long to wait before trying again when other memory was in the way.
     pub retry: Duration,
-    /// How long the driver may take until it has the memory of a process that ended.
+    /// How long the driver may take to get back the memory of a process that ended.
     pub late: Duration,
-    /// For tests of moves: with a seed, each session that rests loses some of its memory to the host, needed or not, and
-    /// places for all of it are pinned ahead.
+    /// For tests of moves: with a seed, sessions that rest move random parts of their memory to the host,
+    /// needed or not, and places for all memory are pinned ahead.
     pub torture: Option<u64>,
     pub memory: Memory,
 }
 
 #[derive(Debug, Clone)]
 pub struct Memory {
-    /// Of the GPU, that sessions may use.
+    /// How much of the GPU's memory sessions may use.
     pub usable_bytes: u64,
-    /// Kept free for who comes next, by moving out sessions that sleep.
+    /// Kept free for the next session, by moving out sessions that sleep.
     pub reserve_bytes: u64,
-    /// Of the host, for what is moved out, until it is said how much there is.
+    /// Host memory for swapped-out memory, until the worker reports how much there is.
     pub host_bytes: u64,
 }
 

@@ -1,4 +1,5 @@
-//! GPU memory that is missing although the ledger has it for no session: contexts, and programs outside Baton.
+//! GPU memory that is in use although the ledger counts it for no session: contexts, and programs outside
+//! Baton.
 //!
 //! In: how much the driver had left when there was not enough room. Out: how much memory there is to share, and
 //! which sessions should leave the GPU when moving memory is not enough. A shortage is assumed to be over after a

@@ -15,7 +15,7 @@ use crate::{
 const PART: u64 = 64 << 20;
 const PIECE: u64 = 4 * PART;
 
-/// Two sessions of so many bytes, whose cells follow each other, on 80 GB.
+/// Runs two sessions of this size on 80 GB, with cells that follow each other.
 fn told_of_pair(bytes: u64, change: impl Fn(&mut Settings)) -> Told {
     let mut settings = World::with_memory(80 * GB, 400 * GB).settings;
     settings.memory.reserve_bytes = 0;
@@ -34,7 +34,8 @@ fn told_of_pair(bytes: u64, change: impl Fn(&mut Settings)) -> Told {
 #[test]
 fn only_the_first_memory_that_leaves_finds_no_place() {
     let told = told_of_pair(50 * GB, |_| {});
-    // The first leaves while the second allocates. Then both expect to leave 20 GB, and a part.
+    // The first session makes way while the second allocates. After that, both expect to move 20 GB and one
+    // part.
     assert!(told.pinned_in_moves <= 20 * GB + PART, "{told:?}");
     assert!(told.pinned_ahead >= 20 * GB, "{told:?}");
     assert!(told.pinned_ahead <= 20 * GB + 2 * PART, "{told:?}");
@@ -48,7 +49,7 @@ fn nobody_makes_places_whose_memory_fits_with_the_reserve() {
     assert_eq!(told_of_pair(40 * GB, |_| {}).pinned_ahead, 0);
     let with_reserve = |settings: &mut Settings| settings.memory.reserve_bytes = 8 * GB;
     assert_eq!(told_of_pair(36 * GB, with_reserve).pinned_ahead, 0);
-    // Each expects to leave the 4 GB that are lacking.
+    // Each session expects to move the 4 GB that are missing.
     let told = told_of_pair(38 * GB, with_reserve);
     assert!(
         (8 * GB..8 * GB + 4 * PART).contains(&told.pinned_ahead),
@@ -64,11 +65,11 @@ fn who_is_alone_makes_no_places() {
     assert_eq!(world.told.pinned_ahead, 0);
 }
 
-/// An arbiter whose sessions have joined and have so much memory each, on 80 GB.
+/// An arbiter on 80 GB, with sessions that have joined and have memory.
 struct Desk {
     arbiter: Arbiter,
     now: Duration,
-    /// The last order to make places.
+    /// The last request to make places.
     asked: Option<(SessionId, u64)>,
 }
 
@@ -107,13 +108,13 @@ impl Desk {
         said
     }
 
-    /// When it wants to wake.
+    /// Wakes the arbiter at the time that it asked for.
     fn wake(&mut self) -> Vec<Action> {
         self.now = self.arbiter.wake_at().unwrap();
         self.arbiter.handle(Event::Woke, self.now)
     }
 
-    /// Answers orders to make places until there are no more. How many bytes each session made.
+    /// Answers requests to make places until there are no more. Returns how many bytes each session made.
     fn pin_all(&mut self) -> [u64; 4] {
         let mut made = [0; 4];
         while let Some((session, bytes)) = self.asked.take() {
@@ -150,11 +151,11 @@ fn places_are_made_in_pieces_and_one_session_at_a_time() {
     assert_eq!(grew, [Action::Grow { session: 2, bytes }, pin(1, PIECE)]);
     assert_eq!(desk.tell(Event::Woke), []);
     assert_eq!(desk.tell(pinned(1, PIECE)), [pin(1, PIECE)]);
-    // An answer that nobody waits for is none, and no answer counts for more than was asked for.
+    // An answer without a request is ignored, and no answer counts for more than was requested.
     assert_eq!(desk.tell(pinned(2, 30 * GB)), []);
     assert_eq!(desk.tell(pinned(1, 30 * GB)), [pin(1, PIECE)]);
     desk.tell(pinned(1, PIECE));
-    // Together they lack 10 GB of the reserve.
+    // Together they exceed the limit by the reserve's 10 GB.
     let all = 10 * GB + PART;
     let made = desk.pin_all();
     assert_eq!(made[2], all);
@@ -176,7 +177,7 @@ fn who_cannot_make_places_is_asked_again_after_longer_and_longer_pauses() {
     let mut desk = Desk::with(200 * GB, &[38 * GB, 32 * GB]);
     let (session, bytes) = (2, 0);
     desk.tell(Event::SessionHas { session, bytes });
-    // Less than a part is missing where memory does not come in whole parts.
+    // Less than a part is missing if the memory does not divide into whole parts.
     assert_eq!(desk.tell(pinned(1, PIECE - 1)), [pin(1, PIECE)]);
     let mut answers = [PART, 0].into_iter().cycle();
     for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
@@ -197,7 +198,7 @@ fn places_take_less_than_half_of_what_the_host_has_and_go_back_first() {
         first + second <= 8 * GB && first + second > 8 * GB - PART,
         "{made:?}"
     );
-    // Others than sessions need the memory of the host: what is left is to be as much as the places take.
+    // Other programs need the host's memory. Afterwards as much is left as the places take.
     assert_eq!(desk.tell(Event::HostHas { bytes: 4 * GB }), []);
     let said = desk.tell(Event::HostHas { bytes: GB });
     let given = said.iter().map(|action| match action {
@@ -207,7 +208,7 @@ fn places_take_less_than_half_of_what_the_host_has_and_go_back_first() {
     let given: u64 = given.sum();
     let surplus = (first + second) - (first + second + GB) / 2;
     assert!((surplus..surplus + PART).contains(&given), "{said:?}");
-    // Nor is any made anew.
+    // No places are made again either.
     assert_eq!(desk.tell(Event::Woke), []);
 }
 
@@ -223,7 +224,7 @@ fn a_move_has_the_room_that_places_take() {
         user: 3,
         fixed_bytes: 0,
     });
-    // 2 GB of the second leave, and perhaps a part more.
+    // 2 GB of the second session leave, and perhaps one part more.
     let bytes = 12 * GB;
     let said = desk.tell(Event::Grew { session: 3, bytes });
     let lacking = 2 * GB + PART - left;
@@ -239,11 +240,11 @@ fn a_move_has_the_room_that_places_take() {
 fn a_session_keeps_to_its_own_limits() {
     let mut desk = Desk::with(200 * GB, &[38 * GB, 32 * GB]);
     let has = |session, bytes| Event::SessionHas { session, bytes };
-    // What is being made is given up, so its answer is none.
+    // The places being made are given up, so the answer to that request is ignored.
     assert_eq!(desk.tell(has(1, 0)), [unpin(1, PIECE)]);
     assert_eq!(desk.tell(has(2, 2 * PIECE)), []);
     assert_eq!(desk.tell(pinned(1, PIECE)), [pin(2, PIECE)]);
-    // As much is left as the places take.
+    // As much memory is left as the places take.
     assert_eq!(desk.tell(pinned(2, PIECE)), []);
     assert_eq!(desk.tell(has(2, PIECE)), []);
     assert_eq!(desk.tell(has(2, 0)), [unpin(2, PIECE / 2)]);
@@ -252,8 +253,8 @@ fn a_session_keeps_to_its_own_limits() {
 proptest! {
     #![proptest_config(ProptestConfig { cases: 200, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Whatever sessions do, everything is decided as if no places were made ahead; what `World` checks at each step
-    /// holds for the places; and there is an end to making them and giving them back.
+    /// Whatever sessions do, all other decisions are as if no places were made ahead. `World`'s checks hold for
+    /// the places at each step, and the arbiter does not make and give up places for ever.
     #[test]
     fn places_change_nothing_but_where_memory_leaves_to(
         scripts in proptest::collection::vec(any_script(), 2..9),
@@ -274,7 +275,7 @@ proptest! {
         world.run();
     }
 
-    /// The same with a host whose memory comes and goes, and limits of sessions that do.
+    /// The same while the host's memory and the limits of sessions change.
     #[test]
     fn places_are_made_and_given_back_without_end_to_nobody(
         scripts in proptest::collection::vec(any_script(), 2..9),

@@ -34,19 +34,19 @@ struct Session {
     on_paper: u64,
     /// Host memory reserved for it, used or not.
     places: u64,
-    /// The order to pin ahead that it carries out: its number and its bytes.
+    /// The request to pin ahead that it is carrying out: its number and its bytes.
     makes: Option<(u64, u64)>,
-    /// It has not answered an order to pin ahead yet.
+    /// Whether a request to pin ahead is not answered yet.
     is_asked_to_pin: bool,
-    /// Bytes that were granted and not found; the arbiter does not know that yet.
+    /// Granted bytes that the driver did not have; the arbiter does not know that yet.
     not_found: u64,
     gone: bool,
-    /// When it began to wait, for the longest wait.
+    /// When it began to wait.
     waits_since: Duration,
 }
 
 impl Session {
-    /// Of what is on the host.
+    /// Places on the host that hold memory.
     fn filled(&self) -> u64 {
         self.away - self.on_paper
     }
@@ -73,7 +73,7 @@ struct Lease {
 pub(crate) struct World {
     pub(crate) settings: Settings,
     arbiter: Arbiter,
-    /// Hears the same and makes no places ahead.
+    /// A second arbiter that gets the same events and makes no places ahead.
     twin: Option<Arbiter>,
     sessions: BTreeMap<SessionId, Session>,
     calendar: BinaryHeap<Reverse<(Duration, u64, Happening)>>,
@@ -90,8 +90,8 @@ pub(crate) struct World {
     moves_in: u64,
     /// The size of a session's context, which the arbiter is not told.
     context_bytes: u64,
-    /// The host's memory is as at the start, and the GPU has no contexts, so every session that was
-    /// allowed to grow can return.
+    /// The host's memory has not changed since the start, and the GPU has no contexts. So every session that
+    /// was allowed to grow can return.
     is_steady: bool,
     pub(crate) told: Told,
 }
@@ -542,7 +542,7 @@ impl World {
                 let stirs = next.is_none_or(|cell| cell.grow == 0);
                 if session.script.can_sleep {
                     if stirs {
-                        // A thread that runs on between cells.
+                        // A thread that keeps running between cells.
                         self.enter(self.now, Happening::Wants(id));
                     }
                     self.enter(self.now, Happening::Sleeps(id));
@@ -553,7 +553,7 @@ impl World {
         }
     }
 
-    /// When a move of this many bytes ends that begins now.
+    /// When a move of this many bytes ends if it begins now.
     fn time_of(&self, bytes: u64) -> Duration {
         self.now + Duration::from_secs_f64(bytes as f64 / self.bandwidth)
     }

@@ -1,8 +1,9 @@
-//! The interposer's own thread: it does what the worker says.
+//! The interposer's own thread, the agent: it carries out the worker's requests.
 //!
-//! It opens the gate for a lease and closes it at its end, when nothing is in flight and the GPU is idle. It gives a
-//! lease back that the session does not use. While the worker's end is away the gate is closed. A second thread reads,
-//! so that an allocation has its answer while the agent waits for the GPU at the end of a lease.
+//! It opens the gate when a lease is granted. To end a lease it closes the gate and waits until nothing is in
+//! flight and the GPU is idle. It returns a lease that the session does not use. While there is no connection
+//! to the worker, the gate is closed. A second thread reads from the connection, so that an allocation gets its
+//! answer even while the agent waits for the GPU at the end of a lease.
 //!
 //! **Invariant:** a lease ends only while no stream is being captured.
 
@@ -30,15 +31,15 @@ use super::{
     wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
 };
 
-/// A lease that is not used for so long is given back.
+/// A lease that was not used for this long is returned.
 const IDLE: Duration = Duration::from_millis(100);
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 
-/// How long the worker may be away.
+/// How long to try to reconnect to the worker.
 const PATIENCE: Duration = Duration::from_secs(30);
 const RETRY: Duration = Duration::from_millis(50);
 
-/// How long a capture is waited for between looks.
+/// How often to check whether a capture has ended.
 const CAPTURE: Duration = Duration::from_millis(2);
 
 pub(super) const WELCOME: Duration = Duration::from_secs(5);
@@ -49,7 +50,7 @@ pub(super) struct Introduction {
     pub(super) token: u128,
 }
 
-/// Connects this process with its worker, if it has one, and leaves a thread with the connection.
+/// Connects this process to its worker, if it has one, and starts the agent's thread.
 pub(super) fn start(process: &'static Process) {
     let Some(introduction) = introduction() else {
         return;
@@ -74,7 +75,7 @@ pub(super) fn introduction() -> Option<Introduction> {
 
 fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames> {
     let stream = Arc::new(UnixStream::connect(&introduction.socket)?);
-    // Nothing changes between what the hello says and what is said after the welcome.
+    // The lock is held so that nothing changes between the hello and the messages after the welcome.
     let memory = process.memory();
     let hello = FromSession::Hello(Hello {
         token: introduction.token,
@@ -118,13 +119,13 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
         process.line.close();
         agent.ahead = None;
         agent.made.clear();
-        // The next worker does not know of them.
+        // The next connection does not know about places on the host.
         process.unpin(u64::MAX);
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
             is_drained = is_drained || agent.drain();
-            // A hello knows no memory of which only a part is away.
+            // A hello cannot describe memory that is only partly on the host.
             if is_drained && process.memory().is_away() {
                 process.swap_out(u64::MAX);
             }
@@ -150,7 +151,7 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
     }
 }
 
-/// What the agent does something about.
+/// What the agent's loop reacts to.
 enum Heard {
     Said(ToSession),
     /// The connection ended.
@@ -164,7 +165,8 @@ impl From<Made> for Heard {
     }
 }
 
-/// Reads what the worker says until the connection ends. Answers to questions for memory go to the thread that asked.
+/// Reads the worker's messages until the connection ends. Answers to requests for memory go to the thread that
+/// asked.
 fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -> io::Result<()> {
     frames.stream().set_read_timeout(None)?;
     let reader = thread::Builder::new().name("baton-gpu-read".to_owned());
@@ -196,24 +198,24 @@ fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -
 struct Agent {
     process: &'static Process,
     lease: Option<Lease>,
-    /// Whether the lease is used.
+    /// When the use of the lease was last checked.
     looked_at: Instant,
-    /// For those who make places.
+    /// Given to the threads that make places.
     heard: Sender<Heard>,
     ahead: Option<Ahead>,
-    /// Places that are made and not pinned.
+    /// Places that are made but not pinned yet.
     made: VecDeque<Made>,
-    /// How many orders to pin there were.
+    /// How many requests to pin there have been.
     orders: u64,
 }
 
 struct Lease {
     epoch: Epoch,
-    /// It is to be given back as soon as no stream is being captured.
+    /// It must be returned as soon as no stream is being captured.
     is_over: bool,
     submissions: u32,
     used_at: Instant,
-    /// Until its work has ended it is not over.
+    /// Marks were recorded behind its work, and it is not over until they are reached.
     is_marked: bool,
 }
 
@@ -239,7 +241,7 @@ impl Agent {
         }
     }
 
-    /// Does not wait while there are places to pin; what the worker says comes first.
+    /// Does not wait while there are places to pin; the worker's messages come first.
     fn next(&self, heard: &Receiver<Heard>) -> Result<Heard, RecvTimeoutError> {
         let patience = match &self.lease {
             _ if !self.made.is_empty() => Duration::ZERO,
@@ -288,13 +290,13 @@ impl Agent {
                 self.swap_in();
             }
             ToSession::Pin { bytes } => self.begin_to_pin(bytes),
-            // This thread moves the memory, so nothing is being moved now.
+            // This thread moves the memory itself, so no move is under way now.
             ToSession::Unpin { bytes } => {
                 let missing = self.end_pinning();
                 process.unpin(bytes.saturating_sub(missing));
             }
             ToSession::Trim => process.trims.ask(),
-            // The reader has given them to the thread that asked.
+            // The reading thread has passed answers on to the thread that asked.
             ToSession::Grow { .. }
             | ToSession::Refuse { .. }
             | ToSession::Has { .. }
@@ -322,8 +324,8 @@ impl Agent {
         }
     }
 
-    /// Answers the order to pin, if there is one. How much is missing of it. Places that are made and not pinned are
-    /// pinned when memory leaves to them.
+    /// Answers the request to pin, if there is one. Returns how many of its bytes got no place. Places that are
+    /// made but not pinned yet are pinned when the memory leaves.
     fn end_pinning(&mut self) -> u64 {
         let process = self.process;
         let Some(mut ahead) = self.ahead.take() else {
@@ -356,7 +358,7 @@ impl Agent {
         });
     }
 
-    /// Gives the lease back that has not been used for a while, when the GPU has nothing to do for it.
+    /// Ends the lease if it has not been used for a while and the GPU has no work for it.
     fn look(&mut self) {
         let process = self.process;
         let Some(lease) = &mut self.lease else { return };
@@ -376,7 +378,7 @@ impl Agent {
         lease.is_over = process.is_idle() && process.gate.submissions() == submissions;
     }
 
-    /// When no capture is under way.
+    /// Returns the lease, unless a capture is under way.
     fn give_back(&mut self) {
         if !self.drain() {
             return;
@@ -389,14 +391,15 @@ impl Agent {
             epoch: lease.epoch,
             submissions,
         });
-        // Who came to the gate before that was said was not heard.
+        // A request from a thread that came to the gate before this message was ignored.
         if self.process.gate.somebody_waits() {
             self.process.line.say(&FromSession::Want);
         }
     }
 
-    /// Closes the gate and waits until the GPU has nothing to do for the session. `false` while a stream is captured:
-    /// what is submitted to that is not computed, and the end of the capture must come through.
+    /// Closes the gate and waits until the GPU has no work for the session. Returns `false` while a stream is
+    /// being captured: work submitted to that stream is not computed, and the call that ends the capture must
+    /// pass the gate.
     fn drain(&self) -> bool {
         let process = self.process;
         if process.captures.any() {

@@ -1,10 +1,11 @@
 //! Places on the host that are made before memory leaves the GPU.
 //!
-//! A thread of low priority clears their pages, which takes most of the time; the agent pins one after the other and
-//! gives it to memory that has none. Both happen while the program computes. A move, or others who need the room, end
-//! that at once: what is made by then is used, and what is being made is nobody's.
+//! A thread of low priority clears their pages, which takes most of the time. The agent then pins each place
+//! and gives it to memory that has none. Both happen while the program computes. A move, or another session
+//! that needs the room, ends this at once: places that are ready are used, and a place that is being made is
+//! discarded.
 //!
-//! **Invariant:** that thread calls nothing of the driver's and holds no lock.
+//! **Invariant:** that thread never calls the driver and holds no lock.
 
 use std::{
     sync::{
@@ -20,14 +21,14 @@ use super::{
     sys::host::{self, HostMemory},
 };
 
-/// What the worker wants pinned, while it is not answered.
+/// A request to pin that is not answered yet.
 pub(super) struct Ahead {
-    /// Of the order; places of an earlier one are nobody's.
+    /// The number of the request; places made for an earlier one are discarded.
     number: u64,
     stops: Arc<AtomicBool>,
     /// Places that are still to be made.
     count: usize,
-    /// What was asked for, and what has a place of it.
+    /// How many bytes were requested, and how many of them have a place.
     asked_bytes: u64,
     bytes: u64,
 }
@@ -36,20 +37,21 @@ pub(super) struct Ahead {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Given {
     Yes,
-    /// The memory that it was for is gone, or has another.
+    /// The memory that it was made for is gone, or has another place.
     NotNeeded,
     /// The driver cannot pin it.
     NotPinned,
 }
 
-/// A place that was made; `None` where the machine has no room, or nobody wants it any more.
+/// A place that was made; `None` if the machine has no room, or the request has ended.
 pub(super) struct Made {
     number: u64,
     place: Option<HostMemory>,
 }
 
 impl Ahead {
-    /// Has places of these sizes made. `None` where there is nothing to make, or no thread to do it.
+    /// Starts a thread that makes places of these sizes. `None` if there is nothing to make, or no thread could
+    /// be started.
     pub(super) fn begin<Message: From<Made> + Send + 'static>(
         number: u64,
         asked_bytes: u64,
@@ -79,7 +81,7 @@ impl Ahead {
         })
     }
 
-    /// Takes in a place that was made. `true` when it was the last.
+    /// Takes in a place that was made. Returns `true` if it was the last.
     pub(super) fn take_in(&mut self, made: Made, give: impl FnOnce(HostMemory) -> Given) -> bool {
         if made.number != self.number {
             return false;
@@ -131,7 +133,7 @@ impl Process {
         }
     }
 
-    /// The same, and it is pinned when memory leaves to it.
+    /// Gives a place to memory that has none, unpinned: it is pinned when the memory leaves.
     pub(super) fn give_place(&self, made: HostMemory) -> Given {
         let mut memory = self.memory();
         let Some((place, context)) = memory.without_place(made.bytes()) else {
@@ -141,7 +143,7 @@ impl Process {
         given.map_or(Given::NotNeeded, |()| Given::Yes)
     }
 
-    /// Gives empty places on the host back, for at least so many bytes, or all.
+    /// Returns empty places on the host to the system, for at least this many bytes, or all.
     pub(super) fn unpin(&self, bytes: u64) {
         let _held = self.contexts_stay();
         let taken = self.memory().take_empty_places(bytes);
@@ -209,7 +211,7 @@ mod tests {
         let sizes = vec![4 << 20; 4096];
         let ahead = Ahead::begin(1, sizes.iter().sum(), sizes, sender).unwrap();
         drop(ahead);
-        // The thread's end is the channel's.
+        // The channel ends with the thread.
         assert!(made.iter().count() < 4096);
     }
 }

@@ -1,8 +1,8 @@
 //! The session's memory on the GPU: allocations that can leave it and come back to the same addresses.
 //!
-//! Addresses are reserved once. The memory behind them comes in chunks, which leave and come one by one; so no more
-//! leaves than others need, and they have the room of the first chunk before the last has left. What cannot be moved is
-//! counted.
+//! Addresses are reserved once. The memory behind them is divided into chunks, which leave and return one by
+//! one. So no more leaves than others need, and the room of the first chunk is available before the last has
+//! left. Memory that cannot move is only counted.
 
 mod places;
 
@@ -22,50 +22,50 @@ use super::{
 
 const CHUNK_BYTES: u64 = 64 << 20;
 
-/// How many chunks are copied before the first of them is given back.
+/// How many chunks are copied before the first of them is returned to the driver.
 const COPIES_AHEAD: usize = 2;
 
-/// A chunk, by its region and its number there.
+/// A chunk, by its region's address and its index there.
 type Place = (u64, usize);
 
 #[derive(Debug)]
 pub(super) struct Memory {
     heap: Heap,
     regions: BTreeMap<u64, Region>,
-    /// Some of it is not on the GPU, or nothing: it computes with none of it.
+    /// Part or all of the memory is not on the GPU, so the session cannot compute.
     is_away: bool,
     bytes: u64,
-    /// What cannot leave the GPU, by what it is freed with.
+    /// Memory that cannot leave the GPU, by the handle that frees it.
     fixed: BTreeMap<u64, Fixed>,
-    /// Of graphs, which cannot leave it either.
+    /// Memory of graphs, which cannot leave the GPU either.
     graph_bytes: u64,
     freed: InOrder,
-    /// For moving, one for each context.
+    /// Streams for moves, one for each context.
     streams: BTreeMap<Context, Stream>,
 }
 
-/// What has left the GPU.
+/// The outcome of a swap-out.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Left {
     pub(super) bytes: u64,
-    /// Of those, without a place on the host before.
+    /// The part of `bytes` that had no place on the host before.
     pub(super) new_place_bytes: u64,
-    /// Whether they are whole: those that are not are lost.
+    /// `SUCCESS` if the contents are intact; after any other code they are lost.
     pub(super) code: Code,
 }
 
-/// What is no more allocated.
+/// Memory that is no longer allocated.
 #[derive(Debug, Default, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Freed {
     pub(super) bytes: u64,
-    /// Of those, not on the GPU.
+    /// The part of `bytes` that was not on the GPU.
     pub(super) away_bytes: u64,
 }
 
 #[derive(Debug)]
 struct Fixed {
     bytes: u64,
-    /// It ends with that.
+    /// It is freed when this context ends.
     context: Option<Context>,
 }
 
@@ -79,11 +79,12 @@ struct Region {
 #[derive(Debug)]
 struct Chunk {
     range: Range,
-    /// While it is on the GPU.
+    /// The driver's handle while the chunk is on the GPU.
     handle: Option<u64>,
-    /// Kept when it comes back, because pinning it anew takes longer than moving it.
+    /// Its place on the host, kept when the chunk returns, because pinning a new one takes longer than the
+    /// move.
     shadow: Option<HostMemory>,
-    /// The shadow holds what it held when it left.
+    /// The shadow holds the chunk's contents.
     has_left: bool,
 }
 
@@ -119,7 +120,7 @@ impl Memory {
         self.regions.values().map(Region::away_bytes).sum()
     }
 
-    /// Of the GPU where most of it lies, whoever has the rest.
+    /// Free memory of the GPU that has the largest region, whichever processes use the rest.
     pub(super) fn free_bytes(&self) -> u64 {
         let largest = (self.regions.values()).max_by_key(|region| region.chunks.len());
         largest.map_or(0, |region| driver::free_bytes(region.context))
@@ -139,17 +140,17 @@ impl Memory {
 
     // ---- allocating and freeing
 
-    /// Where there is room already.
+    /// Places an allocation in an existing region, if one has room.
     pub(super) fn place(&mut self, bytes: u64) -> Option<u64> {
         self.heap.place(bytes)
     }
 
-    /// How much more an allocation takes that found no room.
+    /// The size of the region to create for an allocation for which no region has room.
     pub(super) fn region_for(&self, bytes: u64) -> u64 {
         self.heap.region_for(bytes)
     }
 
-    /// An allocation in a new region, on the GPU unless the rest is away.
+    /// Allocates in a new region, on the GPU unless the session is swapped out.
     pub(super) fn grow(
         &mut self,
         bytes: u64,
@@ -173,14 +174,15 @@ impl Memory {
         Ok(self.heap.add(range, bytes))
     }
 
-    /// What is there no more; `None` for an address that is not one of these allocations.
+    /// Frees an allocation, and returns what is no longer allocated. `None` if no allocation begins at the
+    /// address.
     pub(super) fn free(&mut self, address: u64) -> Option<Freed> {
         let Some(emptied) = self.heap.release(address)? else {
             return Some(Freed::default());
         };
         let mut region = self.regions.remove(&emptied.address)?;
         let away_bytes = region.away_bytes();
-        // There is nobody to tell: what the driver keeps it keeps until the process ends.
+        // An error has no use here: memory that the driver keeps is freed when the process ends.
         let _ = region.unback();
         driver::unreserve(emptied.address, emptied.bytes);
         self.bytes -= emptied.bytes;
@@ -190,19 +192,19 @@ impl Memory {
         })
     }
 
-    /// Where there is some that was freed in the same order.
+    /// Reuses memory that was freed in the same order, if there is some.
     pub(super) fn reuse(&mut self, bytes: u64, order: Order) -> Option<u64> {
         let address = self.freed.reuse(self.heap.room_for(bytes), order)?;
         self.heap.renew(address, bytes);
         Some(address)
     }
 
-    /// Frees it at the next drain.
+    /// Frees the allocation at the next drain.
     pub(super) fn free_later(&mut self, address: u64) {
         self.freed.push(address, self.heap.room(address));
     }
 
-    /// Frees it after what the stream has to do.
+    /// Frees the allocation after the work in its stream.
     pub(super) fn free_in_order(&mut self, address: u64, order: Order) {
         self.freed
             .push_in_order(address, self.heap.room(address), order);
@@ -212,7 +214,7 @@ impl Memory {
         !self.freed.is_empty()
     }
 
-    /// Frees what is not in use any more.
+    /// Frees what is no longer in use.
     pub(super) fn reap(&mut self, is_drained: bool) -> Freed {
         let free = self.freed.take(is_drained);
         self.free_all(free)
@@ -226,28 +228,28 @@ impl Memory {
         })
     }
 
-    /// What was freed in order can soon go back.
+    /// Records marks, so that memory freed in order can soon be released.
     pub(super) fn mark_freed(&mut self) {
         let regions = &self.regions;
         self.freed.mark(|address| context_in(regions, address));
     }
 
-    /// This stream ends.
+    /// The stream is about to end.
     pub(super) fn forget_stream(&mut self, stream: Stream) {
         let regions = &self.regions;
         let context_of = |address| context_in(regions, address);
         self.freed.forget_stream(stream, context_of);
     }
 
-    /// Gives up what is in a context that is about to end: its stream for moving, and its marks. What waits for those
-    /// is freed at the next drain.
+    /// Gives up the stream for moves and the marks of a context that is about to end. Memory that waits for
+    /// those marks is freed at the next drain.
     pub(super) fn prepare_end(&mut self, context: Context) {
         if let Some(stream) = self.streams.remove(&context) {
             let ended = context.with(|| {
                 driver::end_stream(stream);
                 Ok(())
             });
-            // Where the context cannot be entered the stream is gone.
+            // If the context cannot be entered, its stream is gone already.
             let _ = ended;
         }
         let regions = &self.regions;
@@ -255,7 +257,7 @@ impl Memory {
         self.freed.forget_context(is_in_it);
     }
 
-    /// Frees what a context had that has ended.
+    /// Frees all memory of a context that has ended.
     pub(super) fn forget(&mut self, context: Context) -> Freed {
         let addresses: Vec<u64> = (self.regions.iter())
             .filter(|(_, region)| region.context == context)
@@ -279,15 +281,15 @@ impl Memory {
         self.fixed.remove(&key).is_some()
     }
 
-    /// `false` where it was known.
+    /// Returns whether the number has changed.
     pub(super) fn set_graph_bytes(&mut self, bytes: u64) -> bool {
         std::mem::replace(&mut self.graph_bytes, bytes) != bytes
     }
 
     // ---- moving
 
-    /// Takes at least so many bytes off the GPU, or all. Nothing may be in flight. `left` hears of each part that the
-    /// driver has back.
+    /// Moves at least this many bytes off the GPU, or all. Nothing may be in flight. `left` is called with the
+    /// size of each chunk that the driver has back.
     pub(super) fn swap_out(&mut self, bytes: u64, mut left: impl FnMut(u64)) -> Left {
         self.is_away = true;
         let places = self.first_to_leave(bytes);
@@ -312,7 +314,7 @@ impl Memory {
     ) -> (u64, Code) {
         let (mut code, mut sum) = (SUCCESS, 0);
         let mut copies = VecDeque::new();
-        // While one is given back the next is copied.
+        // The next chunks are copied while one is returned to the driver.
         for place in places.iter().copied() {
             match self.begin_copy(place, shadows) {
                 Ok(copied) => copies.push_back((place, Some(copied))),
@@ -331,7 +333,8 @@ impl Memory {
         (sum, code)
     }
 
-    /// Those with a place on the host first, because to pin one takes longer than to copy.
+    /// The chunks to move. Those with a place on the host come first, because pinning a new place takes longer
+    /// than the copy.
     fn first_to_leave(&self, bytes: u64) -> Vec<Place> {
         let all = self.regions.iter().flat_map(|(base, region)| {
             let chunks = region.chunks.iter().enumerate();
@@ -349,7 +352,7 @@ impl Memory {
         here.iter().map_while(leaves).collect()
     }
 
-    /// How large a shadow it needs, if it has none.
+    /// The size of the shadow that the chunk lacks, if it has none.
     fn lacks_shadow(&self, (base, index): Place) -> Option<u64> {
         let chunk = &self.regions[&base].chunks[index];
         chunk.shadow.is_none().then_some(chunk.range.bytes)
@@ -369,7 +372,7 @@ impl Memory {
         })
     }
 
-    /// Waits until the first of these is copied, and gives it back.
+    /// Waits until the first of these chunks is copied, and returns it to the driver.
     fn give_first(
         &mut self,
         copies: &mut VecDeque<(Place, Option<Event>)>,
@@ -381,7 +384,7 @@ impl Memory {
         };
         let waited = match copied {
             Some(copied) => copied.wait(),
-            // What was begun before it failed.
+            // This copy failed; wait for those that were begun before.
             None => self.wait_for_moves(),
         };
         let region = self.regions.get_mut(&base).expect("it was planned");
@@ -392,7 +395,8 @@ impl Memory {
         waited.and(given)
     }
 
-    /// Brings everything back, or nothing where that fails: then it can be tried again. How many bytes came.
+    /// Moves everything back to the GPU, and returns how many bytes that was. After an error nothing has moved,
+    /// so it can be tried again.
     pub(super) fn swap_in(&mut self) -> Result<u64, Code> {
         let away: Vec<Place> = self.places_away();
         let bytes = self.away_bytes();
@@ -476,7 +480,7 @@ impl Region {
         away.map(|chunk| chunk.range.bytes).sum()
     }
 
-    /// All that is away of it, or nothing.
+    /// Puts GPU memory behind all chunks that have none, or behind none of them if that fails.
     fn back(&mut self) -> Result<(), Code> {
         let (device, chunks) = (self.device, &mut self.chunks);
         self.context.with(|| {
@@ -498,13 +502,13 @@ impl Region {
         })
     }
 
-    /// Neither memory nor places on the host any more.
+    /// Releases the region's memory and its places on the host.
     fn unback(&mut self) -> Result<(), Code> {
         let chunks = &mut self.chunks;
         self.context.with_if_it_lives(|| {
             let unbacked = chunks.iter_mut().map(Chunk::unback);
             let code = unbacked.fold(SUCCESS, first_error);
-            // The driver lets go of a pinned place only in a context.
+            // The driver can unpin a place only in a context.
             chunks.iter_mut().for_each(|chunk| chunk.shadow = None);
             driver::as_result(code)
         })

@@ -1,12 +1,12 @@
 //! The interposer: what every process of a session loads before all other libraries.
 //!
-//! In: calls to the CUDA driver, whichever way a program found it. Out: the same calls, when the session has a lease;
-//! and allocations that can leave the GPU while another session needs the room.
+//! In: calls to the CUDA driver, however the program found it. Out: the same calls, once the session has a
+//! lease; and allocations that can leave the GPU while another session needs the room.
 //!
-//! A process that never initialises the driver pays for one comparison at each of its look-ups and for nothing else.
-//! Without a worker to talk to, calls pass untouched.
+//! A process that never initialises the driver pays only for one comparison in each of its look-ups. Without a
+//! worker, calls pass unchanged.
 //!
-//! **Invariant:** it never ends its process, and never initialises the driver on its own accord.
+//! **Invariant:** it never ends its process, and never initialises the driver by itself.
 
 mod agent;
 mod ahead;
@@ -51,14 +51,15 @@ use trims::Trims;
 use window::Windows;
 use wire::FromSession;
 
-/// Before the driver is asked again for what it did not have.
+/// The pause before the driver is asked again for memory that it did not have.
 const RETRY: Duration = Duration::from_millis(20);
 
-/// Others make so much room at a time, until there is enough for what stands in no ledger: a part of the GPU, or less.
+/// For memory that is in no ledger, others make room in steps of one part in this many of the GPU, but at most
+/// `ROOM_BYTES`.
 const ROOM_PART: u64 = 20;
 const ROOM_BYTES: u64 = 512 << 20;
 
-/// All that this process has of it.
+/// The state of the interposer in this process.
 struct Process {
     gate: Gate,
     windows: Windows,
@@ -70,9 +71,9 @@ struct Process {
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
     contexts: Mutex<BTreeSet<Context>>,
-    /// Marks behind all that contexts have to do, while it is looked whether that is done.
+    /// Marks behind all work of the contexts, while the agent checks whether that work is done.
     marks: Mutex<Vec<Event>>,
-    /// Held by whoever ends a context, and shared by those who use contexts of others.
+    /// Held by a thread that ends a context, and shared by threads that use other threads' contexts.
     endings: RwLock<()>,
     is_started: AtomicBool,
     has_failed: AtomicBool,
@@ -120,8 +121,8 @@ impl Process {
 
     // ---- submitting
 
-    /// Lets a call to the driver through when the session has a lease. Others make room where it finds none: code is
-    /// loaded when it is launched first.
+    /// Passes a call to the driver when the session has a lease. If the call finds no room, others make some:
+    /// code is loaded when it is first launched.
     #[inline]
     fn submit(&self, stream: Option<Stream>, call: impl Fn() -> Code) -> Code {
         match self.submit_once(stream, &call) {
@@ -157,7 +158,7 @@ impl Process {
         code
     }
 
-    /// A call that can be answered only while the memory is on the GPU.
+    /// Passes a call that the driver can answer only while the memory is on the GPU.
     fn ask(&self, call: impl FnOnce() -> Code) -> Code {
         match self.gate.enter(|| self.want()) {
             Entry::NotInUse => return call(),
@@ -169,7 +170,7 @@ impl Process {
         code
     }
 
-    /// Also shows a context that this library did not see before.
+    /// Asks for a lease. Also takes note of the thread's context, which this library may not have seen before.
     fn want(&self) {
         if let Ok((context, _)) = driver::current() {
             self.meet(context);
@@ -177,7 +178,7 @@ impl Process {
         self.line.say(&FromSession::Want);
     }
 
-    /// This context may compute.
+    /// Takes note of a context that may compute.
     fn meet(&self, context: Context) {
         if !context.is_none() {
             self.contexts().insert(context);
@@ -190,7 +191,8 @@ impl Process {
         }
     }
 
-    /// What was on the GPU is gone: nothing computes with it any more, not even where the driver forgets its error.
+    /// The memory on the GPU is lost. From now on all calls fail, even if the driver no longer reports its
+    /// error.
     fn lose_memory(&self, code: Code) {
         self.gate.break_down();
         if !driver::is_sticky(code) {
@@ -208,7 +210,7 @@ impl Process {
         }
     }
 
-    /// At least so many bytes leave the GPU.
+    /// Moves at least this many bytes off the GPU.
     fn swap_out(&self, bytes: u64) -> Left {
         let held = self.contexts_stay();
         let left = |bytes| self.line.say(&FromSession::Left { bytes });
@@ -220,20 +222,20 @@ impl Process {
         left
     }
 
-    /// Waits until the GPU has nothing to do for this process.
+    /// Waits until the GPU has no work of this process.
     fn synchronize(&self) {
         let _held = self.contexts_stay();
         let contexts: Vec<Context> = self.contexts().iter().copied().collect();
         for context in contexts {
             if let Err(code) = context.with(driver::synchronize) {
                 self.notice(code);
-                // It may be gone.
+                // The context may be gone.
                 self.contexts().remove(&context);
             }
         }
     }
 
-    /// From now on [`Process::is_idle`] asks about what was submitted until now.
+    /// Records marks for [`Process::is_idle`] behind all work that was submitted until now.
     fn mark_contexts(&self) {
         let held = self.contexts_stay();
         let contexts: Vec<Context> = self.contexts().iter().copied().collect();
@@ -248,7 +250,7 @@ impl Process {
         }
     }
 
-    /// Whether the GPU has done what was marked. Does not wait.
+    /// Whether the GPU has reached all marks. Does not wait.
     fn is_idle(&self) -> bool {
         self.marks().iter().all(|mark| match mark.outcome() {
             Some(code) => {
@@ -263,8 +265,8 @@ impl Process {
         self.marks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The session can give memory back that libraries hold without using it. A descriptor that can be read while it is
-    /// asked to; -1 where nobody will ask.
+    /// Announces that the session can free memory that its libraries hold without using it. Returns a
+    /// descriptor that is readable while a trim is requested; -1 if no worker will request one.
     fn trims(&self) -> RawFd {
         if !self.gate.is_in_use() {
             return -1;
@@ -274,7 +276,7 @@ impl Process {
         descriptor
     }
 
-    /// It has.
+    /// The session has freed that memory, as requested.
     fn trimmed(&self) {
         self.trims.answer();
         self.line.say(&FromSession::Trimmed);
@@ -287,7 +289,7 @@ impl Process {
         self.can_map.load(Relaxed)
     }
 
-    /// Of the session, not of its neighbours.
+    /// The free and total memory of this session alone, in bytes.
     fn free_and_total(&self) -> (u64, u64) {
         let memory = self.memory();
         let total = self.cap_bytes.load(Relaxed);
@@ -295,17 +297,17 @@ impl Process {
         (total.saturating_sub(used), total)
     }
 
-    /// Memory in the order of a stream, which takes again at once what was freed in that order.
+    /// Allocates in the order of a stream, and immediately reuses memory that was freed in that order.
     fn allocate_in_order(&self, bytes: u64, stream: Stream) -> Result<u64, Code> {
         let reused = Order::of(stream).and_then(|order| self.memory().reuse(bytes, order));
         reused.map_or_else(|| self.allocate(bytes), Ok)
     }
 
-    /// Memory for the calling thread's context. The code is what the driver would say.
+    /// Allocates for the calling thread's context. Errors are the driver's codes.
     fn allocate(&self, bytes: u64) -> Result<u64, Code> {
         let (context, device) = driver::current()?;
         self.meet(context);
-        // To ask for an event would spoil a capture.
+        // Querying an event would invalidate a capture.
         if !self.captures.any() {
             self.reap(false);
             self.memory().mark_freed();
@@ -314,7 +316,7 @@ impl Process {
         loop {
             match self.try_to_allocate(bytes, (context, device)) {
                 Ok(Some(address)) => return Ok(address),
-                // The worker makes room, or says no.
+                // Either the worker makes room meanwhile, or it refuses the next request.
                 Ok(None) => std::thread::sleep(RETRY),
                 Err(OUT_OF_MEMORY) if self.finish_frees() => {}
                 Err(code) => return Err(code),
@@ -322,7 +324,8 @@ impl Process {
         }
     }
 
-    /// `None` where memory is promised that the driver has not yet.
+    /// `None` if the driver does not yet have the memory that the worker has granted, or the grant is out of
+    /// date.
     fn try_to_allocate(&self, bytes: u64, place: (Context, i32)) -> Result<Option<u64>, Code> {
         let mut memory = self.memory();
         if let Some(address) = memory.place(bytes) {
@@ -363,7 +366,7 @@ impl Process {
         self.line.say(&FromSession::NotGrown { bytes, free_bytes });
     }
 
-    /// Waits for what is to be freed in order. `false` where there is nothing.
+    /// Waits until memory that was freed in order can be released. `false` if there is none.
     fn finish_frees(&self) -> bool {
         if self.captures.any() || !self.memory().has_freed() {
             return false;
@@ -384,11 +387,11 @@ impl Process {
             memory.free_later(address);
             return true;
         }
-        // Memory that has left the GPU is used by nothing there. Otherwise the GPU may be at work even behind a closed
-        // gate, and unmapping does not wait for that.
+        // No work on the GPU uses memory that has left it. Otherwise the GPU may be at work even behind a
+        // closed gate, and unmapping does not wait for that.
         if !memory.is_away() {
             drop(memory);
-            // The next call reports what went wrong before.
+            // The next call reports an earlier error.
             let _ = context.with(driver::synchronize);
             memory = self.memory();
         }
@@ -397,9 +400,9 @@ impl Process {
         true
     }
 
-    /// Frees it after what was submitted to the stream.
+    /// Frees the allocation after the work that was submitted to the stream.
     fn free_in_order(&self, address: u64, stream: Stream) -> bool {
-        // In a capture only memory of the graph can be freed, which is the driver's.
+        // In a capture only memory of the graph can be freed, and the driver manages that.
         if self.memory().context_of(address).is_none() || self.captures.has(stream) {
             return false;
         }
@@ -412,9 +415,10 @@ impl Process {
         true
     }
 
-    /// This stream ends with the call.
+    /// The stream is about to end.
     fn end_stream(&self, stream: Stream) {
-        // To leave a mark would spoil a capture; then what was freed waits for the end of the lease.
+        // Recording a mark would invalidate a capture; without one, freed memory waits for the end of the
+        // lease.
         if !self.captures.any() {
             self.memory().forget_stream(stream);
         }
@@ -426,8 +430,9 @@ impl Process {
         self.say_shrank(freed);
     }
 
-    /// Ends a context with `end`, if that succeeds and `is_over` then. What is left in it of this library's goes before,
-    /// because a handle of what has ended may crash the driver.
+    /// Calls `end`, which may end a context; it has ended if `end` succeeds and `is_over` then returns `true`.
+    /// This library's own objects in the context are released first, because a handle from an ended context may
+    /// crash the driver.
     fn end_context(
         &self,
         context: Context,
@@ -457,20 +462,21 @@ impl Process {
         self.endings.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// To be said while the memory is held, so that a hello never counts it twice.
+    /// Must be called while the memory is locked, so that a hello never counts these bytes twice.
     fn say_shrank(&self, Freed { bytes, away_bytes }: Freed) {
         if bytes > 0 {
             self.line.say(&FromSession::Shrank { bytes, away_bytes });
         }
     }
 
-    /// What was granted is not allocated.
+    /// Reports a granted allocation that was not made.
     fn say_not_used(&self, memory: &Memory, bytes: u64) {
         let away_bytes = if memory.is_away() { bytes } else { 0 };
         self.say_shrank(Freed { bytes, away_bytes });
     }
 
-    /// Lets the driver make what cannot leave the GPU, and ends with `context`. `make` says what it is freed with.
+    /// Lets the driver allocate memory that cannot leave the GPU and is freed with `context`. `make` returns
+    /// the handle that frees it.
     fn make_fixed(
         &self,
         bytes: u64,
@@ -502,8 +508,8 @@ impl Process {
         }
     }
 
-    /// Has others make room until the driver can make what stands in no ledger: a context, loaded code. Nobody knows
-    /// before how much it takes.
+    /// Asks for room until the driver can create something that is in no ledger: a context, or loaded code. How
+    /// much room it needs is not known in advance.
     fn with_room(&self, make: impl Fn() -> Code) -> Code {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         let part = (self.cap_bytes.load(Relaxed) / ROOM_PART).min(ROOM_BYTES);
@@ -513,7 +519,7 @@ impl Process {
                 return OUT_OF_MEMORY;
             };
             let code = make();
-            // Said before a hello.
+            // The lock is held so that this is sent before the next hello.
             let memory = self.memory();
             if self.line.generation() == generation {
                 match code {
@@ -540,7 +546,7 @@ impl Process {
         }
     }
 
-    /// What graphs have, which nobody asks for beforehand.
+    /// Counts the memory of graphs, which is allocated without a request.
     fn count_graphs(&self) {
         if self.captures.have_been() {
             let bytes = driver::graph_bytes(0);

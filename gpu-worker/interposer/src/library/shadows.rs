@@ -1,6 +1,6 @@
 //! Places on the host for memory that leaves the GPU, prepared by several threads ahead of the copies.
 //!
-//! To prepare a place means to clear its pages, which takes one thread several times as long as the copy into it.
+//! To prepare a place is to clear its pages, which takes one thread several times as long as the copy into it.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Processes of sessions: they come, speak and go.
+//! Processes of sessions: their arrival, their messages and their end.
 
 use baton_interposer::wire::{FromSession, ToSession};
 use baton_scheduling::arbiter::{Arbiter, Event, SessionId};
@@ -7,10 +7,10 @@ use tokio::time::Instant;
 use super::{Arbitration, Arrival, Process};
 use crate::gpu::{Lone, Monitored, Token};
 
-/// Sessions of the arbiter that stand for what cannot leave the GPU.
+/// Marks the ids of the arbiter's sessions that stand for memory that cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
 
-/// No GPU has more.
+/// More than any GPU has.
 const MOST_BYTES: u64 = 1 << 48;
 
 impl Arbitration {
@@ -60,7 +60,7 @@ impl Arbitration {
             fixed_bytes: 0,
         });
         if self.follows_host {
-            // Until its limits are known.
+            // No places are made ahead for it until its limits are known.
             let (session, bytes) = (number, 0);
             self.handle(Event::SessionHas { session, bytes });
         }
@@ -164,7 +164,7 @@ impl Arbitration {
         }
     }
 
-    /// Nobody is believed to have less than the driver's monitoring says.
+    /// Uses the driver's monitoring if it reports more free memory than the session does.
     pub(super) fn on_full(&mut self, session: u64, needed_bytes: u64, free_bytes: u64) {
         let monitored = self.monitored.as_ref().and_then(Monitored::free_bytes);
         self.handle(Event::Full {
@@ -209,7 +209,8 @@ impl Arbitration {
         }
     }
 
-    /// `None` where there are several, or what it has cannot move.
+    /// The session's only process that uses the GPU. `None` if there are several, or if it has memory that
+    /// cannot move.
     pub(super) fn lone_process(&self, token: Token) -> Option<Lone> {
         let mut of_it = self.processes.iter().filter(|(_, one)| one.token == token);
         let (number, process) = of_it.next().filter(|(_, one)| one.fixed_bytes == 0)?;

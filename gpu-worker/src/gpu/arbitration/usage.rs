@@ -1,4 +1,4 @@
-//! How much of the GPU each session had.
+//! How much each session used the GPU.
 
 use std::{fs, iter, time::Duration};
 
@@ -10,7 +10,7 @@ use super::{Arbitration, Process};
 use crate::gpu::{Token, Usage};
 
 impl Arbitration {
-    /// What was used until now, and from now on anew.
+    /// Returns the usage until now, and starts a new count.
     pub(super) fn usage(&mut self, token: Token) -> Usage {
         for number in self.processes_of(token) {
             self.charge(number);
@@ -27,7 +27,7 @@ impl Arbitration {
         std::mem::replace(&mut session.usage, next)
     }
 
-    /// For a process of the session that asks.
+    /// The answer to a process that asks what its session has.
     pub(super) fn has(&self, token: Token) -> Vec<ToSession> {
         let of_it = || self.processes.values().filter(|one| one.token == token);
         let has = ToSession::Has {
@@ -42,7 +42,7 @@ impl Arbitration {
         iter::once(has).chain(of_it().map(process)).collect()
     }
 
-    /// Puts down how long it waited or held the GPU until now.
+    /// Adds the time that the process has waited for or held the GPU until now.
     pub(super) fn charge(&mut self, number: u64) {
         let now = Instant::now();
         let Some(process) = self.processes.get_mut(&number) else {
@@ -103,7 +103,7 @@ impl Usage {
     }
 }
 
-/// The process's number in the innermost namespace of processes that it is in, which is its session's.
+/// The process id in the innermost namespace of the process, which is its session's.
 fn number_within(process: Pid) -> u32 {
     let status = fs::read_to_string(format!("/proc/{process}/status")).unwrap_or_default();
     let numbers = status.lines().find_map(|line| line.strip_prefix("NSpid:"));

@@ -13,7 +13,7 @@ use baton_scheduling::arbiter::{Memory, Settings};
 use super::{Estimate, Length, Runs, Times, each_seed};
 use world::{Seen, World};
 
-/// People who share GPUs. Each has one session, which stays on its GPU for as long as that GPU takes its cells.
+/// People who share GPUs. Each has one session, which stays on its GPU while that GPU runs the person's cells.
 #[derive(Debug, Clone)]
 pub struct Class {
     pub people: usize,
@@ -25,7 +25,7 @@ pub struct Class {
     pub run: Times,
     pub session_bytes: u64,
     pub gpu_bytes: u64,
-    /// Between GPU and host in each direction, in bytes per second.
+    /// The speed of moves between GPU and host in each direction, in bytes per second.
     pub bandwidth: f64,
     /// Bytes per second at which host memory is made and pinned, before memory leaves the GPU for the first time.
     pub pinning: f64,
@@ -58,8 +58,8 @@ impl Class {
     }
 }
 
-/// One thread on an H200 took 0.39 s for each GiB. Several threads now do it while memory moves; that has not been
-/// measured.
+/// One thread on an H200 took 0.39 s for each GiB. During moves, several threads now do this; their speed has
+/// not been measured.
 pub const PINNING: f64 = (1_u64 << 30) as f64 / 0.39;
 
 /// Decides who computes when. All policies are settings of the same queue and the same arbiter, so

@@ -35,7 +35,7 @@ enum Happening {
     ComesToRest(SessionId, Epoch),
     MovedOut(SessionId),
     MovedIn(SessionId),
-    /// The order to pin with this number is done. It has no effect if the order was cut short.
+    /// The request to pin with this number is done. Ignored if the request was interrupted.
     Pinned(SessionId, u64),
     /// The session reports this many pinned bytes.
     SaysPinned(SessionId, u64),
@@ -65,7 +65,7 @@ struct Session {
     away_bytes: u64,
     /// Host memory that is pinned for its memory on the GPU.
     places_bytes: u64,
-    /// The order to pin ahead that it carries out: its number and its bytes.
+    /// The request to pin ahead that it is carrying out: its number and its bytes.
     pinning: Option<(u64, u64)>,
     /// Present while it computes.
     lease: Option<Epoch>,
@@ -78,7 +78,7 @@ pub(super) struct World<'class> {
     now: Duration,
     settled: Duration,
     gpus: Vec<Gpu>,
-    /// By person.
+    /// Indexed by person.
     sessions: Vec<Session>,
     calendar: BinaryHeap<Reverse<(Duration, Happening)>>,
     pins: u64,
@@ -91,7 +91,7 @@ impl<'class> World<'class> {
         let memory = Memory {
             usable_bytes: class.gpu_bytes,
             reserve_bytes: 0,
-            // Enough for all, also while places are made ahead.
+            // Enough for all memory, even while places are made ahead.
             host_bytes: 2 * class.session_bytes * class.people as u64,
         };
         let gpu = |_| Gpu {
@@ -362,9 +362,9 @@ impl<'class> World<'class> {
         }
     }
 
-    /// A part of the places that a session makes ahead is there, and the rest is not made. How many bytes of those.
+    /// Ends a session's request to pin, with this part of its places made. Returns how many bytes are not made.
     ///
-    /// It answers later, because the arbiter is being asked now.
+    /// The session answers later, because the arbiter is handling an event now.
     fn end_pinning(&mut self, id: SessionId, part: f64) -> u64 {
         let person = self.person_of(id);
         let one = &mut self.sessions[person];

@@ -1,7 +1,7 @@
-//! A program that computes on a GPU, and does what it reads.
+//! A program that computes on a GPU, as commands tell it.
 //!
-//! A line on standard input is a command, a line on standard output its answer: `ok …`, or `error` with the driver's
-//! code. Buffers are arrays of 64-bit numbers, which have names.
+//! Each line on standard input is a command, and each line on standard output is the answer to one: `ok …`, or
+//! `error` with the driver's code. Buffers are named arrays of 64-bit numbers.
 
 use std::collections::HashMap;
 use std::io::{self, BufRead as _, Write as _};
@@ -14,17 +14,17 @@ struct Client {
     add: Kernel,
     buffers: HashMap<String, Buffer>,
     stream: usize,
-    /// Goes on after the other.
+    /// A second stream that waits for the first.
     joined: usize,
     graph: usize,
-    /// With those that they were made in.
+    /// Contexts, each with the context in which it was created.
     contexts: Vec<(usize, usize)>,
 }
 
 struct Buffer {
     address: u64,
     numbers: usize,
-    /// What all its numbers should be.
+    /// The expected value of all its numbers.
     value: u64,
 }
 
@@ -108,7 +108,7 @@ impl Client {
             }
             ["free", name] => nothing(driver.free(self.take(name)?)),
             ["free-in-order", name] => nothing(driver.free_in_order(self.take(name)?, 0)),
-            // Through another stream than the default one.
+            // In a stream other than the default stream.
             ["free-in-stream", name] => {
                 nothing(driver.free_in_order(self.take(name)?, self.stream))
             }
@@ -152,7 +152,7 @@ impl Client {
             })
             .to_string()),
             ["fork-and-stay"] => {
-                // Until the one who gives commands ends.
+                // Until the test closes standard input.
                 beside_child(|| {
                     let _ = std::fs::read("/dev/stdin");
                 });
@@ -219,7 +219,7 @@ impl Client {
 
     fn add(&mut self, name: &str, value: u64, stream: usize) -> Answer<String> {
         let buffer = self.buffers.get_mut(name).ok_or(INVALID)?;
-        // What is captured is added when it runs.
+        // Work in a capture is done only when the graph runs.
         buffer.value += if stream == 0 { value } else { 0 };
         nothing(
             self.add
@@ -241,7 +241,7 @@ impl Client {
         })
     }
 
-    /// Computes and looks whether all is as it was, again and again.
+    /// Computes and checks the results repeatedly.
     fn rounds(&mut self, name: &str, count: u64) -> Answer<String> {
         let sleep = self.driver.kernel("sleep_20ms")?;
         for round in 1..=count {
@@ -266,7 +266,7 @@ impl Client {
         Ok(String::new())
     }
 
-    /// How many calls the driver had for so many launches, one behind the other.
+    /// How many calls to the driver this many launches in a row made.
     fn calls_of_launches(&self, count: u64) -> Answer<String> {
         let before = self.driver.calls();
         for _ in 0..count {
@@ -276,8 +276,8 @@ impl Client {
         Ok((self.driver.calls() - before - count).to_string())
     }
 
-    /// Allocates in order, uses it and frees it, again and again. How many calls the driver had to allocate and free,
-    /// all together.
+    /// Repeatedly allocates memory in order, uses it and frees it. Returns how many calls to the driver
+    /// allocated or freed, in total.
     fn pairs(&self, bytes: usize, count: u64) -> Answer<String> {
         let (driver, mut calls) = (self.driver, 0);
         for _ in 0..count {
@@ -292,7 +292,7 @@ impl Client {
         Ok(calls.to_string())
     }
 
-    /// In a thread of its own, which nobody waits for.
+    /// Launches in a separate thread, without waiting for it.
     fn launch_aside(&self, kernel: &str, count: u64) -> Answer<String> {
         let (driver, kernel) = (self.driver, self.driver.kernel(kernel)?);
         let context = driver.context()?;
@@ -306,7 +306,7 @@ impl Client {
         Ok(String::new())
     }
 
-    /// Nanoseconds for each, of the fastest of many batches.
+    /// Nanoseconds for each submission, in the fastest of many batches.
     fn time_submissions(&self, batches: u64) -> Answer<String> {
         const BATCH: u32 = 4096;
         let address = self.driver.allocate(512)?;
@@ -319,7 +319,7 @@ impl Client {
         Ok(format!("{fastest:.1}"))
     }
 
-    /// An address in the middle of the buffer is known to belong to it.
+    /// Checks that an address in the middle of the buffer is known to belong to it.
     fn range(&self, name: &str) -> Answer<String> {
         let buffer = self.buffer(name)?;
         let [base, start, bytes] = self

@@ -1,4 +1,4 @@
-//! Puts a driver and cards of so many bytes into a folder.
+//! Puts a driver and cards of the given sizes into a folder.
 
 use std::{io, path::Path};
 

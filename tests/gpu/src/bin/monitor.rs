@@ -1,6 +1,7 @@
-//! What the driver's monitoring says of the first GPU, to a program that uses none, as `nvidia-smi`.
+//! Prints what the driver's monitoring reports about the first GPU to a program that does not use the GPU, such
+//! as `nvidia-smi`.
 //!
-//! One line: total, used and free bytes, then the number and bytes of each process.
+//! It is one line: total, used and free bytes, then the id and the bytes of each process.
 
 use nvml_wrapper::{Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 

@@ -1,7 +1,7 @@
-//! The card that processes share: a file with how much memory it has, and who has how much of it.
+//! The card that processes share: a file with the size of its memory, and how much of it each process has.
 //!
-//! Locks of the open file guard it. The system lets go of them when their process ends, however it ends; so what a
-//! dead process had is noticed and taken back.
+//! Locks on the open file protect it. The system releases them when their process ends for any reason, so the
+//! memory of a dead process is noticed and reclaimed.
 
 use std::fs::File;
 use std::io;
@@ -23,7 +23,7 @@ pub(crate) struct Card {
     number: usize,
     numbers: &'static [AtomicU64],
     slot: usize,
-    /// Locks are the process', so its threads take turns here.
+    /// File locks belong to the process, so this mutex excludes its threads from each other.
     ledger: Mutex<()>,
     processors: Mutex<()>,
 }
@@ -63,8 +63,9 @@ pub(crate) fn open() -> io::Result<()> {
     Ok(())
 }
 
-/// The first card that is `visible`: a program has one. None is after what names none, as in a list without members or
-/// with -1 (CUDA's programming guide: only devices before an invalid index are visible). Slices are the first card's.
+/// The first card in `visible`, because a program has only one. `None` if the list is empty or begins with an
+/// invalid name such as -1 (CUDA's programming guide: only devices before an invalid index are visible). Slices
+/// belong to the first card.
 fn number_of(visible: Option<&str>) -> Option<usize> {
     let Some(visible) = visible else { return Some(0) };
     let name = visible.split(',').next().unwrap_or_default();
@@ -75,7 +76,7 @@ fn number_of(visible: Option<&str>) -> Option<usize> {
 }
 
 impl Card {
-    /// As its name has it.
+    /// The UUID that its name contains.
     pub(crate) fn uuid(&self) -> [u8; 16] {
         (self.number as u128).to_be_bytes()
     }
@@ -84,7 +85,7 @@ impl Card {
         self.numbers[MEMORY].load(SeqCst)
     }
 
-    /// It fell off its bus.
+    /// Whether it has fallen off the bus.
     pub(crate) fn is_lost(&self) -> bool {
         self.numbers[LOST].load(SeqCst) != 0
     }
@@ -93,7 +94,7 @@ impl Card {
         self.numbers[CONTEXT].load(SeqCst)
     }
 
-    /// `false` where it has no room for code.
+    /// Returns `false` if it has no room for code.
     pub(crate) fn load_code(&self) -> bool {
         self.take(self.numbers[CODE].load(SeqCst))
     }
@@ -117,14 +118,14 @@ impl Card {
         self.own(0).fetch_sub(bytes, SeqCst);
     }
 
-    /// While another process has locked this one.
+    /// Waits while another process has locked this one.
     pub(crate) fn wait_until_unlocked(&self) {
         while self.numbers[FIRST_STATE + self.slot].load(SeqCst) != RUNNING {
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// Of a process on this card.
+    /// The slot of a process on this card.
     fn slot_of(&self, process: u64) -> Option<usize> {
         let is_its = |slot: &usize| {
             self.numbers[FIRST_PROCESS + slot].load(SeqCst) == process && self.is_alive(*slot)
@@ -132,7 +133,7 @@ impl Card {
         (0..SLOTS).find(is_its)
     }
 
-    /// Its calls wait from now on, and what it submitted has ended.
+    /// Makes the process's calls wait, and waits until its submitted work has ended.
     pub(crate) fn lock_process(&self, process: u64, until: Instant) -> Result<(), Code> {
         let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
         self.change(slot, RUNNING, LOCKED)?;
@@ -151,7 +152,7 @@ impl Card {
         self.change(slot, LOCKED, RUNNING)
     }
 
-    /// What it has is on the host from now on; it is there anyway.
+    /// From now on, the process's memory counts as moved to the host, where it always is in fact.
     pub(crate) fn checkpoint_process(&self, process: u64) -> Result<(), Code> {
         let slot = self.slot_of(process).ok_or(INVALID_VALUE)?;
         let _held = self.hold(&self.ledger, LEDGER);
@@ -179,13 +180,13 @@ impl Card {
         changed.map(|_| ()).map_err(|_| ILLEGAL_STATE)
     }
 
-    /// Runs what one process at a time may.
+    /// Runs `work`, which only one process at a time may do.
     pub(crate) fn compute(&self, work: impl FnOnce()) {
         let _held = self.hold(&self.processors, PROCESSORS);
         work();
     }
 
-    /// A kernel comes: another process' kernels should not be there.
+    /// Counts a kernel that was submitted. It is an overlap if another process has kernels on the card.
     pub(crate) fn kernel_comes(&self) {
         self.numbers[KERNELS].fetch_add(1, SeqCst);
         self.own(1).fetch_add(1, SeqCst);
@@ -206,7 +207,7 @@ impl Card {
         self.numbers[HELD].load(SeqCst) != 0
     }
 
-    /// Runs what waits for the GPU.
+    /// Runs `wait`, and counts it as waiting for the GPU.
     pub(crate) fn while_waiting(&self, wait: impl FnOnce()) {
         self.numbers[WAITING].fetch_add(1, SeqCst);
         wait();
@@ -229,7 +230,7 @@ impl Card {
         self.numbers[STALE].fetch_add(1, SeqCst);
     }
 
-    /// By processes that live.
+    /// Memory that live processes use.
     fn used_bytes(&self) -> u64 {
         let is_off = |slot: usize| self.numbers[FIRST_STATE + slot].load(SeqCst) == CHECKPOINTED;
         let has = |slot: usize| match self.numbers[FIRST_SLOT + 2 * slot].load(SeqCst) {
@@ -245,7 +246,7 @@ impl Card {
         locks::is_locked(self.file.as_raw_fd(), ALIVE + slot as i64)
     }
 
-    /// 0: bytes, 1: kernels.
+    /// This process's own number: 0 is its bytes, 1 its kernels.
     fn own(&self, what: usize) -> &AtomicU64 {
         &self.numbers[FIRST_SLOT + 2 * self.slot + what]
     }

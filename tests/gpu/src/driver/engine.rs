@@ -1,4 +1,4 @@
-//! What a process gives its GPU to do: one thread does it, in order.
+//! The work that a process submits to its GPU: one thread does it, in order.
 
 use std::collections::VecDeque;
 use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
@@ -18,17 +18,17 @@ pub(crate) enum Work {
 pub(crate) enum Kernel {
     Nothing,
     Sleep(Duration),
-    /// Adds to each of so many numbers.
+    /// Adds `value` to each of `count` numbers.
     Add { to: u64, count: u64, value: u64 },
-    /// Fails, for good.
+    /// Puts the driver into a fatal error state.
     Fail(i32),
     Forever,
-    /// As long as the card says.
+    /// Runs until the card no longer holds kernels.
     Held,
 }
 
 impl Work {
-    /// Whether it reads or writes there.
+    /// Whether it reads or writes this range.
     fn uses(&self, from: u64, bytes: u64) -> bool {
         let overlaps = |start: u64, length: u64| start < from + bytes && from < start + length;
         match self {
@@ -41,7 +41,7 @@ impl Work {
 }
 
 struct Queue {
-    /// The first of them is under way.
+    /// The first one is being done.
     works: VecDeque<Work>,
     submitted: u64,
     done: u64,
@@ -55,7 +55,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue {
 static CHANGED: Condvar = Condvar::new();
 static THREAD: OnceLock<()> = OnceLock::new();
 
-/// The number of the work.
+/// Returns the number of the work.
 pub(crate) fn submit(work: Work) -> u64 {
     THREAD.get_or_init(|| {
         std::thread::spawn(run);
@@ -90,7 +90,7 @@ pub(crate) fn wait_for(number: u64) {
     });
 }
 
-/// Whether work that is not done yet reads or writes there.
+/// Whether work that is not done yet reads or writes this range.
 pub(crate) fn uses(from: u64, bytes: u64) -> bool {
     lock(&QUEUE).works.iter().any(|work| work.uses(from, bytes))
 }
@@ -118,7 +118,7 @@ fn run() {
     }
 }
 
-/// After a fatal error nothing is computed any more.
+/// After a fatal error, work ends without any effect.
 fn do_it(work: Work) {
     let is_dead = STICKY.load(std::sync::atomic::Ordering::SeqCst) != 0;
     match work {

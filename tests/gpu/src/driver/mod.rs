@@ -1,7 +1,8 @@
 //! A `libcuda.so.1` that computes in the memory of the host.
 //!
-//! Not a module of this crate: `build.rs` compiles it alone, for processes that look for a driver. It declares what it
-//! needs of the interface itself. What libraries of the vendor ask of a real driver beyond that it does not have.
+//! Not a module of this crate: `build.rs` compiles it separately, for processes that load a driver. It declares
+//! the parts of the CUDA interface that it needs itself. It lacks other functions that NVIDIA's libraries call
+//! in a real driver.
 
 #![allow(non_snake_case)]
 
@@ -36,18 +37,18 @@ pub(crate) const ILLEGAL_ADDRESS: Code = 700;
 pub(crate) const CONTEXT_IS_DESTROYED: Code = 709;
 pub(crate) const NOT_SUPPORTED: Code = 801;
 pub(crate) const CAPTURE_UNSUPPORTED: Code = 900;
-/// Asking for it is no error of the GPU.
+/// A query of an event in a capture, which is not an error of the GPU.
 pub(crate) const CAPTURED_EVENT: Code = 907;
 pub(crate) const CAPTURE_INVALIDATED: Code = 901;
 pub(crate) const UNKNOWN: Code = 999;
 
-/// The process that initialised it; a forked child is another one.
+/// The process that initialised the driver; a forked child has another number.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// What every call returns from now on.
+/// The fatal error that every call returns from now on; 0 if there is none.
 pub(crate) static STICKY: AtomicI32 = AtomicI32::new(0);
 
-/// How many calls came from this process.
+/// How many calls this process has made.
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
 #[unsafe(no_mangle)]
@@ -74,7 +75,7 @@ pub(crate) fn initialize() -> Code {
     }
 }
 
-/// `NAME:N:CODE,…`
+/// Requested faults, from `NAME:N:CODE,…`.
 static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
     let text = std::env::var("BATON_TEST_GPU_FAULTS").unwrap_or_default();
     let parse = |fault: &str| {
@@ -88,7 +89,7 @@ static FAULTS: LazyLock<Mutex<Vec<(String, u32, Code)>>> = LazyLock::new(|| {
     Mutex::new(text.split(',').filter_map(parse).collect())
 });
 
-/// What a call returns without doing anything, if so; a fault may be that it says it succeeded.
+/// The code that a call returns without doing anything, if any; a requested fault may be a false success.
 pub(crate) fn refusal(name: &str) -> Option<Code> {
     CALLS.fetch_add(1, SeqCst);
     if !is_initialized() {
@@ -105,7 +106,7 @@ pub(crate) fn refusal(name: &str) -> Option<Code> {
     fault(name)
 }
 
-/// A function was called that is not here.
+/// Called for each function that is not implemented here.
 pub(crate) fn absent(name: &str) -> Code {
     if std::env::var_os("BATON_TEST_GPU_ABSENT").is_some() {
         eprintln!("The driver in host memory has no {name}");
@@ -113,7 +114,7 @@ pub(crate) fn absent(name: &str) -> Code {
     NOT_SUPPORTED
 }
 
-/// What a call returns that names what has ended.
+/// Counts a call that names an object that has ended, and returns its error.
 pub(crate) fn stale() -> Code {
     card::card().stale_handle_comes();
     INVALID_HANDLE
@@ -123,7 +124,7 @@ fn current() -> Option<usize> {
     CONTEXTS.with_borrow(|stack| stack.last().copied())
 }
 
-/// The calling thread's context, which lives.
+/// The calling thread's context, if it has not ended.
 pub(crate) fn context() -> Result<usize, Code> {
     let context = current().ok_or(INVALID_CONTEXT)?;
     match objects().contexts.contains_key(&context) {
@@ -132,7 +133,7 @@ pub(crate) fn context() -> Result<usize, Code> {
     }
 }
 
-/// The code of the fault that this call has.
+/// The code of the fault requested for this call, if any.
 pub(crate) fn fault(name: &str) -> Option<Code> {
     let mut faults = lock(&FAULTS);
     for (of, left, code) in faults.iter_mut().filter(|(of, left, _)| of == name && *left > 0) {
@@ -145,38 +146,39 @@ pub(crate) fn fault(name: &str) -> Option<Code> {
 }
 
 thread_local! {
-    /// Also there while a thread ends, when libraries still give back what they have.
+    /// Never dropped, because libraries still free their objects while a thread ends.
     pub(crate) static CONTEXTS: RefCell<ManuallyDrop<Vec<usize>>> = const { RefCell::new(ManuallyDrop::new(Vec::new())) };
-    /// 0: a capture anywhere forbids unsafe calls; 1: one of this thread; 2: none.
+    /// 0: a capture in any thread forbids unsafe calls; 1: only one in this thread does; 2: none does.
     pub(crate) static CAPTURE_MODE: Cell<i32> = const { Cell::new(0) };
 }
 
 pub(crate) const PRIMARY: usize = 0x1000;
 
-/// A module whose kernels compute nothing, because they are a library's.
+/// A library's module; its kernels compute nothing.
 pub(crate) const LIBRARY: usize = 0x101;
 
 pub(crate) struct Objects {
     pub(crate) last: usize,
     pub(crate) primary_holds: u32,
-    /// Those that live.
+    /// Contexts that have not ended.
     pub(crate) contexts: BTreeMap<usize, Context>,
-    /// By stream: what was submitted while it is captured, and whether that is spoilt.
+    /// By stream: the work submitted to its capture, and whether the capture is invalid.
     pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
-    /// Streams that joined the capture of another by waiting for its event (programming guide, cross-stream
-    /// dependencies), and events that were recorded in a capture.
+    /// Streams that joined another stream's capture by waiting for its event (programming guide, cross-stream
+    /// dependencies).
     pub(crate) joined: BTreeMap<usize, usize>,
+    /// Events that were recorded in a capture.
     pub(crate) captured_events: BTreeMap<usize, usize>,
     pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
     pub(crate) streams: BTreeMap<usize, Stream>,
     pub(crate) events: BTreeMap<usize, Stream>,
     pub(crate) functions: BTreeMap<usize, String>,
-    /// Of those: their code is on the card.
+    /// The functions whose code is on the card.
     pub(crate) loaded: BTreeSet<usize>,
 }
 
 pub(crate) struct Context {
-    /// Of the card.
+    /// How much of the card's memory it takes.
     pub(crate) bytes: u64,
     /// The number of its last work.
     pub(crate) last: u64,
@@ -190,7 +192,7 @@ pub(crate) struct Stream {
     pub(crate) last: u64,
 }
 
-/// Each context has these, which nobody makes.
+/// Whether this is one of the default streams, which every context has.
 pub(crate) fn is_default(stream: usize) -> bool {
     stream <= 2
 }
@@ -225,7 +227,7 @@ impl Objects {
         self.captures.contains_key(&origin).then_some(origin)
     }
 
-    /// A context ended, and what was in it.
+    /// Removes a context that has ended, with its streams and events.
     pub(crate) fn end(&mut self, context: usize) -> Option<Context> {
         self.streams.retain(|_, stream| stream.context != context);
         self.events.retain(|_, event| event.context != context);
@@ -237,7 +239,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Work for a stream: now, or with its graph later.
+/// Submits work to a stream, or adds it to the stream's capture.
 pub(crate) fn submit(stream: usize, work: Work) -> Code {
     let mut objects = objects();
     if let Some(origin) = objects.capture_of(stream) {
@@ -257,7 +259,7 @@ pub(crate) fn submit(stream: usize, work: Work) -> Code {
     SUCCESS
 }
 
-/// A call that a capture forbids spoils it.
+/// Invalidates all captures if they forbid the current call, and returns whether they do.
 pub(crate) fn spoils_captures(also_relaxed: bool) -> bool {
     let mut objects = objects();
     let is_relaxed = CAPTURE_MODE.get() == 2 && !also_relaxed;

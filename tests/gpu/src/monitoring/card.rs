@@ -1,4 +1,4 @@
-//! What stands in the file of the card, and which processes have it; see `driver/card.rs`.
+//! Reads the file of a card, and which processes use the card; see `driver/card.rs`.
 
 use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
 use std::fs::File;
@@ -12,9 +12,9 @@ use crate::locks::is_locked;
 
 pub(crate) struct Card {
     pub(crate) total_bytes: u64,
-    /// What it answers everything with; 0: it is there.
+    /// The error with which a lost card answers every call; 0 if it is not lost.
     pub(crate) lost: c_int,
-    /// Into how many it was cut (MIG).
+    /// How many slices (MIG) it was divided into.
     pub(crate) slices: u64,
     pub(crate) processes: Vec<Process>,
 }
@@ -22,12 +22,12 @@ pub(crate) struct Card {
 pub(crate) struct Process {
     pub(crate) number: u32,
     pub(crate) bytes: u64,
-    /// Its kernels are on the card.
+    /// Whether it has kernels on the card.
     pub(crate) computes: bool,
 }
 
 impl Card {
-    /// As it is now.
+    /// Reads the card's current state.
     pub(crate) fn open(number: usize) -> io::Result<Self> {
         let mut file = File::open(card_at(&beside_this_library()?, number))?;
         let mut bytes = [0; 4096];

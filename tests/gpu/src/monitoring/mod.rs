@@ -1,6 +1,7 @@
-//! A `libnvidia-ml.so.1` that tells of the cards beside it, which `driver` computes on.
+//! A `libnvidia-ml.so.1` that reports on the cards in its folder, which `driver` uses.
 //!
-//! Not a module of this crate: `build.rs` compiles it alone. It declares what it needs of the interface itself.
+//! Not a module of this crate: `build.rs` compiles it separately. It declares the parts of NVML that it needs
+//! itself.
 
 #![allow(non_snake_case)]
 
@@ -23,10 +24,10 @@ const INSUFFICIENT_SIZE: c_int = 7;
 const DRIVER_NOT_LOADED: c_int = 9;
 
 const NAME: &CStr = c"GPU of host memory";
-/// As `UUID` for slices; each has the number of its handle.
+/// Like `UUID`, for slices. The UUID of a slice ends with the number of its handle.
 const SLICE: &str = "MIG-00000000-0000-0000-0000-";
 
-/// Handles count from one: a card's, then those of its slices.
+/// How many handles each card has: one for the card, then those of its slices. Handles count from one.
 const HANDLES: usize = 1 + MOST_SLICES as usize;
 const MOST_SLICES: c_uint = 7;
 
@@ -138,7 +139,7 @@ pub unsafe extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice: usi
     }
 }
 
-/// As the driver counts slices of a seventh: from 7 on.
+/// The driver numbers slices of a seventh from 7 on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(slice: usize, number: *mut c_uint) -> c_int {
     match is_card(slice) {
@@ -216,7 +217,7 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeRunningProcesses_v3(
     })
 }
 
-/// Of those that computed since then; here they are asked now.
+/// A real driver lists processes that computed after `since`; this one lists the current state.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn nvmlDeviceGetProcessUtilization(
     device: usize,
@@ -238,7 +239,7 @@ fn percent(computes: bool) -> c_uint {
     if computes { 100 } else { 0 }
 }
 
-/// One for each process, where `count` says that there is room; then that says how many there are.
+/// Writes one entry for each process if `count` has enough room, and sets `count` to the number of processes.
 fn list<T>(device: usize, count: *mut c_uint, places: *mut T, of: impl Fn(&card::Process) -> T) -> c_int {
     let mut fits = true;
     let code = ask(device, |card| unsafe {
@@ -259,7 +260,7 @@ fn put(device: usize, words: &CStr, text: *mut c_char, bytes: c_uint) -> c_int {
     ask(device, |_| unsafe { copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) })
 }
 
-/// A card that is lost answers nothing.
+/// Answers for a card, unless it is lost.
 fn ask(device: usize, answer: impl FnOnce(&Card)) -> c_int {
     match Card::open(card_of(device)) {
         Err(_) => DRIVER_NOT_LOADED,

@@ -1,4 +1,4 @@
-//! A worker's end that says what a test wants, when it wants: for what must happen at one moment of a hand-over.
+//! A worker's side that a test controls message by message, for events at a particular moment of a hand-over.
 
 use std::io::{Read as _, Write as _};
 use std::net::Shutdown;
@@ -13,14 +13,15 @@ use crate::world::{Client, World, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 
-/// One process' connection. It may allocate what it asks for.
+/// The connection of one process. All its requests for memory are granted.
 pub(crate) struct Hand {
     stream: UnixStream,
     said: Receiver<FromSession>,
     leases: Arc<Mutex<Leases>>,
 }
 
-/// A lease that comes back because it was not used for a while is granted anew to who wants it, until it is dropped.
+/// Until [`Hand::drop_lease`], a lease that the process returns because it was not used for a while is granted
+/// again on the next request.
 #[derive(Default)]
 struct Leases {
     epoch: u64,
@@ -36,7 +37,7 @@ impl Leases {
 }
 
 impl Hand {
-    /// A program, and the worker's end that it found instead of the world's.
+    /// A program, and the worker's side that it connects to instead of the world's.
     pub(crate) fn with_client(world: &mut World, variables: &[(&str, &str)]) -> (Self, Client) {
         let token = world.admit(None);
         world.stop_worker();
@@ -74,17 +75,17 @@ impl Hand {
         leases.grant(&self.stream);
     }
 
-    /// Takes the lease back while the GPU computes, and returns when nothing more passes the gate: a program's second
-    /// thread stands there.
+    /// Takes the lease back while the GPU computes, and returns when the gate is closed and the program's
+    /// second thread waits there.
     pub(crate) fn close_gate(&mut self, world: &World, client: &mut Client) {
         self.drop_lease();
-        // For the GPU it waits behind the closed gate.
+        // The agent waits for the GPU behind the closed gate.
         assert!(eventually(|| world.machine.waiting().unwrap() == 1));
         client.does("launch-aside nothing 1000000");
         self.until(|message| message == FromSession::Want);
     }
 
-    /// What was said that was not waited for.
+    /// Messages that were received and not waited for.
     pub(crate) fn said(&self) -> Vec<FromSession> {
         self.said.try_iter().collect()
     }
@@ -98,7 +99,7 @@ impl Hand {
         self.say(ToSession::Drop { epoch });
     }
 
-    /// The worker's end ends.
+    /// Closes the worker's side.
     pub(crate) fn leave(self) {
         self.stream.shutdown(Shutdown::Both).unwrap();
     }

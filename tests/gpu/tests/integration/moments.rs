@@ -1,4 +1,4 @@
-//! What a program does at one moment of a hand-over.
+//! Calls of a program at a particular moment of a hand-over.
 
 use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
@@ -17,7 +17,7 @@ fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it
     client.does("add a 1");
     hand.close_gate(&world, &mut client);
     client.send("free a");
-    // The thread that frees, and the one that gives the lease back.
+    // The thread that frees, and the agent, which returns the lease.
     assert!(eventually(|| world.machine.waiting().unwrap() == 2));
     world.machine.let_go().unwrap();
     assert_eq!(client.answer().unwrap(), "ok");
@@ -34,7 +34,7 @@ fn an_allocation_does_not_wait_for_kernels() {
     client.does("launch held 1");
     client.does(&format!("allocate a {}", 8 * MIB));
     hand.drop_lease();
-    // It waits at the end of the lease, and the allocation does not.
+    // The agent waits at the end of the lease, and the allocation does not.
     assert!(eventually(|| world.machine.waiting().unwrap() == 1));
     client.does(&format!("allocate b {}", 8 * MIB));
     world.machine.let_go().unwrap();
@@ -50,7 +50,7 @@ fn allocating_in_order_costs_no_more_than_twice_what_the_driver_s_pool_costs() {
         let of_driver: u64 = alone.does(&pairs).parse().unwrap();
         let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
         hand.grant();
-        // From cold.
+        // The first run warms up.
         client.does(&pairs);
         hand.said();
         let calls: u64 = client.does(&pairs).parse().unwrap();
@@ -80,11 +80,12 @@ fn memory_that_was_freed_in_order_is_taken_again_only_in_that_order() {
         client.does("launch held 1");
         client.does("add a 1");
         client.does("free-in-order a");
-        // In another stream, and without order: that which waits for the kernel is not theirs.
+        // Allocations in another stream and without order: they must not reuse memory that waits for the
+        // kernel.
         for (verb, name) in [("captured-allocate", "b"), ("allocate", "c")] {
             assert_ne!(client.does(&format!("{verb} {name} {bytes}")), first);
         }
-        // A little less has the same room.
+        // A slightly smaller allocation takes the same room.
         let again = client.does(&format!("allocate-in-order a {}", bytes - 256));
         assert_eq!(again, first);
         assert_eq!(client.does("range a"), "true");
@@ -136,7 +137,7 @@ fn no_more_moves_than_others_need_and_each_part_is_given_back_at_once() {
     };
     assert_eq!(bytes, 8 * MIB);
     assert_eq!(world.machine.used_bytes().unwrap(), 4 * MIB);
-    // What is allocated and freed meanwhile is so on the host.
+    // Memory that is allocated and freed meanwhile exists only on the host.
     client.does(&format!("allocate d {}", 4 * MIB));
     client.does("free d");
     let freed = |message| matches!(message, FromSession::Shrank { .. });
@@ -200,7 +201,7 @@ fn empty_places_on_the_host_go_back_when_others_need_them_and_full_ones_stay() {
     }
 }
 
-/// Returns when it has been done: what is said is done in order.
+/// Returns when it is done, because messages are handled in order.
 fn unpin(hand: &mut Hand) {
     hand.say(ToSession::Unpin { bytes: u64::MAX });
     hand.grant();
@@ -208,7 +209,7 @@ fn unpin(hand: &mut Hand) {
     hand.until_yielded();
 }
 
-/// What the process has in pages of its own.
+/// The size of the process's private pages.
 fn private_bytes(client: &Client) -> u64 {
     let path = format!("/proc/{}/status", client.child.id());
     let status = std::fs::read_to_string(path).unwrap();
@@ -219,7 +220,7 @@ fn private_bytes(client: &Client) -> u64 {
     kilobytes.parse::<u64>().unwrap() << 10
 }
 
-/// The memory leaves the GPU, and comes back.
+/// Moves the memory off the GPU and back.
 fn swap(hand: &mut Hand) {
     hand.say(ToSession::SwapOut { bytes: u64::MAX });
     let swapped = |message| {
@@ -264,7 +265,7 @@ fn nothing_of_a_context_that_ended_is_used_again() {
             client.does("create-context");
         }
         hand.grant();
-        // Marks in streams, for those who submit and for memory that is freed in order.
+        // Records marks in streams, by submissions and by memory that is freed in order.
         client.does("launch nothing 200");
         client.does("allocate-in-order a 1024");
         client.does("free-in-order a");

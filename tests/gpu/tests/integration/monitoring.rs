@@ -1,4 +1,4 @@
-//! What a worker hears of its GPU from the driver.
+//! What the driver's monitoring reports to a worker about its GPU.
 
 use std::process::Command;
 
@@ -130,7 +130,7 @@ fn a_session_keeps_its_gpu_whatever_its_notebook_says_of_visible_devices() {
         let mut client = world.client_of(token, &variables);
         assert_eq!(client.does("card-bytes"), (32 * MIB).to_string());
     }
-    // Who wants none gets none.
+    // A program that wants no GPU gets none.
     for visible in ["", "-1"] {
         let mut command = world.command_of(token);
         command
@@ -194,7 +194,7 @@ fn sessions_can_have_a_gpu_or_a_slice_for_themselves() {
     assert_eq!(slices(library, Some(SLICES[1])), of_gpu[1..]);
 }
 
-/// What a program in a session of this token reads of the GPU.
+/// What a program in the session of this token reads about the GPU.
 fn shown(world: &World, token: u128, variables: &[(&str, &str)]) -> Vec<u64> {
     let mut command = Command::new(env!("CARGO_BIN_EXE_gpu-monitor"));
     command.envs(world.environment(token));
@@ -229,7 +229,7 @@ fn a_session_is_shown_its_own_memory_and_processes() {
     let of_others = [64 * MIB, 8 * MIB, 56 * MIB, process(&others), 8 * MIB];
     assert_eq!(shown(&world, tokens[1], &[]), of_others);
 
-    // Of a GPU that is not the session's, outside of sessions and for an unknown one the driver says what it knows.
+    // For another GPU, outside of sessions and for an unknown session, the driver's own answers pass.
     let another = shown(&world, tokens[0], &[(DEVICE, "GPU-of-another-session")]);
     let outside = shown(&world, tokens[0], &[("LD_PRELOAD", "")]);
     let unknown = shown(&world, tokens[0], &[(TOKEN, "no token")]);

@@ -1,4 +1,4 @@
-//! Processes at the worker's socket that are no interposers, or end in the middle of a sentence.
+//! Processes at the worker's socket that are not interposers, or that end in the middle of an exchange.
 
 use std::io::{Read as _, Write as _};
 use std::os::unix::net::UnixStream;
@@ -12,7 +12,7 @@ use crate::world::{Client, MIB, World, eventually};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Somebody who speaks the interposers' language.
+/// A test process that uses the interposers' protocol.
 struct Peer(UnixStream);
 
 impl Peer {
@@ -41,7 +41,7 @@ impl Peer {
         self.0.write_all(&message.encode()).unwrap();
     }
 
-    /// It makes no places on the host.
+    /// Receives the next message, and answers requests to make places with none made.
     fn hear(&mut self) -> ToSession {
         loop {
             match self.hear_all() {
@@ -67,7 +67,7 @@ impl Peer {
         assert_eq!(self.hear(), ToSession::Grow { bytes });
     }
 
-    /// For another one, who waits for it.
+    /// Lets another program request room, so that this peer is asked to move its memory.
     fn is_to_make_room(&mut self, world: &mut World) -> Client {
         self.grow(60 * MIB);
         let mut other = world.client();
@@ -87,7 +87,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         random ^= random << 17;
         random
     };
-    // Some stay, and say nothing more.
+    // Some stay connected and send nothing more.
     let mut silent = vec![Peer::connect(&world)];
     for length in [1, 8, 63, 64, 65, 1 << 16] {
         let mut peer = Peer::connect(&world);
@@ -167,7 +167,8 @@ fn who_asks_without_end_and_does_not_listen_is_cut_off() {
     let mut deaf = Peer::of(&world, token);
     deaf.grow(60 * MIB);
     let question = FromSession::Grew { bytes: u64::MAX }.encode();
-    // Slowly until the connection is full, then far more answers than may wait for somebody who reads none.
+    // It asks slowly until the connection is full, then causes far more answers than may be queued for a
+    // process that reads none.
     let mut written = 0;
     for number in 0..10_000 {
         written += usize::from(deaf.0.write_all(&question).is_ok());
@@ -203,7 +204,7 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             peer.say(FromSession::Fixed { bytes: 2 * MIB });
             None
         },
-        // Asked to give the lease back.
+        // It is asked to return the lease.
         |world, peer| {
             peer.hold();
             let mut other = world.client();
@@ -211,9 +212,9 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             assert!(matches!(peer.hear(), ToSession::Drop { .. }));
             Some(other)
         },
-        // Asked to make room.
+        // It is asked to make room.
         |world, peer| Some(peer.is_to_make_room(world)),
-        // Asked to make places on the host ahead, for what is left of its memory.
+        // It is asked to make places on the host for the rest of its memory.
         |world, peer| {
             let mut other = peer.is_to_make_room(world);
             peer.say(FromSession::SwappedOut {
@@ -226,7 +227,7 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             other.send("launch nothing 1");
             Some(other)
         },
-        // On its way back.
+        // Its memory is on the way back to the GPU.
         |world, peer| {
             let mut other = peer.is_to_make_room(world);
             peer.say(FromSession::SwappedOut {
@@ -274,7 +275,7 @@ fn a_hundred_sessions_leave_no_connection_open() {
             client.does("allocate a 512");
         }
     }
-    // The listener's own end is left.
+    // Only the listener's own socket is left.
     let ends = || {
         let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
         let path = world.socket();

@@ -8,7 +8,7 @@ use baton_interposer::wire::{FromSession, ToSession};
 use crate::hand::Hand;
 use crate::world::{Client, MIB, World, eventually};
 
-/// Two allocations that leave in one part each.
+/// A program with two allocations that leave in one part each.
 fn with_two(world: &mut World, variables: &[(&str, &str)]) -> (Hand, Client) {
     let (mut hand, mut client) = Hand::with_client(world, variables);
     hand.grant();
@@ -31,7 +31,7 @@ fn pin(hand: &mut Hand, bytes: u64) -> u64 {
     pinned(hand)
 }
 
-/// How much left, and how much of it had no place.
+/// Swaps out, and returns how much left and how much of that had no place.
 fn swap_out(hand: &mut Hand) -> (u64, u64) {
     hand.say(ToSession::SwapOut { bytes: u64::MAX });
     let is_over = |message| {
@@ -57,7 +57,7 @@ fn come_back(hand: &mut Hand, client: &mut Client) {
     }
 }
 
-/// The last lease may have come back by itself.
+/// Waits until the session has no lease; it may have returned the last one by itself.
 fn rest(hand: &mut Hand) {
     hand.grant();
     hand.drop_lease();
@@ -70,7 +70,7 @@ fn memory_leaves_to_the_places_that_were_made_while_the_program_computed() {
     let (mut hand, mut client) = with_two(&mut world, &[]);
     world.machine.hold().unwrap();
     client.does("launch held 1");
-    // No more than was asked for.
+    // No more than was requested.
     assert_eq!(pin(&mut hand, 15 * MIB), 8 * MIB);
     assert_eq!(world.machine.pinned().unwrap(), 8 * MIB);
     assert_eq!(pin(&mut hand, 15 * MIB), 8 * MIB);
@@ -91,7 +91,7 @@ fn a_move_waits_for_no_place_that_is_being_made() {
     for _ in 0..3 {
         hand.say(ToSession::Pin { bytes: u64::MAX });
         hand.say(ToSession::SwapOut { bytes: u64::MAX });
-        // What was pinned until then is said before anything leaves.
+        // The answer about the bytes pinned so far comes before anything leaves.
         let first = hand.until(|message| {
             matches!(
                 message,
@@ -122,7 +122,7 @@ fn places_go_back_when_others_need_the_room() {
     let (mut hand, mut client) = with_two(&mut world, &[]);
     client.does(&format!("allocate c {}", 400 * MIB));
     assert_eq!(pin(&mut hand, u64::MAX), 416 * MIB);
-    // In whole parts; the program computes meanwhile.
+    // Places are given up in whole parts, while the program computes.
     hand.say(ToSession::Unpin { bytes: 9 * MIB });
     assert!(eventually(|| world.machine.pinned().unwrap() < 416 * MIB));
     let left = world.machine.pinned().unwrap();
@@ -203,7 +203,7 @@ fn places_go_with_their_memory() {
     assert_eq!(pin(&mut hand, 16 * MIB), 16 * MIB);
     client.does("free a");
     assert_eq!(world.machine.pinned().unwrap(), 8 * MIB);
-    // Freed in the order of a stream, it goes back at the end of the lease, by another thread.
+    // Memory freed in the order of a stream is released at the end of the lease, by another thread.
     client.does("free-in-order b");
     rest(&mut hand);
     assert_eq!(world.machine.pinned().unwrap(), 0);
@@ -269,7 +269,7 @@ fn a_second_program_finds_its_places_when_its_memory_leaves_for_the_first_time()
         client.does("set a 1");
     }
     let tokens = world.tokens.clone();
-    // The first one's memory left when the second allocated, or was about to leave.
+    // The first session's memory left when the second allocated, or was about to leave.
     let first = world.usage(tokens[0]);
     assert_eq!(
         first.pinned_in_moves_bytes + first.pinned_ahead_bytes,

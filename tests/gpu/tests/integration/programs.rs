@@ -1,4 +1,4 @@
-//! What one program sees of the interposer.
+//! How a single program behaves with the interposer.
 
 use std::process::Command;
 
@@ -135,7 +135,7 @@ fn a_pool_s_memory_lies_where_the_pool_says() {
         allocate(MANAGED, DEVICE, "m"),
         ("false".to_owned(), free(48))
     );
-    // The plain one moves, the managed one stays.
+    // Memory from the plain pool moves, managed memory stays.
     let mut other = world.client();
     other.does(&format!("allocate a {}", 56 * MIB));
     assert_eq!(other.says("allocate b 512"), "error 2");
@@ -224,7 +224,7 @@ fn programs_without_cuda_do_not_notice_it() {
     for (program, arguments, expected) in commands {
         let mut command = Command::new(program);
         command.args(arguments).envs(world.environment(token));
-        // No driver is there.
+        // There is no driver.
         command.env("LD_LIBRARY_PATH", "");
         let output = command.output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);
@@ -234,7 +234,7 @@ fn programs_without_cuda_do_not_notice_it() {
     }
 }
 
-/// Counts its threads and sockets, and asks the loader what depends on who asks.
+/// Counts its threads and sockets, and makes look-ups that depend on the calling library.
 const HELLO: &str = r#"
 #define _GNU_SOURCE
 #include <dirent.h>

@@ -57,7 +57,7 @@ fn each_may_use_the_whole_card() {
     check_that_each_may_use_the_whole_card(&mut World::new(64 * MIB));
 }
 
-/// One after the other, by moving.
+/// The programs compute one after the other, because memory moves.
 pub(crate) fn check_that_each_may_use_the_whole_card(world: &mut World) {
     let mut clients = [world.client(), world.client()];
     for client in &mut clients {
@@ -74,13 +74,13 @@ pub(crate) fn check_that_each_may_use_the_whole_card(world: &mut World) {
 fn a_program_that_dies_while_its_memory_moves_harms_nobody() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
-    // Its 40 MiB leave within two seconds.
+    // Its 40 MiB take two seconds to leave.
     let mut dying = world.client_of(token, &[(MEGABYTES_PER_SECOND, "20")]);
     dying.does(&format!("allocate a {}", 40 * MIB));
     dying.does("launch nothing 1");
     let mut other = world.client();
     other.send(&format!("allocate a {}", 40 * MIB));
-    // It has the GPU no more, so its memory is on its way.
+    // It no longer has the GPU, so its memory is moving.
     assert!(eventually(|| world.usage(token).held.is_zero()));
     assert_eq!(world.usage(token).moved_bytes, 0);
     dying.kill();
@@ -171,7 +171,7 @@ fn a_capture_is_let_through_and_its_graph_runs_after_the_memory_moved() {
     capturing.does("begin-capture");
     let mut other = world.client();
     other.send(&format!("allocate a {}", 40 * MIB));
-    // Allocating during a capture does not stop either.
+    // An allocation during a capture does not wait either.
     capturing.does("allocate b 512");
     capturing.does("captured-add a 4");
     capturing.does("end-capture");
@@ -209,7 +209,7 @@ fn memory_of_a_stream_that_joined_a_capture_is_the_graph_s() {
     capturing.does("end-capture");
     let mut other = world.client();
     other.does(&format!("allocate a {}", 20 * MIB));
-    // From the end of the other's lease on it is counted.
+    // It is counted from the end of the other session's lease on.
     other.does("set a 2");
     assert_eq!(other.says(&format!("allocate b {}", 40 * MIB)), "error 2");
 }
@@ -232,7 +232,7 @@ fn the_lease_comes_back_with_the_end_of_a_cell() {
 
 #[test]
 fn memory_that_could_not_be_saved_is_never_computed_with() {
-    // One that says nothing of later calls, and one after which a driver usually answers none.
+    // After the first code later calls may succeed; after the second a driver usually fails all calls.
     for code in [2, 999] {
         let mut world = World::new(64 * MIB);
         let token = world.admit(None);
@@ -267,7 +267,7 @@ fn memory_that_does_not_come_back_at_once_comes_back_whole() {
 
 #[test]
 fn together_they_may_have_more_than_the_card_and_the_host() {
-    // Of 360 MiB the card has 128, and the host has room for the others and for one who returns.
+    // The card has room for 128 of 360 MiB, and the host for the others and for one session that returns.
     let mut world = World::with_settings(128 * MIB, |settings| {
         settings.memory.host_bytes = 356 * MIB;
     });
@@ -276,7 +276,7 @@ fn together_they_may_have_more_than_the_card_and_the_host() {
         client.does(&format!("allocate a {}", 60 * MIB));
         client.does(&format!("set a {value}"));
     }
-    // One more could not come back.
+    // One more session could not return.
     let mut other = world.client();
     assert_eq!(other.says(&format!("allocate a {}", 60 * MIB)), "error 2");
     for _ in 0..2 {
@@ -299,7 +299,7 @@ fn what_contexts_take_makes_others_move() {
     let mut world = World::new(64 * MIB);
     world.machine.charge_contexts(6 * MIB).unwrap();
     let mut clients: Vec<Client> = (0..3).map(|_| world.client()).collect();
-    // Two of them have room by the ledger, and none on the card.
+    // Two of them fit by the ledger, but not on the card.
     for (client, value) in clients.iter_mut().zip(1..) {
         client.does(&format!("allocate a {}", 28 * MIB));
         client.does(&format!("set a {value}"));
@@ -328,7 +328,7 @@ fn others_make_room_for_a_context() {
     small.does(&format!("allocate a {}", 8 * MIB));
     small.does("set a 2");
     assert_eq!(small.does("check a"), "right");
-    // Beside two contexts there is no room for it.
+    // There is no room for it beside two contexts.
     small.kill();
     assert_eq!(large.does("check a"), "right");
 }
@@ -343,11 +343,11 @@ fn others_make_room_for_code() {
     let mut small = world.client();
     small.does(&format!("allocate a {}", 2 * MIB));
     small.does("set a 2");
-    // Its module found room; its function, which is launched for the first time, finds none.
+    // Its module found room, but its function finds none at the first launch.
     small.does("add a 3");
     assert_eq!(small.does("check a"), "right");
     assert_eq!(large.does("check a"), "right");
-    // Nor does another module.
+    // Another module finds none either.
     let mut another = world.client();
     another.does(&format!("allocate a {}", 2 * MIB));
     another.kill();

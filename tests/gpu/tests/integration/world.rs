@@ -1,4 +1,4 @@
-//! A machine with one card, its worker's end, and programs on it.
+//! A machine with one card, the worker's side, and programs on it.
 
 use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
@@ -32,7 +32,7 @@ impl World {
         Self::with_settings(memory_bytes, |_| {})
     }
 
-    /// Time on the GPU is measured in tenths, so that turns are short.
+    /// Levels and slices are much shorter than usual, so that leases are short.
     pub(crate) fn with_settings(memory_bytes: u64, change: impl Fn(&mut Settings)) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let machine = Machine::create(folder.path(), memory_bytes).unwrap();
@@ -77,7 +77,7 @@ impl World {
         self.gpu = Some(gpu);
     }
 
-    /// All connections end at once.
+    /// Ends all connections at once.
     pub(crate) fn stop_worker(&mut self) {
         self.gpu = None;
     }
@@ -107,7 +107,7 @@ impl World {
         token
     }
 
-    /// Waits until it is to leave the GPU.
+    /// Waits until the session is asked to leave the GPU.
     pub(crate) fn wait_for_release(&mut self, token: Token) {
         let released = self.released.get_mut(&token).unwrap();
         let told = self
@@ -133,7 +133,7 @@ impl World {
         self.folder.path().join("gpu")
     }
 
-    /// What every process of a session gets.
+    /// The environment of every process of a session.
     pub(crate) fn environment(&self, token: Token) -> HashMap<String, String> {
         let text = |path: PathBuf| path.to_str().unwrap().to_owned();
         let folder = self.folder.path();
@@ -146,13 +146,13 @@ impl World {
         ])
     }
 
-    /// A program of a session of its own.
+    /// A program in its own new session.
     pub(crate) fn client(&mut self) -> Client {
         let token = self.admit(None);
         self.client_of(token, &[])
     }
 
-    /// The same with the vendor's bindings for Python.
+    /// The same with NVIDIA's Python bindings.
     pub(crate) fn bindings(&mut self, bytes: u64, rounds: u32) -> Client {
         let token = self.admit(None);
         let here = Path::new(env!("CARGO_MANIFEST_DIR"));
@@ -174,7 +174,7 @@ impl World {
         command
     }
 
-    /// A program on the driver itself.
+    /// A program without the interposer.
     pub(crate) fn client_alone(&mut self) -> Client {
         let mut command = self.command_of(0);
         command.env_remove("LD_PRELOAD");
@@ -218,19 +218,19 @@ impl Client {
         client
     }
 
-    /// Gives a command and does not wait for the answer.
+    /// Sends a command without waiting for the answer.
     pub(crate) fn send(&mut self, command: &str) {
         writeln!(self.input.as_mut().unwrap(), "{command}").unwrap();
     }
 
-    /// `None` when it ended.
+    /// Returns `None` if the program has ended.
     pub(crate) fn answer(&mut self) -> Option<String> {
         let mut line = String::new();
         let read = self.output.read_line(&mut line).unwrap();
         (read > 0).then(|| line.trim_end().to_owned())
     }
 
-    /// The answer to a command without the word `ok`.
+    /// Runs a command, and returns the answer without the word `ok`.
     pub(crate) fn does(&mut self, command: &str) -> String {
         let answer = self.says(command);
         let result = answer

@@ -46,7 +46,7 @@ impl World {
             Action::Pin { session, bytes } => self.check_pin(session, bytes),
             Action::Unpin { session, bytes } => {
                 let session = about(session);
-                // Those that were made ahead may go back at any time.
+                // Places that were made ahead may be given up at any time.
                 let made_ahead = bytes < u64::MAX;
                 let rests = !session.moves && session.lease.is_none();
                 assert!(made_ahead || rests, "{session:?}");
@@ -59,8 +59,8 @@ impl World {
         }
     }
 
-    /// Only while nothing moves, for memory that has no place, for somebody else's sake, and within half of what the
-    /// host has.
+    /// Places are made ahead only while nothing moves, for memory that has no place, if another session
+    /// competes for the GPU, and within half of the host's memory.
     fn check_pin(&self, id: SessionId, bytes: u64) {
         let session = &self.sessions[&id];
         assert!(!session.is_asked_to_pin && !session.sleeps, "{session:?}");

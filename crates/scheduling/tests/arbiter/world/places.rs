@@ -1,4 +1,4 @@
-//! How sessions make places on the host ahead of moves, and give them back.
+//! How sessions make places on the host ahead of moves, and give them up.
 
 use std::time::Duration;
 
@@ -6,13 +6,13 @@ use baton_scheduling::arbiter::{Action, Arbiter, Event, SessionId};
 
 use super::{Happening, World};
 
-/// How fast places on the host are made, in bytes a second.
+/// How fast places on the host are made, in bytes per second.
 const PLACES_A_SECOND: f64 = 3e9;
-/// Until the arbiter hears that.
+/// The delay until the arbiter gets the answer.
 const SAYING: Duration = Duration::from_micros(100);
 
 impl World {
-    /// Checks that all else is decided as by an arbiter that makes no places ahead.
+    /// Checks that all other decisions are those of an arbiter that makes no places ahead.
     pub(crate) fn beside_one_that_makes_no_places(mut self) -> Self {
         let mut settings = self.settings.clone();
         settings.pin_bytes = 0;
@@ -34,7 +34,7 @@ impl World {
         let mut others = said.to_vec();
         others.retain(|action| !is_of_places(action));
         assert_eq!(twin.handle(event, self.now), others);
-        // It may wake to ask somebody for places.
+        // The arbiter may wake earlier, to ask a session for places.
         let never = Duration::MAX;
         let wakes_at = |arbiter: &Arbiter| arbiter.wake_at().unwrap_or(never);
         assert!(wakes_at(&self.arbiter) <= wakes_at(twin));
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// So many are made, and no more of those that it was to make. What it says of that takes its time.
+    /// Ends the request with this many bytes made. The session's answer arrives after a delay.
     fn make_places(&mut self, id: SessionId, bytes: u64) {
         let session = self.sessions.get_mut(&id).expect("it is known");
         session.makes = None;
@@ -76,7 +76,7 @@ impl World {
         self.enter(self.now + SAYING, Happening::SaysPinned(id, bytes));
     }
 
-    /// The one that makes places stops half way. How many it does not make.
+    /// A session that is making places stops half-way. Returns how many bytes it does not make.
     pub(super) fn stop_making(&mut self, id: SessionId) -> u64 {
         let Some((_, bytes)) = self.sessions[&id].makes else {
             return 0;

@@ -3,7 +3,7 @@
 use super::{Chunk, Context, HostMemory, Memory, Place};
 
 impl Memory {
-    /// How large places have to be for memory that has none, for no more than so many bytes of it.
+    /// The sizes of the places to make for memory that has none, for at most this many bytes.
     pub(in super::super) fn sizes_without_place(&self, bytes: u64) -> Vec<u64> {
         let mut left = bytes;
         let mut fits = |chunk: &Chunk| {
@@ -25,7 +25,7 @@ impl Memory {
         })
     }
 
-    /// Gives the memory its place. The place comes back where it is not needed any more.
+    /// Gives the memory its place, or returns the place if it is no longer needed.
     pub(in super::super) fn give_place(
         &mut self,
         (base, index): Place,
@@ -43,7 +43,8 @@ impl Memory {
         }
     }
 
-    /// Takes empty places for at least so many bytes, or all. Each is to be dropped in its context, if that lives.
+    /// Takes empty places of at least this many bytes, or all. The caller drops each in its context, if that
+    /// still exists.
     pub(in super::super) fn take_empty_places(&mut self, bytes: u64) -> Vec<(Context, HostMemory)> {
         let mut left = bytes;
         let mut taken = Vec::new();

@@ -1,4 +1,4 @@
-//! What is needed of the C library.
+//! The functions of the C library that the interposer calls.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 use std::ptr::null_mut;
@@ -44,11 +44,11 @@ unsafe extern "C" {
 #[repr(C)]
 struct SignalSet([u64; 16]);
 
-/// Pages are cleared in steps of so many bytes: until one is done, threads wait that map memory.
+/// Pages are cleared in steps of this many bytes, because threads that map memory wait until a step is done.
 const STEP_BYTES: usize = 4 << 20;
 
-/// Memory of the host that stays where it is, for what leaves the GPU.
-/// Forked children do not have it: Linux copies pinned pages at each fork.
+/// Host memory at a fixed place, for memory that leaves the GPU. Forked children do not get it, because Linux
+/// copies pinned pages at each fork.
 #[derive(Debug)]
 pub(in super::super) struct HostMemory {
     address: usize,
@@ -57,12 +57,12 @@ pub(in super::super) struct HostMemory {
 }
 
 impl HostMemory {
-    /// With all its pages, which is what takes time: nothing of the driver's is needed for that, nor a context.
+    /// Maps all its pages, which takes most of the time but needs neither the driver nor a context.
     pub(in super::super) fn new(bytes: u64) -> Option<Self> {
         Self::new_while(bytes, || true)
     }
 
-    /// The same, and `None` as soon as it does not go on.
+    /// The same, but gives up and returns `None` as soon as `goes_on` returns `false`.
     pub(in super::super) fn new_while(bytes: u64, goes_on: impl Fn() -> bool) -> Option<Self> {
         const READ_WRITE: c_int = 1 | 2;
         const PRIVATE_ANONYMOUS: c_int = 0x2 | 0x20;
@@ -91,7 +91,7 @@ impl HostMemory {
             .then_some(memory)
     }
 
-    /// `false` where the machine has no more pages.
+    /// Returns `false` if the machine has no more pages.
     fn populate(&self, from: usize, bytes: usize) -> bool {
         const POPULATE_WRITE: c_int = 23;
         const INVALID: i32 = 22;
@@ -101,7 +101,7 @@ impl HostMemory {
         if populated {
             return true;
         }
-        // Systems before Linux 5.14 know no such advice.
+        // Linux before 5.14 does not know this advice.
         let is_unknown = std::io::Error::last_os_error().raw_os_error() == Some(INVALID);
         if is_unknown {
             self.touch(from, bytes);
@@ -109,7 +109,7 @@ impl HostMemory {
         is_unknown
     }
 
-    /// Pages come with the first write. Nothing may be in them yet.
+    /// Maps pages by writing to each of them. They must not have any contents yet.
     fn touch(&self, from: usize, bytes: usize) {
         const PAGE: usize = 4096;
         for at in (from..from + bytes).step_by(PAGE) {
@@ -118,8 +118,8 @@ impl HostMemory {
         }
     }
 
-    /// So that the GPU copies at full speed. A context must be current. `false` where the driver cannot: then it copies
-    /// slowly.
+    /// Pins the pages, so that the GPU copies at full speed. A context must be current. Returns `false` if the
+    /// driver cannot pin them; copies are slow then.
     pub(in super::super) fn pin(&mut self) -> bool {
         self.is_pinned =
             self.is_pinned || driver::host_register(self.address, self.bytes) == driver::SUCCESS;
@@ -145,7 +145,7 @@ impl Drop for HostMemory {
     }
 }
 
-/// Runs `action` with all signals blocked, as threads inherit them that it starts.
+/// Runs `action` with all signals blocked. Threads that it starts inherit that.
 pub(in super::super) fn without_signals<T>(action: impl FnOnce() -> T) -> T {
     const SET: c_int = 2;
     let (mut all, mut before) = (SignalSet([0; 16]), SignalSet([0; 16]));
@@ -160,12 +160,12 @@ pub(in super::super) fn without_signals<T>(action: impl FnOnce() -> T) -> T {
     result
 }
 
-/// The calling thread leaves processors to others. Not by much, because others may wait for what it holds.
+/// Lowers the calling thread's priority. Not by much, because other threads may wait for what it holds.
 pub(in super::super) fn work_behind_others() {
     const PROCESS: c_int = 0;
     const CALLING_THREAD: u32 = 0;
     const PRIORITY: c_int = 10;
-    // SAFETY: it takes numbers. Where it is not allowed nothing changes.
+    // SAFETY: it takes numbers. If it is not permitted, nothing changes.
     unsafe { setpriority(PROCESS, CALLING_THREAD, PRIORITY) };
 }
 
@@ -175,7 +175,7 @@ pub(in super::super) fn in_forked_children(action: extern "C" fn()) {
     unsafe { pthread_atfork(None, None, Some(action)) };
 }
 
-/// In the environment of this process and of its children.
+/// Sets a variable in the environment of this process and of its children.
 pub(super) fn set_variable(name: &str, value: &str) {
     if let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) {
         // SAFETY: strings that end with nul, which the C library copies under its own lock.
@@ -184,11 +184,12 @@ pub(super) fn set_variable(name: &str, value: &str) {
 }
 
 pub(in super::super) fn close_descriptor(descriptor: c_int) {
-    // SAFETY: closing what is not open is an error that harms nobody.
+    // SAFETY: closing a descriptor that is not open is a harmless error.
     unsafe { close(descriptor) };
 }
 
-/// A descriptor that can be read once something was counted, until that is reset; -1 where the system gives none.
+/// Returns a descriptor that is readable from the first [`count`] until [`reset`]; -1 if the system provides
+/// none.
 pub(in super::super) fn counter() -> c_int {
     const NON_BLOCKING_NOT_IN_PROGRAMS: c_int = 0x800 | 0x8_0000;
     // SAFETY: it takes numbers.

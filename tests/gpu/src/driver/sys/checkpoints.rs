@@ -1,4 +1,4 @@
-//! Other processes leave the card and come back.
+//! Checkpoints: other processes leave the card and return.
 
 use std::ffi::{c_int, c_void};
 use std::time::{Duration, Instant};

@@ -1,4 +1,4 @@
-//! Devices, contexts, modules, and what codes are called.
+//! Devices, contexts, modules, and the names of error codes.
 
 use std::ffi::{CStr, c_char, c_int, c_void};
 
@@ -54,7 +54,7 @@ fn end(context: usize) {
     card().give(ended.map_or(0, |context| context.bytes));
 }
 
-/// Of the device: such as libraries find on a GPU of 2017 (compute capability 7.0).
+/// Attributes of the device, like those of a GPU of 2017 (compute capability 7.0).
 fn property(attribute: c_int) -> c_int {
     const PROPERTIES: &[(c_int, c_int)] = &[
         (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, c_int::MAX), (6, 65535), (7, 65535), (8, 49152), (9, 65536), (10, 32),
@@ -185,7 +185,7 @@ api! {
             Err(code) => return code,
         };
         let last = objects().contexts.get(&context).map_or(0, |context| context.last);
-        // Of this context, and of no other.
+        // Waits only for work of this context.
         engine::wait_for(last);
         crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
     }

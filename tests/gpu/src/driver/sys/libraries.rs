@@ -1,5 +1,6 @@
-//! What libraries of the vendor ask beyond what programs of our own do: properties, limits, occupancy, code as it lies in
-//! fat binaries. Kernels of theirs compute nothing; copies, sets, streams and memory are real.
+//! Functions that NVIDIA's libraries call and Baton's own test programs do not: properties, limits, occupancy,
+//! and code in fat binaries. Kernels of these libraries compute nothing; copies, sets, streams and memory are
+//! real.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
 
@@ -76,7 +77,7 @@ api! {
         module: *mut usize, _image: *const c_void, _count: c_uint, _options: *const c_int, _values: *const *const c_void,
     ) { put(module, LIBRARY) }
 
-    // As long as the largest that anything of PyTorch has.
+    // As large as the largest global in PyTorch.
     fn cuModuleGetGlobal_v2(address: *mut u64, bytes: *mut usize, _module: usize, _name: *const c_char) {
         static mut GLOBAL: [u64; 1 << 16] = [0; 1 << 16];
         if !bytes.is_null() {
@@ -157,7 +158,7 @@ api! {
         cuMemAlloc_v2(address, row * height)
     }
 
-    // Of an address that it does not know each value is 0 (cuPointerGetAttributes), and the device -2.
+    // For an unknown address each value is 0 (cuPointerGetAttributes), and the device is -2.
     fn cuPointerGetAttributes(count: c_uint, attributes: *const c_int, values: *const *mut c_void, address: u64) {
         const MEMORY_TYPE: c_int = 2;
         let mut kind = 0_u32;
@@ -177,7 +178,7 @@ api! {
 
     fn cuMemPoolSetAttribute(_pool: usize, _attribute: c_int, _value: *const c_void) { SUCCESS }
 
-    // The first three are truths, the others numbers of bytes.
+    // The first three are booleans, the others numbers of bytes.
     fn cuMemPoolGetAttribute(_pool: usize, attribute: c_int, value: *mut c_void) {
         if attribute < 4 { put(value.cast::<c_int>(), 0) } else { put(value.cast::<u64>(), 0) }
     }
@@ -214,7 +215,7 @@ api! {
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) { cuEventRecord(event, stream) }
 
-    // The work before it has ended then.
+    // The function runs after all earlier work in the stream.
     fn cuLaunchHostFunc(stream: usize, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
         let code = cuStreamSynchronize(stream);
         function(data);
@@ -242,7 +243,7 @@ api! {
 
 fn of_function(attribute: c_int) -> c_int {
     match attribute {
-        // Threads in a block; registers; for which devices it was made.
+        // Threads in a block; registers; the architecture it was compiled for.
         0 => 1024,
         4 => 32,
         5 | 6 => 70,
@@ -250,7 +251,7 @@ fn of_function(attribute: c_int) -> c_int {
     }
 }
 
-/// Bytes of a pointer's attribute.
+/// The size of a pointer attribute in bytes.
 fn width_of(attribute: c_int) -> usize {
     match attribute {
         2 | 6 | 8 | 9 | 10 | 13..=16 | 18 | 19 => 4,
@@ -267,7 +268,7 @@ unsafe fn capture_info(stream: usize, status: *mut c_int, id: *mut u64) -> crate
     unsafe { cuStreamIsCapturing(stream, status) }
 }
 
-/// What cudart asks for under identifiers instead of names.
+/// Tables that cudart looks up by identifier instead of by name.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> crate::Code {
     if table.is_null() || id.is_null() {

@@ -11,14 +11,15 @@ use super::pools::*;
 use super::streams::*;
 use crate::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
 
-/// Since which version a name means a function, newest first; and whether it is the one of the thread's own stream.
+/// A name, the version since which it means this function, whether that is the variant for the thread's own
+/// default stream, and the function. The newest version comes first.
 struct Entry(&'static str, c_int, bool, *const ());
 
 unsafe impl Sync for Entry {}
 
 const PER_THREAD_STREAM: u64 = 2;
 
-/// Functions that have been what they are since their first version.
+/// The names after `=` have had the same meaning since their first version.
 macro_rules! entries {
     ($($name:literal $since:literal $is_per_thread:literal $function:ident;)* = $($same:ident)*) => {
         &[
@@ -79,7 +80,7 @@ static ENTRIES: &[Entry] = entries! {
       cuThreadExchangeStreamCaptureMode
 };
 
-/// A name that there is not, and one that there is in a newer version.
+/// The name does not exist, or only in a newer version.
 const ABSENT: c_int = 1;
 const TOO_OLD: c_int = 2;
 
@@ -87,7 +88,7 @@ fn look_up(name: &CStr, version: c_int, flags: u64) -> Result<*const (), c_int> 
     let of_that_name = ENTRIES.iter().filter(|entry| entry.0.as_bytes() == name.to_bytes());
     let mut fitting: Vec<&Entry> = of_that_name.clone().filter(|entry| version >= entry.1).collect();
     let is_per_thread = flags & PER_THREAD_STREAM != 0;
-    // What knows no default stream is the same for both.
+    // A function that does not use the default stream has only one variant.
     fitting.sort_by_key(|entry| entry.2 != is_per_thread);
     match fitting.first() {
         Some(entry) => Ok(entry.3),

@@ -1,5 +1,5 @@
-//! Memory behind reserved addresses: each piece is a file in memory, mapped where the program says. Addresses without
-//! memory cannot be touched, so a program that does ends at once.
+//! Memory behind reserved addresses: each piece is a file in memory that is mapped at the program's address.
+//! Addresses without memory are protected, so a program that accesses them crashes at once.
 
 use std::collections::BTreeMap;
 use std::ffi::{c_int, c_void};
@@ -16,10 +16,10 @@ use crate::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, engi
 
 pub(crate) const GRANULE_BYTES: usize = 2 << 20;
 
-/// By handle: the file, and how large.
+/// The file and the size of each piece, by handle.
 static PIECES: Mutex<BTreeMap<u64, (c_int, usize)>> = Mutex::new(BTreeMap::new());
 
-/// What is mapped where.
+/// The sizes of mappings, by address.
 pub(crate) static MAPPED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 api! {
@@ -57,7 +57,8 @@ api! {
         SUCCESS
     }
 
-    // It does not wait for the GPU: what still uses the addresses finds nothing there, as after an access out of bounds.
+    // This does not wait for the GPU. Work that still uses the addresses fails, as after an access out of
+    // bounds.
     fn cuMemUnmap(address: u64, bytes: usize) {
         if engine::uses(address, bytes as u64) {
             STICKY.store(ILLEGAL_ADDRESS, SeqCst);
@@ -71,7 +72,7 @@ api! {
     }
 }
 
-// No page says that these need a context; the strictest driver would want one.
+// The documentation does not say that these need a context, but a strict driver could require one.
 bound! {
     fn cuMemCreate(handle: *mut u64, bytes: usize, _properties: *const c_void, _flags: u64) {
         if bytes == 0 || bytes % GRANULE_BYTES != 0 {

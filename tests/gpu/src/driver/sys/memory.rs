@@ -21,9 +21,9 @@ pub(crate) enum Place {
     Host,
 }
 
-/// By address: how large, and where.
+/// The size and the place of each allocation, by address.
 static ALLOCATIONS: Mutex<BTreeMap<u64, (usize, Place)>> = Mutex::new(BTreeMap::new());
-/// Allocated while a stream was captured.
+/// Memory that was allocated during captures.
 static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
 const RESERVED_NOW: c_int = 2;
 static HOST: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
@@ -58,7 +58,7 @@ unsafe fn free(address: u64) -> Code {
     SUCCESS
 }
 
-/// What the address lies in, of the driver's own allocations or of what is mapped.
+/// The allocation or mapping that contains the address.
 fn find(address: u64) -> Option<(u64, usize, Place)> {
     let own = lock(&ALLOCATIONS).range(..=address).next_back().map(|(start, (bytes, place))| (*start, *bytes, *place));
     let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Device));
@@ -135,7 +135,7 @@ api! {
     fn cuPointerGetAttribute(value: *mut c_void, attribute: c_int, address: u64) {
         let Some((start, bytes, place)) = find(address) else { return INVALID_VALUE };
         match attribute {
-            // Of the host or of the device.
+            // The memory type: host or device.
             2 => put(value.cast::<c_uint>(), if place == Place::Host { 1 } else { 2 }),
             3 => put(value.cast::<u64>(), address),
             9 => put(value.cast::<c_int>(), 0),
@@ -145,14 +145,14 @@ api! {
         }
     }
 
-    // As for all that takes a pointer, it has to be one that the driver knows.
+    // As in all functions that take a pointer, the driver must know it.
     fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: u64) {
         if find(address).is_some() { SUCCESS } else { INVALID_VALUE }
     }
 
     fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }
 
-    // ---- of the host
+    // ---- host memory
 
     fn cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: c_uint) {
         let Some(pages) = pages(bytes) else { return OUT_OF_MEMORY };

@@ -1,4 +1,4 @@
-//! The driver's exported functions, and what they need of the C library.
+//! The driver's exported functions, and the functions of the C library that they call.
 
 mod checkpoints;
 mod contexts;
@@ -40,7 +40,8 @@ const FIXED: c_int = 0x10;
 const ANONYMOUS: c_int = 0x20;
 const NO_RESERVE: c_int = 0x4000;
 
-/// Makes exported functions: after a fork, after a fatal error and for a fault on demand they return that.
+/// Defines exported functions. After a fork, after a fatal error, and for a requested fault they return that
+/// error.
 macro_rules! api {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {$(
         #[unsafe(no_mangle)]
@@ -55,9 +56,10 @@ macro_rules! api {
 }
 use api;
 
-/// The same for functions that work in the calling thread's context. Without one, and where it has ended, they return
-/// that (`CUDA_ERROR_INVALID_CONTEXT`: most often no context is bound to the thread; `CUDA_ERROR_CONTEXT_IS_DESTROYED`:
-/// the thread's context was destroyed, or is a device's own that is not initialised).
+/// The same for functions that need the calling thread's context. If there is none, or if it has ended, they
+/// return that error (`CUDA_ERROR_INVALID_CONTEXT`: most often no context is bound to the thread;
+/// `CUDA_ERROR_CONTEXT_IS_DESTROYED`: the thread's context was destroyed, or is a primary context that is not
+/// initialised).
 macro_rules! bound {
     ($(fn $name:ident($($argument:ident: $kind:ty),* $(,)?) $body:block)*) => {
         super::api! {$(
@@ -83,7 +85,7 @@ pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
 
 pub(crate) use pinned::notice_forks;
 
-/// Functions for which libraries ask and which are not here: they are not supported.
+/// Functions that libraries look up and that are not implemented here: they return that they are not supported.
 mod absent {
     include!(env!("ABSENT"));
 }
@@ -107,7 +109,7 @@ pub(crate) fn add(to: u64, count: u64, value: u64) {
     }
 }
 
-/// Writes a result where the caller wants it.
+/// Writes a result to the caller's address.
 unsafe fn put<T>(at: *mut T, value: T) -> crate::Code {
     if at.is_null() {
         return crate::INVALID_VALUE;

@@ -1,7 +1,8 @@
-//! Memory of the host that is pinned where a program says, and what a fork makes of it.
+//! Host memory that programs pin, and what a fork does to it.
 //!
-//! Pages that a device may access cannot be shared with a child until one of the two writes: the system copies them
-//! while it forks (Linux, `copy_present_page`), unless they are not for children (`madvise(2)`, `MADV_DONTFORK`).
+//! Pages that a device may access cannot be shared copy-on-write with a child. So the system copies them during
+//! the fork (Linux, `copy_present_page`), unless they are excluded from children (`madvise(2)`,
+//! `MADV_DONTFORK`).
 
 use std::collections::BTreeMap;
 use std::ffi::c_uint;
@@ -14,10 +15,10 @@ use crate::{INVALID_VALUE, SUCCESS, context, is_initialized, lock};
 const ALREADY_REGISTERED: i32 = 712;
 const NOT_REGISTERED: i32 = 713;
 
-/// By address: how large, and by which context.
+/// The size and the context of each pinned range, by address.
 static PINNED: Mutex<BTreeMap<u64, (u64, usize)>> = Mutex::new(BTreeMap::new());
 
-// Both name CUDA_ERROR_INVALID_CONTEXT among what they return.
+// The documentation of both lists CUDA_ERROR_INVALID_CONTEXT among the return values.
 bound! {
     fn cuMemHostRegister_v2(address: u64, bytes: usize, _flags: c_uint) {
         if address == 0 || bytes == 0 {
@@ -43,7 +44,7 @@ bound! {
     }
 }
 
-/// What a context had goes with it.
+/// Unpins what a context had pinned when it ends.
 pub(crate) fn end(context: usize) {
     lock(&PINNED).retain(|_, (bytes, of)| {
         let stays = *of != context;
@@ -54,7 +55,7 @@ pub(crate) fn end(context: usize) {
     });
 }
 
-/// Counts from now on what forks of this process copy.
+/// From now on, counts how many pinned bytes forks of this process copy.
 pub(crate) fn notice_forks() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

@@ -1,5 +1,5 @@
-//! Pools that memory is allocated from in order. Each has a place: memory of the device, of the host, or managed; the
-//! second alone is no memory of the card (`cuMemPoolCreate`: a pool's memory lies where its properties say).
+//! Pools from which memory is allocated in the order of a stream. A pool has device memory, host memory or
+//! managed memory, as its properties say (`cuMemPoolCreate`). Only host memory does not count as the card's.
 
 use std::collections::BTreeMap;
 use std::ffi::c_int;
@@ -9,7 +9,7 @@ use super::memory::{Place, allocate};
 use super::{api, bound, put};
 use crate::{INVALID_VALUE, SUCCESS, lock, objects};
 
-/// Of the device, at first.
+/// The device's default pool.
 const DEFAULT: usize = 0x500;
 const MANAGED_DEFAULT: usize = 0x510;
 const HOST_DEFAULT: usize = 0x520;
@@ -17,7 +17,7 @@ const HOST_DEFAULT: usize = 0x520;
 const ON_DEVICE: c_int = 1;
 const MANAGED: c_int = 2;
 
-/// Those that programs made.
+/// Pools that programs created.
 static POOLS: Mutex<BTreeMap<usize, Place>> = Mutex::new(BTreeMap::new());
 
 fn place(kind: c_int, location: c_int) -> Place {

@@ -11,7 +11,7 @@ use crate::{
     Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
-/// The kernel of a name, for example `add` or `sleep_20ms`. `words` points to its arguments, as a launch has them.
+/// The kernel of this name, for example `add` or `sleep_20ms`. `words` points to its arguments, as in a launch.
 unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
     let word = |index: usize| unsafe { **words.add(index) };
     let time = name.strip_prefix("sleep_");

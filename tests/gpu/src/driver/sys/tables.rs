@@ -1,5 +1,6 @@
-//! Tables of functions without names, for which cudart before 11.7 asks; public sources say what a few of them do. The
-//! others are not supported. The table by which later ones check a driver is not here and is not to be imitated.
+//! Tables of unnamed functions that cudart before 11.7 looks up. Public sources document a few of these
+//! functions; the others are not supported. The table with which later versions verify a driver is absent, and
+//! must not be imitated.
 
 use std::cell::UnsafeCell;
 use std::collections::BTreeMap;
@@ -111,7 +112,7 @@ unsafe extern "C" fn second_buffer(buffer: *mut usize, length: *mut usize) -> Co
     }
 }
 
-/// What libraries keep with a context, by that and a key of theirs.
+/// Values that libraries store with a context, by context and key.
 static KEPT: Mutex<BTreeMap<(usize, usize), usize>> = Mutex::new(BTreeMap::new());
 
 unsafe fn this_or_current(mut context: usize) -> usize {
