@@ -297,7 +297,7 @@ def test_a_library_that_cannot_be_prepared_is_left_out(
     names = ["course_threads", "course_end", "course_error", "course_good"]
     service = start_warm(services, names, PYTHONPATH=str(tmp_path), BATON_WORKER_READABLE=str(tmp_path))
     log = service.log("worker-0")
-    for said in ("course_threads: it leaves threads behind", "course_end: it ends", "course_error: ValueError"):
+    for said in ("course_threads: it leaves threads behind", "course_end: it ended", "course_error: ValueError"):
         assert f"Sessions cannot be prepared with {said}" in log
     kernel = service.kernel(new_kernel)
     kernel.gpu("import course_good, course_threads, threading\nfound = threading.active_count()").ok()

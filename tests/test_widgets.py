@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from end_to_end import Cell, Kernel
@@ -184,8 +185,8 @@ def test_a_callback_that_needs_a_gpu(kernel: Kernel) -> None:
     assert set(kernel.evaluate("places")) == {kernel.session_pid}
 
 
-def test_widgets_of_a_cell_that_came_to_nothing_are_closed(kernel: Kernel) -> None:
-    flag = kernel.place.work / "end"
+def test_widgets_of_a_cell_that_came_to_nothing_are_closed(kernel: Kernel, tmp_path: Path) -> None:
+    flag = tmp_path / "end"
     cell = kernel.begin(
         f"%%gpu\n{IMPORTS}import os, time\nbutton = widgets.Button()\ndisplay(button)\n"
         f"while not os.path.exists({str(flag)!r}):\n    time.sleep(0.01)\nos._exit(3)"
