@@ -88,7 +88,7 @@ class Service:
     ) -> str:
         """Returns its name, by default a new one, when it is connected. `prefix`: a command that runs it."""
         name = self.begin_worker(name, slots=slots, prefix=prefix, **environment)
-        wait_until(lambda: name in self.answers("/"), f"{name} is connected", seconds=90)
+        wait_until(lambda: name in self.answers("/"), f"{name} is connected")
         return name
 
     def begin_worker(
