@@ -269,9 +269,7 @@ proptest! {
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);
         }
-        for (session, script) in scripts.into_iter().enumerate() {
-            world.add(session as u64, script);
-        }
+        world.add_all(scripts);
         world.run();
     }
 
@@ -289,9 +287,7 @@ proptest! {
         settings.torture = torture;
         let mut world = World::new(settings);
         let count = scripts.len() as u64;
-        for (session, script) in scripts.into_iter().enumerate() {
-            world.add(session as u64, script);
-        }
+        world.add_all(scripts);
         for (time, bytes) in host_changes {
             world.host_has(seconds(time), bytes * GB);
         }

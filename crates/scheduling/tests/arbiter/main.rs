@@ -522,9 +522,7 @@ proptest! {
         if let Some(one_in) = in_the_way {
             world = world.sometimes_in_the_way(one_in);
         }
-        for (session, script) in scripts.into_iter().enumerate() {
-            world.add(session as u64, script);
-        }
+        world.add_all(scripts);
         world.run();
     }
 
@@ -555,9 +553,7 @@ proptest! {
         for (time, bytes) in host_changes {
             world.host_has(seconds(time), bytes * GB);
         }
-        for (session, script) in scripts.into_iter().enumerate() {
-            world.add(session as u64, script);
-        }
+        world.add_all(scripts);
         world.run();
         prop_assert!(world.told.most_together <= together);
     }

@@ -2,6 +2,7 @@
 
 mod checks;
 mod places;
+mod session;
 
 use std::{
     cmp::Reverse,
@@ -11,64 +12,8 @@ use std::{
 
 use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
 
+use self::session::{Lease, Session};
 use crate::script::{Happening, Script, Told};
-
-#[derive(Debug, Default)]
-struct Session {
-    script: Script,
-    next_cell: usize,
-    left: Duration,
-    lease: Option<Lease>,
-    waits: bool,
-    /// False between cells.
-    has_cell: bool,
-    has_context: bool,
-    /// Whether its context is off the GPU.
-    sleeps: bool,
-    is_resident: bool,
-    moves: bool,
-    bytes: u64,
-    /// The part of them that is on the host.
-    away: u64,
-    /// The part of its host memory that was allocated while the rest was there: nothing has been written to it.
-    on_paper: u64,
-    /// Host memory reserved for it, used or not.
-    places: u64,
-    /// The request to pin ahead that it is carrying out: its number and its bytes.
-    makes: Option<(u64, u64)>,
-    /// Whether a request to pin ahead is not answered yet.
-    is_asked_to_pin: bool,
-    /// Granted bytes that the driver did not have; the arbiter does not know that yet.
-    not_found: u64,
-    gone: bool,
-    /// When it began to wait.
-    waits_since: Duration,
-}
-
-impl Session {
-    /// Places on the host that hold memory.
-    fn filled(&self) -> u64 {
-        self.away - self.on_paper
-    }
-
-    fn empty(&self) -> u64 {
-        self.places - self.filled()
-    }
-
-    /// Bytes on the GPU, or on their way there.
-    fn bytes_there(&self) -> u64 {
-        match self.moves && self.is_resident {
-            true => self.bytes,
-            false => self.bytes - self.away,
-        }
-    }
-}
-
-#[derive(Debug, Clone, Copy)]
-struct Lease {
-    epoch: Epoch,
-    computes: bool,
-}
 
 pub(crate) struct World {
     pub(crate) settings: Settings,
@@ -160,6 +105,13 @@ impl World {
         self.tell(joined);
         if holds {
             self.tell(Event::CanTrim(session));
+        }
+    }
+
+    /// Adds these sessions, numbered from 0.
+    pub(crate) fn add_all(&mut self, scripts: Vec<Script>) {
+        for (id, script) in (0..).zip(scripts) {
+            self.add(id, script);
         }
     }
 
@@ -462,7 +414,7 @@ impl World {
         self.check_twin(event, &said);
         for action in said {
             self.check(event, action);
-            self.obey(action);
+            self.carry_out(action);
         }
         self.check_memory();
         let wake_at = self.arbiter.wake_at();
@@ -475,7 +427,7 @@ impl World {
         }
     }
 
-    fn obey(&mut self, action: Action) {
+    fn carry_out(&mut self, action: Action) {
         match action {
             Action::Grant { session: id, epoch } => {
                 let session = self.sessions.get_mut(&id).expect("it is known");

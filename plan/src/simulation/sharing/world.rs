@@ -296,7 +296,7 @@ impl<'class> World<'class> {
 
     fn tell(&mut self, gpu: usize, event: Event) {
         for action in self.gpus[gpu].arbiter.handle(event, self.now) {
-            self.obey(gpu, action);
+            self.carry_out(gpu, action);
         }
         let wake_at = self.gpus[gpu].arbiter.wake_at();
         if wake_at != self.gpus[gpu].wake_at {
@@ -307,7 +307,7 @@ impl<'class> World<'class> {
         }
     }
 
-    fn obey(&mut self, gpu: usize, action: Action) {
+    fn carry_out(&mut self, gpu: usize, action: Action) {
         match action {
             Action::Grant { session, epoch } => {
                 let person = self.person_of(session);

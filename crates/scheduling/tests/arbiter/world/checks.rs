@@ -2,7 +2,7 @@
 
 use baton_scheduling::arbiter::{Action, EndReason, Event, SessionId};
 
-use super::{Session, World};
+use super::{World, session::Session};
 
 impl World {
     pub(super) fn check(&self, event: Event, action: Action) {
