@@ -21,9 +21,9 @@ const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net
 
 /// Prints one line for each thing that it reaches, and [`TRIED`] at the end.
 ///
-/// Arguments: a file, a port of this machine, an abstract socket, the process of the worker and a socket of its own with
-/// a name in the file system (both empty where names and numbers have another meaning inside), and the namespaces of the
-/// worker that a sandbox does not share.
+/// Arguments: a file, a port of this machine, an abstract socket, the process of the worker and a socket of its own
+/// with a name in the file system (both empty where names and numbers have another meaning inside), and the namespaces
+/// of the worker that a sandbox does not share.
 pub(crate) const PROGRAM: &str = r#"
 import ctypes, os, socket, sys
 file, port, name, worker, path, *namespaces = sys.argv[1:]
