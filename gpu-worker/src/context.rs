@@ -85,7 +85,7 @@ impl Context {
             zygote: self.zygotes.warm(&python).await,
             python,
             folder: cell.folder.clone().into(),
-            // Without a mirror, the notebook has proved that this machine sees its folder.
+            // If there is no mirror, the notebook has proved that this machine can access its folder.
             notebook_folder: match (&mirror, &cell.notebook_folder) {
                 (None, Some(folder)) => Some(PathBuf::from(&folder.path)),
                 _ => None,

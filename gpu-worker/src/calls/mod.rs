@@ -25,13 +25,12 @@ pub(crate) use self::table::{About, Connect, FlagsOf, PathOf, Target, TimesOf, W
 /// How often to ask again for an answer that the judge could not give at once.
 const LOOK_EVERY_MS: u8 = 5;
 
-/// What becomes of a call that waits.
+/// What becomes of a call that waits. [`Answer::Refuse`] lets it fail with this error number.
 pub(crate) enum Answer {
     /// The system carries it out.
     GoOn,
     /// It returns zero, because the worker has carried it out.
     Done,
-    /// It fails with this error number.
     Refuse(i32),
     /// It returns a new descriptor of this file.
     Give {
@@ -91,8 +90,8 @@ pub(crate) struct Later {
     pub(crate) again: Box<dyn FnMut() -> Option<Answer>>,
 }
 
-/// Says later whether the session's calls wait: once the process has sent the listener, or has closed its end of the
-/// connection. This process must have closed its copy of that end, too.
+/// Tells whether the session's calls wait. This is known once the session's process has sent the listener, or once all
+/// copies of its end of the connection are closed, including that of the worker.
 pub(crate) struct Works(oneshot::Receiver<bool>);
 
 impl Works {
@@ -101,8 +100,8 @@ impl Works {
     }
 }
 
-/// Prepares that calls wait. Must be called before the session's process starts. `judge` runs on a thread of its own,
-/// which answers all calls of the session and ends with the session's last process.
+/// Starts a thread that answers the system calls of a session, and ends with the session's last process. Must be called
+/// before the session's process starts. `judge` runs on this thread, and meanwhile other calls of the session wait.
 pub(crate) fn watch(
     watched: Watched,
     judge: impl FnMut(Notification, Waiting) -> Option<Later> + Send + 'static,

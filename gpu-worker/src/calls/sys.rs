@@ -20,7 +20,7 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// A process is about to make one of the watched calls.
+/// A thread that waits in one of the watched calls.
 pub(crate) struct Notification {
     pub(super) id: u64,
     /// The id of the thread that waits.
@@ -373,7 +373,7 @@ mod tests {
         (from_session, std::thread::spawn(starts))
     }
 
-    /// When a worker ends, the system closes its copies in the same way.
+    /// If a worker is killed, the system closes the worker's copies in this way.
     #[test]
     fn a_start_fails_when_the_worker_closes_the_listener_without_an_answer() {
         let (from_session, start) = start();

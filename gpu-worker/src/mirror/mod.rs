@@ -48,7 +48,7 @@ pub enum FilesChoice {
 }
 
 pub(crate) struct SessionMirror {
-    /// Locked only where blocking is allowed.
+    /// May be locked only in code that may block.
     mirror: Arc<Mutex<Mirror>>,
     placeholders: Placeholders,
     root: PathBuf,
@@ -87,7 +87,7 @@ pub(crate) fn this_machine() -> String {
     machine[..8].to_owned()
 }
 
-/// Whether this machine can access the notebook's own folder, and the student may write there.
+/// Whether this machine can access the notebook's own folder, and the student may write to it.
 ///
 /// A proxy could name any folder of this machine, and the worker may have more rights than the student. So neither the
 /// path nor the inode proves anything. The worker asks the proxy to create a file in the folder, with the student's
@@ -433,7 +433,7 @@ async fn next_answer(questions: &mut Option<Questions>) -> (u64, Payload) {
     }
 }
 
-/// A poisoned lock is used as it is, because the code that holds the lock does not panic.
+/// Ignores poisoning, because no code panics while it holds this lock.
 fn lock(mirror: &Mutex<Mirror>) -> MutexGuard<'_, Mirror> {
     mirror.lock().unwrap_or_else(PoisonError::into_inner)
 }

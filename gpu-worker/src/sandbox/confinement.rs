@@ -141,7 +141,7 @@ impl Landlock {
         self.settled(command, view)
     }
 
-    /// The same for a process that belongs to no notebook.
+    /// Like [`Self::furnish`], for a process that belongs to no notebook.
     pub(crate) async fn bare(
         &self,
         command: &mut Command,
@@ -151,7 +151,7 @@ impl Landlock {
         self.settled(command, view)
     }
 
-    /// The same for one step of building an environment, which writes to `writable` and runs `program`.
+    /// Like [`Self::furnish`], for one step of building an environment, which writes to `writable` and runs `program`.
     pub(super) async fn build(
         &self,
         command: &mut Command,

@@ -58,7 +58,7 @@ impl Devices {
         }
     }
 
-    /// Where the files are.
+    /// The folder with the device files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }

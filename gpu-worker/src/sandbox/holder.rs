@@ -41,7 +41,7 @@ pub(crate) struct Entrance {
     pub(crate) holder: Pid,
     /// The namespaces to enter, as `setns` takes them.
     pub(crate) namespaces: libc::c_int,
-    /// The filter of system calls, as the system stores it.
+    /// The filter of system calls, in the system's binary form.
     pub(crate) filter: Vec<u8>,
 }
 

@@ -1,4 +1,4 @@
-//! Isolates sessions from each other and from the machine: with bubblewrap, or with Landlock where the system allows no
+//! Isolates sessions from each other and from the machine: with bubblewrap, or with Landlock if the system allows no
 //! user namespaces.
 //!
 //! In: a command that starts a session, and the files that it needs. Out: the same command in a control group of its

@@ -37,7 +37,7 @@ impl Outermost {
         self.lifeline = Some(lifeline);
     }
 
-    /// The process id, as this process sees it.
+    /// The process id in the worker's namespace.
     pub(crate) fn process(&self) -> Option<Pid> {
         // A child keeps its process id until its parent has waited for it.
         self.child.id().map(|id| Pid::from_raw(id.cast_signed()))

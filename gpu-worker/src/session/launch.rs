@@ -1,7 +1,8 @@
 //! Starts a session's first process, as a fresh Python or as a fork of a zygote.
 //!
-//! In: what the process gets. Out: its life and its output. In both cases the sandbox is built with the same arguments.
-//! A fresh Python is bubblewrap's command; a fork enters the namespaces of bubblewrap's command, which only waits.
+//! In: a command with the session's environment, and its sandbox. Out: the started process and its output. In both
+//! cases the sandbox is built with the same arguments. A fresh Python is bubblewrap's command; a fork enters the
+//! namespaces of bubblewrap's command, which only waits.
 //!
 //! **Invariant:** a fork runs no code and reads no file of its student before it is in its sandbox.
 
@@ -88,8 +89,8 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
             (Some((*sandbox, wrapped)), Some(report))
         }
         Some(Walls::Confined(..)) => {
-            // The process goes to its folder only after it has confined itself. Until then it must not find files of a
-            // student, for example a module that it would import.
+            // The process changes to its folder only after it has confined itself. Until then it must not find files of
+            // a student, for example a module that it would import.
             command.current_dir("/");
             let (report, its_end) = report().map_err(StartError::Pair)?;
             command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
@@ -154,7 +155,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     })
 }
 
-/// Starts the same process as a fork of a zygote.
+/// Starts the session's process as a fork of a zygote.
 pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched, StartError> {
     let (report, report_end) = report().map_err(StartError::Pair)?;
     let (output, output_end) = pipe().map_err(StartError::Fork)?;

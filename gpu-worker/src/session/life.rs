@@ -86,7 +86,7 @@ impl Walls {
         self.supervisor.get().copied()
     }
 
-    /// The process id in the worker's namespace of the process that has this id inside the sandbox.
+    /// Translates a process id inside the sandbox into one in the worker's namespace.
     pub(super) fn process(&self, inside: Pid) -> Option<Pid> {
         let roots = [
             self.sandbox().map(|sandbox| sandbox.bubblewrap),

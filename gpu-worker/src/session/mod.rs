@@ -186,14 +186,14 @@ impl Session {
         }
     }
 
-    /// The state on which a message with this base can build.
+    /// The state with this version, if the session has it.
     pub(crate) fn held_for(&self, base: StateVersion) -> Option<&Held> {
         let held = [&self.held, &self.sent];
         let mut held = held.into_iter().flatten();
         held.find(|held| held.version == base)
     }
 
-    /// Takes the same state, because the session is about to get another one.
+    /// Takes the state with this version, and drops the other one, because the session is about to get a new state.
     pub(crate) fn take_held(&mut self, base: StateVersion) -> Option<Held> {
         let held = [self.held.take(), self.sent.take()];
         held.into_iter().flatten().find(|held| held.version == base)

@@ -47,7 +47,7 @@ pub(super) struct Libraries {
     named: Vec<String>,
     /// Used by sessions. The key is the path of the Python, because environments have different libraries.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// Expected to be used, for Pythons of which no session was observed.
+    /// Expected to be used, for Pythons without observed sessions.
     expected: BTreeMap<String, BTreeSet<String>>,
     /// Not loaded, because a zygote could not load them.
     left_out: BTreeMap<String, BTreeSet<String>>,

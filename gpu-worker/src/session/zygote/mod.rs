@@ -260,7 +260,8 @@ impl Zygotes {
         self.set(python, State::Failed);
     }
 
-    /// Drops the zygote of a Python of which no session will start any more. Sessions that it has forked continue.
+    /// Drops the zygote of a Python, because no further session of this Python will start. Sessions that the zygote has
+    /// forked continue.
     pub(crate) fn forget(&self, python: &Path) {
         self.set(python, State::Failed);
     }
