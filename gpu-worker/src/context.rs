@@ -1,4 +1,4 @@
-//! What all jobs of a notebook share, most of it with all jobs of the worker.
+//! What the jobs of a worker share. Each notebook has a copy with its own access to chunks.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -20,27 +20,27 @@ use crate::transfer::{Access, state_limit_bytes};
 #[derive(Clone)]
 pub(crate) struct Context {
     pub(crate) config: Config,
-    /// What courses can require besides its own Python.
+    /// Environments that courses can require instead of the worker's own Python.
     pub(crate) environments: Arc<Environments>,
-    /// The notebook's.
+    /// The notebook's access to chunks.
     pub(crate) access: Access,
     /// How many jobs may run at once.
     pub(crate) slots: usize,
-    /// One for each of them.
+    /// One permit for each slot.
     pub(crate) permits: Arc<Semaphore>,
-    /// Cancelled when the worker leaves and running cells have had their time, or get none.
+    /// Cancelled when the worker stops and running cells get no more time.
     pub(crate) stopping: CancellationToken,
-    /// Of the worker's time on this machine, if that is limited.
+    /// The end of the worker's time on this machine, if that time is limited.
     pub(crate) end: Option<LifeEnd>,
     /// Counts the connections to the broker.
     pub(crate) connections: watch::Sender<u64>,
     /// How sessions share the GPU.
     pub(crate) sharing: Sharing,
-    /// What stands around each session.
+    /// How sessions are isolated; `None` if they are not.
     pub(crate) sandbox: Option<Arc<Sandbox>>,
-    /// What forks sessions.
+    /// Processes that fork sessions.
     pub(crate) zygotes: Arc<Zygotes>,
-    /// What the machine's GPUs do.
+    /// What monitoring reports about the machine's GPUs.
     pub(crate) reading: watch::Receiver<Reading>,
 }
 
@@ -55,7 +55,10 @@ impl Context {
         self.access.chunk_client.clone().of_notebook(notebook)
     }
 
-    /// Of the environment; without one the worker's own, or else the notebook's. An error says why there is none.
+    /// The Python of the environment. Without an environment, that of the worker, or else that of the notebook.
+    ///
+    /// # Errors
+    /// A text that says why the environment has no Python.
     pub(crate) fn python(&self, environment: Option<&str>, cell: &Cell) -> Result<PathBuf, String> {
         match environment {
             Some(environment) => self.environments.python(environment),
@@ -66,7 +69,7 @@ impl Context {
         }
     }
 
-    /// A fresh session of this Python, which is the environment's if there is one.
+    /// Starts a session with this Python, which is that of the environment if there is one.
     pub(crate) async fn start_session(
         &self,
         submission: &Submission,
@@ -76,13 +79,13 @@ impl Context {
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
         start(StartOrder {
-            // Only one with a lock can be installed beside the notebook.
+            // Only an environment with a lock can also be installed on the notebook's machine.
             environment: environment.filter(|name| self.environments.lock(name).is_some()),
             notebook: submission.notebook,
             zygote: self.zygotes.warm(&python).await,
             python,
             folder: cell.folder.clone().into(),
-            // Without a mirror, the notebook has proved that this machine sees its folder.
+            // If there is no mirror, the notebook has proved that this machine can access its folder.
             notebook_folder: match (&mirror, &cell.notebook_folder) {
                 (None, Some(folder)) => Some(PathBuf::from(&folder.path)),
                 _ => None,
@@ -99,7 +102,7 @@ impl Context {
         .await
     }
 
-    /// Without a Python of its own the worker has nothing to try.
+    /// Tries a session with the worker's own Python, if it has one.
     pub(crate) async fn try_a_session(&self) -> Result<(), StartError> {
         match &self.config.python {
             Some(python) => self.try_a_session_of(python).await.map(drop),
@@ -107,7 +110,8 @@ impl Context {
         }
     }
 
-    /// Returns the version of this Python.
+    /// Tries a session with this Python, as a fork of a zygote if there is one. If the fork fails and a fresh process
+    /// does not, the zygote is given up. Returns the version of this Python.
     pub(crate) async fn try_a_session_of(&self, python: &Path) -> Result<String, StartError> {
         let sandbox = self.sandbox.as_deref();
         self.zygotes.begin(python).await;
@@ -129,8 +133,8 @@ impl Context {
     }
 }
 
-/// Starts a session that has nothing of a notebook, lets it run a cell of its own, and ends it. Returns the version of
-/// its Python.
+/// Starts a session that belongs to no notebook, lets it run a cell of its own, and ends it. Returns the version of its
+/// Python.
 pub(crate) async fn try_a_session(
     config: &Config,
     python: &Path,

@@ -1,14 +1,14 @@
-//! The worker: the agent that runs sessions on a machine with GPUs, or with a processor only.
+//! The worker: it runs sessions on a machine with GPUs, or with a processor only.
 //!
-//! In: assignments from the broker. Out: numbered events, and what the cells changed. One task for each notebook has
-//! its session, an IPython kernel of its own; one loop, the agent, talks with the broker.
+//! In: assignments from the broker. Out: numbered events, and the changes of cells. One loop, the agent, communicates
+//! with the broker. One task for each notebook owns the notebook's session, an IPython kernel.
 //!
 //! ```text
 //! broker <── line ── agent ──orders──> notebook ── job ──> session ──> python -m baton_shim.session.start
 //!                      ^───────────────reports─────────────┘
 //! ```
 //!
-//! **Invariant:** nothing here looks inside a pickle stream, and no session outlives the worker.
+//! **Invariant:** the worker never decodes a pickle stream, and no session outlives it.
 
 mod agent;
 mod batch;
@@ -62,80 +62,84 @@ use crate::transfer::Access;
 
 #[derive(Debug, Clone)]
 pub struct Config {
-    /// Stands for this process.
+    /// Identifies this process.
     pub id: WorkerId,
     pub dial: Dial,
     pub transport: TransportChoice,
-    /// How long what a cell made waits for a broker that is away or cannot store.
+    /// How long to keep trying to send results while the broker is away or cannot store them.
     pub patience: Duration,
-    /// How people call this worker; `None`: as its token says, or else as the broker likes.
+    /// The worker's name for people; `None`: the name in its token, or else one that the broker chooses.
     pub name: Option<String>,
-    /// What its administrator calls the machine, for courses that require it.
+    /// Labels of the machine, which courses can require.
     pub labels: Vec<String>,
-    /// When its time on the machine is over.
+    /// When the worker's time on the machine ends; `None`: never.
     pub leaves_at: Option<SystemTime>,
-    /// How many jobs run at once; `None`: as many as its GPUs are good for.
+    /// How many jobs run at once; `None`: as many as suit its GPUs.
     pub slots: Option<u32>,
     /// The Python of the sessions; `None`: that of each notebook, for a worker on the same machine.
     pub python: Option<PathBuf>,
-    /// The Python that notebooks probably have, where it is theirs: sessions of it are prepared in advance.
+    /// If `python` is `None`: the Python that notebooks probably use. Sessions of it are prepared in advance.
     pub usual_python: Option<PathBuf>,
-    /// What courses can require of it instead of that Python.
+    /// Environments that courses can require instead of `python`.
     pub environments: Vec<EnvironmentConfig>,
-    /// Where environments are built from locks.
+    /// The folder in which environments are built from locks.
     pub environments_folder: PathBuf,
-    /// Where chunks are kept that may be wanted again.
+    /// The folder for chunks that may be needed again.
     pub cache: PathBuf,
     pub cache_limit_bytes: u64,
     /// How long a session is kept without a cell.
     pub session_idle: Duration,
-    /// After how long without a cell the worker leaves.
+    /// How long without a cell until the worker stops; `None`: it does not stop.
     pub idle_exit: Option<Duration>,
-    /// How much memory the processes of one session may hold together.
+    /// How much memory the processes of one session may use together; `None`: no limit.
     pub session_memory_bytes: Option<u64>,
     /// How many processes and threads a session in a sandbox may have.
     pub session_processes: u32,
-    /// How many processors' time a session in a sandbox may use.
+    /// The time of how many processors a session in a sandbox may use; `None`: no limit.
     pub session_cpus: Option<u32>,
-    /// How much a session in a sandbox may store in each of its private folders in memory.
+    /// The size of each private folder in memory of a session in bubblewrap's sandbox.
     pub session_scratch_bytes: u64,
     /// How long an interrupted cell may take to end before its session is ended.
     pub cancel_grace: Duration,
-    /// How long running cells may go on after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.
+    /// How long running cells may continue after [`Stop::WhenCellsEnd`]; `None`: each until its own time limit.
     pub stop_grace: Option<Duration>,
+    /// Which sessions get a mirror of the notebook's folder.
     pub files: FilesChoice,
-    /// Where folders of notebooks are mirrored that cannot be seen from here, and where packages are that cells install.
+    /// The folder for mirrors and for packages that cells install.
     pub mirrors: PathBuf,
     /// Whether cells may install packages, each for its own notebook.
     pub install_packages: bool,
-    /// How much a cell may bring home in files.
+    /// In a mirror: the size of each file that a cell may open, and the total size of the files that it may write.
     pub files_limit_bytes: u64,
-    /// How sessions share a GPU, where there is one.
+    /// How sessions share a GPU, if there is one.
     pub gpu_mode: GpuMode,
-    /// How much of its memory one session may have.
+    /// How much GPU memory one session may use; `None`: no limit.
     pub gpu_memory_bytes: Option<u64>,
-    /// The program `baton`, with whose hidden command time-sharing is tried on a GPU; `None`: it is not tried.
+    /// The program `baton`, whose hidden command tests time-sharing on a GPU; `None`: no test.
     pub baton: Option<PathBuf>,
-    /// Names of variables that sessions inherit of this process's environment besides the usual ones; `*` stands for
-    /// any ending.
+    /// Names of variables that sessions inherit besides the usual ones; `*` at the end stands for any ending.
     pub session_environment: Vec<String>,
+    /// How sessions are isolated.
     pub sandbox: SandboxChoice,
-    /// Of sessions in a sandbox.
+    /// The network of sessions in a sandbox.
     pub network: NetworkChoice,
-    /// Whether sessions are forked of a process that has loaded Python's libraries.
+    /// Whether sessions are forked from a process that has loaded Python libraries.
     pub warm_starts: bool,
-    /// Libraries that this process loads besides those that sessions were seen to use.
+    /// Libraries that this process loads besides those that sessions have used.
     pub preload: Vec<String>,
     /// What sandboxed sessions may read besides the system and their Python.
     pub readable: Vec<PathBuf>,
-    /// Where the sessions' sockets lie; its path must be short.
+    /// The folder for the sessions' sockets; its path must be short.
     pub runtime_folder: PathBuf,
-    /// Told whenever it changes.
+    /// Receives each change of the worker's status.
     pub status: watch::Sender<Status>,
 }
 
-/// Runs until it is asked to stop, and as long as [`Stop`] says after that. Call it from a thread that lives as long as
-/// the process: the system ends sessions with the thread that started them.
+/// Runs a worker until `stop` asks it to stop, and after that for as long as [`Stop`] allows. Call it from a thread
+/// that lives as long as the process, because the system ends sessions with the thread that started them.
+///
+/// # Errors
+/// If the worker cannot start, or has to stop.
 pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Result<()> {
     let cache = ChunkDirectory::open_cache(config.cache.clone(), config.cache_limit_bytes)
         .context("Failed to open the worker's cache")?;
@@ -219,8 +223,12 @@ pub async fn try_the_sandbox(config: &Config, python: &Path) -> anyhow::Result<(
     Ok(())
 }
 
-/// Starts a session of this Python as a worker does, but off the GPU, which others may be using; lets it run a cell of
-/// its own, and ends it. Call it from a thread that lives until it is done.
+/// Starts a session with this Python as a worker would, lets it run a cell of its own, and ends it. The session does
+/// not join time-sharing, because other programs may be using the GPU. Call this from a thread that lives until it
+/// returns.
+///
+/// # Errors
+/// If the sandbox or the session does not start. The message is for the administrator.
 pub async fn try_a_session(config: &Config, python: &Path) -> anyhow::Result<()> {
     let sandbox = open_sandbox(config).await?;
     let tried =

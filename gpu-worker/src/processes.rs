@@ -1,9 +1,9 @@
-//! A session's processes: how much memory they hold, and how all of them end.
+//! A session's processes: how much memory they use, and how to end all of them.
 //!
 //! In: the process id of a session's kernel. Out: facts from `/proc`, and signals.
 //!
-//! A child whose parent died is no descendant any more, so every process of a session also carries a [`MARK`] in its
-//! environment, and most are in the session's process group.
+//! A process whose parent has ended is no longer a descendant of the kernel. So every process of a session also
+//! inherits a [`MARK`] in its environment, and most are in the session's process group.
 
 use std::collections::HashSet;
 use std::fs;
@@ -17,15 +17,15 @@ use nix::sys::signal::{Signal, kill, killpg};
 use nix::sys::wait::waitpid;
 use nix::unistd::{Pid, SysconfVar, sysconf};
 
-/// The variable that says to which session a process belongs.
+/// The variable that identifies the session to which a process belongs.
 pub(crate) const MARK: &str = "BATON_SESSION";
 
-/// What no other session has, and begins with its notebook.
+/// A unique mark for a session. It begins with the notebook's id.
 pub(crate) fn new_mark(notebook: NotebookId) -> String {
     format!("{notebook}-{}", uuid::Uuid::new_v4().simple())
 }
 
-/// Whose session started this process.
+/// The notebook whose session started this process.
 pub(crate) fn notebook_of(process: u32) -> Option<NotebookId> {
     let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
     let mut entries = environment.split(|byte| *byte == 0);
@@ -40,7 +40,7 @@ pub(crate) fn interrupt(kernel: Pid) {
     signalled(killpg(kernel, Signal::SIGINT));
 }
 
-/// Ends the kernel and all that it started, but those. Returns when every signal is sent.
+/// Kills the kernel and all processes that it has started, except those in `spared`. Returns when the signals are sent.
 pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     kill_tree(kernel.as_raw().cast_unsigned());
     signalled(killpg(kernel, Signal::SIGKILL));
@@ -49,7 +49,7 @@ pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     end_children(others.into_iter().collect());
 }
 
-/// Ends all that is below a process, but those, and the process itself unless it is one of them.
+/// Kills a process and all of its descendants, except those in `spared`.
 pub(crate) fn end_below(root: Pid, spared: &[Pid]) {
     let spared: Vec<_> = spared
         .iter()
@@ -58,12 +58,13 @@ pub(crate) fn end_below(root: Pid, spared: &[Pid]) {
     kill_tree_but(root.as_raw().cast_unsigned(), &spared);
 }
 
-/// Ends processes, of which those that are children of this one would otherwise stay as zombies.
+/// Kills processes, and waits in the background for those that are children of this process. Without waiting, these
+/// would remain as zombies.
 pub(crate) fn end_children(processes: Vec<Pid>) {
     for process in &processes {
         signalled(kill(*process, Signal::SIGKILL));
     }
-    // A large one takes its time. Others' children cannot be waited for.
+    // The end of a large process takes some time. Waiting for other processes' children fails at once.
     let wait = move || {
         for process in processes {
             while waitpid(process, None) == Err(Errno::EINTR) {}
@@ -74,7 +75,7 @@ pub(crate) fn end_children(processes: Vec<Pid>) {
     }
 }
 
-/// A process that is gone needs no signal.
+/// Logs a signal that could not be sent, unless the process no longer exists.
 fn signalled(result: nix::Result<()>) {
     if let Err(error) = result
         && error != Errno::ESRCH
@@ -83,16 +84,16 @@ fn signalled(result: nix::Result<()>) {
     }
 }
 
-/// The system ends a process with this number before all others, when memory runs out.
+/// The highest value of `oom_score_adj`: if memory runs out, the system ends such processes first.
 const FIRST: &str = "1000";
 
-/// Where memory runs out, on the machine or in a control group, this process ends before others, and so does what it
-/// starts.
+/// If memory runs out, on the machine or in a control group, the system ends this process before others. Processes that
+/// it starts inherit this.
 pub(crate) fn end_first(process: Pid) {
     set_end(process, FIRST);
 }
 
-/// Where memory runs out, this process lives as long as that other one.
+/// If memory runs out, the system treats `process` like `other`.
 pub(crate) fn end_as_late_as(other: Pid, process: Pid) {
     if let Ok(number) = fs::read_to_string(format!("/proc/{other}/oom_score_adj")) {
         set_end(process, number.trim());
@@ -107,8 +108,8 @@ fn set_end(process: Pid, number: &str) {
 
 /// Resident bytes of the kernel and its descendants.
 ///
-/// Pages that several of them share count once for each, so where that sum is above `limit_bytes`, the
-/// proportional sum, which takes longer to get, decides.
+/// Pages that several processes share are counted once for each of them. So if this sum is above `limit_bytes`, the
+/// result is the proportional sum, which counts them once but takes longer to read.
 pub(crate) fn resident_bytes(kernel: Pid, limit_bytes: Option<u64>) -> u64 {
     let processes = with_descendants(kernel);
     let sum = processes.iter().copied().map(resident_of).sum();
@@ -147,7 +148,7 @@ fn page_bytes() -> u64 {
         .unwrap_or(4096)
 }
 
-/// Everything below a process.
+/// All descendants of a process.
 pub(crate) fn below(process: Pid) -> Vec<Pid> {
     let mut found = with_descendants(process);
     found.remove(0);
@@ -158,25 +159,27 @@ pub(crate) fn parent_of(process: Pid) -> Option<Pid> {
     pid(status_of(process, "PPid:")?.trim())
 }
 
-/// What the process is called in its own namespace.
+/// The process id in the process's own namespace.
 pub(crate) fn innermost_number(process: Pid) -> Option<Pid> {
     pid(status_of(process, "NSpid:")?.split_whitespace().last()?)
 }
 
-/// The process of a thread.
+/// The process to which a thread belongs.
 pub(crate) fn process_of(thread: i32) -> Option<Pid> {
     pid(status_of(Pid::from_raw(thread), "Tgid:")?.trim())
 }
 
 const CALLING_CARD: &str = "baton-caller-";
 
-/// How a socket is called whose connection the worker makes for this process: the system would name the worker.
+/// The name for a socket of this process that the worker connects on its behalf. The system reports the worker as the
+/// peer, so the name says which process it is.
 pub(crate) fn calling_card(process: Pid) -> Vec<u8> {
     let unique = uuid::Uuid::new_v4().simple();
     format!("{CALLING_CARD}{process}-{unique}").into_bytes()
 }
 
-/// The process at the other end of a connection. Only this process can connect as itself, so its card is true.
+/// The process at the other end of a connection. `peer`: the process that the system reports. `card`: the abstract name
+/// of its socket. The name is used only if the peer is this process, because other processes could choose any name.
 pub(crate) fn caller(peer: Pid, card: Option<&[u8]>) -> Pid {
     let named = || {
         let card = str::from_utf8(card?).ok()?.strip_prefix(CALLING_CARD)?;
@@ -194,7 +197,7 @@ fn status_of(process: Pid, field: &str) -> Option<String> {
     Some(value.to_owned())
 }
 
-/// The process and everything below it.
+/// The process, followed by all of its descendants.
 fn with_descendants(process: Pid) -> Vec<Pid> {
     let mut found = vec![process];
     let mut seen = HashSet::from([process]);
@@ -260,7 +263,7 @@ mod tests {
     use std::process::{Child, Command, Stdio};
     use std::time::{Duration, Instant};
 
-    /// A shell that prints a line when it has started what `script` says, and then waits.
+    /// Starts a shell, and returns when the script has printed a line.
     fn shell(script: &str, mark: &str) -> Child {
         let mut child = Command::new("sh")
             .args(["-c", script])
@@ -277,7 +280,7 @@ mod tests {
         child
     }
 
-    /// Two test runs at once do not end each other's processes.
+    /// The mark contains the process id, so that two test runs do not end each other's processes.
     fn mark(name: &str) -> String {
         format!("{name}-{}", std::process::id())
     }

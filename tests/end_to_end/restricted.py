@@ -1,4 +1,4 @@
-"""Machines that allow less than the one on which the tests run, for a single command."""
+"""Prefixes that run a command as if on a machine that allows less than this one."""
 
 from __future__ import annotations
 

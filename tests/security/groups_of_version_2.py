@@ -1,4 +1,4 @@
-"""What control groups of version 2 do with a session. Runs in a guest: see `test_control_groups.py`."""
+"""Control groups of version 2 limit and end sessions. Runs in a virtual machine: see `test_control_groups.py`."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_all_that_a_session_started_ends_together(service: Service, new_kernel: 
 def test_a_worker_that_shares_its_group_says_what_it_cannot_limit(
     service: Service, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Such as a worker that was started in a terminal."""
+    """For example a worker that was started in a terminal."""
     monkeypatch.setattr(end_to_end.service, "GROUPS", "")
     service.start_broker()
     service.start_worker(**LIMITS)

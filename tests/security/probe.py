@@ -1,7 +1,7 @@
 """Attacks of a malicious student in a `%%gpu` cell. The tests send the text of this file with the cell.
 
-`facts` says where the other student's things are, as seen from outside all sandboxes. Each function is one line of the
-table: it returns what it obtained; if it obtained nothing, it returns nothing or raises.
+`facts` says where the things to attack are, as seen from outside all sandboxes. Each function is one attempt: it
+returns what it obtained; if it obtained nothing, it returns nothing or raises.
 """
 
 from __future__ import annotations
@@ -87,12 +87,12 @@ def know_that_file_of_another_session_is_there(facts: dict[str, Any]) -> Any:
 
 
 def change_mode_of_file_of_another_session(facts: dict[str, Any]) -> Any:
-    os.chmod(facts["file"], os.stat(facts["file"]).st_mode & 0o7777)  # to what it is
+    os.chmod(facts["file"], os.stat(facts["file"]).st_mode & 0o7777)  # sets the mode that it has
     return True
 
 
 def change_mode_of_program_of_all(facts: dict[str, Any]) -> Any:
-    """To what it is, by a link in a folder of its own."""
+    """Sets the mode that the program has, through a link in the session's own folder."""
     link = tempfile.mktemp()
     os.symlink(os.path.realpath(sys._base_executable), link)  # type: ignore[attr-defined]
     os.chmod(link, os.stat(link).st_mode & 0o7777)
@@ -101,7 +101,7 @@ def change_mode_of_program_of_all(facts: dict[str, Any]) -> Any:
 
 def change_times_of_file_of_another_session(facts: dict[str, Any]) -> Any:
     found = os.stat(facts["file"])
-    os.utime(facts["file"], (found.st_atime, found.st_mtime))  # to what they are
+    os.utime(facts["file"], (found.st_atime, found.st_mtime))  # sets the times that it has
     return True
 
 
@@ -223,7 +223,7 @@ def connect_to_socket_by_path(facts: dict[str, Any]) -> Any:
 
 
 def connect_while_the_address_changes(facts: dict[str, Any]) -> Any:
-    """Whoever looks at the address before the system does may see another one."""
+    """Changes the address in another thread, between a check of it and the connection."""
     harmless = tempfile.mktemp()
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(harmless)
@@ -405,7 +405,7 @@ def fill_folder_of_devices(facts: dict[str, Any]) -> Any:
 
 
 def take_memory(facts: dict[str, Any]) -> Any:
-    """Uses a process without a parent. The system ends it; with version 2 of control groups, the whole session."""
+    """Uses an orphaned process. The system ends it; with version 2 of control groups, it ends the whole session."""
     reads, writes = os.pipe()
     code = f"import os; taken = bytes([1]) * ({MEMORY_MIB} << 20); os.write({writes}, bytes([1]))"
     line = f"setsid {sys.executable} -c '{code}' >/dev/null 2>&1 </dev/null &"
@@ -419,7 +419,7 @@ def take_memory(facts: dict[str, Any]) -> Any:
 
 
 def leave_process(facts: dict[str, Any]) -> Any:
-    """Leaves a hidden process: no parent, no group, no environment. The tests look for it after the session's end."""
+    """Leaves a process without parent, group and environment. The tests look for it after the session's end."""
     subprocess.run(["/bin/sh", "-c", f"setsid env -i sleep {facts['sleep']} >/dev/null 2>&1 </dev/null &"], check=True)
 
 

@@ -53,7 +53,7 @@ def test_a_worker_without_a_sandbox_says_what_to_do(service: Service, case: str)
 
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
 def test_a_worker_whose_sandbox_has_a_hole_does_not_start(service: Service, sandbox: str) -> None:
-    """The administrator lets cells read the folder in which the worker keeps its sockets."""
+    """The hole: cells may read the folder in which the worker keeps its sockets."""
     service.start_broker()
     readable = str(service.place.folder)
     worker = service.begin_worker(BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_READABLE=readable)

@@ -59,7 +59,7 @@ REACHED_UNDER_LANDLOCK = {
     "know_that_file_of_another_session_is_there": "Landlock refuses to open files, not to ask for them",
     "see_processes_of_others": "there is one list of processes",
 } | {f"share_{name}_namespace": "there are no others" for name in "user pid mnt net ipc uts cgroup".split()}
-"""What Landlock does not refuse, and why. Whoever changes this changes the table in `docs/security.md`, too."""
+"""What Landlock does not refuse, and why. The table in `docs/security.md` must list the same."""
 VICTIM = """
 import os
 
@@ -144,7 +144,10 @@ class Echo:
 
 
 class Numbered:
-    """What a session under Landlock cannot have itself, of another program of the worker's user."""
+    """Things that a session under Landlock cannot create itself: TCP and datagram sockets, and System V memory.
+
+    They belong to another program of the worker's user, and the attacker tries to reach them.
+    """
 
     def __init__(self, folder: Path, key: int, secret: str) -> None:
         self.path = str(folder / "datagrams")
@@ -236,7 +239,8 @@ def run_attack(
         tcp, datagrams = kernel.evaluate("numbered"), f"{path}-datagrams"
         shared_file = f"/dev/shm/{name}"
     mirrored = next(place.folder.glob("home/.local/state/baton/mirrors/*/**/diary.txt"))
-    # Under Landlock each session has those of the worker, which shows its own to nobody.
+    # Under Landlock a session is in the worker's namespaces. The session's links are read, because the worker's are not
+    # readable.
     namespaces = f"/proc/{kernel.session_pid if sandbox == 'landlock' else 'self'}/ns"
     facts: dict[str, Any] = {
         "abstract": name,

@@ -1,4 +1,4 @@
-"""What cells need works in each sandbox, and what is left open by mistake leads nowhere."""
+"""Cells can do what they need in each sandbox, and a descriptor that is left open by mistake opens nothing outside."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_a_sandboxed_session_can_do_what_cells_need(
         kernel = service.kernel(new_kernel)
         (service.place.work / "data.csv").write_text("a,b\n1,2\n")
         (service.place.work / "own.py").write_text("def double(number):\n    return 2 * number\n")
-        # Only a mount gives the mirror the notebook's path, also for other programs.
+        # Only with bubblewrap, other programs find the mirror at the notebook's path, because it is mounted there.
         by_path = "f'{here}/data.csv'" if sandbox == "bubblewrap" else "'data.csv'"
         kernel.gpu(
             "import os, pathlib, subprocess, tempfile\n"
@@ -211,7 +211,7 @@ folder = tempfile.gettempdir()
 @pytest.mark.parametrize("start", ["forked", "fresh"])
 @pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
 def test_nothing_outlives_a_worker_that_is_killed(sandbox: str, start: str, new_kernel: Callable[..., Kernel]) -> None:
-    """Also no process without a parent, a group or an environment of its session."""
+    """Not even a process that has no parent, process group or environment of its session."""
     service = Service.create()
     service.start_broker()
     options = {"BATON_WORKER_SANDBOX": sandbox, "BATON_WORKER_WARM_STARTS": str(start == "forked").lower()}
@@ -271,7 +271,7 @@ def test_under_landlock_a_cell_changes_what_is_its_own(new_kernel: Callable[...,
     try:
         kernel = service.kernel(new_kernel)
         kernel.gpu(OF_ITS_OWN).ok()
-        # Who ran a program with these bits would run it as the worker's user.
+        # With the set-ID bits, the program would run as the worker's user, whoever starts it.
         assert kernel.evaluate("mode, nice") == ("0o755", 5)
         assert kernel.evaluate("everybody, owner, attribute") == ("PermissionError", "PermissionError", "OSError")
         kernel.shutdown()
@@ -300,7 +300,7 @@ refusals = refused(another.connect, path), refused(os.unlink, path), refused(os.
 
 
 def test_under_landlock_a_service_learns_who_connects(new_kernel: Callable[..., Kernel], tmp_path: Path) -> None:
-    """The worker connects for the session, and would be taken for it."""
+    """The worker connects for the session, so without a name the service would take the worker for the caller."""
     service = Service.create()
     service.start_broker()
     with socket.socket(socket.AF_UNIX) as listener:
@@ -341,10 +341,10 @@ os.rename("/tmp/one", "/tmp/folder/one")
 
 
 def test_an_open_folder_of_the_machine_leads_a_session_nowhere(tmp_path: Path) -> None:
-    """The second layer: bubblewrap hides the folder, and somebody forgot to close it."""
+    """The second layer: bubblewrap hides the folder, but a descriptor of it was left open."""
     (tmp_path / "secret").write_text("seen")
     program = [sys.executable, "-c", THROUGH_A_DESCRIPTOR]
-    # As in a session, the root is in memory, and what is shown lies in it.
+    # As in a session, the root is in memory and contains only mounts.
     shown = [str(path) for path in Path("/").iterdir() if path.name not in ("tmp", "proc", "dev")]
     walls = ["--unshare-user", *(word for path in shown for word in ("--ro-bind", path, path))]
     walls += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]

@@ -1,4 +1,4 @@
-//! What a thread that waits has in its memory.
+//! Reads the memory of a thread whose system call waits.
 
 use std::io::IoSliceMut;
 
@@ -6,13 +6,13 @@ use nix::libc;
 use nix::sys::uio::{RemoteIoVec, process_vm_readv};
 use nix::unistd::Pid;
 
-/// Up to a zero; `None` when it cannot be read.
+/// The text at this address, up to its terminating zero. `None` if it cannot be read or is too long for a path.
 pub(crate) fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {
     const PAGE: u64 = 4096;
     let mut text = Vec::new();
     let mut address = address;
     while text.len() < libc::PATH_MAX as usize {
-        // Up to the end of the page: the next one may not be there.
+        // Reads only to the end of the page, because the next one may not be mapped.
         let bytes = read_memory(thread, address, PAGE - address % PAGE);
         if bytes.is_empty() {
             return None;
@@ -27,7 +27,7 @@ pub(crate) fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {
     None
 }
 
-/// Empty when it cannot be read.
+/// At most `count` bytes at this address: as many as can be read, possibly none.
 pub(crate) fn read_memory(thread: i32, address: u64, count: u64) -> Vec<u8> {
     let count = usize::try_from(count).unwrap_or_default();
     let mut bytes = vec![0; count];

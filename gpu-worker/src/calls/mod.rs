@@ -1,6 +1,7 @@
-//! System calls of a session that wait for the worker.
+//! System calls of a session that wait until the worker answers them.
 //!
-//! In: which calls wait, and who judges them. Out: the filter for the session's first process, and an answer for each call.
+//! In: which calls wait, and a function that decides about them (the *judge*). Out: the filter for the session's first
+//! process, and an answer to each call.
 //!
 //! **Invariant:** every call that waits gets an answer, or fails when the worker ends.
 
@@ -21,24 +22,24 @@ pub(crate) use self::memory::{read_memory, read_text};
 pub(crate) use self::sys::{Notification, Watching, bytes, file_of};
 pub(crate) use self::table::{About, Connect, FlagsOf, PathOf, Target, TimesOf, Watched};
 
-/// Between two looks at what the judge could not answer at once.
+/// How often to ask again for an answer that the judge could not give at once.
 const LOOK_EVERY_MS: u8 = 5;
 
-/// What a call returns.
+/// What becomes of a call that waits. [`Answer::Refuse`] lets it fail with this error number.
 pub(crate) enum Answer {
-    /// What it would have returned.
+    /// The system carries it out.
     GoOn,
-    /// Zero: the worker has done it.
+    /// It returns zero, because the worker has carried it out.
     Done,
-    /// An error's number.
     Refuse(i32),
+    /// It returns a new descriptor of this file.
     Give {
         file: OwnedFd,
         closes_on_exec: bool,
     },
 }
 
-/// A system call that waits. Dropping it lets the call fail.
+/// A system call that waits. If this is dropped, the call fails with `EIO`.
 pub(crate) struct Waiting {
     listener: Arc<OwnedFd>,
     id: Option<u64>,
@@ -49,7 +50,7 @@ impl Waiting {
         self.answer(&Answer::GoOn);
     }
 
-    /// `errno` is for the cell.
+    /// Lets the call fail with this error number.
     pub(crate) fn refuse(self, errno: i32) {
         self.answer(&Answer::Refuse(errno));
     }
@@ -67,8 +68,8 @@ impl Waiting {
         }
     }
 
-    /// Whether the call still waits. If so, what was read of its thread until now was that thread's, whose number may
-    /// belong to another one later.
+    /// Whether the call still waits. If it does, everything that was read of its thread until now was indeed from this
+    /// thread. If not, the thread may have ended, and its id may belong to another one.
     pub(crate) fn is_waited_for(&self) -> bool {
         self.id.is_some_and(|id| sys::waits(&self.listener, id))
     }
@@ -82,14 +83,15 @@ impl Drop for Waiting {
     }
 }
 
-/// What the judge is to be asked again.
+/// A call that the judge could not answer at once.
 pub(crate) struct Later {
     pub(crate) waiting: Waiting,
-    /// `None`: not yet.
+    /// Returns `None` while there is no answer. It must not block.
     pub(crate) again: Box<dyn FnMut() -> Option<Answer>>,
 }
 
-/// Whether calls wait, once the session has its end of the connection and this process has none.
+/// Tells whether the session's calls wait. This is known once the session's process has sent the listener, or once all
+/// copies of its end of the connection are closed, including that of the worker.
 pub(crate) struct Works(oneshot::Receiver<bool>);
 
 impl Works {
@@ -98,7 +100,8 @@ impl Works {
     }
 }
 
-/// Set up before the session's process starts. The thread that listens ends with the last process of the session.
+/// Starts a thread that answers the system calls of a session, and ends with the session's last process. Must be called
+/// before the session's process starts. `judge` runs on this thread, and meanwhile other calls of the session wait.
 pub(crate) fn watch(
     watched: Watched,
     judge: impl FnMut(Notification, Waiting) -> Option<Later> + Send + 'static,
@@ -110,7 +113,7 @@ pub(crate) fn watch(
         .name("baton-calls".to_owned())
         .spawn(move || {
             let listener = sys::receive_listener(&from_session);
-            // Nobody asks when the session did not start.
+            // There is no receiver if the session did not start.
             let _ = says.send(listener.is_some());
             if let Some(listener) = listener {
                 listen(&Arc::new(listener), judge);

@@ -1,7 +1,7 @@
-//! Notices a system call before it happens: seccomp user notification.
+//! Seccomp's user notification: the worker learns of a system call before the system carries it out.
 //!
-//! The session gets a filter between fork and exec, which its children inherit. Each call that it names waits until the
-//! worker says that it may go on, or what it returns.
+//! The session's process installs a filter between fork and exec, and its children inherit it. Each call that the
+//! filter names waits until the worker either lets it continue or sets its result.
 #![allow(unsafe_code)]
 
 use std::io::{self, IoSliceMut};
@@ -20,22 +20,22 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// A process is about to make one of the watched calls.
+/// A thread that waits in one of the watched calls.
 pub(crate) struct Notification {
     pub(super) id: u64,
-    /// The thread that waits.
+    /// The id of the thread that waits.
     pub(crate) thread: i32,
     pub(crate) about: About,
 }
 
-/// A descriptor of one thread, since Linux 6.9.
+/// The flag of `pidfd_open` for a descriptor of a single thread, since Linux 6.9.
 const PIDFD_THREAD: libc::c_int = libc::O_EXCL;
 
 /// How a session's first process installs its filter, and where it sends the listener.
 pub(crate) struct Watching {
     watched: Watched,
     to_worker: UnixStream,
-    /// The other end, which the process must not keep.
+    /// The other end of the connection, of which the process must close its copy.
     from_session: RawFd,
 }
 
@@ -53,18 +53,19 @@ impl Watching {
         watch(command, self);
     }
 
-    /// For a process that installs the filter itself: the program, and where the listener goes.
+    /// For a process that installs the filter itself: the filter's program, and the socket to which the process sends
+    /// the listener.
     pub(crate) fn into_parts(self) -> (Vec<u8>, OwnedFd) {
         (bytes(&program(self.watched)), self.to_worker.into())
     }
 }
 
-/// The session's process installs the filter and sends its listener to the other end of `to_worker`; nothing, where
-/// the system does not allow it. Then the process starts all the same, and the worker knows.
+/// Lets the process that `command` starts install the filter and send its listener to the other end of `to_worker`. If
+/// the system does not allow the filter, the process starts without it, and the worker sees the connection close.
 ///
-/// The child closes its copies of the listener and of both ends of the connection, `from_session` too. Its own
-/// `execve` waits for an answer, and the system lets a call fail only when the last copy of its listener is closed:
-/// with a copy of its own, the child of a worker that is killed just then would wait for ever.
+/// The child closes its copies of the listener and of both ends of the connection (`to_worker` and `from_session`),
+/// because its own `execve` may wait for an answer. If the worker is killed at that moment, the system lets the call
+/// fail only when the last copy of the listener is closed. With a copy in the child, the child would wait for ever.
 fn watch(command: &mut Command, watching: Watching) {
     let Watching {
         watched,
@@ -88,7 +89,7 @@ fn watch(command: &mut Command, watching: Watching) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// A program of classic BPF as the system stores it.
+/// A program of classic BPF in the system's binary form.
 pub(crate) fn bytes(program: &[libc::sock_filter]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(size_of_val(program));
     for instruction in program {
@@ -116,7 +117,7 @@ fn program(watched: Watched) -> Vec<libc::sock_filter> {
     let answer = |value: u32| statement(libc::BPF_RET | libc::BPF_K, value);
     let mut filter = vec![
         load(offset_of!(libc::seccomp_data, arch)),
-        // A program of another architecture would read what is not there.
+        // Calls of another architecture have other numbers, so none of them waits.
         jump(ARCHITECTURE, 1, 0),
         answer(libc::SECCOMP_RET_ALLOW),
         load(offset_of!(libc::seccomp_data, nr)),
@@ -127,7 +128,7 @@ fn program(watched: Watched) -> Vec<libc::sock_filter> {
             None => filter.push(jump(number, 0, 1)),
             Some(argument) => filter.extend([
                 jump(number, 0, 4),
-                // Both processors keep the lower half first.
+                // The lower half comes first, because both architectures are little-endian.
                 load(offset_of!(libc::seccomp_data, args) + argument * size_of::<u64>()),
                 jump(0, 0, 1),
                 answer(libc::SECCOMP_RET_ALLOW),
@@ -160,14 +161,14 @@ fn install(filter: &[libc::sock_filter]) -> io::Result<RawFd> {
         Ok(listener as RawFd)
     };
     seccomp().or_else(|_| {
-        // Only who can gain no more rights may filter without being the administrator.
+        // Without administrator rights, a process may install a filter only if it can gain no more rights.
         // SAFETY: a system call with numbers only.
         unsafe { libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) };
         seccomp()
     })
 }
 
-/// As `SCM_RIGHTS`, without allocating.
+/// Sends a descriptor with `SCM_RIGHTS`, without allocating.
 fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
     #[repr(C)]
     struct Control {
@@ -197,7 +198,7 @@ fn send(socket: RawFd, file: RawFd) -> io::Result<()> {
     }
 }
 
-/// The listener that the session sent; none when it could not install its filter. Waits for it.
+/// Waits for the listener that the session sends. `None` if the session could not install its filter.
 pub(crate) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     let mut byte = [0];
     let mut slices = [IoSliceMut::new(&mut byte)];
@@ -212,7 +213,7 @@ pub(crate) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     .ok()?;
     for message in received.cmsgs().ok()? {
         if let ControlMessageOwned::ScmRights(files) = message {
-            // SAFETY: the kernel has just made this descriptor for this process; nobody else owns it.
+            // SAFETY: the system has just created this descriptor for this process, and nothing else owns it.
             return files
                 .first()
                 .map(|raw| unsafe { OwnedFd::from_raw_fd(*raw) });
@@ -221,11 +222,11 @@ pub(crate) fn receive_listener(from_session: &UnixStream) -> Option<OwnedFd> {
     None
 }
 
-/// `None` when the process that waited is gone.
+/// The next call that waits. `None` if its thread has ended, or if no answer is needed.
 pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
-    // SAFETY: plain numbers; the kernel wants them to be zero.
+    // SAFETY: the structure contains only numbers, for which zero is valid; the system requires zeros.
     let mut received: libc::seccomp_notif = unsafe { zeroed() };
-    // SAFETY: the structure is as large as the kernel takes it to be since the version that made it.
+    // SAFETY: the system writes only to the structure, which has the size that the system expects.
     let result = unsafe {
         libc::ioctl(
             listener.as_raw_fd(),
@@ -252,7 +253,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
     }))
 }
 
-/// The system call does what it would have done.
+/// Lets the system carry out the call.
 pub(super) fn go_on(listener: &OwnedFd, id: u64) {
     respond(
         listener,
@@ -262,17 +263,17 @@ pub(super) fn go_on(listener: &OwnedFd, id: u64) {
     );
 }
 
-/// The system call fails with this number.
+/// Lets the call fail with this error number.
 pub(super) fn refuse(listener: &OwnedFd, id: u64, errno: i32) {
     respond(listener, id, -errno, 0);
 }
 
-/// The system call returns zero, because the worker has done what it was to do.
+/// Lets the call return zero, because the worker has carried it out.
 pub(super) fn is_done(listener: &OwnedFd, id: u64) {
     respond(listener, id, 0, 0);
 }
 
-/// The system call returns a descriptor of this file, at a number of the process's own.
+/// Lets the call return a new descriptor of this file in the process that waits.
 pub(super) fn give(listener: &OwnedFd, id: u64, file: BorrowedFd<'_>, closes_on_exec: bool) {
     let given = libc::seccomp_notif_addfd {
         id,
@@ -311,7 +312,7 @@ pub(super) fn waits(listener: &OwnedFd, id: u64) -> bool {
     result == 0
 }
 
-/// A descriptor of the open file that a thread knows by this number.
+/// A copy of a thread's descriptor with this number.
 pub(crate) fn file_of(thread: i32, number: i32) -> io::Result<OwnedFd> {
     let owned = |descriptor: libc::c_long| match RawFd::try_from(descriptor) {
         // SAFETY: the system just opened it for this process.
@@ -325,7 +326,7 @@ pub(crate) fn file_of(thread: i32, number: i32) -> io::Result<OwnedFd> {
     owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0) })
 }
 
-/// Who no longer waits needs no answer.
+/// Answers a call. Errors are ignored, because they mean that the call no longer waits.
 fn respond(listener: &OwnedFd, id: u64, error: i32, flags: u32) {
     let mut response = libc::seccomp_notif_resp {
         id,
@@ -354,7 +355,8 @@ mod tests {
         shared: true,
     };
 
-    /// Starts a program under a filter, on a thread of its own: its start ends only when its `execve` has an answer.
+    /// Starts a program with a filter, on a separate thread, because the start blocks until the program's `execve` is
+    /// answered.
     fn start() -> (UnixStream, std::thread::JoinHandle<io::Result<()>>) {
         let (from_session, to_worker) = UnixStream::pair().unwrap();
         let mut command = Command::new("true");
@@ -371,7 +373,7 @@ mod tests {
         (from_session, std::thread::spawn(starts))
     }
 
-    /// What the end of the worker does to its copies.
+    /// If a worker is killed, the system closes the worker's copies in this way.
     #[test]
     fn a_start_fails_when_the_worker_closes_the_listener_without_an_answer() {
         let (from_session, start) = start();

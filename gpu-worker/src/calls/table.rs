@@ -1,17 +1,18 @@
-//! The system calls that wait for the worker, and how their arguments are read.
+//! The system calls that wait for the worker, and the meaning of their arguments.
 //!
-//! In: a number and six words. Out: what the process wants, with paths still in its memory.
+//! In: the number of a call and its six arguments. Out: what the process wants to do. Paths are given as addresses in
+//! the memory of the process.
 
 use nix::libc;
 
 /// Which system calls of a session wait.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Watched {
-    /// Those that take names away.
+    /// Calls that remove or rename files.
     pub(crate) removals: bool,
-    /// Those that open files.
+    /// Calls that open files or use their contents.
     pub(crate) opens: bool,
-    /// Those that no other rule can judge, in a session that shares its namespaces with all others.
+    /// Calls that only the worker can check, in a session under Landlock.
     pub(crate) shared: bool,
 }
 
@@ -32,7 +33,7 @@ impl Watched {
 
 pub(super) struct Call {
     pub(super) number: libc::c_long,
-    /// Waits only if this argument is not zero.
+    /// The call waits only if the argument with this index is not zero.
     pub(super) unless_zero: Option<usize>,
     decode: fn([u64; 6]) -> About,
 }
@@ -40,31 +41,31 @@ pub(super) struct Call {
 /// What a call is about to do.
 pub(crate) enum About {
     Open(PathOf, FlagsOf),
-    /// The names that the call takes away or gives to something else.
+    /// The path that the call removes or renames, and the new path of a file that is renamed.
     Removal(PathOf, Option<PathOf>),
-    /// Another name for a file.
+    /// A file, and the new name that it gets besides.
     Link(PathOf, PathOf),
     Mode(Target, u32),
     Times(Target, TimesOf),
     Connect(Connect),
-    /// Something that concerns another thread or process.
+    /// Scheduling or limits of the thread or process with this id.
     OfThread(i32),
 }
 
 /// A path in the memory of the process.
 pub(crate) struct PathOf {
-    /// An open folder to which the path is relative; none for the working directory.
+    /// The descriptor of the folder to which the path is relative; `None` for the working directory.
     pub(crate) folder: Option<i32>,
     pub(crate) address: u64,
 }
 
-/// What the mode or the times of a file belong to.
+/// The file whose mode or times a call changes.
 pub(crate) enum Target {
     Open(i32),
     Named { path: PathOf, follows_links: bool },
 }
 
-/// Two times in the memory of the process; `None`: now.
+/// The address of two times in the memory of the process; `None` means now.
 pub(crate) struct TimesOf(pub(crate) Option<u64>);
 
 pub(crate) struct Connect {
@@ -79,11 +80,11 @@ pub(crate) enum FlagsOf {
         flags: i32,
         mode: u32,
     },
-    /// At the start of a structure.
+    /// The address of a structure that begins with the flags.
     At(u64),
 }
 
-/// The system calls that take names away.
+/// Calls that remove or rename files.
 const REMOVALS: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     Call::new(libc::SYS_unlink, |of| About::Removal(here(of[0]), None)),
@@ -105,7 +106,7 @@ const REMOVALS: &[Call] = &[
     }),
 ];
 
-/// The system calls that open files.
+/// Calls that open files.
 const OPENS: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     Call::new(libc::SYS_open, |of| {
@@ -124,7 +125,7 @@ const OPENS: &[Call] = &[
     }),
 ];
 
-/// The system calls that read a file without opening it.
+/// Calls that use the contents of a file by its path, without opening it.
 const EXECUTIONS: &[Call] = &[
     Call::new(libc::SYS_truncate, |of| {
         About::Open(here(of[0]), known(0, 0))
@@ -135,11 +136,11 @@ const EXECUTIONS: &[Call] = &[
     }),
 ];
 
-/// Since Linux 6.6, on every processor.
+/// The number on all architectures, since Linux 6.6.
 const SYS_FCHMODAT2: libc::c_long = 452;
 
-/// The system calls that reach what belongs to the user, whoever of the user's sessions it is of. Landlock does not
-/// judge them.
+/// Calls that can reach everything of the same user, also what belongs to another session. Landlock does not check
+/// them.
 const SHARED: &[Call] = &[
     #[cfg(target_arch = "x86_64")]
     Call::new(libc::SYS_link, |of| About::Link(here(of[0]), here(of[1]))),
@@ -199,7 +200,7 @@ impl Call {
         }
     }
 
-    /// Zero is the thread itself.
+    /// A call that names a thread or process in this argument. Zero means the caller, for which no check is needed.
     const fn of_thread(
         number: libc::c_long,
         argument: usize,
@@ -213,7 +214,7 @@ impl Call {
     }
 }
 
-/// `None`: the call waits in no session.
+/// What a call is about to do; `None` for a call that waits in no session.
 pub(super) fn about(number: libc::c_long, arguments: [u64; 6]) -> Option<About> {
     let mut calls = [REMOVALS, OPENS, EXECUTIONS, SHARED].into_iter().flatten();
     let call = calls.find(|call| call.number == number)?;

@@ -1,6 +1,6 @@
-//! Collects what a cell did to files from its session's mirror, and moves it to where the proxy can fetch it.
+//! Collects a cell's changes to files from its session's mirror, and sends them to where the proxy can fetch them.
 //!
-//! **Invariant:** a file that is too large is not sent, and the student is told which file that is.
+//! **Invariant:** a file that is too large is not sent, and a note for the student names it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
@@ -24,7 +24,8 @@ pub(crate) struct Collected {
     pub(crate) notes: Vec<String>,
 }
 
-/// The session does nothing meanwhile. What it still writes counts as a difference after the next cell.
+/// Collects the changes of the cell that has ended. What background work of the session writes meanwhile is collected
+/// after the next cell.
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
 ) -> impl Future<Output = Result<Collected, TransferError>> + Send + 'static {
@@ -92,7 +93,7 @@ impl Collecting {
         let mirror = self.mirror.clone();
         let adopt = move || {
             let mut mirror = lock(&mirror);
-            // Files that could not be read may be gone because the whole mirror is.
+            // Files may be missing because the whole mirror has been removed.
             mirror.check()?;
             mirror.adopt(&scan, &sent, &written);
             Ok::<_, FilesError>(())
@@ -105,7 +106,7 @@ impl Collecting {
         })
     }
 
-    /// Returns `None` if the file is gone already.
+    /// Returns `None` if the file no longer exists.
     async fn read(
         &self,
         scan: &Arc<Scan>,
@@ -120,10 +121,10 @@ impl Collecting {
     }
 }
 
-/// A file that is not sent, and its bytes; `None` for another name of a file that no cell has read.
+/// A file that is not sent, and its size in bytes; `None` for a second name of a placeholder.
 type Left = (RelativePath, Option<u64>);
 
-/// Which differences are sent, and which files are not. Small files go first.
+/// The differences that are sent, and the files that are not. Small files come first.
 fn fitting(differences: &[Difference], limit_bytes: u64) -> (Vec<Difference>, Vec<Left>) {
     let mut fitting = Vec::new();
     let mut files = Vec::new();

@@ -1,10 +1,10 @@
-//! A session's mirror of the notebook's folder, where this machine does not see the folder.
+//! A session's mirror of the notebook's folder, for machines that cannot access the folder.
 //!
-//! In: listings and contents from the proxy. Out: what a cell did to files. While a session lives, its system calls
-//! that open a file wait until the file has its bytes ([`watch`]). Where the system cannot do that, all files are
-//! fetched before the cell runs.
+//! In: listings and contents from the proxy. Out: a cell's changes to files. A system call of the session that opens a
+//! placeholder waits until the file has its bytes ([`watch`]). If the system does not allow that, all files are fetched
+//! before the cell runs.
 //!
-//! **Invariant:** a call that waits gets an answer, also when no job is there that could ask the proxy.
+//! **Invariant:** a call that waits gets an answer, even if there is no job that could ask the proxy.
 
 mod collect;
 mod questions;
@@ -38,37 +38,39 @@ use crate::transfer::{Access, TransferError};
 /// Which sessions get a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum FilesChoice {
-    /// Those whose notebook's folder cannot be seen from here.
+    /// Those whose notebook's folder this machine cannot access.
     #[default]
     Auto,
-    /// All.
+    /// All sessions.
     Mirror,
-    /// All, and every file is fetched before the cell runs.
+    /// All sessions, and every file is fetched before the cell runs.
     Copy,
 }
 
 pub(crate) struct SessionMirror {
-    /// Locked only where blocking is allowed.
+    /// May be locked only in code that may block.
     mirror: Arc<Mutex<Mirror>>,
     placeholders: Placeholders,
     root: PathBuf,
-    /// As the notebook calls it.
+    /// The path that the notebook uses.
     notebook_folder: PathBuf,
-    /// What the session opens; none where nobody tells.
+    /// Placeholders that the session opens; `None` if calls do not wait, so all files are fetched in advance.
     opened: Option<mpsc::UnboundedReceiver<Opened>>,
-    /// While there is a job.
+    /// `None` if there is no job.
     questions: Option<Questions>,
+    /// Calls that wait for the bytes of a file.
     waiting: HashMap<RelativePath, Vec<Opened>>,
+    /// The file for which each open question asks.
     asked: HashMap<u64, RelativePath>,
     fillings: JoinSet<(RelativePath, Result<(), i32>)>,
     config: Config,
     access: Access,
-    /// For the student, once for each mirror.
+    /// Notes for the student, which the next [`collect`] takes.
     notes: Vec<String>,
     _folder: PrivateFolder,
 }
 
-/// Removes the mirrors of workers of this machine that were killed.
+/// Removes the mirrors of killed workers of this machine.
 pub(crate) fn remove_leftovers(mirrors: &Path) {
     folder::sweep(mirrors, &purpose());
 }
@@ -77,20 +79,21 @@ fn purpose() -> String {
     format!("mirror-{}", this_machine())
 }
 
-/// Locks on a folder of a network may hold on one machine only, so each has mirrors of its own there.
+/// A short name for this machine. Locks in a network folder may be valid on one machine only, so each machine sweeps
+/// only the mirrors with its own name.
 pub(crate) fn this_machine() -> String {
     let name = nix::sys::utsname::uname().map(|names| names.nodename().to_owned());
     let machine = baton_chunks::hash(name.unwrap_or_default().as_encoded_bytes()).to_string();
     machine[..8].to_owned()
 }
 
-/// Whether this machine sees the very folder that the notebook is in, and the student may write there.
+/// Whether this machine can access the notebook's own folder, and the student may write to it.
 ///
-/// A proxy may name any folder of this machine, and the worker may have more rights than the student, so neither path
-/// nor number proves anything. The proxy is asked to make a file there, with the student's rights, and the worker looks
-/// for it through the folder that it has opened. (The rights of the folder's owner would prove nothing: a student can
-/// name somebody else's folder.) A worker that runs as root, which no permissions stop, asks for more: the folder must
-/// belong to who made the file.
+/// A proxy could name any folder of this machine, and the worker may have more rights than the student. So neither the
+/// path nor the inode proves anything. The worker asks the proxy to create a file in the folder, with the student's
+/// rights, and looks for this file through the folder that it has opened. (The permissions of the folder would prove
+/// nothing, because a student can name another person's folder.) Permissions do not restrict a worker that runs as
+/// root, so it also requires that the folder and the file have the same owner.
 pub(crate) async fn sees(
     choice: FilesChoice,
     folder: &NotebookFolder,
@@ -118,7 +121,7 @@ async fn prove(root: &Root, questions: &mut Questions) -> bool {
         return false;
     }
     let found = root.folder().at(&path).and_then(|place| place.status());
-    // Whatever it answers: the file is the proxy's to remove.
+    // Lets the proxy remove the file. Its answer does not matter.
     let _ = questions.ask_and_wait(&FilesWanted::ProofSeen {}).await;
     let is_root = nix::unistd::geteuid().is_root();
     found.is_ok_and(|file| file.is_file() && (!is_root || file.owner == root.owner()))
@@ -164,7 +167,7 @@ impl SessionMirror {
         &self.root
     }
 
-    /// Whether it no longer is what the notebook takes it for.
+    /// Whether the mirror is damaged or removed, so that it no longer corresponds to the notebook's folder.
     pub(crate) fn is_lost(&self) -> bool {
         let mirror = lock(&self.mirror);
         mirror.is_damaged() || mirror.check().is_err()
@@ -174,10 +177,10 @@ impl SessionMirror {
         &self.notebook_folder
     }
 
-    /// Where a session starts that works in this folder of the notebook.
+    /// Creates the mirror's folder for a session that works in this folder of the notebook. Returns its path.
     pub(crate) fn make_working_folder(&self, folder: &Path) -> std::io::Result<PathBuf> {
         let below = folder.strip_prefix(&self.notebook_folder);
-        // A path that leads up again is none of the notebook's.
+        // A path with `..` may lead out of the notebook's folder.
         let below = below.map(|below| RelativePath::new(below.as_os_str().as_bytes()));
         let Ok(Ok(below)) = below else {
             return Ok(self.root.clone());
@@ -186,7 +189,7 @@ impl SessionMirror {
         Ok(self.root.join(below.as_path()))
     }
 
-    /// Sees what the session opens and removes, from its start on. What is opened is for [`Self::started`].
+    /// The observer of the session's system calls, and the channel for [`Self::started`].
     pub(crate) fn observe(&self) -> (Observer, mpsc::UnboundedReceiver<Opened>) {
         let watched = Watched {
             removals: true,
@@ -196,7 +199,7 @@ impl SessionMirror {
         Observer::new(watched, self.mirror.clone())
     }
 
-    /// `opened`: `None` where the system does not tell.
+    /// Must be called when the session has started. `opened`: `None` if its system calls do not wait.
     pub(crate) fn started(&mut self, opened: Option<mpsc::UnboundedReceiver<Opened>>) {
         let Some(opened) = opened else {
             tracing::warn!(
@@ -208,7 +211,7 @@ impl SessionMirror {
         self.opened = Some(opened).filter(|_| self.config.files != FilesChoice::Copy);
     }
 
-    /// Makes the mirror ready for a cell, and takes the job's way to the proxy.
+    /// Makes the mirror ready for a cell. `questions`: the job's connection to the proxy.
     pub(crate) async fn prepare(
         &mut self,
         cell: &Cell,
@@ -221,7 +224,7 @@ impl SessionMirror {
             .and_then(|folder| folder.listing.as_ref());
         let mut listing = None;
         if let Some(payload) = said {
-            // One that is too old to be read is asked for like any other.
+            // If this listing cannot be read, for example because its chunks no longer exist, a new one is requested.
             listing = open_payload::<Listing>(&self.access.chunk_client, payload)
                 .await
                 .ok();
@@ -251,7 +254,7 @@ impl SessionMirror {
         self.fetch(paths).await
     }
 
-    /// What somebody opens later is asked for one by one.
+    /// Fills these placeholders before the cell runs. All others are fetched one by one when they are opened.
     async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), TransferError> {
         let Some(questions) = self.questions.as_mut().filter(|_| !paths.is_empty()) else {
             return Ok(());
@@ -263,7 +266,7 @@ impl SessionMirror {
             return Err(TransferError::Answer);
         };
         for (path, content) in paths.iter().zip(contents) {
-            // What is not there any more fails when the cell opens it.
+            // If a file no longer exists, the cell gets an error when it opens the file.
             let Ok(content) = content else { continue };
             let path = path.clone();
             let opened = self
@@ -276,7 +279,7 @@ impl SessionMirror {
         Ok(())
     }
 
-    /// Fills what the session opens. Cancel safe.
+    /// Fills the placeholders that the session opens. Cancel safe.
     pub(crate) async fn serve(&mut self) -> Infallible {
         loop {
             tokio::select! {
@@ -292,7 +295,7 @@ impl SessionMirror {
         }
     }
 
-    /// The job is over.
+    /// Must be called when the job has ended. Calls that still wait fail.
     pub(crate) fn after_cell(&mut self) {
         self.questions = None;
         self.waiting.clear();
@@ -329,7 +332,8 @@ impl SessionMirror {
         }
     }
 
-    /// Somebody else may have opened it first, and written to it since.
+    /// Whether the file is still a placeholder. Another call may have had it filled, and the session may have written
+    /// to it since.
     fn is_empty(&self, opened: &Opened) -> bool {
         let metadata = opened.file.metadata();
         metadata.is_ok_and(|metadata| self.placeholders.get(&Status::from(&metadata)).is_some())
@@ -372,7 +376,7 @@ impl SessionMirror {
     }
 }
 
-/// The number of an error for whoever opened the file.
+/// Fills a file with the content in the proxy's answer. An error is the number with which the waiting call fails.
 async fn fill_from(
     access: Access,
     mirror: Arc<Mutex<Mirror>>,
@@ -429,7 +433,7 @@ async fn next_answer(questions: &mut Option<Questions>) -> (u64, Payload) {
     }
 }
 
-/// No panic is possible while it is held.
+/// Ignores poisoning, because no code panics while it holds this lock.
 fn lock(mirror: &Mutex<Mirror>) -> MutexGuard<'_, Mirror> {
     mirror.lock().unwrap_or_else(PoisonError::into_inner)
 }

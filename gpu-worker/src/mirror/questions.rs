@@ -1,6 +1,6 @@
-//! What a job asks the proxy about files, and the answers.
+//! A job's questions to the proxy about files, and the answers.
 //!
-//! **Invariant:** a question is asked again after each new connection until it is answered.
+//! **Invariant:** until a question is answered, it is repeated after each new connection to the broker.
 
 use std::collections::BTreeMap;
 
@@ -45,7 +45,7 @@ impl Questions {
         }
     }
 
-    /// Returns the question's number, which its answer will have, too.
+    /// Asks a question. Returns its number, by which [`Self::next`] identifies the answer.
     pub(crate) fn ask(&mut self, wanted: &FilesWanted) -> u64 {
         self.last += 1;
         let question = self.last;
@@ -54,7 +54,7 @@ impl Questions {
         question
     }
 
-    /// The next answer. Cancel safe.
+    /// Waits for the next answer. Cancel safe.
     pub(crate) async fn next(&mut self) -> (u64, Payload) {
         loop {
             tokio::select! {
@@ -78,7 +78,11 @@ impl Questions {
         }
     }
 
-    /// For a time in which nothing else is asked. Fails if the proxy could not answer.
+    /// Asks a question and waits for its answer. Answers to other questions are dropped meanwhile, so there must be
+    /// none.
+    ///
+    /// # Errors
+    /// If the proxy could not answer.
     pub(crate) async fn ask_and_wait(
         &mut self,
         wanted: &FilesWanted,

@@ -1,14 +1,14 @@
-//! Which placeholders a session is about to open, and which names it takes away.
+//! Notices when a session is about to open a placeholder, or to remove or rename a file of its mirror.
 //!
-//! In: system calls of the session and of its children. Out: [`Opened`] for each that needs bytes; all others go on
-//! at once. The mirror learns of each name that a call removes or renames. Also C libraries and other programs are
-//! seen, because the system itself tells.
+//! In: system calls of the session and of its children, also those made by C libraries and other programs. Out: an
+//! [`Opened`] for each call that needs the bytes of a placeholder. All other calls continue at once. The mirror records
+//! each name that a call removes or renames.
 //!
-//! A path that a session names is looked up once, only to find which file it is. Nothing is read or written through
-//! it: a placeholder is opened through what was found, whatever has its name by then.
+//! The path of a call is looked up once, to find the file. A placeholder is then opened through the handle that was
+//! found, so a later change of the path has no effect.
 //!
-//! **Invariant:** every call that waits gets an answer; one that nobody fills fails. No other file than a placeholder of
-//! this mirror is ever opened.
+//! **Invariant:** every call that waits gets an answer. If its file is not filled, the call fails. The worker opens no
+//! file except placeholders of this mirror.
 
 use std::fs::{self, File};
 use std::os::unix::ffi::OsStringExt as _;
@@ -24,15 +24,15 @@ use crate::calls::{
     About, FlagsOf, Notification, PathOf, Waiting, Watched, read_memory, read_text,
 };
 
-/// A session waits to open a file that has no bytes yet.
+/// A call of the session that waits to open a placeholder.
 pub(crate) struct Opened {
     pub(crate) placeholder: Placeholder,
-    /// To be filled.
+    /// The placeholder's file, open for writing.
     pub(crate) file: File,
     pub(crate) waiting: Waiting,
 }
 
-/// Judges the system calls of a session.
+/// Answers the system calls of a session that concern its mirror.
 pub(crate) struct Observer {
     watched: Watched,
     mirror: Arc<Mutex<Mirror>>,
@@ -41,7 +41,7 @@ pub(crate) struct Observer {
 }
 
 impl Observer {
-    /// Also returns what the session is about to open.
+    /// Also returns the channel on which placeholders arrive that the session is about to open.
     pub(super) fn new(
         watched: Watched,
         mirror: Arc<Mutex<Mirror>>,
@@ -75,7 +75,7 @@ impl Observer {
         };
         match needed {
             Needed::Nothing => waiting.go_on(),
-            // Without a session nobody listens, and nobody waits.
+            // If the session has ended, sending fails, and the call, which no longer waits, is dropped.
             Needed::Bytes(file, placeholder) => drop(self.opens.send(Opened {
                 placeholder,
                 file,
@@ -92,7 +92,8 @@ enum Needed {
     Refusal(i32),
 }
 
-/// The mirror is told before it happens, so that no look at the mirror finds a name gone of which it knows nothing.
+/// Records a removal before it happens. Otherwise a scan of the mirror could find a file missing and not know that a
+/// cell has removed it.
 fn note_removal(thread: i32, path: &PathOf, mirror: &Mutex<Mirror>) {
     let Some(place) = place_of(thread, path) else {
         return;
@@ -145,10 +146,10 @@ fn needed(thread: i32, path: &PathOf, flags: FlagsOf, placeholders: &Placeholder
     }
 }
 
-/// A path as the session means it.
+/// A path of the session, and where to look it up.
 struct PlaceOf {
     path: PathBuf,
-    /// Where its absolute paths begin; `None`: the path is one of this process's own.
+    /// The session's root; `None` if the path is one of this process.
     root: Option<PathBuf>,
 }
 
@@ -161,7 +162,7 @@ impl PlaceOf {
     }
 }
 
-/// `None` when the path cannot be read.
+/// `None` if the path cannot be read from the session's memory.
 fn place_of(thread: i32, path: &PathOf) -> Option<PlaceOf> {
     let PathOf { folder, address } = path;
     let path = read_text(thread, *address)?;
@@ -175,7 +176,7 @@ fn place_of(thread: i32, path: &PathOf) -> Option<PlaceOf> {
         Some(folder) => of_thread.join(format!("fd/{folder}")),
         None => of_thread.join("cwd"),
     };
-    // The system says where the folder is as the session sees it.
+    // The link leads to the path of the folder as the session sees it.
     let path = match path.is_absolute() {
         true => path,
         false => fs::read_link(folder).ok()?.join(path),

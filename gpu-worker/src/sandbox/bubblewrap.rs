@@ -1,8 +1,8 @@
-//! Bubblewrap around a session: namespaces of its own, and in them only what [`View`] shows.
+//! Runs a session in a sandbox of bubblewrap: namespaces of its own, in which it sees only what [`View`] shows.
 //!
-//! In: a command that starts a session, and which files it needs. Out: the same command inside.
+//! In: a command that starts a session, and the files that it needs. Out: the same command inside the sandbox.
 //!
-//! **Invariant:** nothing of the machine is visible to a session unless [`View`] or the administrator names it.
+//! **Invariant:** a session sees a file of the machine only if [`View`] or the administrator names it.
 
 use std::io;
 use std::os::fd::{AsRawFd as _, OwnedFd};
@@ -25,10 +25,10 @@ use crate::Config;
 
 const PROGRAM: &str = "bwrap";
 
-/// What a session's private folder may hold: sockets.
+/// The size of a session's private folder inside, which is only for sockets.
 const SOCKETS_BYTES: u64 = 1 << 20;
 
-/// Namespaces of its own, no way to gain rights, and an end together with the worker.
+/// Gives the session namespaces of its own and no way to gain rights, and ends it with the worker.
 const WALLS: &[&str] = &[
     "--unshare-user",
     "--unshare-pid",
@@ -42,7 +42,7 @@ const WALLS: &[&str] = &[
     "--die-with-parent",
 ];
 
-/// What a session will find inside, and where.
+/// What a session sees inside its sandbox.
 pub(crate) struct Inside {
     pub(super) view: View,
     /// The path at which the session finds its mirror.
@@ -53,19 +53,20 @@ pub(crate) struct Inside {
 pub(crate) struct Bubblewrap {
     pub(super) program: PathBuf,
     pub(super) network: NetworkChoice,
-    /// With [`NetworkChoice::Egress`].
+    /// Only with [`NetworkChoice::Egress`].
     pub(super) egress: Option<Egress>,
     readable: Vec<PathBuf>,
     pub(super) limits: Limits,
     pub(super) groups: Groups,
     pub(super) devices: Devices,
-    /// Those in which sessions run.
+    /// Images that the environments use.
     images: std::sync::Mutex<Vec<Image>>,
     pythons: Pythons,
 }
 
 impl Bubblewrap {
-    /// Fails where no sandbox can be started for this Python, or where a probe inside reaches what it must not.
+    /// # Errors
+    /// If no sandbox starts with this Python, or a probe inside reaches something outside.
     pub(crate) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
         let limits = Limits::of(config);
         let egress = (config.network == NetworkChoice::Egress)
@@ -94,8 +95,8 @@ impl Bubblewrap {
         &self.program
     }
 
-    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
-    /// variables that are different inside.
+    /// Decides what the session that `command` starts will see, also from the variables that the command has so far.
+    /// Changes those whose values are different inside.
     pub(crate) async fn furnish(
         &self,
         command: &mut Command,
@@ -133,7 +134,7 @@ impl Bubblewrap {
         Ok(Inside { view, mirror })
     }
 
-    /// Puts what `command` starts into a sandbox. The session's own program and arguments follow.
+    /// Adds bubblewrap's arguments to `command`. The caller adds the session's program and its arguments.
     pub(crate) fn wrap(
         &self,
         command: &mut Command,
@@ -144,7 +145,7 @@ impl Bubblewrap {
         Ok(wrapped)
     }
 
-    /// The same without a view.
+    /// Like [`wrap`](Self::wrap), but without the arguments for the view.
     pub(super) fn around(&self, command: &mut Command) -> Result<Wrapped, SandboxError> {
         self.walls(command)?;
         let gate = match &self.egress {
@@ -158,12 +159,12 @@ impl Bubblewrap {
         Ok(Wrapped { group, gate })
     }
 
-    /// Variables that name folders which no sandbox has.
+    /// Changes the variables that name folders which do not exist in a sandbox.
     pub(crate) fn settle(command: &mut Command) {
         let mut variables = command.as_std().get_envs();
         let home = variables.find_map(|(name, value)| (name == "HOME").then_some(value?));
         if home.is_none_or(|home| Path::new(home).parent().is_none()) {
-            // A user without a home has the root, where nothing can be written.
+            // The home of a user without one is often the root, where nothing can be written.
             command.env("HOME", "/tmp");
         }
         command
@@ -172,7 +173,7 @@ impl Bubblewrap {
             .env_remove("JUPYTER_RUNTIME_DIR");
     }
 
-    /// Gives a sandbox that waits at its gate a network, and lets it begin.
+    /// Connects a sandbox that waits for its network, and lets it start. `None` if cells have no such network.
     pub(crate) async fn connect(&self, gate: Gate) -> Result<Option<Carrier>, SandboxError> {
         match &self.egress {
             Some(egress) => egress.connect(gate).await.map(Some),
@@ -180,10 +181,10 @@ impl Bubblewrap {
         }
     }
 
-    /// Sessions of Pythons in this folder find its system from now on.
+    /// From now on, sessions whose Python is in this image see the image's system.
     ///
     /// # Errors
-    /// If no sandbox starts with it, or a probe inside reaches something outside.
+    /// If no sandbox starts with the image, or a probe inside reaches something outside.
     pub(crate) async fn add_image(
         &self,
         config: &Config,
@@ -209,7 +210,7 @@ impl Bubblewrap {
         self.image_of(python).is_some()
     }
 
-    /// As a session calls its Python.
+    /// The path of this Python inside a session.
     pub(crate) fn inside(&self, python: &Path) -> PathBuf {
         let image = self.image_of(python);
         image.map_or_else(|| python.to_owned(), |(_, inside)| inside)
@@ -288,7 +289,7 @@ mod tests {
         }
     }
 
-    /// The driver's files that a session finds, whether it is bubblewrap's own command or a fork that enters.
+    /// The driver's device files in a sandbox. Checks that bubblewrap's own command and a fork find the same ones.
     async fn found(bubblewrap: &Bubblewrap, hardware: Option<&Hardware>) -> BTreeSet<String> {
         let folder = tempfile::tempdir().unwrap();
         let packages = tempfile::tempdir().unwrap();

@@ -1,8 +1,10 @@
-//! A sandbox in which packages are installed: the walls of a session, and a network that leads out.
+//! Builds environments in a sandbox, because the installation of a package may run its code. The sandbox is that of a
+//! session. With bubblewrap it also has a network that leads to the internet, if the programs for it are installed;
+//! with Landlock it has the session's network.
 //!
-//! In: one step of a build. Out: how it ended. Installing a package may run its code.
+//! In: one step of a build. Out: how it ended.
 //!
-//! **Invariant:** a step writes to one folder.
+//! **Invariant:** the only lasting folder to which a step can write is the one that it is given.
 
 use std::path::Path;
 use std::process::{Output, Stdio};
@@ -17,14 +19,15 @@ use super::{
 };
 use crate::Config;
 
-/// `python -c BECOME PROGRAM ARGUMENT...`
+/// `python -c BECOME PROGRAM ARGUMENT...` confines itself and then executes the program.
 const BECOME: &str = "import os, sys
 from baton_shim.session import walls
 walls.rise()
 os.execv(sys.argv[1], sys.argv[1:])";
 
 impl Sandbox {
-    /// `python`: the worker's own, from which environments may be made.
+    /// Runs one step of a build and returns its output. `python`: the worker's own Python, from which environments may
+    /// be made. `writable`: the folder to which the step may write.
     pub(crate) async fn install(
         &self,
         config: &Config,
@@ -42,7 +45,7 @@ impl Sandbox {
 }
 
 impl Landlock {
-    /// A Python confines itself, and becomes the program.
+    /// A Python process confines itself and then executes the step's program.
     async fn install(
         &self,
         python: &Path,
@@ -73,7 +76,6 @@ impl Landlock {
 }
 
 impl Bubblewrap {
-    /// `python`: the worker's own, from which environments may be made.
     async fn install(
         &self,
         config: &Config,
@@ -82,7 +84,7 @@ impl Bubblewrap {
         step: &Step,
     ) -> Result<Output, SandboxError> {
         let own_egress = match self.network {
-            // Without the programs for it a build has no network, which not all builds need.
+            // Not all builds need a network, so a build also runs if the programs for it are missing.
             NetworkChoice::None => Egress::open(&config.dial.address, &config.runtime_folder).ok(),
             NetworkChoice::Egress | NetworkChoice::Host => None,
         };
@@ -128,7 +130,7 @@ impl Bubblewrap {
     }
 }
 
-/// The same without a sandbox.
+/// Runs one step of a build without a sandbox.
 pub(crate) async fn install_bare(step: &Step) -> std::io::Result<Output> {
     let mut command = Command::new(&step.program);
     command

@@ -1,10 +1,11 @@
-//! Landlock around a session, for systems without user namespaces: it stays in the namespaces of the machine, and the
-//! system refuses what is not its own.
+//! Confines sessions with Landlock, on systems without user namespaces. A session stays in the machine's namespaces,
+//! and the system refuses access to everything that the session was not given.
 //!
-//! In: what a session needs of the machine. Out: rules and a filter of system calls that its first process imposes on
-//! itself before it reads anything of a student (`session/walls.py`), and a [`Guard`] for the calls that neither judges.
+//! In: what a session needs of the machine. Out: Landlock rules and a filter of system calls, which the session's first
+//! process imposes on itself before it reads any file or code of a student (`session/walls.py`), and a [`Guard`] for
+//! the calls that neither of them can check.
 //!
-//! **Invariant:** no session starts on a system that lacks one of the [`RULES`].
+//! **Invariant:** no session starts on a system that does not support all of the [`RULES`].
 
 use std::fmt::Write as _;
 use std::io;
@@ -33,7 +34,7 @@ pub(super) const WARNING: &str = "Landlock confines sessions instead of bubblewr
      files there are, and share its limits.\n\
      hint: docs/security.md lists what cells reach; bubblewrap hides it where user namespaces are allowed";
 
-/// What Landlock has to know, and since when it does.
+/// What Landlock must be able to restrict, and the version of Linux that introduced it.
 const RULES: &[(&str, &str, Rule)] = &[
     ("files", "5.13", Rule::Files(ABI::V1)),
     ("names in other folders", "5.19", Rule::Files(ABI::V2)),
@@ -61,21 +62,22 @@ pub(crate) struct Landlock {
     pythons: Pythons,
 }
 
-/// What one session may do, before its process has imposed it on itself.
+/// What one session may access. [`Landlock::impose`] makes rules of it.
 pub(crate) struct Confined {
     view: View,
     pub(crate) scratch: Scratch,
 }
 
-/// The same as descriptors for the process.
+/// The restrictions of one session, in the form that its process and the worker need.
 pub(crate) struct Imposed {
-    /// The rules, and the filter of system calls.
+    /// For the process: the Landlock rules, and the filter of system calls.
     pub(crate) descriptors: [OwnedFd; 2],
     pub(crate) guard: Guard,
 }
 
 impl Landlock {
-    /// Fails where the system lacks a rule, or where a probe reaches what it must not.
+    /// # Errors
+    /// If the system does not support all of the [`RULES`], or a probe reaches something outside.
     pub(super) async fn open(config: &Config, python: &Path) -> Result<Self, SandboxError> {
         if config.network == NetworkChoice::Egress {
             return Err(SandboxError::EgressNeedsBubblewrap);
@@ -109,8 +111,8 @@ impl Landlock {
         self.network == NetworkChoice::Host
     }
 
-    /// What the session is to find that `command` starts, with the environment that the command has so far. It gets
-    /// variables that are different for it.
+    /// Decides what the session that `command` starts may access, also from the variables that the command has so far.
+    /// Changes those that would lead to other folders.
     pub(crate) async fn furnish(
         &self,
         command: &mut Command,
@@ -139,7 +141,7 @@ impl Landlock {
         self.settled(command, view)
     }
 
-    /// The same for a process that has nothing of a notebook.
+    /// Like [`Self::furnish`], for a process that belongs to no notebook.
     pub(crate) async fn bare(
         &self,
         command: &mut Command,
@@ -149,7 +151,7 @@ impl Landlock {
         self.settled(command, view)
     }
 
-    /// The same for one step of a build.
+    /// Like [`Self::furnish`], for one step of building an environment, which writes to `writable` and runs `program`.
     pub(super) async fn build(
         &self,
         command: &mut Command,
@@ -181,7 +183,8 @@ impl Landlock {
         Ok(Confined { view, scratch })
     }
 
-    /// Makes the rules for the process that `command` starts, which finds its walls by a variable.
+    /// Makes the rules, the filter and the guard for the process that `command` starts. The variable [`WALLS`] says
+    /// where they are.
     pub(crate) fn impose(
         &self,
         command: &mut Command,
@@ -196,7 +199,7 @@ impl Landlock {
             })?,
         ];
         let [rules_of, filter_of] = descriptors.each_ref().map(|file| file.as_raw_fd());
-        // A path may have any byte but a zero, so it comes last.
+        // The path comes last because it may contain a colon.
         let mut walls = std::ffi::OsString::from(format!("{rules_of}:{filter_of}:"));
         walls.push(folder);
         command.env(WALLS, walls).env("PWD", folder);
@@ -213,7 +216,7 @@ impl Landlock {
         Ok(Imposed { descriptors, guard })
     }
 
-    /// What every session with this Python may open, apart from GPUs.
+    /// What every session with this Python may access, apart from GPUs.
     async fn view(&self, python: &Path) -> Result<View, SandboxError> {
         let mut view = View::of_the_system();
         for path in &self.readable {
@@ -227,7 +230,7 @@ impl Landlock {
 }
 
 impl Imposed {
-    /// The process that `command` starts has the descriptors. Returns what judges its calls.
+    /// Passes the descriptors to the process that `command` starts. Returns the guard for its system calls.
     pub(crate) fn given_to(self, command: &mut Command) -> Guard {
         inherit(command, self.descriptors.into());
         self.guard
@@ -269,12 +272,12 @@ fn ruleset(rules: &[(PathBuf, May)], has_network: bool) -> Result<OwnedFd, Rules
         .handle_access(AccessFs::from_all(FILES))?
         .scope(Scope::from_all(ABI::V6))?;
     if !has_network {
-        // A second layer: the filter refuses the sockets.
+        // A second layer: the filter already refuses to create such sockets.
         ruleset = ruleset.handle_access(AccessNet::from_all(ABI::V4))?;
     }
     let mut created = ruleset.create()?;
     for (path, may) in rules {
-        // What is gone needs no rule.
+        // A path that no longer exists needs no rule.
         let Ok(file) = PathFd::new(path) else {
             continue;
         };

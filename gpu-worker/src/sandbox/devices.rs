@@ -13,8 +13,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use crate::gpu::{Hardware, Slice};
 
-/// The beginnings of the names of the driver's files that by themselves give access to no GPU. Those for displays
-/// are not included.
+/// How the names of those device files begin that alone give access to no GPU. Files for displays are not included.
 const OF_ALL: &[&str] = &["nvidia-uvm", "nvidiactl"];
 /// The device file of a GPU has this name, followed by its number.
 const OF_ONE: &str = "nvidia";
@@ -59,7 +58,7 @@ impl Devices {
         }
     }
 
-    /// Where the files are.
+    /// The folder with the device files.
     pub(super) fn folder(&self) -> &Path {
         &self.folder
     }
@@ -74,8 +73,8 @@ impl Devices {
         names
     }
 
-    /// The files that a session with this hardware needs. For `None`, and for hardware whose files cannot be found:
-    /// those of all GPUs.
+    /// The files that a session with this hardware needs. If the hardware is `None`, or its files cannot be found,
+    /// these are the files of all GPUs.
     pub(super) fn of(&self, hardware: Option<&Hardware>) -> Vec<OsString> {
         let Some(hardware) = hardware else {
             return self.all();
@@ -277,7 +276,7 @@ pub(super) mod tests {
         check(Some(&slice(8)), &own);
         let all = ["nvidia-caps", "nvidia0", "nvidia1"];
         check(None, &all);
-        // Their files are not found.
+        // The files of these are not found.
         check(Some(&gpu(7)), &all);
         check(Some(&slice(9)), &all);
         let unknown = Hardware {

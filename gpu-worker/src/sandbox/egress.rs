@@ -1,6 +1,7 @@
-//! A network that only leads out: `slirp4netns` connects a sandbox to what the machine can reach.
+//! A network that only leads out: `slirp4netns` (the *carrier*) connects a sandbox to the internet through the
+//! machine's network.
 //!
-//! In: a sandbox that waits. Out: the program that carries its connections, which ends with the sandbox.
+//! In: a sandbox that waits. Out: the carrier's process, which ends with the sandbox.
 //!
 //! **Invariant:** before a cell runs, private addresses, this machine's own and the broker's are denied. The routes
 //! that deny them belong to the sandbox's outer user namespace, in which no cell has a capability.
@@ -129,7 +130,7 @@ impl Egress {
         let (network, user) = (network.try_clone()?, user.try_clone()?);
         let (mut ready, its_ready) = UnixStream::pair()?;
         let its_ready = OwnedFd::from(its_ready.into_std()?);
-        // The carrier ends when this end is closed, also because the worker was killed.
+        // The carrier ends when this end is closed, which also happens if the worker is killed.
         let (life, its_life) = StdUnixStream::pair()?;
         let its_life = OwnedFd::from(its_life);
         // In this namespace its user is root; otherwise the carrier does not confine itself.
@@ -234,14 +235,14 @@ impl Egress {
     }
 }
 
-/// A sandbox that waits for its network.
+/// The connections to a sandbox that waits for its network.
 #[derive(Debug)]
 pub(crate) struct Gate {
     info: UnixStream,
     go: UnixStream,
 }
 
-/// Carries the connections of one sandbox; dropping it ends them.
+/// The process that carries the connections of one sandbox. Dropping it ends them.
 #[derive(Debug)]
 pub(crate) struct Carrier {
     _child: Child,

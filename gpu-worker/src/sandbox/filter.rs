@@ -1,12 +1,12 @@
-//! The system calls that a session has no use for: each of them has led out of sandboxes.
+//! The filter of system calls: it refuses calls that sessions do not need and that could lead out of a sandbox.
 //!
-//! `memfd_create` is not among them, because CUDA and Baton need it. Neither is `ptrace`: the process namespace, or
-//! Landlock, leaves it nothing but the session's own processes. `clone3` keeps its arguments in memory, where no filter
-//! sees them; the limit of user namespaces (`--disable-userns`) stops it. Without bubblewrap it fails as on a system that
-//! does not have it, and the C library uses `clone`.
+//! Three calls need an explanation. `memfd_create` is allowed because CUDA and Baton need it. `ptrace` is allowed
+//! because the process namespace, or Landlock, limits it to the session's own processes. `clone3` keeps its flags in
+//! memory, where a filter cannot read them. With bubblewrap, the limit of user namespaces (`--disable-userns`) prevents
+//! that it creates namespaces. Without bubblewrap it fails with `ENOSYS`, and the C library uses `clone` instead.
 //!
-//! What namespaces keep apart has no other wall in [`Walls::Shared`]: there the filter leaves out all that is named
-//! by a number or a name of the whole machine.
+//! A session without namespaces of its own ([`Walls::Shared`]) shares identifiers with the whole machine. For it, the
+//! filter also refuses the calls that name something by such an identifier, for example System V shared memory.
 
 use std::io::{self, Seek as _, Write as _};
 use std::mem::offset_of;
@@ -22,11 +22,11 @@ const ARCHITECTURE: u32 = 0xc000_003e;
 #[cfg(target_arch = "aarch64")]
 const ARCHITECTURE: u32 = 0xc000_00b7;
 
-/// Numbers from here on belong to the x32 interface, which would lead around the list below.
+/// Numbers from here on belong to the x32 interface, in which the calls below have other numbers.
 #[cfg(target_arch = "x86_64")]
 const OTHER_INTERFACE: u32 = 0x4000_0000;
 
-/// They fail with "not permitted".
+/// Calls that fail with "not permitted".
 const DENIED: &[libc::c_long] = &[
     libc::SYS_add_key,
     libc::SYS_bpf,
@@ -64,8 +64,8 @@ const DENIED: &[libc::c_long] = &[
     libc::SYS_swapon,
 ];
 
-/// They fail as on a system that does not have them, so programs do without. `openat2` keeps the mode of a new file in
-/// memory, where no filter sees it.
+/// Calls that fail as if the system did not have them, so that programs use others. `openat2` is one of them because it
+/// keeps the mode of a new file in memory, where a filter cannot read it.
 const ABSENT: &[libc::c_long] = &[
     libc::SYS_openat2,
     libc::SYS_io_uring_enter,
@@ -73,8 +73,8 @@ const ABSENT: &[libc::c_long] = &[
     libc::SYS_io_uring_setup,
 ];
 
-/// A network namespace separates these. `AF_VSOCK` leads past it to the machine's host, others to little-used code of
-/// the kernel.
+/// The families of sockets that a network namespace separates. Of the others, `AF_VSOCK` reaches the host of a virtual
+/// machine from any namespace, and most belong to rarely used code of the system's kernel.
 const ALLOWED_SOCKETS: &[libc::c_int] = &[
     libc::AF_UNIX,
     libc::AF_INET,
@@ -82,17 +82,18 @@ const ALLOWED_SOCKETS: &[libc::c_int] = &[
     libc::AF_NETLINK,
 ];
 
-/// What stands around a session besides the filter.
+/// What isolates a session besides the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Walls {
     Namespaces,
-    /// The namespaces of the machine. Calls that only the worker can judge wait for it (`calls`).
+    /// Landlock, in the machine's namespaces. Calls that only the worker can check wait for it (`calls`).
     Shared {
         has_network: bool,
     },
 }
 
-/// They fail as on a system that does not have them: memory, queues and notices that are named for the whole machine.
+/// Calls that fail under Landlock as if the system did not have them. Most of them concern memory, queues and file
+/// events of the whole machine; `clone3` is explained above.
 const OF_THE_MACHINE: &[libc::c_long] = &[
     libc::SYS_clone3,
     libc::SYS_fanotify_init,
@@ -112,7 +113,7 @@ const OF_THE_MACHINE: &[libc::c_long] = &[
     libc::SYS_shmat,
     libc::SYS_shmctl,
     libc::SYS_shmget,
-    // Older and newer ways to what the worker judges under another number.
+    // Older and newer variants of calls that the worker checks.
     #[cfg(target_arch = "x86_64")]
     libc::SYS_futimesat,
     #[cfg(target_arch = "x86_64")]
@@ -127,7 +128,8 @@ const SYS_SETXATTRAT: libc::c_long = 463;
 const SYS_REMOVEXATTRAT: libc::c_long = 466;
 const SYS_FILE_SETATTR: libc::c_long = 469;
 
-/// They fail with "not permitted": Landlock does not judge them, and the user owns more than the session.
+/// Calls that fail with "not permitted" under Landlock, which does not check them: they would also reach files of the
+/// worker's user that do not belong to the session.
 const OF_THE_OWNER: &[libc::c_long] = &[
     #[cfg(target_arch = "x86_64")]
     libc::SYS_chown,
@@ -137,7 +139,8 @@ const OF_THE_OWNER: &[libc::c_long] = &[
     libc::SYS_lchown,
 ];
 
-/// They fail as on a file system without further attributes, with which programs that copy files go on.
+/// Calls that fail under Landlock as if the file system had no extended attributes. Programs that copy files accept
+/// that.
 const ATTRIBUTES: &[libc::c_long] = &[
     libc::SYS_fremovexattr,
     libc::SYS_fsetxattr,
@@ -147,8 +150,8 @@ const ATTRIBUTES: &[libc::c_long] = &[
     libc::SYS_setxattr,
 ];
 
-/// A call that can give a file a mode, and the numbers of its arguments. A program with a set-id bit runs as the
-/// worker's user for whoever starts it outside, where a session's files may be in a folder of others, too.
+/// A call that can set the mode of a file, and which of its arguments matter. No session may set the set-user-ID or
+/// set-group-ID bit: if another user of the machine can reach the file, that user could run it as the worker's user.
 struct GivesMode {
     call: libc::c_long,
     mode: usize,
@@ -166,7 +169,8 @@ const CREATES: &[GivesMode] = &[
     GivesMode::new(libc::SYS_mknod, 1, None),
     GivesMode::new(libc::SYS_mknodat, 2, None),
 ];
-/// Under Landlock the worker carries these out, without the bits.
+/// Calls that change a mode. Under Landlock the filter lets them pass, because the worker makes the change itself and
+/// removes the set-ID bits.
 const CHANGES_MODE: &[GivesMode] = &[
     #[cfg(target_arch = "x86_64")]
     GivesMode::new(libc::SYS_chmod, 1, None),
@@ -176,7 +180,8 @@ const CHANGES_MODE: &[GivesMode] = &[
 ];
 const SYS_FCHMODAT2: libc::c_long = 452;
 const SET_ID: u32 = 0o6000;
-/// `O_TMPFILE` has the bit of `O_DIRECTORY`, too, which creates nothing.
+/// The flags with which `open` creates a file. `O_TMPFILE` contains the bit of `O_DIRECTORY`, which alone creates
+/// nothing.
 const CREATE: u32 = (libc::O_CREAT | (libc::O_TMPFILE & !libc::O_DIRECTORY)).cast_unsigned();
 
 impl GivesMode {
@@ -185,19 +190,21 @@ impl GivesMode {
     }
 }
 
-/// Calls of which one value of their first argument means all processes of the user.
+/// Calls that affect all processes of the user if their first argument has this value.
 const OF_ALL: &[(libc::c_long, u32)] = &[
     (libc::SYS_setpriority, libc::PRIO_USER),
     (libc::SYS_ioprio_set, IOPRIO_WHO_USER),
 ];
 const IOPRIO_WHO_USER: u32 = 3;
 
-/// Kinds of local sockets. Those of datagrams can be sent to any name, without `connect`.
+/// The types of local sockets that are allowed under Landlock. Datagram sockets are not, because they can send to any
+/// address without `connect`, which is the call that the worker checks.
 const CONNECTED: &[libc::c_int] = &[libc::SOCK_STREAM, libc::SOCK_SEQPACKET];
-/// Flags that come with the kind of a socket.
+/// The bits of the argument that contain the type; the others are flags.
 const KIND: u32 = 0xf;
 
-/// Makes a new namespace of any kind. `CLONE_NEWTIME` is not here, because `clone` takes its bit for a signal.
+/// The flags that create a new namespace. `CLONE_NEWTIME` is missing because in `clone` its bit is part of a signal's
+/// number; without a capability, `unshare` refuses it anyway.
 const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWCGROUP
     | libc::CLONE_NEWUTS
@@ -206,7 +213,7 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWPID
     | libc::CLONE_NEWNET;
 
-/// A file with the filter's program, as bubblewrap reads it.
+/// A file in memory with the filter's program, for bubblewrap or for a process that confines itself.
 pub(super) fn file(walls: Walls) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"baton-filter", MFdFlags::MFD_CLOEXEC)?);
     file.write_all(&bytes(&program(walls)))?;
@@ -214,7 +221,7 @@ pub(super) fn file(walls: Walls) -> io::Result<OwnedFd> {
     Ok(file.into())
 }
 
-/// The filter's program, as the system stores it.
+/// The filter's program for forks that enter a sandbox, in the system's binary form.
 pub(super) fn of_forks() -> Vec<u8> {
     bytes(&program(Walls::Namespaces))
 }
@@ -295,7 +302,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
         first_argument(),
     ]);
     for (index, family) in (1..).zip(families) {
-        // Over the other families and the refusal.
+        // Skips the other families and the refusal.
         program.push(when(
             libc::BPF_JEQ,
             family.cast_unsigned(),
@@ -307,7 +314,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
     program
 }
 
-/// Refuses local sockets of other kinds than [`CONNECTED`], and goes on.
+/// Refuses local sockets of types other than [`CONNECTED`]. For other calls the program continues after this part.
 fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
     let number = instruction(
         libc::BPF_LD | libc::BPF_W | libc::BPF_ABS,
@@ -330,12 +337,12 @@ fn local_sockets(refusal: &libc::sock_filter) -> Vec<libc::sock_filter> {
             0,
         ));
     }
-    // What follows looks at the number again.
+    // The instructions that follow compare the call's number, so it is loaded again.
     program.extend([*refusal, number]);
     program
 }
 
-/// Loads the lower half of an argument, which both processors keep first.
+/// Loads the lower half of an argument. It comes first, because both architectures are little-endian.
 fn argument(number: usize) -> libc::sock_filter {
     let offset = offset_of!(libc::seccomp_data, args) + number * size_of::<u64>();
     instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32)
@@ -354,7 +361,7 @@ fn instruction(code: u32, k: u32) -> libc::sock_filter {
     }
 }
 
-/// Skips so many instructions when the comparison holds, or when it does not.
+/// A jump that skips `holds` instructions if the comparison is true, and `fails` instructions if it is false.
 fn when(comparison: u32, k: u32, holds: u8, fails: u8) -> libc::sock_filter {
     libc::sock_filter {
         jt: holds,

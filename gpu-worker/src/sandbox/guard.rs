@@ -1,14 +1,19 @@
-//! Judges the system calls of a session that shares its namespaces with all others and that Landlock does not judge.
+//! Checks the system calls of sessions under Landlock that Landlock itself does not check.
 //!
-//! In: a call that waits. Out: what it returns. What the worker allows it does itself, with what it has looked at: the
-//! arguments of a call that goes on could be others by then.
+//! All sessions of a worker have the same user and namespaces, so without these checks one session could change what
+//! belongs to another:
 //!
-//! * Modes and times of files belong to the user, not to the session: only those of its own folders may be changed.
-//! * Local sockets have names in the file system: only those in its own folders may be connected to.
-//! * `/dev/shm` is one folder for all: each session gets files of a folder of its own under the names there.
-//! * Scheduling and limits of other processes belong to the user, too: a process may change its own.
+//! * Modes and times of files: a session may change them only in its own folders.
+//! * Local sockets with a path: a session may connect to those in its own folders, and to the GPU's services.
+//! * Files in `/dev/shm`: each session has a folder of its own, whose files it finds under names in `/dev/shm`.
+//! * Scheduling and limits: a process may change its own and those of its children.
 //!
-//! **Invariant:** a call goes on only if its arguments say all that it does, or if Landlock judges it as well.
+//! In: a system call that waits. Out: its result. The worker does what it allows itself, with the file that it has
+//! checked. If the call continued instead, the system would read the path again, and another thread of the session
+//! could have changed it.
+//!
+//! **Invariant:** a call continues only if its decision rests on numbers in registers, which cannot change, or if
+//! Landlock checks it as well.
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -37,7 +42,8 @@ use crate::processes;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// What a call that creates shared memory may ask for besides.
+/// The flags of `open` that the worker passes on for a file in shared memory. (`O_CLOEXEC` is set for the descriptor
+/// that the session gets.)
 const OPEN_FLAGS: i32 = libc::O_ACCMODE
     | libc::O_CREAT
     | libc::O_EXCL
@@ -47,18 +53,19 @@ const OPEN_FLAGS: i32 = libc::O_ACCMODE
 
 #[derive(Debug)]
 pub(crate) struct Guard {
-    /// What the session may write to, as the system calls it.
+    /// Folders to which the session may write, without symbolic links.
     own: Vec<PathBuf>,
-    /// Services of the machine that it may use.
+    /// Sockets of the GPU's services, or folders of such sockets, to which the session may connect.
     services: Vec<PathBuf>,
     shared_memory: File,
     has_network: bool,
 }
 
-/// An error once a call waits no more: what was found until then may be another thread's.
+/// Returns an error if the call no longer waits. The thread may then have ended and its id may belong to another
+/// thread, so what the worker has found under this id must not be used.
 type Still<'a> = &'a dyn Fn() -> io::Result<()>;
 
-/// An answer, or when to ask again.
+/// An answer, or a function that returns the answer once there is one.
 enum Judgement {
     Now(Answer),
     Later(Box<dyn FnMut() -> Option<Answer>>),
@@ -86,7 +93,8 @@ impl Guard {
         shared: true,
     };
 
-    /// `otherwise`: what becomes of a call that it has nothing against.
+    /// Answers a call, or returns it if the answer takes longer. `otherwise` is called for calls to which no check
+    /// applies.
     pub(crate) fn answer(
         &self,
         call: &Notification,
@@ -161,7 +169,7 @@ impl Guard {
         })
     }
 
-    /// Names the file that is meant, if it lies there.
+    /// The name of the file, if the path is directly in `/dev/shm`.
     fn name_in_shared_memory(&self, thread: i32, path: &PathOf) -> Option<OsString> {
         let path = OsString::from_vec(read_text(thread, path.address)?);
         let below = Path::new(&path).strip_prefix(SHARED_MEMORY).ok()?;
@@ -183,7 +191,7 @@ impl Guard {
     ) -> io::Result<()> {
         let file = self.own_file(thread, target)?;
         still()?;
-        // Who runs such a file would become the worker's user.
+        // A program with a set-user-ID or set-group-ID bit would run as the worker's user, whoever starts it.
         let mode = Mode::from_bits_truncate(mode & 0o1777);
         let path = path_of(&file);
         Ok(fchmodat(
@@ -211,7 +219,8 @@ impl Guard {
         Ok(utimensat(AT_FDCWD, &*path, &accessed, &modified, follow)?)
     }
 
-    /// Leads to the file itself, whatever has its name by now. Fails if it is not the session's.
+    /// Opens the file with `O_PATH`, so that a later change of the path has no effect. Fails if the file is not in one
+    /// of the session's own folders.
     fn own_file(&self, thread: i32, target: &Target) -> io::Result<OwnedFd> {
         let (path, follows_links) = match target {
             Target::Open(number) => (resolved(thread, Some(*number), Path::new("")), true),
@@ -229,7 +238,7 @@ impl Guard {
         let mut flags = OFlag::O_PATH | OFlag::O_CLOEXEC;
         flags.set(OFlag::O_NOFOLLOW, !follows_links);
         let file = open(&path, flags, Mode::empty())?;
-        // One without a name, such as one in memory, is open here because the session had it open.
+        // A file without a name, such as one in memory, can be reached only because the session has it open.
         let is_open_only = matches!(target, Target::Open(_)) && fstat(&file)?.st_nlink == 0;
         match is_open_only || is_in(&self.own, &file)? {
             true => Ok(file),
@@ -239,7 +248,7 @@ impl Guard {
 
     // ---- sockets
 
-    /// Connects the session's own socket, which is another descriptor here, with what is meant by its address.
+    /// Connects the session's own socket, of which the worker has a copy, to the address that it has checked.
     fn connect(&self, thread: i32, wanted: &Connect, still: Still<'_>) -> io::Result<Judgement> {
         let bytes = wanted.bytes.min(size_of::<libc::sockaddr_storage>() as u64);
         let address = read_memory(thread, wanted.address, bytes);
@@ -252,8 +261,9 @@ impl Guard {
                 let process = processes::process_of(thread);
                 still()?;
                 if is_in(&self.services, &file)? {
-                    // The listener is the worker's own, and the system would name the worker as the other end. A socket
-                    // with a name of the session's own could claim to be another one's.
+                    // The listener would see the worker as its peer, because the worker connects. So the worker gives
+                    // the socket a name that contains the session's process id. That fails if the session has named the
+                    // socket already, so a session cannot claim to be another one.
                     let process = process.ok_or(Errno::ESRCH)?;
                     bind_abstract(&socket, &processes::calling_card(process))?;
                 }
@@ -272,8 +282,8 @@ impl Guard {
         }
     }
 
-    /// Leads to the socket with this name, if it is the session's. One with an abstract name is not: those are the
-    /// machine's.
+    /// Opens the socket with this path, if the session may connect to it. Abstract names are refused, because all
+    /// processes of the machine share them.
     fn own_socket(&self, thread: i32, name: &[u8]) -> io::Result<OwnedFd> {
         let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
         if name.is_empty() {
@@ -302,13 +312,13 @@ impl SandboxError {
     }
 }
 
-/// Answers the calls of processes that have nothing of a notebook.
+/// Answers the calls of a process that belongs to no notebook.
 pub(crate) struct Guarded {
     works: Works,
     watching: Watching,
 }
 
-/// Whether they are answered.
+/// Whether the calls are answered.
 pub(crate) struct Answered(Works);
 
 pub(crate) fn guarded(guard: Guard) -> io::Result<Guarded> {
@@ -325,7 +335,8 @@ impl Guarded {
         Answered(self.works)
     }
 
-    /// For a process that installs the filter itself: the program, and where the listener goes.
+    /// For a process that installs the filter itself: the filter's program, and the socket to which the process sends
+    /// the listener.
     pub(crate) fn into_parts(self) -> (Vec<u8>, OwnedFd, Answered) {
         let (program, place) = self.watching.into_parts();
         (program, place, Answered(self.works))
@@ -333,7 +344,10 @@ impl Guarded {
 }
 
 impl Answered {
-    /// Call it when the process has started and the command was dropped.
+    /// Must be called after the process has started and the command was dropped.
+    ///
+    /// # Errors
+    /// If the process could not install its filter.
     pub(crate) async fn required(self) -> Result<(), SandboxError> {
         match self.0.known().await {
             true => Ok(()),
@@ -346,9 +360,9 @@ impl Answered {
 struct Attempt {
     socket: OwnedFd,
     address: Vec<u8>,
-    /// What a local address leads to.
+    /// The socket's file, which `address` names by its descriptor.
     _file: Option<OwnedFd>,
-    /// As the session has set it.
+    /// The socket's status flags, as the session has set them.
     flags: OFlag,
     is_on_its_way: bool,
 }
@@ -365,7 +379,7 @@ impl Attempt {
         })
     }
 
-    /// `None`: not yet.
+    /// `None` while the connection is not complete.
     fn result(&mut self) -> io::Result<Option<()>> {
         let waits = !self.flags.contains(OFlag::O_NONBLOCK);
         if self.is_on_its_way {
@@ -378,7 +392,7 @@ impl Attempt {
                 error => Err(io::Error::from_raw_os_error(error)),
             };
         }
-        // The thread that judges must not wait.
+        // One thread answers all calls of the session, so it must not wait.
         if waits {
             let flags = self.flags | OFlag::O_NONBLOCK;
             fcntl(&self.socket, FcntlArg::F_SETFL(flags))?;
@@ -393,7 +407,7 @@ impl Attempt {
                 self.is_on_its_way = true;
                 Ok(None)
             }
-            // The listener has too many that wait.
+            // The listener's queue is full.
             Err(error) if waits && error.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
             Err(error) => Err(error),
         }
@@ -415,7 +429,7 @@ fn connect(mut attempt: Attempt) -> Judgement {
     }
 }
 
-/// As `connect` takes it.
+/// The address of a local socket's file, as `connect(2)` takes it.
 fn local_address(file: &OwnedFd) -> Vec<u8> {
     let mut address = (libc::AF_UNIX as u16).to_ne_bytes().to_vec();
     address.extend(path_of(file).as_bytes());
@@ -427,12 +441,12 @@ fn bind_abstract(socket: &OwnedFd, name: &[u8]) -> nix::Result<()> {
     bind(socket.as_raw_fd(), &UnixAddr::new_abstract(name)?)
 }
 
-/// The worker's own way to a file that it has found.
+/// A path by which the worker reaches exactly this file.
 fn path_of(file: &OwnedFd) -> String {
     format!("/proc/self/fd/{}", file.as_raw_fd())
 }
 
-/// A path as the session means it, for this process.
+/// Translates a path of the session into one that means the same for this process.
 fn resolved(thread: i32, folder: Option<i32>, path: &Path) -> PathBuf {
     let of_thread = PathBuf::from(format!("/proc/{thread}"));
     for own in ["/proc/self", "/proc/thread-self"] {
@@ -446,7 +460,7 @@ fn resolved(thread: i32, folder: Option<i32>, path: &Path) -> PathBuf {
     };
     match path.as_os_str().is_empty() {
         true => of_thread.join(folder),
-        // An absolute path takes the place of the folder.
+        // `join` with an absolute path drops the folder.
         false => of_thread.join(folder).join(path),
     }
 }
@@ -461,7 +475,8 @@ fn two_times(thread: i32, address: u64) -> Option<[TimeSpec; 2]> {
     Some([time()?, time()?])
 }
 
-/// Whether a process may change that of the other: its own, and that of what it started.
+/// Whether a thread may change scheduling and limits of another one: it may if both are in the same process, or if the
+/// other process is a child of its own.
 fn may_change(thread: i32, other: i32) -> bool {
     let (Some(process), Some(other)) =
         (processes::process_of(thread), processes::process_of(other))

@@ -21,13 +21,14 @@ use super::sys::process_descriptor;
 use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError};
 use crate::processes;
 
-/// A message on the socket shows its sender's process id as this process sees it. The program runs until the other
-/// end is closed, also by the end of the worker, which bubblewrap may miss while it starts.
+/// It writes a byte to the socket, because the system reports the sender's process id in the worker's own namespace. It
+/// then runs until the other end is closed, which also happens when the worker ends. (Bubblewrap may miss the worker's
+/// end while it starts.)
 const PROGRAM: &str = "echo >&0; exec cat";
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// Where the process inside a sandbox reports that it runs.
+/// The connection on which the process inside a sandbox reports that it runs.
 #[derive(Debug)]
 pub(crate) struct Holder {
     greeting: UnixStream,
@@ -40,12 +41,12 @@ pub(crate) struct Entrance {
     pub(crate) holder: Pid,
     /// The namespaces to enter, as `setns` takes them.
     pub(crate) namespaces: libc::c_int,
-    /// The filter of system calls, as the system stores it.
+    /// The filter of system calls, in the system's binary form.
     pub(crate) filter: Vec<u8>,
 }
 
 impl Holder {
-    /// Completes a command that has bubblewrap's own arguments.
+    /// Adds the program to a command that already has bubblewrap's own arguments.
     pub(crate) fn start(command: &mut Command) -> io::Result<Self> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -59,7 +60,8 @@ impl Holder {
         Ok(Self { greeting })
     }
 
-    /// Must be called after the command was dropped. The sandbox exists until `outermost` is dropped.
+    /// Waits until the sandbox is complete. Must be called after the command was dropped. The sandbox exists until
+    /// `outermost` is dropped.
     pub(crate) async fn entrance(
         self,
         bubblewrap: &Bubblewrap,
@@ -73,7 +75,8 @@ impl Holder {
             .map_err(|_elapsed| fails("it is not ready in time"))??
             .ok_or_else(|| fails("it ended at once"))?;
         let process = process_descriptor(holder)?;
-        // The number may belong to another process by now; the descriptor always refers to the same one.
+        // The process may have ended, and the number may belong to another one. The descriptor always refers to the
+        // same process, so this check is made after it was opened.
         if !outermost
             .process()
             .is_some_and(|outermost| processes::below(outermost).contains(&holder))
@@ -90,7 +93,7 @@ impl Holder {
     }
 }
 
-/// A sandbox whose mounts give read-only access to files: no process that opens them there can write to them.
+/// A sandbox through whose mounts files can be opened for reading only.
 #[derive(Debug)]
 pub(crate) struct ReadOnly {
     holder: Pid,
@@ -98,7 +101,7 @@ pub(crate) struct ReadOnly {
 }
 
 impl ReadOnly {
-    /// Opens one that shows what sessions of this Python see of the system.
+    /// Starts one that shows the part of the system that sessions with this Python see.
     pub(crate) async fn open(bubblewrap: &Bubblewrap, python: &Path) -> Result<Self, SandboxError> {
         let mut command = Command::new(bubblewrap.program());
         let view = bubblewrap.view(python).await?;
@@ -113,8 +116,8 @@ impl ReadOnly {
         })
     }
 
-    /// The path by which this process reaches a file of the system, read-only. Links in `file` must have been
-    /// followed.
+    /// The path by which this process opens a file of the system through the read-only mounts. `file` must not contain
+    /// symbolic links.
     pub(crate) fn path(&self, file: &Path) -> PathBuf {
         let root = format!("/proc/{}/root", self.holder);
         let below = file.strip_prefix("/").unwrap_or(file);

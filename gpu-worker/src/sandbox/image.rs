@@ -59,7 +59,8 @@ const DRIVER_LIBRARIES: &[&str] = &[
     "libnvcuvid.so",
 ];
 
-/// Variables for the machine's programs and libraries, which would mislead those of an image.
+/// Names, or beginnings of names, of variables that are for the machine's programs and libraries and would mislead
+/// those of an image.
 const NOT_INHERITED: &[&str] = &[
     "CONDA_",
     "CUDA_HOME",

@@ -1,11 +1,11 @@
-//! What stands between sessions and the machine: bubblewrap, or Landlock where no user namespaces are allowed.
+//! Isolates sessions from each other and from the machine: with bubblewrap, or with Landlock if the system allows no
+//! user namespaces.
 //!
-//! In: a command that starts a session, and which files it needs. Out: the same command in a control group of its own,
-//! without capabilities, with a read-only system and no network. [`Bubblewrap`] hides everything else; [`Landlock`]
-//! refuses to open it.
+//! In: a command that starts a session, and the files that it needs. Out: the same command in a control group of its
+//! own, without capabilities, with a read-only system, and with the network that the administrator allows.
+//! [`Bubblewrap`] hides all other files; [`Landlock`] refuses to open them.
 //!
-//! **Invariant:** nothing of the machine is readable for a session unless [`View`](view::View) or the administrator
-//! names it.
+//! **Invariant:** a session can read a file of the machine only if [`View`](view::View) or the administrator names it.
 
 mod bubblewrap;
 mod build;
@@ -48,26 +48,26 @@ pub(crate) use self::sys::{inherit, join};
 use crate::Config;
 use crate::gpu::Hardware;
 
-/// What stands between sessions and the machine.
+/// How a worker isolates its sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SandboxChoice {
-    /// Each session has a sandbox of its own; without the program `bwrap` the worker does not start.
+    /// Each session has namespaces of its own. The worker does not start without the program `bwrap`.
     Bubblewrap,
-    /// Sessions share the namespaces of the machine, and Landlock refuses what is not theirs.
+    /// Sessions stay in the machine's namespaces, and Landlock refuses access to what is not theirs.
     Landlock,
     /// Sessions can do what the worker's user can do.
     None,
 }
 
-/// Which network sessions have.
+/// Which network sessions can use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum NetworkChoice {
-    /// Only a loopback of their own.
+    /// None. With bubblewrap each session has its own loopback interface; with Landlock it has none.
     #[default]
     None,
     /// Connections to the internet, but not to private addresses, this machine or the broker.
     Egress,
-    /// That of the machine.
+    /// The machine's network.
     Host,
 }
 
@@ -75,10 +75,11 @@ pub enum NetworkChoice {
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Limits {
     pub(crate) memory_bytes: Option<u64>,
-    /// Threads count, too.
+    /// Includes threads.
     pub(crate) processes: u32,
     pub(crate) processors: Option<u32>,
-    /// Of `/tmp`, `/var/tmp`, `/dev/shm` and the home, each.
+    /// The size of each private folder in memory (`/tmp`, `/var/tmp`, `/dev/shm`, the home, caches). Landlock has no
+    /// such limit.
     pub(crate) scratch_bytes: u64,
 }
 
@@ -93,16 +94,18 @@ impl Limits {
     }
 }
 
-/// Tells the session's first process which walls it has to raise around itself: where its rules, its filter and its folder
-/// are, or that it is [`INSIDE`] of a sandbox already.
+/// The variable that says how the session's first process confines itself (`session/walls.py`). Under Landlock it
+/// contains the descriptors of the rules and of the filter, and the session's folder. In a sandbox of bubblewrap its
+/// value is that of [`INSIDE`].
 const WALLS: &str = "BATON_WALLS";
 pub(crate) const INSIDE: (&str, &str) = (WALLS, "inside");
 
-/// As `worker.sandbox` names them.
+/// Values of `worker.sandbox`.
 const BUBBLEWRAP: &str = "bubblewrap";
 const LANDLOCK: &str = "landlock";
 
-/// Tells the supervisor how many processes and threads there may be, where no control group limits them.
+/// The variable with the largest number of processes and threads, if no control group limits them. The supervisor sets
+/// this limit.
 const PROCESS_LIMIT: &str = "BATON_PROCESS_LIMIT";
 
 #[derive(Debug, thiserror::Error)]
@@ -178,26 +181,26 @@ pub(crate) enum SandboxError {
 /// What a session needs of the machine.
 pub(crate) struct Needs<'a> {
     pub(crate) python: &'a Path,
-    /// Where sockets and libraries of this session lie.
+    /// The folder with this session's sockets and libraries.
     pub(crate) private_folder: &'a Path,
-    /// The notebook's folder, where this machine sees it.
+    /// The notebook's folder, if this machine can access it.
     pub(crate) notebook_folder: Option<&'a Path>,
     /// `None`: all GPUs.
     pub(crate) hardware: Option<&'a Hardware>,
-    /// Where packages go that its cells install.
+    /// The folder for packages that its cells install.
     pub(crate) packages: &'a Path,
-    /// A folder, and the path at which the session finds it, to write to.
+    /// The mirror's folder, and the path at which the session is to find it.
     pub(crate) mirror: Option<(PathBuf, PathBuf)>,
-    /// Paths of the worker's own that must stay hidden where they lie in a writable folder.
+    /// The worker's own folders, which must stay hidden even if they are in a writable folder.
     pub(crate) hidden: [&'a Path; 3],
 }
 
-/// What the worker has of a session's sandbox.
+/// The worker's part of a session's sandbox.
 #[derive(Debug)]
 pub(crate) struct Wrapped {
-    /// `None`: this worker may make no control groups.
+    /// `None` if this worker may not create control groups.
     pub(crate) group: Option<Group>,
-    /// What it waits at for its network.
+    /// Holds the sandbox back until it has a network.
     pub(crate) gate: Option<Gate>,
 }
 
@@ -208,8 +211,10 @@ pub(crate) enum Sandbox {
 }
 
 impl Sandbox {
-    /// `None`: sessions have none. Fails where no session can be started in it, or where a probe inside reaches what it
-    /// must not.
+    /// Opens the sandbox that the configuration names; `None` if it names none.
+    ///
+    /// # Errors
+    /// If the sandbox does not start, or a probe inside reaches something outside.
     pub(crate) async fn open(
         config: &Config,
         python: Option<&Path>,
@@ -219,7 +224,7 @@ impl Sandbox {
             SandboxChoice::Bubblewrap => BUBBLEWRAP,
             SandboxChoice::Landlock => LANDLOCK,
         };
-        // A notebook could name any program.
+        // The worker runs this Python outside the sandbox, too, so a notebook may not choose it.
         let python = python.ok_or(SandboxError::NoPython { sandbox: name })?;
         Ok(Some(match config.sandbox {
             SandboxChoice::Landlock => Self::Landlock(Landlock::open(config, python).await?),
@@ -227,7 +232,7 @@ impl Sandbox {
         }))
     }
 
-    /// What an administrator has to know of it, and what to do about it.
+    /// What the administrator should know about this sandbox, with hints.
     pub(crate) fn warnings(&self) -> Vec<String> {
         let (loud, groups) = match self {
             Self::Bubblewrap(bubblewrap) => (None, bubblewrap.groups()),
@@ -238,7 +243,7 @@ impl Sandbox {
             .collect()
     }
 
-    /// What is started in the place of this Python.
+    /// The program to start instead of this Python.
     pub(crate) fn program<'a>(&'a self, python: &'a Path) -> &'a Path {
         match self {
             Self::Bubblewrap(bubblewrap) => bubblewrap.program(),
@@ -253,10 +258,10 @@ impl Sandbox {
         }
     }
 
-    /// Sessions of Pythons in this folder find its system from now on.
+    /// From now on, sessions whose Python is in this image see the image's system.
     ///
     /// # Errors
-    /// If no sandbox starts with it, or a probe inside reaches something outside.
+    /// If no sandbox starts with the image, or a probe inside reaches something outside; under Landlock always.
     pub(crate) async fn add_image(
         &self,
         config: &Config,
@@ -270,7 +275,7 @@ impl Sandbox {
     }
 }
 
-/// What sessions can take without a limit, and what to do about it.
+/// A warning about resources that no control group limits, with a hint.
 fn unlimited(unlimited: &[Controller]) -> Option<String> {
     let names: Vec<_> = unlimited.iter().map(ToString::to_string).collect();
     let mut said = format!(
@@ -297,5 +302,5 @@ fn find(program: &str) -> Option<PathBuf> {
         .find(|file| fs::metadata(file).is_ok_and(|found| found.is_file()))
 }
 
-/// One variable of a command that is about to be started.
+/// One variable in the environment of a command; `None` if the command removes it.
 type Variable<'a> = (&'a OsStr, Option<&'a OsStr>);

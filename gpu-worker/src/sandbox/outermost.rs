@@ -1,4 +1,5 @@
-//! Bubblewrap itself, from outside the sandbox that it builds; or a session's kernel, if there is no sandbox.
+//! The child process that the worker starts for a session, a probe or a step of a build: bubblewrap, or, if there is
+//! none, the program itself.
 
 use std::io;
 
@@ -8,16 +9,17 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-/// The process ends when this is dropped, with its process group and, if there is one, the sandbox and everything
-/// in it.
+/// When this is dropped, the process ends with its process group. If it is bubblewrap, the sandbox and everything in it
+/// end, too.
 ///
-/// Bubblewrap's first child waits for a message from its parent before it ties its life to that of the parent. If
-/// only the parent were killed before that, the child would wait for ever. Until the sandbox is complete, both are
-/// in one process group. A signal to the group reaches both, because the system starts no child meanwhile.
+/// Bubblewrap's first child waits for a message from its parent before it asks the system to end it with the parent. If
+/// only the parent were killed before that, the child would wait for ever. Until the sandbox is complete, both are in
+/// one process group. A signal to the group reaches both, because the system creates no process while it sends the
+/// signal.
 #[derive(Debug)]
 pub(crate) struct Outermost {
     child: Child,
-    /// The process inside ends when this is closed, if it is a [`Holder`](super::Holder).
+    /// If the process inside is that of a [`Holder`](super::Holder), it ends when this is closed.
     lifeline: Option<UnixStream>,
 }
 
@@ -30,18 +32,18 @@ impl Outermost {
         })
     }
 
-    /// Keeps `lifeline` open for as long as this lives.
+    /// Keeps `lifeline` open until this is dropped.
     pub(super) fn hold_open(&mut self, lifeline: UnixStream) {
         self.lifeline = Some(lifeline);
     }
 
-    /// The process id, as this process sees it.
+    /// The process id in the worker's namespace.
     pub(crate) fn process(&self) -> Option<Pid> {
-        // A child keeps its number until it is waited for.
+        // A child keeps its process id until its parent has waited for it.
         self.child.id().map(|id| Pid::from_raw(id.cast_signed()))
     }
 
-    /// Waits until it has ended, and returns what it wrote to its two pipes.
+    /// Waits until the process has ended, and returns its output and its errors.
     pub(super) async fn output(&mut self) -> io::Result<(Vec<u8>, Vec<u8>)> {
         let (printed, said) = (self.child.stdout.take(), self.child.stderr.take());
         let (printed, said) = tokio::try_join!(all_of(printed), all_of(said))?;
@@ -65,7 +67,7 @@ async fn all_of(pipe: Option<impl AsyncRead + Unpin>) -> io::Result<Vec<u8>> {
 impl Drop for Outermost {
     fn drop(&mut self) {
         if let Some(group) = self.process() {
-            // It may have ended.
+            // The process may have ended already.
             let _ = killpg(group, Signal::SIGKILL);
         }
     }
@@ -81,7 +83,7 @@ mod tests {
     use super::*;
     use crate::processes;
 
-    /// What bubblewrap does until its sandbox is complete, at its most vulnerable moment.
+    /// Like bubblewrap while its first child waits for a message.
     const STARTS: &str = "mkfifo gate; (read line < gate) & echo started; wait";
 
     #[tokio::test]

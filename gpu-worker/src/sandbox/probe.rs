@@ -1,6 +1,6 @@
-//! A program that tries the walls of a sandbox from inside, before a worker trusts them.
+//! Runs a program in a sandbox that tries to reach things outside, before a worker uses the sandbox.
 //!
-//! In: what lies outside. Out: what of it could be reached, which must be nothing.
+//! In: things outside the sandbox. Out: which of them the program reached. If there are any, the sandbox is not used.
 
 use std::ffi::OsString;
 use std::io;
@@ -21,9 +21,9 @@ const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net
 
 /// Prints one line for each thing that it reaches, and [`TRIED`] at the end.
 ///
-/// Arguments: a file, a port of this machine, an abstract socket, the process of the worker and a socket of its own with
-/// a name in the file system (both empty where names and numbers have another meaning inside), and the namespaces of the
-/// worker that a sandbox does not share.
+/// Its arguments belong to the worker: a file, a TCP port, the name of an abstract socket, the worker's process id, the
+/// path of a socket, and the namespaces that a sandbox does not share. The process id and the path are empty for
+/// bubblewrap, where they mean something else inside.
 pub(crate) const PROGRAM: &str = r#"
 import ctypes, os, socket, sys
 file, port, name, worker, path, *namespaces = sys.argv[1:]
@@ -99,14 +99,14 @@ print("tried", flush=True)
 "#;
 const TRIED: &str = "tried";
 
-/// What lies outside of a sandbox, as long as the value lives.
+/// Things outside the sandbox, for the probe to try. They exist until this is dropped.
 pub(crate) struct Probe {
     sandbox: &'static str,
     _file: tempfile::NamedTempFile,
     _port: TcpListener,
     _sockets: [UnixListener; 2],
     _folder: tempfile::TempDir,
-    /// Of [`PROGRAM`].
+    /// Arguments of [`PROGRAM`].
     pub(crate) arguments: Vec<OsString>,
 }
 
@@ -123,7 +123,7 @@ impl Probe {
         let mut probe = Self::outside(BUBBLEWRAP, runtime_folder)?;
         let [_, port, name, worker, path] = probe.own_arguments();
         if has_host_network {
-            // Both belong to the network, and then no attempt says anything.
+            // The session has the machine's network, so it may reach both.
             *port = "0".into();
             *name = OsString::new();
         }
@@ -175,7 +175,7 @@ impl Probe {
         own.expect("`outside` makes so many")
     }
 
-    /// A sandbox as sessions have it; what runs inside follows.
+    /// A command for a sandbox like that of a session. The caller adds the program to run inside.
     pub(crate) async fn command(
         bubblewrap: &Bubblewrap,
         python: &Path,
@@ -195,7 +195,10 @@ impl Probe {
         Ok(command)
     }
 
-    /// What the program printed, and what it wrote where it failed.
+    /// Checks the output of the program. `said`: its error output.
+    ///
+    /// # Errors
+    /// If it reached something, or did not run to its end.
     pub(crate) fn judge(&self, printed: &[u8], said: &[u8]) -> Result<(), SandboxError> {
         let printed = std::str::from_utf8(printed).map_err(io::Error::other)?;
         let mut reached: Vec<_> = printed.lines().collect();
@@ -237,7 +240,7 @@ pub(super) async fn run(
     probe.judge(&printed, &said)
 }
 
-/// A Python confines itself, and becomes [`PROGRAM`], which follows.
+/// Confines the Python process that runs it. [`PROGRAM`] follows.
 const CONFINED: &str = "from baton_shim.session import walls\nwalls.rise()\n";
 
 pub(super) async fn run_confined(
@@ -265,7 +268,7 @@ pub(super) async fn run_confined(
     probe.judge(&printed, &said)
 }
 
-/// Of this process, as `/proc` names them.
+/// The namespaces of this process that a sandbox does not share, as `/proc/self/ns` names them.
 fn namespaces(has_host_network: bool) -> io::Result<Vec<String>> {
     let separate = NAMESPACES
         .iter()

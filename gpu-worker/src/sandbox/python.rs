@@ -1,4 +1,4 @@
-//! Which folders a Python needs to run.
+//! Finds the files and folders that a Python needs to run.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -9,7 +9,8 @@ use tokio::sync::Mutex;
 
 use super::SandboxError;
 
-/// Prints one path a line: the installation, what it imports from, and the package itself, which may be a link.
+/// Prints one path per line: the installation, the folders from which it imports, and Baton's package. Links are
+/// followed.
 const QUESTION: &str = "
 import importlib.util, os, sys
 found = importlib.util.find_spec('baton_shim')
@@ -21,12 +22,12 @@ for path in paths:
     print(os.path.realpath(path))
 ";
 
-/// What each Python needs.
+/// The paths that each Python needs, by the path of the Python.
 #[derive(Debug, Default)]
 pub(super) struct Pythons(Mutex<HashMap<PathBuf, Vec<PathBuf>>>);
 
 impl Pythons {
-    /// Asks each once.
+    /// The paths that this Python needs. Runs each Python once.
     pub(super) async fn paths(&self, python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
         let mut pythons = self.0.lock().await;
         if let Some(paths) = pythons.get(python) {
@@ -38,7 +39,7 @@ impl Pythons {
     }
 }
 
-/// Asks this Python, which must be the administrator's.
+/// Runs this Python outside any sandbox, so the administrator must have chosen it.
 async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
     let asked = Command::new(python)
         .args(["-c", QUESTION])
@@ -62,7 +63,7 @@ async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
     Ok(paths)
 }
 
-/// The program as it is called, and each link on the way to the file.
+/// The path of the program, and each path to which its symbolic links lead.
 fn hops(python: &Path) -> Vec<PathBuf> {
     let mut hops = vec![python.to_owned()];
     while let Some(target) = hops.last().and_then(|last| {

@@ -1,10 +1,10 @@
-//! A sandbox that is started before it is known whose session it is for.
+//! A sandbox that is started before the session for which it will be used is known (a *room*).
 //!
-//! In: nothing about a session. Out: a process in a control group of its own, which waits until it learns what is
-//! inside. Joining a control group takes as long as all the rest of a start, because the system waits for all of
-//! its processors.
+//! In: nothing about a session. Out: bubblewrap in a control group of its own, waiting for its remaining arguments.
+//! This makes starts faster: joining a control group takes as long as the rest of a start, because the system waits for
+//! all processors.
 //!
-//! **Invariant:** nothing runs in a room before it is occupied, and each room is for one session.
+//! **Invariant:** nothing runs in a room before a session occupies it, and a room is used for one session only.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -61,13 +61,13 @@ impl Room {
         self.outermost.process()
     }
 
-    /// Whether its process has not been ended meanwhile.
+    /// Whether bubblewrap's process still runs.
     pub(crate) fn is_ready(&self) -> bool {
         self.process()
             .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
     }
 
-    /// Lets bubblewrap build the inside, and returns how to enter it.
+    /// Lets bubblewrap build the session's sandbox, and returns how to enter it.
     pub(crate) async fn occupy(
         mut self,
         bubblewrap: &Bubblewrap,
@@ -97,7 +97,7 @@ impl Room {
     }
 }
 
-/// The worker's part of a room that has a session.
+/// The worker's part of a room that a session occupies.
 pub(crate) struct Occupied {
     pub(crate) outermost: Outermost,
     pub(crate) group: Option<super::Group>,

@@ -1,6 +1,7 @@
-//! A session's own place for temporary files, its home and its shared memory, where it has no mounts of its own.
+//! Folders for a session under Landlock: its temporary files, its home and its shared memory. (Bubblewrap mounts these
+//! in memory instead.)
 //!
-//! **Invariant:** it is gone when its session is, also that of a worker that was killed: the next one removes it.
+//! **Invariant:** the folders are removed with their session. If the worker is killed, the next worker removes them.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,7 +12,7 @@ use tokio::process::Command;
 const PURPOSE: &str = "scratch";
 const SHARED_MEMORY: &str = "/dev/shm";
 
-/// Folders in which libraries keep what they may lose. Without these variables they use the home.
+/// Variables that name folders for caches and settings. If such a variable is not set, libraries use the home.
 const CACHES: &[&str] = super::view::CACHES;
 
 #[derive(Debug)]
@@ -24,7 +25,7 @@ impl Scratch {
     pub(super) fn create() -> Result<Self, FolderError> {
         let base = std::env::temp_dir();
         let files = PrivateFolder::create_in(&base, PURPOSE)?;
-        // In memory, where the machine has a place for that.
+        // In memory, if the machine has `/dev/shm`.
         let memory = PrivateFolder::create_in(Path::new(SHARED_MEMORY), PURPOSE)
             .or_else(|_| PrivateFolder::create_in(&base, PURPOSE))?;
         let scratch = Self { files, memory };
@@ -37,7 +38,8 @@ impl Scratch {
         Ok(scratch)
     }
 
-    /// What the session may write to.
+    /// The folders to which the session may write. Shared memory is not among them, because the worker opens its files
+    /// for the session.
     pub(super) fn writable(&self) -> [PathBuf; 2] {
         [self.home(), self.temporary()]
     }
@@ -50,12 +52,14 @@ impl Scratch {
         self.files.path().join("tmp")
     }
 
-    /// What it finds as `/dev/shm`, with the worker's help.
+    /// The folder whose files the session finds in `/dev/shm`: the worker opens them when the session opens such a
+    /// name.
     pub(super) fn shared_memory(&self) -> PathBuf {
         self.memory.path().join("shm")
     }
 
-    /// Variables that name folders which the session does not have. `may_read`: whether it can read one as it is.
+    /// Sets the variables that name these folders, and removes those that name folders which the session cannot read.
+    /// `may_read`: whether the session may read a path.
     pub(super) fn settle(&self, command: &mut Command, may_read: impl Fn(&Path) -> bool) {
         let caches: Vec<_> = command
             .as_std()

@@ -1,4 +1,5 @@
-//! Handing open descriptors to a program that is started, and putting it into control groups.
+//! System calls for processes that are started: they inherit descriptors, join control groups and end with their
+//! parent.
 #![allow(unsafe_code)]
 
 use std::io;
@@ -11,7 +12,7 @@ use nix::sys::signal::Signal;
 use nix::unistd::{Pid, write};
 use tokio::process::Command;
 
-/// What `command` starts has these descriptors open, under the same numbers.
+/// Lets the process that `command` starts inherit these descriptors, with the same numbers.
 pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
     let in_child = move || {
         for descriptor in &descriptors {
@@ -24,14 +25,14 @@ pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// What `command` starts ends with the thread of this process that starts it.
+/// Lets the process that `command` starts end with the thread of this process that starts it.
 pub(super) fn end_with_parent(command: &mut Command) {
     let in_child = || Ok(set_pdeathsig(Signal::SIGKILL)?);
     // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
 }
 
-/// What `command` starts is in these control groups from its first instruction on.
+/// Lets the process that `command` starts join these control groups before it executes the program.
 pub(crate) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
     let in_child = move || {
         for join_file in &join_files {
@@ -43,10 +44,10 @@ pub(crate) fn join(command: &mut Command, join_files: Vec<OwnedFd>) {
     unsafe { command.pre_exec(in_child) };
 }
 
-/// `address`: as the system call takes it.
+/// Connects a socket. `address`: a socket address in the system's binary form.
 pub(super) fn connect(socket: &OwnedFd, address: &[u8]) -> io::Result<()> {
     let length = address.len() as libc::socklen_t;
-    // SAFETY: the system reads so many bytes, which live until the call returns, and checks what they say.
+    // SAFETY: the system reads only these bytes, which live until the call returns, and checks the address.
     let result = unsafe { libc::connect(socket.as_raw_fd(), address.as_ptr().cast(), length) };
     match result {
         0 => Ok(()),
@@ -54,7 +55,7 @@ pub(super) fn connect(socket: &OwnedFd, address: &[u8]) -> io::Result<()> {
     }
 }
 
-/// A descriptor of a process, which never leads to another one.
+/// A descriptor that always refers to this process, also when its id is reused.
 pub(super) fn process_descriptor(process: Pid) -> io::Result<OwnedFd> {
     // SAFETY: a system call with numbers only.
     let descriptor = unsafe { libc::syscall(libc::SYS_pidfd_open, process.as_raw(), 0) };

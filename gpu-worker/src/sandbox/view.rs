@@ -1,7 +1,9 @@
-//! What of the machine's file system a session sees.
+//! The part of the machine's file system that a session sees.
 //!
-//! **Invariant:** a folder is mounted before what lies in it, and the root is empty. A session writes only to mounts that
-//! are for that, each of which has a size or lies on a disk.
+//! In: the system, the session's folders and its variables. Out: arguments for bubblewrap, or rules for Landlock.
+//!
+//! **Invariant:** with bubblewrap, the root contains only mount points, and a folder is mounted before the mounts
+//! inside it. A session can write only to mounts made for that purpose; each of them has a size limit or is on a disk.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -16,7 +18,7 @@ const SYSTEM: &[&str] = &[
     "/usr", "/opt", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32",
 ];
 
-/// Settings that programs need, none of them a secret. The rest of `/etc` stays out of sight.
+/// Settings in `/etc` that programs need, and that contain no secret. The rest of `/etc` is hidden.
 const SETTINGS: &[&str] = &[
     "alternatives",
     "ca-certificates",
@@ -59,7 +61,8 @@ const SETTINGS: &[&str] = &[
     "vulkan",
 ];
 
-/// What libraries read about processors and devices. The interfaces for debugging and control groups are not here.
+/// What libraries read about processors, devices and fonts. The interfaces for debugging and control groups are left
+/// out.
 const HARDWARE: &[&str] = &[
     "/sys/bus",
     "/sys/class",
@@ -70,9 +73,10 @@ const HARDWARE: &[&str] = &[
     "/var/cache/fontconfig",
 ];
 
-/// Sockets of the GPU's services, by the variables that lead to them.
+/// Variables that name sockets of the GPU's services, or folders of such sockets.
 const SOCKETS: &[&str] = &[baton_interposer::wire::SOCKET, "CUDA_MPS_PIPE_DIRECTORY"];
-/// Folders in which libraries keep what they may lose. A session has each for itself, in memory.
+/// Variables that name folders in which libraries keep caches and settings. With bubblewrap, each session has its own
+/// empty folder in memory there.
 pub(super) const CACHES: &[&str] = &[
     "CUDA_CACHE_PATH",
     "HF_HOME",
@@ -91,32 +95,32 @@ pub(super) const CACHES: &[&str] = &[
     "XDG_DATA_HOME",
     "XDG_STATE_HOME",
 ];
-/// What bubblewrap makes in memory without a size.
+/// File systems that bubblewrap creates in memory without a size. They are made read-only in the end.
 const WITHOUT_SIZE: &[&str] = &["/dev", "/"];
-/// Folders of libraries.
+/// Variables that name libraries or folders of libraries.
 const LIBRARIES: &[&str] = &["LD_LIBRARY_PATH", "CUDA_HOME", "CUDA_PATH", "LD_PRELOAD"];
 
-/// What a session may do with a file or folder, where it keeps its place.
+/// What a session under Landlock may do with a file, or with everything in a folder.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum May {
     Read,
     Write,
-    /// Connect with it or with what lies in it; it belongs to the worker.
+    /// Connect to the socket, or to the sockets in the folder. It is a service, so the session may not change it.
     Connect,
     UseDevice,
 }
 
-/// What bubblewrap puts into a new `/dev` and cells need.
+/// The devices that cells need of those in bubblewrap's `/dev`.
 const BASIC_DEVICES: &[&str] = &["full", "null", "random", "urandom", "zero"];
 
 #[derive(Debug, PartialEq, Eq)]
 enum Mount {
     ReadOnly(PathBuf),
     Writable(PathBuf),
-    /// Of a service of the machine.
+    /// Sockets of the GPU's services.
     Sockets(PathBuf),
     Devices(PathBuf),
-    /// In memory, and gone with the session.
+    /// In memory. It ends with the session.
     Empty {
         bytes: u64,
     },
@@ -133,7 +137,7 @@ impl View {
     pub(super) fn of_the_system() -> Self {
         let mut view = Self::of_hardware();
         for path in SYSTEM.iter().map(Path::new) {
-            // Where `/bin` is a link, programs may rely on it.
+            // If `/bin` is a link, programs may rely on that.
             match fs::read_link(path) {
                 Ok(target) => drop(view.mounts.insert(path.to_owned(), Mount::Link(target))),
                 Err(_) => view.read_only(path),
@@ -141,7 +145,7 @@ impl View {
         }
         for name in SETTINGS {
             let path = Path::new("/etc").join(name);
-            // A link says more than its file does: the name of the time zone.
+            // Programs read the link itself, for example to learn the name of the time zone.
             match fs::read_link(&path) {
                 Ok(target)
                     if path
@@ -156,7 +160,7 @@ impl View {
         view
     }
 
-    /// What every session sees, whatever system it has. The GPUs are not here.
+    /// What every session sees, with the machine's system or with that of an image. GPUs are not included.
     pub(super) fn of_hardware() -> Self {
         let mut view = Self {
             mounts: BTreeMap::from([
@@ -172,7 +176,7 @@ impl View {
         view
     }
 
-    /// Device files of `folder`, by their names.
+    /// Shows the device files in `folder` with these names.
     pub(super) fn devices(&mut self, folder: &Path, names: &[OsString]) {
         for name in names {
             let mount = Mount::Devices(folder.join(name));
@@ -180,7 +184,7 @@ impl View {
         }
     }
 
-    /// What is not there is left out.
+    /// Shows a file or folder for reading, if it exists.
     pub(super) fn read_only(&mut self, path: &Path) {
         if path.exists() {
             let mount = Mount::ReadOnly(path.to_owned());
@@ -188,7 +192,7 @@ impl View {
         }
     }
 
-    /// Shows a file, folder or link of an image at its place.
+    /// Shows a file, folder or link of an image at the place that it has inside.
     pub(super) fn moved(&mut self, place: &Path, path: &Path) {
         let mount = match fs::read_link(path) {
             Ok(target) => Mount::Link(target),
@@ -197,13 +201,13 @@ impl View {
         self.mounts.insert(place.to_owned(), mount);
     }
 
-    /// Shows another file in its place.
+    /// Shows `file` at the path `place`.
     pub(super) fn replaced(&mut self, place: &Path, file: &Path) {
         let mount = Mount::ReadOnly(file.to_owned());
         self.mounts.insert(place.to_owned(), mount);
     }
 
-    /// The notebook's own folder, unless it is one of the system's.
+    /// Lets the session write to the notebook's folder, unless the path is the root or is already used.
     pub(super) fn notebook_folder(&mut self, folder: &Path) {
         if folder.parent().is_some() && !self.mounts.contains_key(folder) {
             self.writable(folder, folder);
@@ -215,7 +219,8 @@ impl View {
         self.mounts.insert(place.to_owned(), mount);
     }
 
-    /// Temporary folders and the home are private; what the variables name is visible.
+    /// Gives the session temporary folders, a home and cache folders of its own, and shows the sockets and libraries
+    /// that its variables name. `scratch_bytes`: the size of each of these folders.
     pub(super) fn of_environment(&mut self, variables: &[Variable<'_>], scratch_bytes: u64) {
         let scratch = || Mount::Empty {
             bytes: scratch_bytes,
@@ -230,7 +235,7 @@ impl View {
                 let home = PathBuf::from(value);
                 if home.is_absolute() && home.parent().is_some() && !self.is_inside_read_only(&home)
                 {
-                    // The notebook may be in the home itself.
+                    // The notebook's folder may be the home.
                     self.mounts.entry(home).or_insert_with(scratch);
                 }
             } else if is(SOCKETS) {
@@ -242,7 +247,7 @@ impl View {
                 }
             }
         }
-        // Most of them are in the home, which is there now.
+        // Most caches are in the home, whose mount is known only now.
         for (name, value) in variables {
             let is_cache = CACHES.iter().any(|known| OsStr::new(known) == *name);
             if let (true, Some(value)) = (is_cache, value) {
@@ -254,7 +259,7 @@ impl View {
         }
     }
 
-    /// An empty folder in memory with the files that `folder` has now.
+    /// Shows `folder` as a folder in memory, with the files that it contains now.
     pub(super) fn private(&mut self, folder: &Path, bytes: u64) -> io::Result<()> {
         self.mounts
             .insert(folder.to_owned(), Mount::Empty { bytes });
@@ -265,7 +270,7 @@ impl View {
         Ok(())
     }
 
-    /// Covers a folder of the worker's that would be visible because it lies in a writable one.
+    /// Covers a folder of the worker that would be visible because it is inside a writable folder.
     pub(super) fn hide_inside_writable(&mut self, path: &Path) {
         let around = self.mount_around(path);
         if path.is_dir() && matches!(around, Some((_, Mount::Writable(_)))) {
@@ -274,7 +279,7 @@ impl View {
         }
     }
 
-    /// Whether a folder can be mounted there: no mount has to be made inside it, and its own place can be made.
+    /// Whether a folder can be mounted at `place`: there are no mounts inside it, and the mount point can be created.
     pub(super) fn has_room_at(&self, place: &Path) -> bool {
         let has_mounts_inside = self
             .mounts
@@ -291,13 +296,14 @@ impl View {
         matches!(self.mount_around(path), Some((_, Mount::ReadOnly(_))))
     }
 
-    /// The mount in which a path lies, apart from one at the path itself.
+    /// The innermost mount that contains a path. A mount at the path itself does not count.
     fn mount_around(&self, path: &Path) -> Option<(&PathBuf, &Mount)> {
         let mut above = path.ancestors().skip(1);
         above.find_map(|above| self.mounts.get_key_value(above))
     }
 
-    /// For Landlock: what may be opened where it is. Nothing can be put in its place.
+    /// For Landlock: the files and folders that the session may open, at the paths that they have on the machine.
+    /// Landlock cannot show a file at another path.
     pub(super) fn rules(&self) -> Vec<(PathBuf, May)> {
         let mut rules = Vec::new();
         for (place, mount) in &self.mounts {
@@ -317,7 +323,7 @@ impl View {
         rules
     }
 
-    /// For bubblewrap, in the order of the paths: what lies in a folder comes after it.
+    /// The arguments for bubblewrap, in the order of the paths, so that a folder comes before its contents.
     pub(super) fn arguments(&self) -> Vec<OsString> {
         let mut arguments = Vec::new();
         for (place, mount) in &self.mounts {
@@ -337,7 +343,7 @@ impl View {
                 Mount::Processes => add(&["--proc".as_ref(), place]),
                 Mount::BasicDevices => add(&["--dev".as_ref(), place]),
                 Mount::Empty { bytes } => {
-                    // Zero would mean no limit.
+                    // For tmpfs, zero means no limit.
                     let bytes = (*bytes).max(4096).to_string();
                     add(&["--size".as_ref(), bytes.as_ref(), "--tmpfs".as_ref(), place]);
                 }

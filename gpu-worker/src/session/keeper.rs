@@ -1,6 +1,7 @@
-//! A process that keeps what a cell left in its session, as it was when the session forked it.
+//! A keeper: a process forked from a session, whose memory preserves the deferred state of a cell.
 //!
-//! In: its process id, which the session reports. Out: where the memory can be read, also after the session's end.
+//! In: its process id, which the session reports. Out: a process whose memory can be read, also after the session's
+//! end.
 //!
 //! **Invariant:** a [`Keeper`] is a child of this worker, or lives in its session's sandbox, and was started by
 //! that session, so ending it harms nothing else. It ends when the last [`Keeper`] is dropped.
@@ -22,7 +23,7 @@ struct Kept {
     _walls: Option<Arc<Walls>>,
 }
 
-/// A session's keepers: they outlive it, and end by themselves.
+/// A session's keepers. They can outlive the session: each ends when its last [`Keeper`] is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Keepers(Vec<Weak<Kept>>);
 

@@ -1,9 +1,10 @@
-//! The two ways in which a session's first process comes to be: a fresh Python, or a fork of a zygote.
+//! Starts a session's first process, as a fresh Python or as a fork of a zygote.
 //!
-//! In: what the process gets. Out: its life and its output. Both ways build the same sandbox with the same arguments;
-//! where a fresh Python would be bubblewrap's command, a fork enters the namespaces of a process that only waits.
+//! In: a command with the session's environment, and its sandbox. Out: the started process and its output. In both
+//! cases the sandbox is built with the same arguments. A fresh Python is bubblewrap's command; a fork enters the
+//! namespaces of bubblewrap's command, which only waits.
 //!
-//! **Invariant:** a fork learns nothing of its session before it is inside.
+//! **Invariant:** a fork runs no code and reads no file of its student before it is in its sandbox.
 
 use std::ffi::OsString;
 use std::io;
@@ -29,10 +30,10 @@ use crate::sandbox::{
     Bubblewrap, Confined, Inside, Landlock, Outermost, Room, Sandbox, inherit, join,
 };
 
-/// Names the connection on which the supervisor of a session reports.
+/// The variable with the descriptor of the connection on which a session's supervisor reports.
 const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
 
-/// What stands around the process, and what it finds there.
+/// How the process is isolated, and what it can access.
 pub(super) enum Walls<'a> {
     Inside(&'a Bubblewrap, Inside),
     Confined(&'a Landlock, Confined),
@@ -44,11 +45,11 @@ pub(super) struct Launch<'a> {
     pub(super) command: Command,
     pub(super) sandbox: Option<&'a Sandbox>,
     pub(super) walls: Option<Walls<'a>>,
-    /// What it imposes on itself.
+    /// The Landlock rules and the filter that the process imposes on itself.
     pub(super) imposed: Option<[OwnedFd; 2]>,
-    /// The working directory, as the session calls it.
+    /// The working directory, as a path inside the session.
     pub(super) folder: PathBuf,
-    /// Of the session's program.
+    /// Arguments of the session's program.
     pub(super) arguments: Vec<OsString>,
     /// The session's connection to its worker.
     pub(super) connection: OwnedFd,
@@ -62,7 +63,7 @@ pub(super) struct Launched {
     pub(super) starting: Starting,
 }
 
-/// A Python of its own.
+/// Starts a fresh Python.
 pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     let Launch {
         python,
@@ -88,7 +89,8 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
             (Some((*sandbox, wrapped)), Some(report))
         }
         Some(Walls::Confined(..)) => {
-            // The process goes to its folder when it is confined: until then nothing of a student's is found.
+            // The process changes to its folder only after it has confined itself. Until then it must not find files of
+            // a student, for example a module that it would import.
             command.current_dir("/");
             let (report, its_end) = report().map_err(StartError::Pair)?;
             command.env(SUPERVISOR, its_end.as_raw_fd().to_string());
@@ -123,7 +125,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     })?;
     drop(command);
     let child = outermost.child();
-    // A child that nobody waited for has its number.
+    // The id is known as long as nothing has waited for the child.
     let process = child.id().unwrap_or_default();
     let starting = Starting::new(Pid::from_raw(process.cast_signed()), launch.mark);
     let log = SessionLog::default();
@@ -153,7 +155,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     })
 }
 
-/// The same process, of a zygote.
+/// Starts the session's process as a fork of a zygote.
 pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched, StartError> {
     let (report, report_end) = report().map_err(StartError::Pair)?;
     let (output, output_end) = pipe().map_err(StartError::Fork)?;
@@ -184,13 +186,13 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         group,
         parked,
     } = spare;
-    // Bubblewrap lives as long as the session; what was parked ends when it has led another process inside.
+    // Bubblewrap lives as long as the session. The parked process ends when a child of it has entered the sandbox.
     let process = room.as_ref().and_then(Room::process);
     let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
     let mut scratch = None;
     match (launch.walls, room) {
         (Some(Walls::Inside(sandbox, inside)), Some(room)) => {
-            // As bubblewrap sets it for its command.
+            // Bubblewrap sets this variable for its own command.
             let folder = order.folder.clone();
             order.environment.push((bytes("PWD"), folder));
             let (entrance, occupied) = room.occupy(sandbox, &inside).await?;

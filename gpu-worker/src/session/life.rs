@@ -1,8 +1,9 @@
-//! How long a session's processes live, and how they end.
+//! The lifetime of a session's processes.
 //!
-//! In: the process that was started. Out: how the kernel ended, and signals for what is left.
+//! In: the process that was started. Out: how the kernel ended, and signals that end the remaining processes.
 //!
-//! **Invariant:** a sandbox ends with the last of session and keepers, and everything inside ends with it.
+//! **Invariant:** a sandbox ends when the session and all of its keepers have ended, and everything inside ends with
+//! it.
 
 use std::os::unix::process::ExitStatusExt as _;
 use std::process::ExitStatus;
@@ -18,36 +19,38 @@ use crate::sandbox::{Carrier, Group, Occupied, Outermost, Scratch};
 pub(super) enum Life {
     /// The kernel is the worker's child.
     Bare(Outermost),
-    /// The kernel is the child of a supervisor: in a sandbox, or forked of a zygote, or both.
+    /// The kernel is the child of a supervisor, because it is sandboxed, or forked from a zygote, or both.
     Supervised {
         walls: Arc<Walls>,
+        /// How the kernel ended, once that is known.
         status: Option<Option<ExitStatus>>,
-        /// Of its network; goes with the session, because keepers need none.
+        /// Carries the session's network connections. It ends with the session, because keepers need no network.
         carrier: Option<Carrier>,
     },
 }
 
-/// What is around a kernel. Dropping it ends the supervisor and, where there is one, the sandbox: the system then ends
-/// all processes of its namespace.
+/// What surrounds a kernel. Session and keepers share it; when the last of them drops it, the supervisor and the
+/// sandbox end. The system then ends all processes of the sandbox's process namespace.
 #[derive(Debug)]
 pub(super) struct Walls {
     around: Around,
-    /// Once the kernel is known.
+    /// Set once the kernel is known.
     supervisor: OnceLock<Pid>,
-    /// The supervisor says how the kernel ended, and lives until this closes.
+    /// On this connection the supervisor reports how the kernel ended. The supervisor lives until the connection
+    /// closes.
     report: UnixStream,
-    /// What remains in it is killed when it is dropped.
+    /// When this is dropped, all remaining processes of the group are killed.
     group: Option<Group>,
 }
 
 #[derive(Debug)]
 enum Around {
-    /// A fork without a sandbox.
+    /// Nothing: a fork without a sandbox.
     Nothing,
     Sandbox(Sandbox),
-    /// The kernel has confined itself. What it starts and leaves becomes the supervisor's.
+    /// The kernel has confined itself with Landlock. Its orphans become children of the supervisor.
     Confined {
-        /// The supervisor, unless it is a fork.
+        /// The supervisor; `None` if it is a fork.
         _outermost: Option<Outermost>,
         _scratch: Scratch,
     },
@@ -56,7 +59,7 @@ enum Around {
 #[derive(Debug)]
 struct Sandbox {
     bubblewrap: Pid,
-    /// Holds the sandbox for a fork that has entered it.
+    /// Bubblewrap's command, if the session is a fork that has entered the sandbox.
     holder: Option<Pid>,
     /// Killed when dropped.
     _outermost: Outermost,
@@ -83,7 +86,7 @@ impl Walls {
         self.supervisor.get().copied()
     }
 
-    /// The process with this number inside, as the worker calls it.
+    /// Translates a process id inside the sandbox into one in the worker's namespace.
     pub(super) fn process(&self, inside: Pid) -> Option<Pid> {
         let roots = [
             self.sandbox().map(|sandbox| sandbox.bubblewrap),
@@ -93,12 +96,13 @@ impl Walls {
         processes.find(|process| processes::innermost_number(*process) == Some(inside))
     }
 
-    /// Where memory runs out, the kernel and what it starts end first, and together.
+    /// Notes which process is the kernel. If memory runs out, the system ends the kernel and what it has started before
+    /// all others, and together.
     fn has_kernel(self: &Arc<Self>, kernel: Pid) {
         let Some(supervisor) = processes::parent_of(kernel) else {
             return;
         };
-        // It is asked once.
+        // This is the only place that sets it, and a session has one kernel.
         let _ = self.supervisor.set(supervisor);
         processes::end_first(kernel);
         if let Some(group) = &self.group {
@@ -108,7 +112,7 @@ impl Walls {
         }
     }
 
-    /// A keeper is to outlive the kernel that it is a copy of.
+    /// Lets a keeper outlive the kernel from which it was forked, also if memory runs out.
     pub(super) fn keep(self: &Arc<Self>, keeper: Pid) {
         if let Some(supervisor) = self.supervisor() {
             processes::end_as_late_as(supervisor, keeper);
@@ -116,7 +120,8 @@ impl Walls {
         self.keep_in_group(vec![keeper]);
     }
 
-    /// The system takes some milliseconds to move a process into another group, in which no cell has to wait.
+    /// Moves processes into the part of the group that outlives the kernel. The system takes some milliseconds for
+    /// this, so it happens in the background and delays no cell.
     fn keep_in_group(self: &Arc<Self>, processes: Vec<Pid>) {
         if processes.is_empty() {
             return;
@@ -165,7 +170,8 @@ impl Walls {
                 None => kill_tree(root),
             };
         }
-        // What the keepers need to live: bubblewrap, the first process inside, and what holds the sandbox.
+        // The keepers would end without these processes: bubblewrap, the first process inside, and the supervisor or
+        // the holder.
         let inside = sandbox.holder.or(supervisor);
         let frame = [
             Some(sandbox.bubblewrap),
@@ -199,13 +205,13 @@ impl Life {
         Self::Bare(kernel)
     }
 
-    /// The supervisor is bubblewrap's command.
+    /// In a sandbox whose command is the supervisor.
     pub(super) fn inside(outermost: Outermost, report: UnixStream, group: Option<Group>) -> Self {
         let sandbox = Sandbox::new(outermost, None);
         Self::supervised(Around::Sandbox(sandbox), report, group)
     }
 
-    /// The `holder` is bubblewrap's command, and the supervisor has entered.
+    /// In a sandbox whose command is `holder`, and which the supervisor has entered.
     pub(super) fn entered(occupied: Occupied, holder: Pid, report: UnixStream) -> Self {
         let Occupied {
             outermost,
@@ -218,12 +224,12 @@ impl Life {
         life
     }
 
-    /// There is no sandbox.
+    /// A fork without a sandbox.
     pub(super) fn forked(report: UnixStream) -> Self {
         Self::supervised(Around::Nothing, report, None)
     }
 
-    /// The kernel confines itself. `outermost`: the supervisor, unless it is a fork.
+    /// A kernel that confines itself with Landlock. `outermost`: the supervisor, unless it is a fork.
     pub(super) fn confined(
         outermost: Option<Outermost>,
         report: UnixStream,
@@ -258,7 +264,8 @@ impl Life {
         }
     }
 
-    /// How the kernel ended; `None` when nothing says so. Cancel safe, and may be asked again.
+    /// Waits for the end of the kernel. Returns how it ended, or `None` if that is unknown. Cancel safe; may be called
+    /// again after the end.
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Bare(kernel) => kernel.child().wait().await.ok(),

@@ -1,8 +1,8 @@
-//! What a session's processes write to their standard output and error.
+//! The standard output and error of a session's processes.
 //!
 //! In: bytes of both pipes. Out: lines in the trace at debug level, and the last of them for an error's text.
 //!
-//! **Invariant:** holds at most [`LINES`] lines of [`LINE_BYTES`] bytes, whatever is written.
+//! **Invariant:** holds at most [`LINES`] lines of at most [`LINE_BYTES`] bytes.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -17,7 +17,7 @@ const LINE_BYTES: usize = 1000;
 pub(crate) struct SessionLog(Arc<Mutex<VecDeque<String>>>);
 
 impl SessionLog {
-    /// Reads on a task of its own until the pipe ends, which it does with the session's last process.
+    /// Reads the pipe in a separate task until it closes, which happens when the session's last process ends.
     pub(super) fn follow(&self, kernel: u32, pipe: impl AsyncRead + Send + Unpin + 'static) {
         let log = self.clone();
         tokio::spawn(async move { log.read(kernel, pipe).await });
@@ -56,7 +56,7 @@ impl SessionLog {
     }
 }
 
-/// Splits bytes into lines; what a line has beyond its limit is left out.
+/// Splits bytes into lines, and cuts lines that are too long.
 #[derive(Default)]
 struct Lines {
     open: Vec<u8>,
@@ -76,7 +76,7 @@ impl Lines {
         complete
     }
 
-    /// `None` if there is nothing but white space.
+    /// The line so far, without white space at its end; `None` if nothing else is left.
     fn finish(&mut self) -> Option<String> {
         let line = String::from_utf8_lossy(&std::mem::take(&mut self.open))
             .trim_end()

@@ -1,6 +1,6 @@
-//! A session: one notebook's IPython kernel on this machine, and what it holds of the notebook's state.
+//! A session: one notebook's IPython kernel on this machine, with the state that it shares with the notebook.
 //!
-//! In: requests of the job that has the session. Out: what its kernel says, and its end.
+//! In: requests of the job that uses the session. Out: messages from its kernel, and its end.
 //!
 //! **Invariant:** when a [`Session`] is dropped, every process that it started ends.
 
@@ -39,35 +39,35 @@ use crate::packages::SessionPackages;
 use crate::processes;
 use crate::sandbox::Group;
 
-/// How long a process may live on after its connections are gone.
+/// How long to wait for the end of a process whose connection has closed.
 const LAST_BREATH: Duration = Duration::from_secs(1);
 
 pub(crate) struct Session {
     pub(crate) shim: ShimWriter,
-    /// What the shim said of itself at the start.
+    /// What the shim reported about itself at the start.
     pub(crate) hello: Hello,
-    /// `None`: nothing was ever applied.
+    /// The state of the object table; `None` if no state was applied yet.
     pub(crate) held: Option<Held>,
-    /// The same once the notebook has what its last cell left out.
+    /// The state of the object table once the notebook has the deferred state of the last cell.
     pub(crate) sent: Option<Held>,
-    /// It has something that the notebook knows and that no other session can have.
+    /// Whether it holds objects that are kept remote, so that no other session can replace it.
     pub(crate) keeps: bool,
-    /// Where it works, unless it works in the notebook's folder itself.
+    /// `None` if it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     shim_reader: ShimReader,
-    /// Since when nothing can be heard of it.
+    /// When its connection closed or broke.
     broken_at: Option<Instant>,
     life: Life,
     kernel: Pid,
-    /// As it was named to the worker.
+    /// The path of its Python, as the configuration or the notebook names it.
     python: PathBuf,
     mark: String,
-    /// They keep what its cells left out, and end by themselves.
+    /// The processes with deferred state of its cells. They can outlive the session.
     keepers: Keepers,
     log: SessionLog,
-    /// What it has of the GPU; goes when its processes have been ended.
+    /// Its share of the GPU. This is dropped after its processes have been ended.
     gpu: Part,
-    /// Where the kernel's sockets lie; goes last.
+    /// The folder with the kernel's sockets. This is dropped after all fields above.
     _folder: PrivateFolder,
     _packages: SessionPackages,
 }
@@ -86,7 +86,7 @@ async fn serve(mirror: &mut Option<SessionMirror>) -> Infallible {
     }
 }
 
-/// The state that a session's object table has.
+/// The state of a session's object table.
 pub(crate) struct Held {
     pub(crate) version: StateVersion,
     pub(crate) ledger: Ledger,
@@ -97,32 +97,33 @@ pub(crate) enum SessionEvent {
     Ended(Death),
 }
 
-/// What becomes of a session that no job has.
+/// An event of a session that no job uses.
 pub(crate) enum AfterCell {
-    /// What its last cell left out can be read.
+    /// The deferred state of its last cell can be read.
     Settled(Snapshot, Option<Keeper>),
     Ended(Death),
-    /// Others lack what it takes of the GPU.
+    /// Other sessions need the memory that it takes on the GPU.
     Released,
 }
 
-/// How a session ended that nobody ended.
+/// How a session ended that the worker did not end.
 #[derive(Debug)]
 pub(crate) struct Death {
-    /// `None`: its connection broke, but the process lived on.
+    /// `None` if only its connection broke, or if the status is unknown.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) last_lines: Vec<String>,
-    /// The limit of memory that its control group exceeded.
+    /// The memory limit, if its control group exceeded it.
     pub(crate) exceeded_memory_bytes: Option<u64>,
 }
 
 impl Session {
-    /// What the session says next. Cancel safe. After [`SessionEvent::Ended`] there is nothing more.
+    /// Waits for the session's next message or its end. Cancel safe. After [`SessionEvent::Ended`] there are no more
+    /// events.
     pub(crate) async fn next(&mut self) -> SessionEvent {
         let broken_at = match self.broken_at {
             Some(broken_at) => broken_at,
             None => tokio::select! {
-                // What it has said counts, also when it has ended since.
+                // Messages that were sent before the end are received first.
                 biased;
                 never = serve(&mut self.mirror) => match never {},
                 message = self.shim_reader.receive() => {
@@ -148,7 +149,8 @@ impl Session {
         }
     }
 
-    /// What a session that ended had still published. (Its children may hold its connection open.)
+    /// The outputs that a session published before its end and that were not received yet. (Does not wait until the
+    /// connection closes, because the session's children may hold it open.)
     pub(crate) async fn remains(&mut self) -> Vec<Output> {
         const PATIENCE: Duration = Duration::from_millis(20);
         let mut outputs = Vec::new();
@@ -162,7 +164,8 @@ impl Session {
         outputs
     }
 
-    /// Listens while no job has the session: what is published then belongs to no cell.
+    /// Waits for an event while no job uses the session. Outputs are dropped, because they belong to no cell.
+    /// `may_leave`: whether the session may leave the GPU.
     pub(crate) async fn after_cell(&mut self, may_leave: bool) -> AfterCell {
         loop {
             let released = self.gpu().map(Membership::released);
@@ -183,20 +186,20 @@ impl Session {
         }
     }
 
-    /// What it holds for a message that continues this.
+    /// The state with this version, if the session has it.
     pub(crate) fn held_for(&self, base: StateVersion) -> Option<&Held> {
         let held = [&self.held, &self.sent];
         let mut held = held.into_iter().flatten();
         held.find(|held| held.version == base)
     }
 
-    /// The same, and it is about to hold something else.
+    /// Takes the state with this version, and drops the other one, because the session is about to get a new state.
     pub(crate) fn take_held(&mut self, base: StateVersion) -> Option<Held> {
         let held = [self.held.take(), self.sent.take()];
         held.into_iter().flatten().find(|held| held.version == base)
     }
 
-    /// What its last cell left out was sent.
+    /// Notes the state that the notebook has after the deferred state of the last cell was sent.
     pub(crate) fn has_sent(&mut self, sent: Held) {
         let continues = |held: &Held| held.version.after_message() == sent.version;
         if self.held.as_ref().is_some_and(continues) {
@@ -204,19 +207,19 @@ impl Session {
         }
     }
 
-    /// A connection that broke is seen when it is listened to.
+    /// Sends a message to the session. An error is only logged, because [`Self::next`] notices a broken connection.
     pub(crate) async fn answer(&mut self, message: ToSession) {
         if let Err(error) = self.shim.send(&message).await {
             tracing::warn!(%error, "A session does not accept messages");
         }
     }
 
-    /// As a terminal's Ctrl-C: the kernel and what it started in its process group.
+    /// Interrupts the kernel and its process group, like Ctrl-C in a terminal.
     pub(crate) fn interrupt(&self) {
         processes::interrupt(self.kernel);
     }
 
-    /// Leaves the GPU, where it can. `false`: it is to end.
+    /// Takes the session off the GPU. Returns `false` if that is impossible; the session must end then.
     pub(crate) async fn sleep(&mut self) -> bool {
         match self.gpu.membership_mut() {
             Some(membership) => membership.sleep().await,
@@ -224,7 +227,7 @@ impl Session {
         }
     }
 
-    /// Comes back to the GPU, if it had to leave. After an error it is to end.
+    /// Returns the session to the GPU if it is off. After an error the session must end.
     pub(crate) async fn wake(&mut self) -> Result<(), ProgramError> {
         match self.gpu.membership_mut() {
             Some(membership) => membership.wake().await,
@@ -232,12 +235,12 @@ impl Session {
         }
     }
 
-    /// Where sessions take turns on a GPU.
+    /// The session's part in time-sharing; `None` in other GPU modes.
     pub(crate) fn gpu(&self) -> Option<&Membership> {
         self.gpu.membership()
     }
 
-    /// Whether the system keeps all of its processes below the limit of memory.
+    /// Whether a control group limits the memory of its processes.
     pub(crate) fn memory_is_limited(&self) -> bool {
         self.life.group().is_some_and(Group::limits_memory)
     }

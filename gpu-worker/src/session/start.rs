@@ -1,6 +1,6 @@
-//! How a session starts.
+//! Starts a session.
 //!
-//! In: which Python, and where. Out: a session whose kernel has said hello, or why there is none.
+//! In: its Python, its folder, and how it is isolated. Out: a session whose kernel has sent its hello, or an error.
 
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -26,49 +26,48 @@ use crate::packages::SessionPackages;
 use crate::processes;
 use crate::sandbox::{Needs, Sandbox, SandboxError};
 
-/// Python on a slow network folder needs its time.
+/// How long a session may take to start. Python on a slow network folder is slow.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);
 
-/// Tell a session's shim that the one stands for the other.
+/// The variables with the notebook's folder and the folder of its mirror. The shim translates paths between them.
 const NOTEBOOK_FOLDER: &str = "BATON_NOTEBOOK_FOLDER";
 const MIRROR_FOLDER: &str = "BATON_MIRROR_FOLDER";
 
-/// Tells a session in which environment it runs.
+/// The variable with the name of the session's environment.
 const ENVIRONMENT: &str = "BATON_OFFERED_ENVIRONMENT";
 
-/// Tells a session to try a cell.
+/// The variable that lets a session run a cell of its own, to try whether cells work.
 const TRIAL: &str = "BATON_TRIAL";
 
-/// How many lines of a failed start are told.
+/// How many lines of output the error of a failed start contains.
 const LINES: usize = 12;
 
 pub(crate) struct StartOrder<'a> {
-    /// Which of the worker's environments the Python is of, if notebooks can install it, too.
+    /// The worker's environment to which the Python belongs, if notebooks can install this environment, too.
     pub(crate) environment: Option<&'a str>,
     pub(crate) notebook: NotebookId,
     pub(crate) python: PathBuf,
-    /// The working directory, where it exists here.
+    /// The notebook's working directory, which may not exist on this machine.
     pub(crate) folder: PathBuf,
-    /// The notebook's folder, which this machine has been shown to see.
+    /// The notebook's folder, if it has been proved that this machine can access it.
     pub(crate) notebook_folder: Option<PathBuf>,
-    /// `None`: it can do what the worker's user can do.
+    /// `None`: the session can do everything that the worker's user can do.
     pub(crate) sandbox: Option<&'a Sandbox>,
-    /// Where it works instead.
+    /// The mirror in which the session works instead of the notebook's folder.
     pub(crate) mirror: Option<SessionMirror>,
-    /// How it shares the GPU: what it has of it for itself, or whose turns it takes.
+    /// How sessions of this worker share its GPUs.
     pub(crate) sharing: &'a Sharing,
     pub(crate) place: Option<Place>,
     pub(crate) account: u64,
-    /// How much a message of the session may have.
     pub(crate) largest_message_bytes: u64,
     pub(crate) config: &'a Config,
-    /// It forks the session; `None`: Python starts anew.
+    /// Forks the session; `None` starts a fresh Python.
     pub(crate) zygote: Option<Arc<Zygote>>,
-    /// It runs a cell of its own before it says hello.
+    /// Whether the session runs a cell of its own before it sends its hello.
     pub(crate) is_trial: bool,
 }
 
-/// Dropping the future ends what was started.
+/// Starts a session and waits for its hello. If the future is dropped, the started processes end.
 pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> {
     let runtime_folder = &order.config.runtime_folder;
     std::fs::create_dir_all(runtime_folder).map_err(|source| StartError::RuntimeFolder {
@@ -201,7 +200,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
 
     let (kernel, shim_reader, shim, hello) = tokio::select! {
         said = accept_shim(pair, order.largest_message_bytes) => match said {
-            // The process that closed it has ended, or is about to.
+            // The process has ended, or is about to end.
             Err(StartError::Shim(ShimError::Closed)) => {
                 let status = tokio::time::timeout(LAST_BREATH, life.ended()).await;
                 return Err(ended(order.python, status.ok().flatten(), &log).await);
@@ -244,7 +243,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     })
 }
 
-/// Ends the processes of a start that fails or is given up.
+/// Ends the processes of a start that fails or is cancelled.
 pub(super) struct Starting {
     process: Pid,
     mark: Option<String>,
@@ -271,8 +270,8 @@ impl Drop for Starting {
     }
 }
 
-/// Whether the session may work in the notebook's folder itself. In a sandbox only a folder that the notebook has shown
-/// to be its own is visible.
+/// Whether the session can work in the notebook's working directory itself. A sandboxed session may access this
+/// directory only if it is in a notebook's folder that the notebook has proved to be its own.
 fn is_visible(order: &StartOrder<'_>) -> bool {
     let is_allowed = match (order.sandbox, &order.notebook_folder) {
         (None, _) => true,
@@ -302,7 +301,7 @@ async fn accept_shim(
 }
 
 async fn ended(python: PathBuf, status: Option<ExitStatus>, log: &SessionLog) -> StartError {
-    // The last lines may still be on their way through the pipe.
+    // The last lines may not have been read from the pipe yet.
     tokio::time::sleep(Duration::from_millis(50)).await;
     StartError::Ended {
         python,

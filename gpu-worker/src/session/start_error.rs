@@ -1,4 +1,4 @@
-//! Why a session did not start.
+//! The reasons for which a session does not start.
 
 use std::path::PathBuf;
 use std::process::ExitStatus;
@@ -69,12 +69,12 @@ pub(crate) enum StartError {
 }
 
 impl StartError {
-    /// Whether the next start may go well on the same machine.
+    /// Whether another attempt on the same machine may succeed.
     pub(crate) fn may_pass(&self) -> bool {
         !matches!(self, Self::Version { .. })
     }
 
-    /// What happened, in words, and what to do about it.
+    /// What happened, and a hint, as texts for the student.
     pub(crate) fn explained(&self) -> (String, String) {
         let (lines, hint) = match self {
             Self::Ended {

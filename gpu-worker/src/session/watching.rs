@@ -1,7 +1,7 @@
-//! Which system calls of a session wait, and who judges them.
+//! Combines the two parts of the worker that answer system calls of a session.
 //!
-//! In: what observes its mirror, and what guards others from it. Out: one filter for both, because the system allows a
-//! process only one.
+//! In: the observer of the session's mirror, and the guard of a session under Landlock. Out: one filter and one judge
+//! for both, because the system allows a process only one filter with a listener.
 
 use std::io;
 
@@ -9,7 +9,7 @@ use crate::calls::{self, Notification, Waiting, Watched, Watching, Works};
 use crate::mirror::Observer;
 use crate::sandbox::Guard;
 
-/// `None`: no call waits.
+/// `None` if no system call has to wait.
 pub(super) fn watch(
     observer: Option<Observer>,
     guard: Option<Guard>,

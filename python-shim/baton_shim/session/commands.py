@@ -1,9 +1,9 @@
-"""Shell commands of cells, `!command`, in a session that gets no terminal.
+"""Shell commands of cells (`!command`) in a session that cannot open a terminal.
 
-IPython runs them in a terminal of their own. Where Landlock confines sessions there is none for them: terminals lie in
-one folder for all programs of the machine.
+IPython runs each command in a pseudoterminal. Sessions under Landlock cannot open one, because the terminals of all
+programs of the machine are in one folder.
 
-**Invariant:** what a command prints is shown while it runs, and no command outlives the cell's interrupt.
+**Invariant:** output is shown while a command runs. If the cell is interrupted, the command's shell ends.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import sys
 from functools import cache
 
 PATIENCE = 3.0
-"""How many seconds an interrupted command may take to end, and then one that was asked to."""
+"""How many seconds a shell may take to end after SIGINT, and then after SIGTERM, before it is killed."""
 
 
 @cache
@@ -31,7 +31,10 @@ def has_terminals() -> bool:
 
 
 def run(command: str) -> int:
-    """Returns its exit status as IPython's `system` does: a negative one names the signal that ended it."""
+    """Runs a command and shows its output.
+
+    Returns its exit status like IPython's `system`: a negative one is the number of the signal that ended it.
+    """
     shell = os.environ.get("SHELL", "sh")
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     nothing, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT

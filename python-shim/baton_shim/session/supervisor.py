@@ -3,10 +3,10 @@
 It reports how the kernel ended. It then lives on and keeps the kernel's sandbox alive until the worker closes the
 connection, because keepers of the session's memory may have to outlive the kernel.
 
-If no sandbox ends with the session, the supervisor stays outside the confinement of the kernel, and ends everything
-that is left when the worker closes its connection.
+Under Landlock no namespace ends with the session. So the supervisor does not confine itself, adopts the kernel's
+orphans, and kills everything that is left when the worker closes its connection.
 
-**Invariant:** it runs none of the student's code. It ends with its worker, and the kernel ends with it.
+**Invariant:** the supervisor runs no code of a student. It ends with its worker, and the kernel ends with it.
 """
 
 from __future__ import annotations
@@ -28,14 +28,15 @@ SUPERVISOR = "BATON_SUPERVISOR_DESCRIPTOR"
 
 
 PROCESS_LIMIT = "BATON_PROCESS_LIMIT"
-"""The most processes and threads in the sandbox, if no control group limits them.
+"""The variable with the largest number of processes and threads, if no control group limits them.
 
-The system counts them for each user namespace, so the limit has to be set inside it.
+The system counts the processes of a user in each user namespace separately, so in bubblewrap's sandbox the limit has to
+be set inside. Under Landlock there is no such namespace: all processes of the worker's user count.
 """
 
 
 def supervise() -> None:
-    """Forks, and returns in the kernel, the child of this process. Returns at once if no supervisor is wanted."""
+    """Forks, and returns in the child, which becomes the kernel. If no supervisor is wanted, returns without a fork."""
     text = os.environ.pop(SUPERVISOR, "")
     if not text:
         return
@@ -49,13 +50,13 @@ def supervise() -> None:
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
-        os.setpgid(0, 0)  # interrupts are meant for the kernel and its children
+        os.setpgid(0, 0)  # the worker interrupts this group: the kernel and its children
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return
     _keep_only(connection)
-    # Without its worker this process can open nothing: the call would wait for an answer, and fail.
+    # Opened now, because opening a file needs an answer from the worker, which will have ended.
     children = os.open(f"/proc/self/task/{os.getpid()}/children", os.O_RDONLY) if is_confined else None
-    with contextlib.suppress(OSError):  # a worker that is gone hears no report
+    with contextlib.suppress(OSError):  # the worker may have ended
         _report(kernel, connection)
     if children is not None:
         _end_all(children)
@@ -81,7 +82,7 @@ def _report(kernel: int, connection: int) -> None:
 
 
 def _ended_children() -> Iterator[tuple[int, int]]:
-    """Ended children, each with its status in the form of `waitpid`.
+    """Yields the ended children, each with its status in the form of `waitpid`.
 
     A child is reaped only when the next one is requested, so the kernel disappears only after the report.
     """
@@ -98,9 +99,9 @@ def _ended_children() -> Iterator[tuple[int, int]]:
 
 
 def _end_all(children: int) -> None:
-    """Ends what the kernel started and left. What has no parent any more is a child of this process.
+    """Kills the children of this process until there are none. Orphans of killed processes become its children.
 
-    `children`: the file that lists them.
+    `children`: the open file in `/proc` that lists the children.
     """
     while True:
         for child in os.pread(children, 1 << 20, 0).split():
@@ -118,7 +119,7 @@ def _limit_processes(wanted: int) -> None:
 
 
 def _keep_only(connection: int) -> None:
-    """Closes all else, so that only the kernel holds its connection and output, and their ends are noticed."""
+    """Closes all other descriptors, so that the connection and output of the kernel close when the kernel ends."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in range(3):
         os.dup2(nothing, standard)

@@ -1,11 +1,11 @@
-"""Lets a fork of a zygote enter a sandbox that bubblewrap has built, and lets any session confine itself without one.
+"""Restricts a session's process.
 
-The restrictions are those of a process in that sandbox: its namespaces, no capabilities, no way to gain rights, and the
-system call filter that bubblewrap was given. Without bubblewrap they are Landlock rules and a filter that the worker
-has made.
+A fork of a zygote enters a sandbox that bubblewrap has built. It gets the restrictions of a process in that sandbox:
+its namespaces, no capabilities, no way to gain rights, and the same filter of system calls. Without bubblewrap, any
+session confines itself with Landlock rules and a filter that the worker has made.
 
-**Invariant:** a process that returns from here can do nothing that a process started by bubblewrap there could not do;
-without bubblewrap, nothing but what the rules and the filter allow.
+**Invariant:** a process restricted here can do nothing that a process started by bubblewrap in the same sandbox could
+not do. Without bubblewrap, it can do only what the rules and the filter allow.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ import sys
 from typing import Any
 
 WALLS = "BATON_WALLS"
-"""Set for a session that is to confine itself: the descriptors of its rules and its filter, and its folder. Or
-`INSIDE`."""
+"""The variable that says how a session confines itself. Its value is `INSIDE`, or, under Landlock,
+`RULES:FILTER:FOLDER`: the descriptors of the rules and of the filter, and the session's folder."""
 INSIDE = "inside"
-"""For a session in a sandbox of bubblewrap."""
+"""The value for a session in a sandbox of bubblewrap."""
 
 _LIBC: Any = ctypes.CDLL(None, use_errno=True)
 _PR_SET_SECCOMP, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 22, 24, 38
@@ -33,10 +33,10 @@ _LANDLOCK_CREATE_RULESET, _LANDLOCK_ADD_RULE, _LANDLOCK_RESTRICT_SELF = 444, 445
 _LANDLOCK_VERSION, _LANDLOCK_PATH_BENEATH = 1, 1
 _LANDLOCK_EVERY_SCOPE = 0b11
 _LANDLOCK_FOLDERS = (1 << 14) - 1
-"""All rights to files and folders of version 2."""
+"""All rights to files and folders that Landlock's version 2 has."""
 _LANDLOCK_TRUNCATE = 1 << 14
 _LANDLOCK_FILE = 0b111 | _LANDLOCK_TRUNCATE
-"""Those of a file: execute, write, read and truncate."""
+"""The rights to a file: execute, write, read and truncate."""
 _CAPABILITIES_VERSION = 0x20080522
 _INSTRUCTION_BYTES = 8
 
@@ -55,14 +55,15 @@ class _Program(ctypes.Structure):
 
 
 def adopt_orphans() -> None:
-    """Makes processes whose parent ends children of this one."""
+    """Makes descendants of this process its children when their parents end."""
     _call(_LIBC.prctl, _PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def enter(process: int, namespaces: int) -> None:
-    """Enters the namespaces of the process behind the descriptor. Returns in a child, which is in all of them.
+    """Enters namespaces of another process, and continues in a child, because only a child is in its process namespace.
 
-    Call it after joining the control groups, because the control group namespace begins with them.
+    `process`: a descriptor of that process. `namespaces`: which ones, as `setns` takes them. Call this after joining
+    the control groups, because they become the root of the control group namespace.
     """
     _call(_LIBC.setns, process, namespaces)
     if os.fork():
@@ -70,7 +71,7 @@ def enter(process: int, namespaces: int) -> None:
 
 
 def give_up_rights() -> None:
-    """For this process and everything that it starts."""
+    """Gives up all capabilities, and the possibility to gain rights, for this process and everything that it starts."""
     _call(_LIBC.prctl, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0)
     capability = 0
     while _LIBC.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0) == 0:
@@ -81,13 +82,14 @@ def give_up_rights() -> None:
 
 
 def filter_calls(program: bytes) -> None:
-    """`program`: classic BPF, in the system's binary form."""
+    """Installs a filter of system calls. `program`: classic BPF, in the system's binary form."""
     _call(_LIBC.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_program(program)), 0, 0)
 
 
 def rise() -> None:
-    """Confines this process, and all that it starts, to what the worker has prepared, and goes to the session's folder.
-    Without such preparation it does nothing.
+    """Confines this process and everything that it starts, as the variable `WALLS` says.
+
+    Under Landlock it then changes to the session's folder. Without the variable, it does nothing.
     """
     prepared = os.environ.pop(WALLS, None)
     if prepared is None:
@@ -104,22 +106,23 @@ def rise() -> None:
     if "tempfile" in sys.modules:
         import tempfile
 
-        tempfile.tempdir = None  # a zygote may have looked for its own
+        tempfile.tempdir = None  # the zygote's temporary folder may be another one
     os.chdir(folder)
 
 
 def stay_inside() -> None:
-    """A second layer in a sandbox: nothing outside of its root can be opened, also through a descriptor of an outer
-    folder, and no socket or process outside of this process's own can be reached by a name or number. Where the system
-    cannot do that, nothing changes.
+    """Adds a second layer to a sandbox, with Landlock. If the system has no suitable Landlock, does nothing.
+
+    Then no file outside the sandbox's root can be opened, even through a descriptor of an outer folder. With Linux
+    6.12, the process also cannot connect to abstract sockets of processes outside its Landlock domain, or signal them.
     """
     version = _LIBC.syscall(_LANDLOCK_CREATE_RULESET, None, 0, _LANDLOCK_VERSION)
-    if version < 2:  # the first one would forbid to rename a file into another folder
+    if version < 2:  # version 1 does not allow moving a file into another folder
         return
     files = _LANDLOCK_FOLDERS | (_LANDLOCK_TRUNCATE if version >= 3 else 0)
     rules = _Rules(files, 0, _LANDLOCK_EVERY_SCOPE if version >= 6 else 0)
     ruleset = _call(_LIBC.syscall, _LANDLOCK_CREATE_RULESET, ctypes.byref(rules), ctypes.sizeof(rules), 0)
-    # The program of a fork is that of its zygote, which has another root.
+    # A fork's program is that of its zygote, which is outside the sandbox's root.
     for path, allowed in (("/", files), ("/proc/self/exe", files & _LANDLOCK_FILE)):
         parent = os.open(path, os.O_PATH | os.O_CLOEXEC)
         beneath = _Beneath(allowed, parent)
@@ -130,9 +133,10 @@ def stay_inside() -> None:
 
 
 def let_worker_watch(program: bytes, connection: int) -> None:
-    """Lets system calls wait for the worker, which gets their listener over the connection.
+    """Installs a filter that lets system calls wait for the worker, and sends its listener over the connection.
 
-    If the system does not allow it, the session runs without it, and the worker sees the connection close.
+    If the system does not allow such a filter, the process continues without it, and the worker sees the connection
+    close.
     """
     try:
         try:
@@ -155,7 +159,7 @@ def _listen(program: bytes) -> int:
 
 
 def rename(variable: str, value: str) -> None:
-    """Changes a variable also in `/proc`, which shows the environment with which the zygote was started.
+    """Changes a variable in `/proc/self/environ`, which shows the environment with which the zygote was started.
 
     The zygote must have been started with a value of the same length.
     """

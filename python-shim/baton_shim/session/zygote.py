@@ -1,8 +1,9 @@
 """`python -m baton_shim.session.zygote DESCRIPTOR LIBRARY...`: a process that forks sessions.
 
-It loads what every session needs and the named libraries, reports that, and forks whenever the worker asks. The order
-for a session goes only to the fork, over a separate connection. It says what to run, the environment, the descriptors,
-and the sandbox to enter first (`walls.py`). A fork joins its control groups at once, and may then wait for its order.
+It loads the modules that every session needs and the named libraries, reports that, and forks whenever the worker asks.
+The order for a session goes only to the fork, over a separate connection. It contains the program to run, the
+environment, the descriptors, and the sandbox to enter first (`walls.py`). A fork joins its control groups at once, and
+may then wait for its order.
 
 **Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
 """
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from baton_shim.session.preload import Preloaded
 
 MARK = "BATON_SESSION"
-"""The variable by which the worker recognises the processes of a session."""
+"""The variable by which the worker recognizes the processes of a session."""
 UNFIT = 3
 """The exit status of a zygote whose forks would differ from a fresh Python."""
 OF_SESSIONS = (
@@ -96,7 +97,7 @@ def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
 
 
 def unfit() -> str | None:
-    """The reason that no session may be forked from this process any more."""
+    """The reason why no session may be forked from this process any more; `None` if there is none."""
     child = os.fork()  # libraries that support forking end their threads here
     if child == 0:
         os._exit(0)
@@ -115,7 +116,7 @@ def unfit() -> str | None:
 
 
 def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
-    """Returns, in each fork, the function to run."""
+    """Forks whenever the worker asks. Returns only in a fork, with the function that the fork has to run."""
     import contextlib
     import gc
     import signal
@@ -123,7 +124,7 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
 
     from baton_shim.session.walls import adopt_orphans
 
-    adopt_orphans()  # orphans of forks that have entered a sandbox
+    adopt_orphans()  # a fork that enters a sandbox continues in a child, and its parent ends
     gc.collect()
     gc.freeze()  # a collection in a fork would write to the memory pages of all these objects
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # the system reaps ended children
@@ -136,13 +137,13 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
             control.close()
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
             return begin(descriptors[0], preloaded)
-        with contextlib.suppress(OSError):  # the worker has abandoned this start
+        with contextlib.suppress(OSError):  # the worker may have abandoned this start
             os.write(descriptors[0], child.to_bytes(4, "little"))
         os.close(descriptors[0])
 
 
 def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
-    """In a fork: becomes the process that the order describes. Returns the function to run."""
+    """Makes a fork the process that its order describes. Returns the function that it has to run."""
     from baton_shim.session import walls
 
     join_groups(connection)
@@ -198,7 +199,7 @@ def join_groups(connection: int) -> None:
 
 
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
-    """The order, and the descriptors that came with it. Ends this process if it is no longer needed."""
+    """Waits for the order, and the descriptors sent with it. Ends this process if the worker closes the connection."""
     import socket
 
     import msgpack
@@ -213,7 +214,7 @@ def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
 
 
 def keep(places: dict[int, int], others: list[int]) -> list[int]:
-    """Moves the descriptors to the numbers that they are meant for, and closes all that are not named.
+    """Moves the descriptors in `places` to the numbers that are the keys, and closes all except these and the `others`.
 
     Returns the new numbers of the others.
     """

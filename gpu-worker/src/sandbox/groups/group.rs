@@ -121,7 +121,7 @@ impl Group {
         self.folders.iter().map(open).collect()
     }
 
-    /// The processes that would end together, if the group is divided.
+    /// The session's own processes, which would end together; empty if the group is not divided.
     pub(crate) fn entered(&self) -> Vec<Pid> {
         let divided = self.folders.iter().filter(|folder| folder.is_divided());
         divided
@@ -157,7 +157,7 @@ impl Group {
         (count.trim() != "0").then_some(self.limits.memory_bytes)?
     }
 
-    /// Sends every process in it a signal that it cannot refuse.
+    /// Kills every process in the group.
     pub(crate) fn kill(&self) {
         kill_all(&self.folders);
     }
@@ -241,7 +241,7 @@ fn kill_all(folders: &[Folder]) {
     if at_once {
         return;
     }
-    // So that no process can start another meanwhile.
+    // This prevents that a process starts another one meanwhile.
     for folder in folders.iter().filter(|folder| folder.has_processes) {
         let _ = fs::write(folder.path.join("pids.max"), "0");
     }

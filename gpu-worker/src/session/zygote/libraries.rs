@@ -1,10 +1,10 @@
-//! Which libraries zygotes load: those that the settings name, those that sessions of their Python were seen to
-//! use, and, until any was seen, the installed ones that are expected to be used.
+//! Decides which libraries zygotes load: those that the settings name, and those that sessions of the same Python have
+//! used. If no session of a Python was observed, the installed ones among [`KNOWN`] can be loaded instead.
 //!
-//! In: the memory maps of sessions, and what a Python has installed. Out: names, which are stored for the next
-//! worker on this machine, too.
+//! In: the memory maps of sessions, and the installed libraries of a Python. Out: names of libraries. The observed ones
+//! are saved for later workers on this machine.
 //!
-//! **Invariant:** nothing that a cell does adds a name that is not in [`KNOWN`].
+//! **Invariant:** a cell cannot add a name that is not in [`KNOWN`].
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -43,11 +43,13 @@ print(*(name for name in sys.argv[1:] if PathFinder.find_spec(name)))
 const FILE: &str = "libraries.json";
 
 pub(super) struct Libraries {
+    /// Named in the settings.
     named: Vec<String>,
-    /// By the path of the Python, because environments have different libraries.
+    /// Used by sessions. The key is the path of the Python, because environments have different libraries.
     seen: BTreeMap<String, BTreeSet<String>>,
-    /// For Pythons of which no session was seen.
+    /// Expected to be used, for Pythons without observed sessions.
     expected: BTreeMap<String, BTreeSet<String>>,
+    /// Not loaded, because a zygote could not load them.
     left_out: BTreeMap<String, BTreeSet<String>>,
     file: PathBuf,
 }
@@ -105,20 +107,20 @@ impl Libraries {
         wanted
     }
 
-    /// Whether sessions of this Python were seen, so that nothing needs to be guessed.
+    /// Whether sessions of this Python have used known libraries, so that no guess is needed.
     pub(super) fn has_past(&self, python: &Path) -> bool {
         let seen = self.seen.get(&key(python));
         seen.is_some_and(|seen| !seen.is_empty())
     }
 
-    /// Sessions will probably use these. Returns whether that changes what is wanted.
+    /// Notes libraries that sessions will probably use. Returns whether this changes [`Self::wanted`].
     pub(super) fn expect(&mut self, python: &Path, libraries: BTreeSet<String>) -> bool {
         let before = self.wanted(python);
         self.expected.insert(key(python), libraries);
         self.wanted(python) != before
     }
 
-    /// Notes which known libraries the process has. Returns whether that changes what is wanted.
+    /// Notes which known libraries the process has loaded. Returns whether this changes [`Self::wanted`].
     pub(super) fn learn(&mut self, python: &Path, process: Pid) -> bool {
         let Ok(maps) = fs::read(format!("/proc/{process}/maps")) else {
             return false;

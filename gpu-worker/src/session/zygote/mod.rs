@@ -1,9 +1,9 @@
-//! Zygotes: processes that have loaded Python's libraries, and fork sessions.
+//! Zygotes: processes that have loaded Python libraries and fork sessions.
 //!
-//! In: the Pythons of sessions, and the libraries that they turn out to use. Out: a zygote for a Python, once there is
-//! one that has been tried. Without one, sessions start as fresh processes.
+//! In: the Pythons of sessions, and the libraries that they use. Out: a zygote for a Python, once one has been made and
+//! tried. Until then, sessions start as fresh processes.
 //!
-//! **Invariant:** a zygote is used only after a probe in one of its forks reached nothing outside of a sandbox.
+//! **Invariant:** a zygote is used only after a probe in one of its forks has reached nothing outside the sandbox.
 
 mod libraries;
 mod process;
@@ -29,16 +29,18 @@ use crate::gpu::Sharing;
 use crate::host_memory;
 use crate::sandbox::Sandbox;
 
-/// Notebooks may have Pythons of their own, and each zygote has its memory. Environments come on top.
+/// How many Pythons have zygotes, besides those of environments. Each zygote takes memory, and notebooks may have many
+/// Pythons.
 const MOST_PYTHONS: usize = 2;
 
-/// Libraries that nobody was seen to use are loaded only where so much memory is left: twice what all known ones take.
+/// Libraries that no session has used yet are loaded only if this many bytes of memory are available: twice the memory
+/// of all known libraries.
 const MEMORY_FOR_EXPECTED: u64 = 2 << 30;
 
 /// How long a session waits for a zygote.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// What all sessions of a worker have in common.
+/// What the zygotes of a worker need to start sessions.
 #[derive(Clone)]
 pub(crate) struct Ground {
     pub(crate) config: Config,
@@ -56,11 +58,12 @@ enum State {
 pub(crate) struct Zygotes {
     warm: Mutex<HashMap<PathBuf, watch::Sender<State>>>,
     libraries: Mutex<Libraries>,
-    /// A lesson is about to begin.
+    /// Whether a lesson is about to begin.
     expects_people: AtomicBool,
-    /// They make zygotes, and what the next sessions need.
+    /// Background work that makes zygotes and prepares the next sessions.
     tasks: Mutex<JoinSet<()>>,
-    /// It goes last, because the sandbox waits for the groups of what is in the other fields.
+    /// The last field, because the sandbox, when it is dropped, waits until the control groups in the other fields are
+    /// gone.
     ground: Ground,
 }
 
@@ -76,7 +79,8 @@ impl Zygotes {
         })
     }
 
-    /// The zygote of this Python. While the first one is being made, waiting for it is no slower than a fresh start.
+    /// The zygote of this Python, if there is one. Waits for the first one while it is being made, because that is no
+    /// slower than a fresh start.
     pub(crate) async fn warm(&self, python: &Path) -> Option<Arc<Zygote>> {
         let mut state = lock(&self.warm).get(python)?.subscribe();
         let made = state.wait_for(|state| !matches!(state, State::Making));
@@ -86,9 +90,9 @@ impl Zygotes {
         }
     }
 
-    /// Makes the first zygote of this Python, which has what every session needs. One with libraries follows.
+    /// Makes the first zygote of this Python, with the modules that every session needs. One with libraries follows.
     pub(crate) async fn begin(self: &Arc<Self>, python: &Path) {
-        // A zygote runs outside of the sandbox, where an image's libraries are not.
+        // A zygote runs outside the sandbox, where it would not find an image's libraries.
         let sandbox = self.ground.sandbox.as_ref();
         if sandbox.is_some_and(|sandbox| sandbox.is_of_image(python)) {
             return;
@@ -120,7 +124,7 @@ impl Zygotes {
         }
     }
 
-    /// A lesson is about to begin, and its first cells are to find their libraries loaded.
+    /// Loads libraries for a lesson that is about to begin, so that its first cells start fast.
     pub(crate) fn expect_people(self: &Arc<Self>) {
         if !self.expects_people.swap(true, Relaxed) {
             let pythons: Vec<_> = lock(&self.warm).keys().cloned().collect();
@@ -130,7 +134,8 @@ impl Zygotes {
         }
     }
 
-    /// Sessions of this Python are to come. Where it has no past, they will probably use what is installed.
+    /// Prepares for sessions of this Python. If no session of it was observed, they will probably use the libraries
+    /// that are installed.
     pub(crate) fn expect(self: &Arc<Self>, python: &Path) {
         let (zygotes, python) = (self.clone(), python.to_owned());
         self.spawn(async move {
@@ -138,7 +143,7 @@ impl Zygotes {
                 .get(&python)
                 .map(watch::Sender::subscribe);
             let Some(mut state) = state else { return };
-            // One that is being made has no libraries.
+            // A first zygote that is still being made has no libraries.
             let made = state
                 .wait_for(|state| !matches!(state, State::Making))
                 .await;
@@ -149,7 +154,7 @@ impl Zygotes {
         });
     }
 
-    /// Whether more is to be loaded now.
+    /// Guesses which libraries sessions of this Python will use. Returns whether more libraries should be loaded now.
     async fn guess(&self, python: &Path) -> bool {
         let has_room = host_memory::available_bytes() >= MEMORY_FOR_EXPECTED;
         if !has_room || lock(&self.libraries).has_past(python) {
@@ -167,8 +172,9 @@ impl Zygotes {
         }
     }
 
-    /// A session has run a cell. Looks at which libraries it has loaded, so that later sessions find them loaded, and
-    /// prepares what the next one needs, which would have taken processor time from that cell.
+    /// Must be called when a session has run a cell. Finds out which libraries the session has loaded, so that later
+    /// sessions can have them, and prepares the next session. (Done earlier, this would take processor time from the
+    /// cell.)
     pub(crate) fn learn(self: &Arc<Self>, python: &Path, kernel: Pid) {
         if !self.ground.config.warm_starts {
             return;
@@ -201,13 +207,13 @@ impl Zygotes {
         });
     }
 
-    /// In the background.
+    /// [`Self::begin`], in the background.
     pub(crate) fn begin_soon(self: &Arc<Self>, python: &Path) {
         let (zygotes, python) = (self.clone(), python.to_owned());
         self.spawn(async move { zygotes.begin(&python).await });
     }
 
-    /// Makes a zygote with the libraries that are wanted, in the background, and lets it take over.
+    /// Makes a zygote with the wanted libraries in the background. It then replaces the present one.
     fn load(self: &Arc<Self>, python: &Path) {
         let (zygotes, python) = (self.clone(), python.to_owned());
         self.spawn(async move {
@@ -246,7 +252,7 @@ impl Zygotes {
         Ok(())
     }
 
-    /// Sessions of this Python start anew from now on.
+    /// From now on, sessions of this Python start as fresh processes. `why` is for the log.
     pub(crate) fn give_up(&self, python: &Path, why: &dyn std::error::Error) {
         tracing::warn!(
             "Sessions start without a prepared process, because a fork of one failed: {why}"
@@ -254,7 +260,8 @@ impl Zygotes {
         self.set(python, State::Failed);
     }
 
-    /// No session of this Python starts any more. Those that its zygote has forked live on.
+    /// Drops the zygote of a Python, because no further session of this Python will start. Sessions that the zygote has
+    /// forked continue.
     pub(crate) fn forget(&self, python: &Path) {
         self.set(python, State::Failed);
     }

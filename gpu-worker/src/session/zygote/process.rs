@@ -1,10 +1,10 @@
-//! One zygote: `python -m baton_shim.session.zygote`, which forks sessions.
+//! One zygote: a process `python -m baton_shim.session.zygote` that forks sessions.
 //!
-//! In: a Python and libraries to load. Out: forks, which wait until they get an order, each its own. The zygote itself never
-//! reads one.
+//! In: a Python and libraries to load. Out: forks. Each fork waits for an order that says what it becomes. The zygote
+//! itself reads no order.
 //!
-//! **Invariant:** the zygote has a session's environment and nothing of the worker but the connection on which it is
-//! asked for forks.
+//! **Invariant:** the zygote has the environment of a session. Of the worker it has only the connection on which the
+//! worker asks for forks.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{self, IoSlice};
@@ -33,7 +33,7 @@ use crate::session::{LAST_BREATH, SessionLog, environment};
 
 use super::{Ground, Spare};
 
-/// How long one library may take to load, also from a slow network folder.
+/// How long one library may take to load, possibly from a slow network folder.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 #[derive(Debug, thiserror::Error)]
@@ -53,30 +53,32 @@ pub(crate) enum ZygoteError {
 #[derive(Debug)]
 pub(crate) struct Zygote {
     control: UnixStream,
-    /// The next session's.
+    /// Prepared for the next session.
     spare: Mutex<Option<Spare>>,
     process: Option<u32>,
-    /// Killed when dropped. Its forks live on.
+    /// The zygote is killed when this is dropped. Its forks continue.
     _child: Child,
-    /// Through its mounts the Python was started.
+    /// The mounts through which its Python was started.
     _read_only: Option<ReadOnly>,
     _folder: PrivateFolder,
 }
 
-/// What a fork becomes. `baton_shim/session/zygote.py` reads it.
+/// What a fork becomes. `baton_shim/session/zygote.py` reads this.
 #[derive(Serialize)]
 pub(crate) struct Order {
-    /// Python's source to run instead of a session.
+    /// Python code to run instead of a session.
     pub(crate) program: Option<&'static str>,
     pub(crate) arguments: Vec<ByteBuf>,
     pub(crate) environment: Vec<(ByteBuf, ByteBuf)>,
     pub(crate) folder: ByteBuf,
-    /// The numbers at which the fork has the first descriptors that come with the order. The way into a sandbox follows,
-    /// then the place for the listener of watched system calls.
+    /// The numbers that the first descriptors sent with the order have in the fork. If there is a sandbox to enter, a
+    /// descriptor of a process inside it follows; if system calls wait, a socket for their listener comes last.
     pub(crate) descriptors: Vec<i32>,
-    /// Zero: no sandbox.
+    /// The namespaces to enter, as `setns` takes them; zero if there is no sandbox to enter.
     pub(crate) namespaces: libc::c_int,
+    /// The filter of system calls of a sandbox; empty if there is none to install.
     pub(crate) filter: ByteBuf,
+    /// The filter that lets system calls wait for the worker; empty if no call waits.
     pub(crate) watched: ByteBuf,
 }
 
@@ -84,7 +86,7 @@ pub(crate) fn bytes(text: impl AsRef<OsStr>) -> ByteBuf {
     ByteBuf::from(text.as_ref().as_bytes())
 }
 
-/// Those of a command, for the order.
+/// The variables of a command, for an order.
 pub(crate) fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
     let variables = command.as_std().get_envs();
     variables
@@ -143,7 +145,7 @@ impl Zygote {
             log.follow(child.id().unwrap_or_default(), pipe);
         }
         if let Err(error) = until_ready(&mut control).await {
-            // The last line may still be on its way through the pipe.
+            // The last line may not have been read from the pipe yet.
             let _ = tokio::time::timeout(LAST_BREATH, child.wait()).await;
             return Err(match error {
                 ZygoteError::Silent(_) => ZygoteError::Silent(log.last_lines(1).concat()),
@@ -160,7 +162,7 @@ impl Zygote {
         })
     }
 
-    /// A fork that waits in the control groups of these files, and knows nothing.
+    /// Makes a fork, which joins the control groups of these files and then waits for its order.
     pub(super) async fn park(&self, join_files: &[BorrowedFd<'_>]) -> io::Result<Parked> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -174,7 +176,7 @@ impl Zygote {
             .async_io(Interest::WRITABLE, || send(&connection, b"!", join_files))
             .await?;
         let number = connection.read_i32_le().await?;
-        // It says so when it has joined the groups.
+        // The fork sends a byte when it has joined the groups.
         connection.read_u8().await?;
         Ok(Parked {
             connection,
@@ -182,7 +184,7 @@ impl Zygote {
         })
     }
 
-    /// For the next session: what was prepared, or else what is prepared now.
+    /// What the next session needs: prepared before, or else now.
     pub(crate) async fn spare(&self, sandbox: Option<&Sandbox>) -> Result<Spare, ZygoteError> {
         let ready = self.take_spare().filter(Spare::is_ready);
         match ready {
@@ -191,7 +193,7 @@ impl Zygote {
         }
     }
 
-    /// Prepares what the next session needs, unless there is such.
+    /// Prepares what the next session needs, unless that has been done.
     pub(super) async fn prepare_next(&self, sandbox: Option<&Sandbox>) -> Result<(), ZygoteError> {
         if self.lock_spare().is_none() {
             let spare = Spare::make(self, sandbox).await?;
@@ -214,7 +216,7 @@ impl Zygote {
     }
 }
 
-/// A fork that waits for its order. It ends when it is dropped.
+/// A fork that waits for its order. The fork ends if this is dropped.
 #[derive(Debug)]
 pub(crate) struct Parked {
     connection: UnixStream,
@@ -222,7 +224,8 @@ pub(crate) struct Parked {
 }
 
 impl Parked {
-    /// Of one that will enter a sandbox, the process that leads it there.
+    /// The fork's process id. A fork that will enter a sandbox has a child that continues inside; this is then the id
+    /// of the parent, which ends.
     pub(crate) fn process(&self) -> Pid {
         self.process
     }
@@ -231,7 +234,8 @@ impl Parked {
         Path::new(&format!("/proc/{}/exe", self.process)).exists()
     }
 
-    /// Makes it the process that the order describes. Returns its number.
+    /// Turns the fork into the process that the order describes. `files`: the descriptors for it. Returns
+    /// [`Self::process`].
     pub(crate) async fn become_session(
         mut self,
         order: &Order,
@@ -256,7 +260,8 @@ fn program(python: &Path, read_only: Option<&ReadOnly>) -> io::Result<PathBuf> {
     })
 }
 
-/// A fork writes its own mark there, where other programs find it, so the place must be as long.
+/// A placeholder for the session's mark in the zygote's environment. A fork overwrites it with its own mark, which has
+/// the same length, so that other processes find that mark in `/proc`.
 fn place_of_mark() -> OsString {
     let mark = processes::new_mark(NotebookId::random());
     "0".repeat(mark.len()).into()
@@ -287,7 +292,7 @@ async fn until_ready(control: &mut UnixStream) -> Result<(), ZygoteError> {
         match word {
             "ready" => return Ok(()),
             "loading" => loading = Some(rest.to_owned()),
-            // It is left out, and a session that wants it is told so by Python.
+            // The zygote continues without it. In a session that imports it, Python will report the error.
             "failed" => {
                 let (library, why) = of_library();
                 tracing::warn!("Sessions cannot be prepared with {library}: {why}");

@@ -1,6 +1,6 @@
-//! What a session needs that can be made before it is known whose session it is: a fork, and the sandbox that it will enter.
+//! A fork and the sandbox that it will enter, prepared before the session that will use them is known.
 //!
-//! **Invariant:** both are used for one session, and hear nothing before.
+//! **Invariant:** both are used for one session only, and receive nothing before they belong to it.
 
 use std::os::fd::AsFd as _;
 
@@ -9,9 +9,9 @@ use crate::sandbox::{Group, Room, Sandbox};
 
 #[derive(Debug)]
 pub(crate) struct Spare {
-    /// What the fork enters, if it is to enter something.
+    /// The sandbox that the fork will enter; `None` without bubblewrap.
     pub(crate) room: Option<Room>,
-    /// The group of a fork that enters nothing.
+    /// The control group of a fork under Landlock. (A room has its own.)
     pub(crate) group: Option<Group>,
     pub(crate) parked: Parked,
 }
@@ -44,7 +44,7 @@ impl Spare {
         })
     }
 
-    /// Whether nobody has ended it meanwhile.
+    /// Whether its processes still run.
     pub(super) fn is_ready(&self) -> bool {
         self.parked.is_alive() && self.room.as_ref().is_none_or(Room::is_ready)
     }

@@ -1,4 +1,4 @@
-//! A fork that no student has: it probes the walls that it has entered before a session does.
+//! Tries a zygote before it is used: one of its forks enters a sandbox, or confines itself, and runs the probe there.
 
 use std::ffi::OsString;
 use std::io;
@@ -75,7 +75,7 @@ async fn confined(
     python: &Path,
     mut trial: Trial,
 ) -> Result<(String, String), ZygoteError> {
-    // It is not started; its variables are for the fork.
+    // This command is never started. It only collects the variables for the fork.
     let mut command = Command::new(python);
     command.env_clear();
     let confined = landlock.bare(&mut command, python).await?;
@@ -93,7 +93,7 @@ async fn confined(
     Ok(tried)
 }
 
-/// What a fork is to do, and the files that it gets besides its outputs.
+/// The order for a fork, and the descriptors that it gets besides its outputs.
 struct Trial {
     order: Order,
     files: Vec<OwnedFd>,
@@ -118,7 +118,7 @@ impl Trial {
     }
 }
 
-/// Returns what the program prints to both of its outputs.
+/// Runs the trial in a fork. Returns its standard output and its error output.
 async fn fork(zygote: &Zygote, trial: Trial) -> Result<(String, String), ZygoteError> {
     let (printed, its_printed) = pipe()?;
     let (said, its_said) = pipe()?;
