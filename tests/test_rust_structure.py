@@ -52,6 +52,33 @@ def test_what_decides_has_no_means_to_do_anything(crate: str) -> None:
     assert below & IMPURE == set()
 
 
+def users_of_dependencies(folder: Path, table: str) -> Iterator[str]:
+    """The code that may use the dependencies in this table of a crate's manifest."""
+    if table == "build-dependencies":
+        yield (folder / "build.rs").read_text()
+        return
+    tests_only = for_tests_only(folder / "src")
+    for path in (folder / "src").rglob("*.rs"):
+        if table == "dev-dependencies":
+            yield path.read_text()
+        elif tests_only.isdisjoint((path, *path.parents)):
+            yield without_tests(path)
+    if table == "dev-dependencies":
+        for other in ("tests", "benches", "examples"):
+            yield from (path.read_text() for path in (folder / other).rglob("*.rs"))
+
+
+@pytest.mark.parametrize("crate", manifests())
+def test_a_crate_uses_the_dependencies_that_it_names(crate: str) -> None:
+    folder = manifests()[crate]
+    unused = []
+    for table in ("dependencies", "dev-dependencies", "build-dependencies"):
+        named = manifest(folder).get(table, {})
+        code = "\n".join(users_of_dependencies(folder, table)) if named else ""
+        unused += [name for name in named if not re.search(rf"\b{name.replace('-', '_')}\b", code)]
+    assert unused == []
+
+
 # ---- modules
 
 
