@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -59,9 +60,9 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
 
 
 @pytest.fixture
-def gate(tmp_path: Path) -> Iterator[Gate]:
+def gate(place: Place) -> Iterator[Gate]:
     """Opens at the end, because cells in the background outlive their kernels."""
-    gate = Gate(tmp_path)
+    gate = Gate(Path(tempfile.mkdtemp(dir=place.work)))
     yield gate
     gate.open_all()
 

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -223,9 +222,10 @@ def test_a_plot_is_shown_below_its_cell(kernel: Kernel) -> None:
     cell.wait_for(lambda result: "image/png" in str(result.published), "the plot")
 
 
-def test_nothing_lands_in_the_middle_of_a_cell_that_awaits(kernel: Kernel, gate: Gate, tmp_path: Path) -> None:
-    kernel.run(f"import asyncio, os\nended = {str(tmp_path / 'ended')!r}").ok()
-    background(kernel, f"{gate.closed()}made = 1\nopen({str(tmp_path / 'ended')!r}, 'w').close()")
+def test_nothing_lands_in_the_middle_of_a_cell_that_awaits(kernel: Kernel, gate: Gate) -> None:
+    ended = str(gate.folder / "ended")
+    kernel.run(f"import asyncio, os\nended = {ended!r}").ok()
+    background(kernel, f"{gate.closed()}made = 1\nopen({ended!r}, 'w').close()")
     wait = "while not os.path.exists(ended): await asyncio.sleep(0.01)\nfor _ in range(30): await asyncio.sleep(0.01)"
     cell = kernel.begin(f"print('begun')\n{wait}\njob.status")
     cell.wait_for_text("begun")

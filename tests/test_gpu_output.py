@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import pytest
-from end_to_end import Kernel, wait_until
+from end_to_end import Gate, Kernel, wait_until
 from end_to_end.results import NOTICE, displayed
 
 
@@ -43,12 +42,10 @@ def test_the_line_stands_below_all_that_the_cell_shows(kernel: Kernel, end: str)
     assert (printed[0], printed[-1][:5]) == ("first\n", "CPU: ")
 
 
-def test_a_cell_that_shows_nothing_is_said_to_run(kernel: Kernel, tmp_path: Path) -> None:
-    cell = kernel.begin(
-        f"%%gpu\nimport pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'go-on')!r}).exists(): time.sleep(0.01)"
-    )
+def test_a_cell_that_shows_nothing_is_said_to_run(kernel: Kernel, gate: Gate) -> None:
+    cell = kernel.begin(f"%%gpu\n{gate.closed()}")
     cell.wait_for(lambda result: any(line.startswith("Running on") for line in result.notices), "it is said to run")
-    (tmp_path / "go-on").touch()
+    gate.open()
     assert [text[:5] for text in displayed(cell.finish().ok().published)] == ["CPU: "]
 
 

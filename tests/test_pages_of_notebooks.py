@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from pathlib import Path
 from typing import Any
 
 import pytest
-from end_to_end import Kernel, wait_until
+from end_to_end import Gate, Kernel, wait_until
 from end_to_end.kernel import Cell
 
 
@@ -72,16 +71,15 @@ def test_a_page_shows_its_own_cells_itself(kernel: Kernel) -> None:
     assert cells_of(kernel, page) == {}
 
 
-def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, tmp_path: Path) -> None:
-    wait = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'go')!r}): time.sleep(0.01)\n"
-    cell = begin(kernel, "back", f"%%gpu --background job\nprint('begun')\n{wait}print('end')\n[7]")
+def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, gate: Gate) -> None:
+    cell = begin(kernel, "back", f"%%gpu --background job\nprint('begun')\n{gate.closed()}print('end')\n[7]")
     cell.speaks_after_idle = True
     cell.finish().ok()
     begin(kernel, "front", "1").finish().ok()
     page = open_page(kernel, time.time())
     page.wait_for_idle()
     assert [running["id"] for running in told(page, "running")] == ["back"]
-    (tmp_path / "go").touch()
+    gate.open()
     ended = kernel.begin("job.result()")
     ended.speaks_after_idle = True
     ended.wait_for(lambda _: told(ended, "cell"), "the page is told")
@@ -93,17 +91,13 @@ def test_a_background_cell_that_ended_after_the_page_was_opened(kernel: Kernel, 
     assert " on cpu-" in outputs[2]["data"]["text/plain"]
 
 
-def test_cells_that_waited_when_the_page_was_closed(kernel: Kernel, tmp_path: Path) -> None:
+def test_cells_that_waited_when_the_page_was_closed(kernel: Kernel, gate: Gate) -> None:
     """The new page is sent the running cell when it ends, and the next one, too; each once."""
-    go_on = tmp_path / "go-on"
-    code = (
-        f"%%gpu\nimport pathlib, time\nprint('begun', flush=True)\nwhile not pathlib.Path({str(go_on)!r}).exists():\n"
-    )
-    running = begin(kernel, "running", code + "    time.sleep(0.01)\nprint('over')")
+    running = begin(kernel, "running", f"%%gpu\nprint('begun', flush=True)\n{gate.closed()}print('over')")
     running.wait_for_text("begun")
     waiting = begin(kernel, "waiting", "%%gpu\nfrom IPython.display import display, clear_output\nprint('waited')\n1/0")
     page = open_page(kernel, time.time())
-    go_on.touch()
+    gate.open()
     waiting.finish()
     wait_until(lambda: cells_of(kernel, page).keys() == {"running", "waiting"}, "the page is told of both")
     kernel.gpu("pass").ok()

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from end_to_end import Cell, Kernel
+from end_to_end import Cell, Gate, Kernel
 from end_to_end.results import Result
 
 IMPORTS = "import ipywidgets as widgets\n"
@@ -173,26 +172,24 @@ def test_a_click_while_the_cell_runs_waits_for_its_end(kernel: Kernel) -> None:
 def test_a_callback_that_needs_a_gpu(kernel: Kernel) -> None:
     """It runs a `%%gpu` cell itself, also on a subshell; the output belongs to the callback."""
     made = kernel.run(
-        IMPORTS + "import os\nplaces = []\nbutton = widgets.Button()\n@button.on_click\ndef there(_):\n"
-        "    get_ipython().run_cell_magic('gpu', '', 'places.append(os.getpid()); print(\"there\")')\nbutton"
+        IMPORTS + "import os\nsessions = []\nbutton = widgets.Button()\n@button.on_click\ndef there(_):\n"
+        "    code = 'sessions.append(os.environ[\"BATON_SESSION\"]); print(1)'\n"
+        "    get_ipython().run_cell_magic('gpu', '', code)\nbutton"
     ).ok()
     subshell = kernel.ask_control("create_subshell_request")["subshell_id"]
     for place in (None, subshell):
         clicked = click_on_subshell(kernel, comm_of(made, "ButtonModel"), place)
         clicked.wait_for_idle()
-        assert clicked.so_far.stdout == "there\n"
+        assert clicked.so_far.stdout == "1\n"
     kernel.ask_control("delete_subshell_request", {"subshell_id": subshell})
-    assert set(kernel.evaluate("places")) == {kernel.session_pid}
+    own = kernel.gpu("os.environ['BATON_SESSION']").ok().value
+    assert kernel.evaluate("sessions") == [own.strip("'")] * 2
 
 
-def test_widgets_of_a_cell_that_came_to_nothing_are_closed(kernel: Kernel, tmp_path: Path) -> None:
-    flag = tmp_path / "end"
-    cell = kernel.begin(
-        f"%%gpu\n{IMPORTS}import os, time\nbutton = widgets.Button()\ndisplay(button)\n"
-        f"while not os.path.exists({str(flag)!r}):\n    time.sleep(0.01)\nos._exit(3)"
-    )
+def test_widgets_of_a_cell_that_came_to_nothing_are_closed(kernel: Kernel, gate: Gate) -> None:
+    cell = kernel.begin(f"%%gpu\n{IMPORTS}button = widgets.Button()\ndisplay(button)\n{gate.closed()}os._exit(3)")
     cell.wait_for(lambda result: result.displays, "the button is shown")
-    flag.touch()
+    gate.open()
     lost = cell.finish()
     assert lost.reply["status"] == "error"
     opened = [content["comm_id"] for content in lost.of("comm_open")]
