@@ -10,7 +10,6 @@ name stays where it is, and the notebook gets a stand-in that is the original ag
 
 from __future__ import annotations
 
-import io
 import pickle
 import sys
 import time
@@ -24,10 +23,8 @@ from baton_shim.base.undoing import OnUndo
 from baton_shim.state.bindings import Bindings
 from baton_shim.state.collector import collector_paused, uncollected
 from baton_shim.state.cycles import Pace, unreachable
-from baton_shim.state.deep import with_deep_stack
 from baton_shim.state.deferred import Budget, Deferred
 from baton_shim.state.delta import Received, Undo, read_segments
-from baton_shim.state.failures import failure_of
 from baton_shim.state.footprint import Footprint, footprint
 from baton_shim.state.kinds import Here, Kinds
 from baton_shim.state.kinds.singletons import of_interpreter
@@ -35,7 +32,6 @@ from baton_shim.state.kinds.tensors import with_graphs
 from baton_shim.state.message import Header, Snapshot, check_versions, find_class, is_plain, join, split, versions
 from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
-from baton_shim.state.pickler import Failure, NanPickler, Patch, TablePickler
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
     Refused,
@@ -53,8 +49,7 @@ from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.stays import Stays
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
-
-_MOST_FAILURES = 100  # the limit in one message for objects whose pickling fails
+from baton_shim.state.writing import Sending, Writer
 
 
 class Table:
@@ -86,11 +81,12 @@ class Table:
         self._segments = Segments(lambda segment: self._views.user_of(segment))
         self._here = Here(namespace, self._segments, [])
         self._kinds = Kinds(self._here, missing if missing is not None else {})
-        self._patch_anchor = self._patch
+        patch = self._patch  # one object, which both ends know as an anchor
         main: Any = sys.modules.get("__main__")
         main = main if main is not None and vars(main) is namespace else object()
-        anchors = [namespace, main, self._patch_anchor, *of_interpreter(), *self._kinds.anchors()]
-        self._numbering = Numbering(anchors, find_class, self._patch_anchor)
+        anchors = [namespace, main, patch, *of_interpreter(), *self._kinds.anchors()]
+        self._numbering = Numbering(anchors, find_class, patch)
+        self._writer = Writer(self._here, self._kinds, self._numbering, patch)
         self._stays = Stays(namespace, self._numbering)
         self._walker = Walker(self._numbering, self._kinds, self._stays)
         self._views = Views(self._here, self._kinds, self._numbering)
@@ -100,7 +96,6 @@ class Table:
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
         self._pins: list[Any] = []
-        self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
         self.last_undo: Undo | None = None  # in the notebook: the undo of the last applied message
         self._reserved: list[Any] = []
@@ -130,7 +125,6 @@ class Table:
         other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places` are parts of `extra`, each
         with a name for messages.
         """
-        self._places = list(places)
         self._check_usable()
         first = self._home is None
         home = True if first else bool(self._home)
@@ -141,7 +135,9 @@ class Table:
             self._refuse({name: obj for name, obj in roots.items() if name in certain})
         dying = self._dying() if partings else []
         self._here.home = home
-        made = self._write_or_take_back(roots, certain, extra, gone, home, dying, modules, frozenset(), budget)
+        made = self._send(
+            Sending(roots, certain, extra, home, gone, dying, modules, budget=budget, places=tuple(places))
+        )
         self._home = home
         return made
 
@@ -155,13 +151,14 @@ class Table:
         self._check_usable()
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
         self._refuse(roots)
-        return self._write_or_take_back(roots, frozenset(roots), extra, [], True, [], None, self._given)
+        return self._send(Sending(roots, frozenset(roots), extra, home=True, given=self._given))
 
-    def _write_or_take_back(self, *arguments: Any) -> Snapshot:
+    def _send(self, sending: Sending) -> Snapshot:
+        """After an error nothing has changed."""
         self._here.used.clear()
         next_segment, nans = self._segments.next_number, len(self._numbering.nans)
         try:
-            return self._write(*arguments)
+            return self._write(sending)
         except BaseException:
             self._numbering.nans.forget(nans)
             self._segments.drop(range(next_segment, self._segments.next_number))
@@ -169,89 +166,80 @@ class Table:
             self._here.used.clear()
             raise
 
-    def _write(
-        self,
-        roots: dict[str, Any],
-        certain: Set[str],
-        extra: object,
-        gone: list[str],
-        home: bool,
-        dying: list[int],
-        modules: bytes | None = None,
-        given: Set[int] = frozenset(),
-        budget: Budget | None = None,
-    ) -> Snapshot:
-        numbering, walker = self._numbering, self._walker
+    def _write(self, sending: Sending) -> Snapshot:
+        numbering, walker, home = self._numbering, self._walker, sending.home
         first_fresh = self._segments.next_number
-        values = list(extra.values()) if isinstance(extra, dict) else [extra]
-        # An object that a cell changed before rebinding its name may live on under another name.
-        besides = [] if home else [*self._bindings.former([*roots, *gone]), *walker.with_new_gradients()]
-        reach = walker.reach([*roots.values(), *values, *besides, *(numbering.objects[n] for n in dying)], given)
+        reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
-        rebound = {name: obj for name, obj in roots.items() if not self._bindings.is_known(name, obj, replaced)}
-        plain = not (reach.changed or reach.leaves or replaced or rebound) and is_plain(extra, numbering.memo)
+        rebound = {name: obj for name, obj in sending.roots.items() if not self._bindings.is_known(name, obj, replaced)}
+        changes = reach.changed or reach.leaves or replaced or rebound
+        plain = not changes and is_plain(sending.extra, numbering.memo)
         if plain:
-            body: bytes | memoryview = pickle.dumps(extra, protocol=5)
-            buffers: list[Any] = []
-            left: dict[str, str] = {}
-            fresh: list[Any] = []
-            stayed: list[Any] = []
+            written = self._writer.plain(sending.extra)
         else:
-            patches = self._patches(reach, last)
             try:
-                body, pickler, left = self._dump(patches, roots, certain, rebound, extra, replaced, reach, home)
+                written = self._writer.write(sending, reach, rebound, replaced, last)
             except BaseException:
                 self._segments.show(hidden)
                 raise
-            fresh, buffers = numbering.numbered_by(pickler), pickler.large.buffers
-            stayed = [] if home else [obj for obj, _, _ in pickler.stayed]
+            self.stayed = written.stayed
         header = Header(
             count_before=len(numbering),
-            count_after=len(numbering) + len(fresh),
-            dropped=sorted(numbering.unsent.union(dying)),
+            count_after=len(numbering) + len(written.fresh),
+            dropped=sorted(numbering.unsent.union(sending.dying)),
             replaced=sorted(replaced),
             reserved=[type(leaf).__name__ for leaf in reach.leaves],
-            compact=not given and numbering.wants_compacting(),
-            deleted=gone,
+            compact=not sending.given and numbering.wants_compacting(),
+            deleted=list(sending.gone),
             plain=plain,
             versions=versions() if self.messages == 0 else None,
-            modules=modules,
-            buffers=tuple(map(len, buffers)),
+            modules=sending.modules,
+            buffers=tuple(map(len, written.buffers)),
         )
         numbering.unsent.clear()
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
-        numbering.add(fresh)
-        if stays := self._stays.news(reach.marked, stayed, dying):
+        numbering.add(written.fresh)
+        stayed = [] if home else [obj for obj, _ in written.stayed]
+        if stays := self._stays.news(reach.marked, stayed, sending.dying):
             header = replace(header, stays=stays)
-        self._foreign.extend(bytes(len(fresh)))
+        self._foreign.extend(bytes(len(written.fresh)))
         self._views.note_used()
         self._views.find_moved(reach.changed)
         reach.marked.update(range(header.count_before, header.count_after))
         self._given = reach.marked
         walker.remember((*reach.changed, *range(header.count_before, header.count_after)), reach.as_leaves)
-        in_reach = self._views.in_reach(self._given, given)
+        in_reach = self._views.in_reach(self._given, sending.given)
         fresh_segments = range(first_fresh, self._segments.next_number)
         if home:
             segments = self._views.look(in_reach - self.deferred.numbers, fresh_segments)
         else:
-            self.deferred.choose(in_reach, self._given, dying, budget)
+            self.deferred.choose(in_reach, self._given, sending.dying, sending.budget)
             segments = self.deferred.views(in_reach, fresh_segments)
             header = replace(header, deferred=self.deferred.sizes())
-        stream = join(header, body, buffers)
-        alive = [numbering.objects[number] for number in dying]
-        self._pins = [stream, segments, reach.unknown, list(roots.values()), extra, alive]
-        self._drop(number for number in dying if number not in numbering.dropped)
+        stream = join(header, written.body, written.buffers)
+        alive = [numbering.objects[number] for number in sending.dying]
+        self._pins = [stream, segments, reach.unknown, sending, alive]
+        self._drop(number for number in sending.dying if number not in numbering.dropped)
         self._views.drop_unused()
         self._bindings.note(rebound)
-        self._bindings.delete(gone)
+        self._bindings.delete(sending.gone)
         if header.compact:
             self._compact()
         deferred_bytes = 0 if home else self.deferred.bytes()
-        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, deferred_bytes)
+        snapshot = Snapshot(self.messages, stream, segments, dropped_segments, written.left, deferred_bytes)
         self.messages += 1
         return snapshot
+
+    def _reach(self, sending: Sending) -> Reach:
+        numbering, walker = self._numbering, self._walker
+        besides: list[Any] = []
+        if not sending.home:
+            # An object that a cell changed before rebinding its name may live on under another name.
+            besides = [*self._bindings.former([*sending.roots, *sending.gone]), *walker.with_new_gradients()]
+        dying = (numbering.objects[number] for number in sending.dying)
+        return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
 
     def keeps(self) -> bool:
         """In a session: whether the notebook knows an object here that no other session can have."""
@@ -314,7 +302,7 @@ class Table:
 
     def release(self) -> None:
         """Called when the memory of the last snapshot has been read."""
-        self._pins, self._places, self.stayed = [], [], []
+        self._pins, self.stayed = [], []
 
     def _dying(self) -> list[int]:
         """Drops objects that only the table refers to; the other end learns that with this message.
@@ -360,75 +348,6 @@ class Table:
                 raise Refused(name, *reason)
             if type(obj) is Stayed and number is None:
                 raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
-
-    def _patches(self, reach: Reach, last: set[int]) -> list[Patch]:
-        """Containers that hash objects come after those objects; holders of replaced objects come last."""
-        kinds, objects = self._kinds, self._numbering.objects
-        order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
-        patches = []
-        for number in order:
-            obj = objects[number]
-            kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
-            patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
-        leaf = kinds.leaf
-        for number, obj in enumerate(reach.leaves, len(objects)):
-            patches.append(Patch(number, leaf.name, leaf.content(obj, None)))
-        return patches
-
-    def _dump(
-        self,
-        patches: list[Patch],
-        roots: dict[str, Any],
-        certain: Set[str],
-        rebound: dict[str, Any],
-        extra: object,
-        replaced: set[int],
-        reach: Reach,
-        home: bool,
-    ) -> tuple[bytes, TablePickler, dict[str, str]]:
-        named = [*roots.items(), *self._places]
-
-        def explain(obj: Any, reason: str) -> str:
-            name = next((name for name, root in named if root is obj), None) if home else None
-            if name is not None:
-                return str(Refused(name, reason))
-            path = path_to(obj, named, self._kinds) or f"a {type(obj).__qualname__}"
-            return f"'{path}' {reason} and {self._here.where_it_stayed}"
-
-        failed: dict[int, Failure] = {}
-        pickler: TablePickler
-
-        def dump() -> io.BytesIO:
-            nonlocal pickler
-            file = io.BytesIO()
-            kind = NanPickler if reach.has_nan else TablePickler
-            pickler = kind(file, self._kinds, self._patch_anchor, explain, self._numbering.nans, failed)
-            pickler.memo = self._numbering.memo_for(replaced, reach.leaves)
-            self._here.used.clear()
-            pickler.dump_message(patches, rebound, extra)
-            return file
-
-        while True:
-            try:
-                try:
-                    file = dump()
-                except RecursionError:
-                    file = with_deep_stack(dump)
-                break
-            except Exception as error:
-                failure = failure_of(pickler.last, error, named, failed, self._kinds)
-                if len(failed) >= _MOST_FAILURES:
-                    raise Refused(path_to(failure[0], named, self._kinds) or "?", *failure[1:]) from None
-                failed[id(failure[0])] = failure
-        left: dict[str, str] = {}
-        self.stayed = [(obj, reason) for obj, reason, _ in pickler.stayed]
-        for obj, reason, hint in pickler.stayed:
-            for name in (name for name, root in roots.items() if root is obj):
-                if not home:
-                    left[name] = reason
-                elif name in certain:
-                    raise Refused(name, reason, hint)
-        return file.getvalue(), pickler, left  # without a copy; a view of the file would keep it from closing
 
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
