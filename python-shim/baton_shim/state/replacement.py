@@ -7,6 +7,7 @@ may be built from objects that are patched themselves.
 
 from __future__ import annotations
 
+from baton_shim.state.pickler import Patch
 from baton_shim.state.refusal import Stayed
 from baton_shim.state.walk import Reach, Walker
 
@@ -34,6 +35,21 @@ def find_replaced(walker: Walker, reach: Reach) -> tuple[set[int], set[int]]:
             walker.include(number, reach)
     reach.changed = [number for number in reach.changed if number not in replaced]
     return replaced, last
+
+
+def patches_of(walker: Walker, reach: Reach, last: set[int]) -> list[Patch]:
+    """Containers that hash objects come after those objects; holders of replaced objects come last."""
+    kinds, objects = walker.kinds, walker.numbering.objects
+    order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
+    patches = []
+    for number in order:
+        obj = objects[number]
+        kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
+        patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
+    leaf = kinds.leaf
+    for number, obj in enumerate(reach.leaves, len(objects)):
+        patches.append(Patch(number, leaf.name, leaf.content(obj, None)))
+    return patches
 
 
 def _holders(walker: Walker, numbers: set[int]) -> set[int]:

@@ -45,12 +45,13 @@ from baton_shim.state.refusal import (
     hold,
     is_of_spent,
     is_spent,
-    stayed_text,
+    refuse,
 )
-from baton_shim.state.replacement import find_replaced
+from baton_shim.state.replacement import find_replaced, patches_of
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.stays import Stays
+from baton_shim.state.unsending import Before
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 
@@ -99,6 +100,7 @@ class Table:
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
+        self._before: Before | None = None
         self._pins: list[Any] = []
         self._places: list[tuple[str, object]] = []
         self._undo: Undo | None = None
@@ -130,7 +132,7 @@ class Table:
         other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places` are parts of `extra`, each
         with a name for messages.
         """
-        self._places = list(places)
+        self._places, self._before = list(places), None
         self._check_usable()
         first = self._home is None
         home = True if first else bool(self._home)
@@ -138,7 +140,7 @@ class Table:
         gone = [name for name in dict.fromkeys(deleted) if name not in self.namespace]
         certain = frozenset(roots) if certain is None else certain
         if home:
-            self._refuse({name: obj for name, obj in roots.items() if name in certain})
+            refuse({name: obj for name, obj in roots.items() if name in certain}, self._kinds.why_not, self.knows)
         dying = self._dying() if partings else []
         self._here.home = home
         made = self._write_or_take_back(roots, certain, extra, gone, home, dying, modules, frozenset(), budget)
@@ -153,8 +155,9 @@ class Table:
         it here wait. Raises `Refused` as `snapshot` does.
         """
         self._check_usable()
+        self._before = None
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
-        self._refuse(roots)
+        refuse(roots, self._kinds.why_not, self.knows)
         return self._write_or_take_back(roots, frozenset(roots), extra, [], True, [], None, self._given)
 
     def _write_or_take_back(self, *arguments: Any) -> Snapshot:
@@ -182,7 +185,7 @@ class Table:
         budget: Budget | None = None,
     ) -> Snapshot:
         numbering, walker = self._numbering, self._walker
-        first_fresh = self._segments.next_number
+        first_fresh, nans = self._segments.next_number, len(numbering.nans)
         values = list(extra.values()) if isinstance(extra, dict) else [extra]
         # An object that a cell changed before rebinding its name may live on under another name.
         besides = [] if home else [*self._bindings.former([*roots, *gone]), *walker.with_new_gradients()]
@@ -198,7 +201,7 @@ class Table:
             fresh: list[Any] = []
             stayed: list[Any] = []
         else:
-            patches = self._patches(reach, last)
+            patches = patches_of(walker, reach, last)
             try:
                 body, pickler, left = self._dump(patches, roots, certain, rebound, extra, replaced, reach, home)
             except BaseException:
@@ -219,6 +222,10 @@ class Table:
             modules=modules,
             buffers=tuple(map(len, buffers)),
         )
+        if home and not (given or header.compact):
+            leaving = [*replaced, *dying]
+            parts = numbering, walker, self._views, self._segments, self._bindings
+            self._before = Before(*parts, leaving, [*reach.changed, *leaving], first_fresh, nans)
         numbering.unsent.clear()
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
@@ -252,6 +259,16 @@ class Table:
         snapshot = Snapshot(self.messages, stream, segments, dropped_segments, left, deferred_bytes)
         self.messages += 1
         return snapshot
+
+    def unsend(self) -> bool:
+        """In the notebook: no session received the last message. Returns whether the table is as it was before it."""
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        before.restore()
+        del self._foreign[len(self._numbering) :]
+        self.messages -= 1
+        return True
 
     def keeps(self) -> bool:
         """In a session: whether the notebook knows an object here that no other session can have."""
@@ -352,29 +369,6 @@ class Table:
         obj = self._numbering.objects[number]
         return self._foreign[number] == 1 and type(obj).__weakrefoffset__ != 0 and weakref.getweakrefcount(obj) > 0
 
-    def _refuse(self, roots: Mapping[str, Any]) -> None:
-        for name, obj in roots.items():
-            number = self._numbering.number(obj)
-            reason = self._kinds.why_not(obj)
-            if reason is not None:
-                raise Refused(name, *reason)
-            if type(obj) is Stayed and number is None:
-                raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
-
-    def _patches(self, reach: Reach, last: set[int]) -> list[Patch]:
-        """Containers that hash objects come after those objects; holders of replaced objects come last."""
-        kinds, objects = self._kinds, self._numbering.objects
-        order = sorted(reach.changed, key=lambda n: (n in last, kinds.of(objects[n]).hashes, n))
-        patches = []
-        for number in order:
-            obj = objects[number]
-            kind = kinds.leaf if number in reach.as_leaves else kinds.of(obj)
-            patches.append(Patch(number, kind.name, kind.content(obj, reach.states[number])))
-        leaf = kinds.leaf
-        for number, obj in enumerate(reach.leaves, len(objects)):
-            patches.append(Patch(number, leaf.name, leaf.content(obj, None)))
-        return patches
-
     def _dump(
         self,
         patches: list[Patch],
@@ -467,6 +461,7 @@ class Table:
         After an error everything is as before, except the bytes of arrays in a session, which ends then.
         """
         self._check_usable()
+        self._before = None
         if self._home is None:
             self._home = False
         if self.deferred.numbers and not self._home and delta["messages"] == self.messages + 1:
