@@ -52,6 +52,41 @@ def test_a_cell_waits_for_the_session_with_its_generator(service: Service, new_k
     assert waiting.finish().ok().value == "1"
 
 
+def refused(service: Service, mine: Kernel, other: Kernel) -> None:
+    error = mine.run("%%gpu --gpu h900\nkept.append(next(numbers))").error
+    assert error is not None
+    assert "h900" in error[1]
+
+
+def stopped(service: Service, mine: Kernel, other: Kernel) -> None:
+    go_on = service.place.work / "go-on"
+    occupying = occupy(other, go_on)
+    waiting = mine.begin("%%gpu\nkept.append(next(numbers))")
+    waiting.wait_for(lambda result: any("Waiting" in notice for notice in result.notices), "it waits")
+    mine.interrupt()
+    error = waiting.finish().error
+    assert error is not None
+    assert error[0] == "KeyboardInterrupt"
+    go_on.touch()
+    occupying.finish().ok()
+
+
+@pytest.mark.parametrize("end", [refused, stopped])
+def test_a_cell_that_never_starts_leaves_the_session_as_it_is(
+    service: Service, new_kernel: NewKernel, end: Callable[[Service, Kernel, Kernel], None]
+) -> None:
+    service.start_broker()
+    service.start_worker(slots=1)
+    mine, other = service.kernel(new_kernel), service.kernel(new_kernel)
+    make(mine)
+    session = mine.session_pid
+    mine.run("import decimal; decimal.getcontext().prec = 5; kept.append(3); other = kept").ok()
+    end(service, mine, other)
+    result = mine.gpu("kept.append(next(numbers))\nkept, other is kept, decimal.getcontext().prec").ok()
+    assert (result.value, result.stderr) == ("([1, 2, 3, 1], True, 5)", "")
+    assert mine.session_pid == session
+
+
 def test_what_is_used_up_is_not_waited_for(service: Service, new_kernel: NewKernel) -> None:
     service.start_broker()
     service.start_worker(slots=1)

@@ -6,7 +6,8 @@
 //! interrupt works in every step.
 //!
 //! **Invariant:** the notebook gets a cell's changes completely or not at all. If a cell ends in
-//! any other way, the object table is void on both sides, and the next cell starts a new one.
+//! any other way, the object table is void on both sides, and the next cell starts a new one,
+//! unless no session can have received the cell's state: then the table is as it was before.
 
 mod attach;
 mod autostart;
@@ -172,6 +173,7 @@ impl RemoteCells {
             low => low,
         };
         let state = self.send_state(cell, run.state).await?;
+        cell.state_left = true;
         self.link
             .submit(Submission {
                 job: cell.job,
@@ -231,6 +233,7 @@ impl RemoteCells {
             .connect(&mut self.link, &self.display, self.patience)
             .await?;
         let cancel = CancellationToken::new();
+        cell.session_before = Some(session.clone());
         let version = session.version;
         let outgoing = session.continued_by(snapshot);
         let sending = self.transfer.send(outgoing, &transports, &cancel);
@@ -284,6 +287,7 @@ impl RemoteCells {
                     }
                     Step::Update(JobUpdate::Event(event)) => match *event {
                         JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes, .. } => {
+                            cell.state_left = cell.worker.is_some();
                             return Ok(Finished { outcome, error, state, usage, files, deferred_bytes });
                         }
                         event => self.on_event(cell, event).await?,
@@ -425,21 +429,17 @@ impl RemoteCells {
                 self.patience,
             )
             .await?;
-        let files = file_changes::apply(
-            &mut self.files,
-            &mut self.display,
-            cell,
-            &mut self.link,
-            finished.files,
-            self.patience,
-        )
-        .await?;
+        let (link, patience) = (&mut self.link, self.patience);
+        let (files, display) = (&mut self.files, &mut self.display);
+        let files =
+            file_changes::apply(files, display, cell, link, finished.files, patience).await?;
         let summary = self.display.summary(cell, finished.usage).await?;
         let message = ToNotebook::Finished {
             call: cell.call,
             outcome: finished.outcome,
             error: finished.error,
             delta: Some(delta),
+            table_kept: false,
             summary,
         };
         cell.writer.send_with_file(&message, file.as_fd()).await?;
@@ -488,7 +488,9 @@ impl RemoteCells {
         cell: &mut RemoteCell<'_>,
         stop: Stop,
     ) -> Result<CellEnd, FrameError> {
-        self.session = None;
+        let before = cell.session_before.take().or_else(|| self.session.take());
+        self.session = before.filter(|_| !cell.state_left);
+        let table_kept = self.session.is_some();
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
@@ -507,6 +509,7 @@ impl RemoteCells {
                 outcome: Outcome::Cancelled,
                 error: None,
                 delta: None,
+                table_kept,
                 summary: None,
             },
             Stop::Failed(failure) => {
@@ -515,6 +518,7 @@ impl RemoteCells {
                     call: cell.call,
                     outcome: failure.outcome,
                     error: failure.error,
+                    table_kept,
                 }
             }
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),

@@ -124,12 +124,15 @@ pub enum ToNotebook {
         password: bool,
     },
     /// The cell ran. With a delta, the frame carries its file; without one, nothing changes and the
-    /// object table is void.
+    /// object table is void unless it is kept.
     Finished {
         call: CallId,
         outcome: crate::Outcome,
         error: Option<RemoteError>,
         delta: Option<Delta>,
+        /// As in `Failed`.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        table_kept: bool,
         /// The summary of the run, shown below all of the cell's output.
         summary: Option<Output>,
     },
@@ -190,11 +193,14 @@ pub enum ToNotebook {
     /// that lacks some.
     DeferredLost { call: CallId, error: RemoteError },
     /// The cell did not run, or its state is lost. The notebook keeps its values from before the
-    /// cell. The object table is void.
+    /// cell. The object table is void unless it is kept.
     Failed {
         call: CallId,
         outcome: crate::Outcome,
         error: RemoteError,
+        /// No session received the call's snapshot, so the next one continues what was before it.
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        table_kept: bool,
     },
 }
 

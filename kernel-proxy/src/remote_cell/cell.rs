@@ -19,6 +19,7 @@ use super::display::Display;
 use super::failure::Failure;
 use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
+use super::session_state::SessionState;
 use super::status_line::StatusLine;
 use super::transfer::{self, Received};
 use crate::relay::{MessageNumber, ParentCell};
@@ -37,6 +38,10 @@ pub(super) struct RemoteCell<'a> {
     /// The broker's messages have shown that it stored the job.
     pub(super) is_stored: bool,
     pub(super) worker: Option<String>,
+    /// What the session holds if it did not receive the cell's state.
+    pub(super) session_before: Option<SessionState>,
+    /// A worker may have received the cell's state.
+    pub(super) state_left: bool,
     /// The cell may have written files.
     pub(super) started: bool,
     /// The shim will submit the cell again.
@@ -174,6 +179,8 @@ impl<'a> RemoteCell<'a> {
             status_line: StatusLine::new(format!("baton-{job}"), place.quiet),
             is_stored: false,
             worker: None,
+            session_before: None,
+            state_left: false,
             started: false,
             withdrawn: false,
             comms: Vec::new(),

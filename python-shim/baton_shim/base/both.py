@@ -9,7 +9,11 @@ sent to a session ahead of the state of the next `%%gpu` cell, and to each new s
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from baton_shim.base.undoing import OnUndo
 
 
 class BothCell(NamedTuple):
@@ -41,8 +45,9 @@ class BothCells:
         self._news = len(self.cells)
         return [(cell.number, cell.code, cell.given) for cell in self.cells[self._sent :]]
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         """The cells of the last `look` have been sent."""
+        undo(partial(setattr, self, "_sent", self._sent))
         self._sent = self._news
 
     def apply(self, cells: Iterable[tuple[int, str, bytes]]) -> None:

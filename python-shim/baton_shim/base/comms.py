@@ -44,7 +44,7 @@ class SessionComms:
         self._next = {"opened": opened, "closed": list(self._closed), "targets": served}
         return self._next if any(self._next.values()) else None
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         self._sent.update(self._next["opened"])
         self._targets.update(self._next["targets"])
         del self._closed[: len(self._next["closed"])]
@@ -81,7 +81,7 @@ class HomeComms:
     def look(self) -> None:
         """The notebook's comms stay here, where clients reach them."""
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         pass
 
     def apply(self, said: dict[str, Any], undo: OnUndo) -> None:

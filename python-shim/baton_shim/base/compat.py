@@ -108,6 +108,7 @@ VIRTUAL = {
             "torch.optim.optimizer:_global_optimizer_pre_hooks",
             "torch.optim.optimizer:_global_optimizer_post_hooks",
             f"{_TENSOR}._reduce_ex_internal",
+            "warnings:_showwarnmsg",
         ),
     ),
     "jax": Part("jax has no virtual GPU", ("jax:_src.xla_bridge.backends", "jax:_src.xla_bridge.get_backend")),

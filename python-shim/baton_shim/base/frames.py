@@ -11,7 +11,7 @@ from __future__ import annotations
 import functools
 import os
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import CodeType, TracebackType
 from typing import Any
 
@@ -76,10 +76,10 @@ def _end_at_the_call(trace: TracebackType | None) -> None:
         last.tb_next = None
 
 
-def hide_from_tracebacks() -> None:
+def hide_from_tracebacks(replace: Callable[[Any, str, Any], object] = setattr) -> None:
     """Hides frames in errors that a cell itself prints, formats or logs.
 
-    For sessions; called once the other modules are loaded.
+    Called in sessions once the other modules are loaded, and with virtual CUDA for torch.
     """
     import traceback
 
@@ -92,4 +92,4 @@ def hide_from_tracebacks() -> None:
 
     for name in ("walk_tb", "_walk_tb_with_full_positions"):
         if hasattr(traceback, name):  # the second since Python 3.11
-            setattr(traceback, name, hiding(getattr(traceback, name)))
+            replace(traceback, name, hiding(getattr(traceback, name)))

@@ -94,10 +94,11 @@ class LocalModules(MetaPathFinder):
         modules = {name: tuple(loaded) for name, loaded in self._news.items()}
         return pickle.dumps((packages and tuple(packages), modules, both))
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         """The result of the last `look` has been sent."""
-        self.packages.commit()
-        self.both.commit()
+        self.packages.commit(undo)
+        self.both.commit(undo)
+        undo(partial(setattr, self, "_sent", dict(self._sent)))
         self._sent.update(self._news)
 
     def apply(self, news: bytes, undo: OnUndo) -> None:

@@ -246,8 +246,9 @@ class Packages:
         )
         return self._news if self._news != self._sent else None
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         """The result of the last `look` has been sent."""
+        undo(partial(setattr, self, "_sent", self._sent))
         self._sent = self._news
 
     def apply(self, news: Installed, undo: OnUndo) -> None:

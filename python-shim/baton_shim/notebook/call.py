@@ -218,7 +218,7 @@ class Call:
         if end.body.get("summary"):
             self.home.summarise(end.body["summary"], of_block=self.cell.block is not None)
         if end.name == "failed" or self.refusal is not None:
-            self.home.void()
+            self._keep_or_void(end)
             self.home.overdue(end)
             raise self._failure(end.body["outcome"], end.body["error"])
         landed = self._apply(end)
@@ -232,7 +232,7 @@ class Call:
 
     def _apply(self, end: Message) -> landing.Landed | None:
         if end.body["delta"] is None:
-            self.home.void()
+            self._keep_or_void(end)
             return None
         table = self.home.table
         troubles: list[str] = []
@@ -267,6 +267,12 @@ class Call:
         if not self.options.returns:
             self.home.void()  # the session's state differs from the notebook's now
         return landed
+
+    def _keep_or_void(self, end: Message) -> None:
+        """The cell returns nothing. If it never reached a session, the table is as it was before the cell."""
+        sent = self.departure if end.body.get("table_kept") else None
+        if sent is None or not self.home.has(sent.table) or not sent.take_back():
+            self.home.void()
 
     def _failure(self, outcome: str, error: dict[str, Any]) -> BaseException:
         if self.refusal is not None:

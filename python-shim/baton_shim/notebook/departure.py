@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from IPython.core.error import UsageError
@@ -16,6 +17,7 @@ from IPython.core.error import UsageError
 from baton_shim.base.closure import reach
 from baton_shim.base.compat import FIT
 from baton_shim.base.sources import sources
+from baton_shim.base.undoing import take_back
 from baton_shim.notebook import analysis
 from baton_shim.notebook.status import Transfer
 from baton_shim.state.errors import StateRefused, short
@@ -25,6 +27,7 @@ from baton_shim.surroundings import warn
 from baton_shim.surroundings.hooks import objects
 
 if TYPE_CHECKING:
+    from baton_shim.base.undoing import Action
     from baton_shim.notebook.cell import NotebookCell
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
@@ -36,6 +39,14 @@ class Departure(NamedTuple):
     snapshot: Snapshot
     names: set[str]
     """The names that the cell has been given so far."""
+    undo: list[Action]
+
+    def take_back(self) -> bool:
+        """No session received it. Returns whether the next cell can continue from what was known before it."""
+        if not self.table.unsend():
+            return False
+        take_back(self.undo)
+        return True
 
 
 def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: Options) -> Departure:
@@ -103,12 +114,13 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             raise named_refusal(said, extra["names"], namespace) from None
     for line in home.setters.lines(extra["names"], cell.code, namespace):
         sys.stderr.write(f"{line}\n")
-    surroundings.commit(around)
+    undo: list[Action] = [partial(setattr, home, "shared", set(home.shared))]
+    surroundings.commit(around, undo.append)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone
     home.shared |= set(extra["names"])
-    return Departure(table, snapshot, set(extra["names"]))
+    return Departure(table, snapshot, set(extra["names"]), undo)
 
 
 UNNAMED = "The variables of this cell"

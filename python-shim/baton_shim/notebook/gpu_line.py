@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import shlex
 from collections.abc import Callable
@@ -63,7 +64,13 @@ def without_magic() -> Any:
 
 def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
     """Raises UsageError."""
-    options = parse_argstring(magic or without_magic(), line)
+    magic = magic or without_magic()
+    if line.strip() and not line.lstrip().startswith("-"):
+        raise UsageError("Only options may follow %%gpu on its line\nhint: code goes on the lines below %%gpu")
+    try:
+        options = parse_argstring(magic, line)
+    except UsageError as error:
+        raise UsageError(f"{error}\nhint: {hint(line, magic.parser)}") from None
     return Options(
         quiet=options.quiet or quiet,
         keep=names(options.keep, "--keep"),
@@ -75,6 +82,16 @@ def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
         gpu=gpu_model(options.gpu),
         priority=options.priority,
     )
+
+
+def hint(line: str, parser: Any) -> str:
+    """What to do about options that cannot be read."""
+    known = [name for action in parser._actions for name in action.option_strings]
+    unknown = (word.partition("=")[0] for word in line.split() if word.startswith("-"))
+    for word in unknown:
+        if word not in known and (near := difflib.get_close_matches(word, known, 1)):
+            return f"did you mean {near[0]}?"
+    return "'%%gpu?' lists the options"
 
 
 def of_arguments(given: dict[str, Any], parse: Callable[[str], Options] = read) -> Options:

@@ -87,8 +87,8 @@ class LaneSurroundings:
     def look(self) -> Difference:
         return Difference(self.modules.look(), {})
 
-    def commit(self, difference: Difference) -> None:
-        self.modules.commit()
+    def commit(self, difference: Difference, undo: OnUndo) -> None:
+        self.modules.commit(undo)
 
     def apply(self, said: object, undo: OnUndo) -> list[str]:
         return []

@@ -40,6 +40,8 @@ EXPLANATION = (
     "Put %%gpu (two percent signs) on the first line of a cell: the whole cell then runs on a GPU, with your "
     "variables, and its changes are here when it ends. '%%gpu?' shows the options"
 )
+EMPTY = "%%gpu applies to the cell it is in\nhint: write your code on the lines below it, in the same cell"
+NEAR_MISSES = ("GPU", "Gpu", "gpu:", "GPU:", "Gpu:")
 NO_PROXY = (
     "This kernel was started without Baton, so there is no GPU to send the cell to\n"
     "hint: select the kernel 'Python (shared GPU)' (Kernel > Change Kernel…)"
@@ -57,7 +59,12 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
         The cell works as if it ran here: it sees the notebook's variables, and the notebook has its changes afterwards.
         It holds a GPU only while it runs. Interrupt works as for every cell.
         """
+        if not {"-h", "--help"}.isdisjoint(line.split()):
+            print(gpu.__doc__)
+            return None
         options = parse(line)
+        if not cell.strip():
+            raise UsageError(EMPTY)
         if cell.lstrip().startswith("%%both"):
             raise UsageError("%%gpu is above %%both\nhint: write one of them; %%both runs here and in the session")
         if home is None:
@@ -90,7 +97,14 @@ def register(shell: Any, home: Home | None, why_not: str) -> None:
             "hint: make it the first line of its cell"
         )
 
+    @no_var_expand  # type: ignore[untyped-decorator]
+    def misspelt(line: str, cell: str) -> None:
+        """`%%GPU` or `%%gpu:`: an error."""
+        raise UsageError("This cell did not run\nhint: write %%gpu, in small letters and without a colon")
+
     shell.register_magic_function(gpu, "cell", "gpu")
+    for name in NEAR_MISSES:
+        shell.register_magic_function(misspelt, "cell", name)
     shell.register_magic_function(explain, "line", "gpu")
     shell.register_magic_function(misplaced, "line", "%gpu")
     register_line_magics(shell, home, why_not)
@@ -262,11 +276,14 @@ def register_line_magics(shell: Any, home: Home | None, why_not: str) -> None:
 def hoist(lines: list[str]) -> list[str]:
     """Moves a `%%gpu` that follows comments or blank lines to the first line.
 
-    Only comments and blank lines may precede it, so it is neither inside a string nor below code.
+    Only comments and blank lines may precede it, so it is neither inside a string nor below code. A line is added if
+    nothing follows, because IPython does not call a magic whose cell is empty.
     """
     for number, line in enumerate(lines):
         text = line.strip()
         if GPU_LINE.match(line):
+            if not "".join(lines[number + 1 :]).strip():
+                return [f"{text}\n", "\n"]
             return lines if number == 0 else [line.lstrip(), *lines[:number], *lines[number + 1 :]]
         if text and not text.startswith("#"):
             return lines

@@ -337,7 +337,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
             nothing |= {key: extra[key] for key in ("error", "displays_after")}
             return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
-        self.surroundings.commit(around)
+        self.surroundings.commit(around, lambda action: None)
         return snapshot
 
     def _travels_itself(self, error: BaseException | None) -> bool:

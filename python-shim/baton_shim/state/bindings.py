@@ -71,6 +71,13 @@ class Bindings:
                 else:
                     del self._known[name]
 
+    def known(self) -> dict[str, Any]:
+        return dict(self._known)
+
+    def put_back(self, known: dict[str, Any]) -> None:
+        """Returns to what was `known`."""
+        self._known = known
+
     def move(self, moved: Mapping[int, int]) -> None:
         """Applies the new numbers of a compacted table."""
         for name, known in self._known.items():

@@ -18,7 +18,7 @@ import io
 import pickle
 import struct
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from baton_shim.state.nans import Nans
@@ -81,6 +81,21 @@ class Numbering:
             self.dropped.add(number)
         if self._unpickler is not None and numbers:
             self._unpickler.forget(numbers)
+
+    def take_back(self, count: int, left: Mapping[int, Any], unsent: set[int]) -> None:
+        """Returns to the first `count` numbers. Those of `left` have their objects again."""
+        for number in range(count, len(self.objects)):
+            del self.memo[id(self._aliases.pop(number, self.objects[number]))]
+        del self.objects[count:]
+        for number, obj in left.items():
+            del self.memo[id(self._aliases.pop(number))]
+            self.objects[number] = obj
+            if id(obj) in self.memo:
+                obj = self._aliases[number] = Dummy()
+            self.memo[id(obj)] = (number, obj)
+        self.dropped.difference_update(left)
+        self.unsent = unsent
+        self._unpickler = None  # it has forgotten the objects of these numbers
 
     def wants_compacting(self) -> bool:
         sent = len(self.dropped) - len(self.unsent)

@@ -18,7 +18,7 @@ import socket
 import sys
 import threading
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
@@ -37,6 +37,18 @@ class Refused(Exception):
 
     def __str__(self) -> str:
         return f"'{self.path}' {self.reason} and cannot move to the GPU machine"
+
+
+def refuse(
+    roots: Mapping[str, Any], why_not: Callable[[Any], tuple[str, str | None] | None], knows: Callable[[Any], bool]
+) -> None:
+    """Raises `Refused` for the first of these names that cannot be sent. `knows`: what the other end knows."""
+    for name, obj in roots.items():
+        reason = why_not(obj)
+        if reason is not None:
+            raise Refused(name, *reason)
+        if type(obj) is Stayed and not knows(obj):
+            raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
 
 
 def first_name(path: str) -> str:

@@ -7,7 +7,7 @@ the segment. So its address is valid as long as the segment is known.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from baton_shim.state import memory
@@ -139,6 +139,16 @@ class Segments:
             bisect.insort(self._starts, segment.address)
         if other is None or other.bytes <= segment.bytes:
             self._by_start[segment.address] = segment
+
+    def put_back(self, known: Mapping[int, Segment], next_number: int) -> None:
+        """Returns to these segments."""
+        self.clear()
+        self.next_number = next_number
+        for number, segment in known.items():
+            self.by_number[number] = segment
+            self._place(segment)
+            if segment.device is not None:
+                self.mirror(segment, segment.device)
 
     def clear(self) -> None:
         for table in (self.by_number, self._starts, self._by_start, self._by_device):

@@ -34,19 +34,19 @@ from baton_shim.state.numbering import Numbering
 from baton_shim.state.paths import path_to
 from baton_shim.state.rebuilding import StandIns, read_what_can_be
 from baton_shim.state.refusal import (
-    Refused,
     Stayed,
     TableBroken,
     end,
     hold,
     is_of_spent,
     is_spent,
-    stayed_text,
+    refuse,
 )
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
 from baton_shim.state.stale import tell_of_stale_holders
 from baton_shim.state.stays import Stays
+from baton_shim.state.unsending import Before
 from baton_shim.state.views import Views
 from baton_shim.state.walk import Reach, Walker
 from baton_shim.state.writing import Sending, Writer
@@ -95,6 +95,7 @@ class Table:
         self._pace = Pace()
         self._bindings = Bindings(namespace, self._numbering)
         self.deferred = Deferred(namespace, self._segments, self._views, self._numbering, self._kinds, self._walker)
+        self._before: Before | None = None
         self._pins: list[Any] = []
         self._undo: Undo | None = None
         self.last_undo: Undo | None = None  # in the notebook: the undo of the last applied message
@@ -126,13 +127,14 @@ class Table:
         with a name for messages.
         """
         self._check_usable()
+        self._before = None
         first = self._home is None
         home = True if first else bool(self._home)
         roots = {name: self.namespace[name] for name in dict.fromkeys(names) if name in self.namespace}
         gone = [name for name in dict.fromkeys(deleted) if name not in self.namespace]
         certain = frozenset(roots) if certain is None else certain
         if home:
-            self._refuse({name: obj for name, obj in roots.items() if name in certain})
+            refuse({name: obj for name, obj in roots.items() if name in certain}, self._kinds.why_not, self.knows)
         dying = self._dying() if partings else []
         self._here.home = home
         made = self._send(
@@ -149,8 +151,9 @@ class Table:
         it here wait. Raises `Refused` as `snapshot` does.
         """
         self._check_usable()
+        self._before = None
         roots = {name: self.namespace[name] for name in names if name in self.namespace}
-        self._refuse(roots)
+        refuse(roots, self._kinds.why_not, self.knows)
         return self._send(Sending(roots, frozenset(roots), extra, home=True, given=self._given))
 
     def _send(self, sending: Sending) -> Snapshot:
@@ -168,7 +171,7 @@ class Table:
 
     def _write(self, sending: Sending) -> Snapshot:
         numbering, walker, home = self._numbering, self._walker, sending.home
-        first_fresh = self._segments.next_number
+        first_fresh, nans = self._segments.next_number, len(numbering.nans)
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
@@ -197,6 +200,10 @@ class Table:
             modules=sending.modules,
             buffers=tuple(map(len, written.buffers)),
         )
+        if home and not (sending.given or header.compact):
+            leaving = [*replaced, *sending.dying]
+            parts = numbering, walker, self._views, self._segments, self._bindings
+            self._before = Before(*parts, leaving, [*reach.changed, *leaving], first_fresh, nans)
         numbering.unsent.clear()
         dropped_segments = self._views.take_dropped()
         self._drop(replaced)
@@ -240,6 +247,16 @@ class Table:
             besides = [*self._bindings.former([*sending.roots, *sending.gone]), *walker.with_new_gradients()]
         dying = (numbering.objects[number] for number in sending.dying)
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
+
+    def unsend(self) -> bool:
+        """In the notebook: no session received the last message. Returns whether the table is as it was before it."""
+        before, self._before = self._before, None
+        if before is None:
+            return False
+        before.restore()
+        del self._foreign[len(self._numbering) :]
+        self.messages -= 1
+        return True
 
     def keeps(self) -> bool:
         """In a session: whether the notebook knows an object here that no other session can have."""
@@ -340,15 +357,6 @@ class Table:
         obj = self._numbering.objects[number]
         return self._foreign[number] == 1 and type(obj).__weakrefoffset__ != 0 and weakref.getweakrefcount(obj) > 0
 
-    def _refuse(self, roots: Mapping[str, Any]) -> None:
-        for name, obj in roots.items():
-            number = self._numbering.number(obj)
-            reason = self._kinds.why_not(obj)
-            if reason is not None:
-                raise Refused(name, *reason)
-            if type(obj) is Stayed and number is None:
-                raise Refused(name, f"is not here: {stayed_text(obj)}", "run the cell that made it again")
-
     def _drop(self, numbers: Iterable[int]) -> None:
         numbers = set(numbers)
         self._bindings.drop(numbers)
@@ -386,6 +394,7 @@ class Table:
         After an error everything is as before, except the bytes of arrays in a session, which ends then.
         """
         self._check_usable()
+        self._before = None
         if self._home is None:
             self._home = False
         if self.deferred.numbers and not self._home and delta["messages"] == self.messages + 1:

@@ -111,6 +111,18 @@ class Views:
             for one in segments
         ]
 
+    def known(self) -> tuple[dict[int, int], list[int]]:
+        return dict(self.segment_of), list(self._dropped)
+
+    def put_back(self, segment_of: dict[int, int], dropped: list[int]) -> None:
+        """Returns to what was `known`. The segments are known again."""
+        self.segment_of, self._dropped = segment_of, dropped
+        self._left.clear()
+        for segment in self._segments.by_number.values():
+            segment.users.clear()
+        for number, segment_number in segment_of.items():
+            self._segments.by_number[segment_number].users.add(number)
+
     def move(self, moved: dict[int, int]) -> None:
         """Applies the new numbers of a compacted table."""
         self.segment_of = {moved[number]: segment for number, segment in self.segment_of.items()}

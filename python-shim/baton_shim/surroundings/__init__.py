@@ -88,12 +88,12 @@ class Surroundings:
                 kept.pop(name, None)
         return kept
 
-    def commit(self, difference: Difference) -> None:
-        """The difference has been sent, in a message of the object table."""
-        self.modules.commit()
+    def commit(self, difference: Difference, undo: OnUndo) -> None:
+        """The difference has been sent, in a message of the object table. The undo is for one that no end received."""
+        self.modules.commit(undo)
         for part in self._parts:
             if part.name in difference.parts:
-                part.commit()
+                part.commit(undo)
 
     def apply(self, said: Mapping[str, Any], undo: OnUndo) -> list[str]:
         """Applies the `parts` that the other end sent. Returns a line for each thing that could not be done.

@@ -38,7 +38,8 @@ class Figures:
         self._next = bool(found)
         return found if found or self._any else None
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
+        undo(partial(setattr, self, "_any", self._any))
         self._any = self._next
 
     def apply(self, figures: Any, undo: OnUndo) -> None:

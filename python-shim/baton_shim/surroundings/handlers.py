@@ -51,7 +51,8 @@ class Handlers:
                     self._next.setdefault(name, []).append(part)
         return {**{name: [] for name in self._known}, **self._next} or None
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
+        undo(partial(setattr, self, "_known", self._known))
         self._known = self._next
 
     def apply(self, attached: Attached, undo: OnUndo) -> None:

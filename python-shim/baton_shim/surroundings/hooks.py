@@ -67,7 +67,8 @@ class Hooks:
         self._next = self._attached()
         return {**{place: [] for place in self._known}, **self._next} or None
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
+        undo(partial(setattr, self, "_known", self._known))
         self._known = self._next
 
     def apply(self, found: Attached, undo: OnUndo) -> None:

@@ -99,7 +99,7 @@ class ErrorHandler:
         found: tuple[Any, Any] | None = getattr(shell(), "custom_handler", None)
         return found
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
         shell().custom_handler = None
 
     def apply(self, difference: Any, undo: OnUndo) -> None:

@@ -20,8 +20,8 @@ class Part(Protocol):
     def look(self) -> Any:
         """What the other end lacks; None if nothing. Changes nothing that other code can see."""
 
-    def commit(self) -> None:
-        """The last look has been sent, in a message of the object table."""
+    def commit(self, undo: OnUndo) -> None:
+        """The last look has been sent, in a message of the object table. The undo is for one that no end received."""
 
     def apply(self, difference: Any, undo: OnUndo) -> list[str] | None:
         """Applies what the other end sent. Returns a line for each thing that could not be done."""

@@ -101,7 +101,8 @@ class Settings:
         other._waiting, other._reported = self._waiting, self._reported
         return other.look()
 
-    def commit(self) -> None:
+    def commit(self, undo: OnUndo) -> None:
+        undo(functools.partial(setattr, self, "_known", dict(self._known)))
         self._known |= self._next
 
     def settle(self, rebuilt: bool) -> None:
@@ -115,7 +116,7 @@ class Settings:
             for kind in kinds():
                 if kind.found:
                     self._next.pop(kind.name, None)
-            self.commit()
+            self._known |= self._next
 
     def apply(self, changes: Changes, undo: OnUndo) -> list[str]:
         troubles: list[str] = []

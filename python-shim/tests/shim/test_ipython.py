@@ -337,21 +337,50 @@ MISTAKES = {
     "a path": "open('/no/such/file')",
     "a script": "%run failing.py",
     "a question": "import pathlib; pathlib.Path('missing').read_text()",
+    "printed": "try:\n    torch.zeros(2, device='cuda') + torch.zeros(2)\nexcept RuntimeError:\n    traceback.print_exc()",
+    "logged": "try:\n    on_gpu @ on_gpu[0, :2]\nexcept RuntimeError:\n    logging.exception('failed')",
+    "in a thread": "thread = threading.Thread(target=lambda: on_gpu @ on_gpu[0, :2])\nthread.start(); thread.join()",
 }
+WARNINGS = {
+    "softmax": "F.softmax(on_gpu)",
+    "a loss": "F.mse_loss(on_gpu, on_gpu[:, :1])",
+    "a copy": "torch.tensor(on_gpu)",
+}
+ON_GPU = (
+    "import logging, threading, traceback, warnings\nimport torch\nimport torch.nn.functional as F\n"
+    "on_gpu = torch.zeros(3, 3, device='cuda')"
+)
 
 
 @HERE_AND_THERE
 def test_a_traceback_has_no_frame_of_this_package(baton: Baton, magic: str) -> None:
-    baton.run("import torch\nwith open('failing.py', 'w') as script:\n    script.write('def f():\\n    1 / 0\\nf()')")
+    baton.run(f"{ON_GPU}\nwith open('failing.py', 'w') as script:\n    script.write('def f():\\n    1 / 0\\nf()')")
     for what, mistake in MISTAKES.items():
         cell = baton.run(magic + mistake)
         text = cell.traceback if cell.all("error") else cell.text("stderr")
         assert "Error" in text, what
         assert "baton_shim" not in text, f"{what}: {text}"
-    printed = (
-        "import traceback\ntry:\n    torch.zeros(2, device='cuda') + torch.zeros(2)\n"
-        "except RuntimeError:\n    traceback.print_exc()"
-    )
-    assert magic == "" or "baton_shim" not in baton.run(magic + printed).text("stderr")
     baton.run("%env BATON_TRACEBACKS=whole")
     assert "baton_shim" in baton.run(magic + MISTAKES["two devices"]).traceback
+
+
+@HERE_AND_THERE
+def test_a_warning_is_at_the_students_line(baton: Baton, magic: str) -> None:
+    baton.run(ON_GPU)
+    said = baton.run(f"{magic}last = on_gpu.reshape(3, 3, 1).T").text("stderr")  # torch says this once in a process
+    assert "Warning" in said and "baton_shim" not in said
+    for what, code in WARNINGS.items():
+        assert baton.run(f"{magic}for _ in range(3):\n    last = {code}").text("stderr").count("Warning") == 1, what
+        caught = baton.run(
+            f"{magic}with warnings.catch_warnings(record=True) as seen:\n    warnings.simplefilter('always')\n"
+            f"    last = {code}\n    last = {code}\n[(one.filename == (lambda: 0).__code__.co_filename, one.lineno) "
+            "for one in seen]"
+        )
+        first = 4 if magic else 3
+        assert caught.result == f"[(True, {first}), (True, {first + 1})]", what
+        once = (
+            f"with warnings.catch_warnings():\n    warnings.simplefilter('once')\n    last = {code}\n    last = {code}"
+        )
+        assert baton.run(magic + once).text("stderr").count("Warning") == 1, what
+        ignored = "with warnings.catch_warnings():\n    warnings.filterwarnings('ignore', module='__main__')"
+        assert baton.run(f"{magic}{ignored}\n    last = {code}").text("stderr") == "", what

@@ -152,8 +152,33 @@ def test_options(baton: Baton) -> None:
     assert [call["quiet"] for call in baton.calls] == [True, False]
     cell = baton.run("%%gpu --fast\n1")
     assert cell.reply["ename"] == "UsageError"
-    assert "unrecognized arguments: --fast" in cell.text("stderr")
+    assert "unrecognized arguments: --fast\nhint: '%%gpu?' lists the options" in cell.text("stderr")
     assert "--quiet" in str(baton.run("%%gpu?").reply["payload"])
+
+
+@pytest.mark.parametrize(
+    ("code", "hint"),
+    [
+        ("%%gpu", "write your code on the lines below it, in the same cell"),
+        ("# training\n%%gpu --quiet\n\n", "write your code on the lines below it, in the same cell"),
+        ("%%gpu import math", "code goes on the lines below %%gpu"),
+        ("%%gpu --timout 5m\n1", "did you mean --timeout?"),
+        ("%%gpu --gpu\n1", "'%%gpu?' lists the options"),
+        ("%%GPU --quiet\n1", "write %%gpu, in small letters and without a colon"),
+        ("%%gpu:\n1", "write %%gpu, in small letters and without a colon"),
+    ],
+)
+def test_what_is_not_written_right(baton: Baton, code: str, hint: str) -> None:
+    cell = baton.run(code)
+    assert cell.reply["ename"] == "UsageError"
+    assert f"hint: {hint}" in cell.text("stderr")
+    assert not baton.calls
+
+
+def test_help(baton: Baton) -> None:
+    assert "--timeout" in baton.run("%%gpu -h").text()
+    assert "--timeout" in baton.run("%%gpu --help\n1").text()
+    assert not baton.calls
 
 
 def test_misplaced_magics_explain_themselves(baton: Baton) -> None:

@@ -1,7 +1,8 @@
 """Random object graphs with sharing, cycles and views; random changes; the result is as if the cell had run locally.
 
 One pair of tables handles the many messages of one example, so that numbering, sweeping and patches are exercised
-together. Two graphs are equal if a walk from the names finds equal values and the same sharing.
+together. Some messages are never received. Two graphs are equal if a walk from the names finds equal values and the
+same sharing.
 """
 
 from __future__ import annotations
@@ -166,7 +167,7 @@ def local_copy() -> dict[str, Any]:
 steps = st.lists(
     st.tuples(
         st.sampled_from(["grow", "grow", "change", "change", "forget"]),
-        st.sampled_from(["home", "session", "session"]),
+        st.sampled_from(["home", "unsent", "session", "session"]),
         st.integers(0, 10**6),
     ),
     min_size=1,
@@ -184,7 +185,13 @@ def processes() -> Iterator[Pair]:
 def test_long_histories(processes: Pair, seed: int) -> None:
     dice = random.Random(seed)
     whats = ["grow", "grow", "change", "change", "forget"]
-    run(processes, [(dice.choice(whats), dice.choice(["home", "session"]), dice.randrange(10**6)) for _ in range(40)])
+    run(
+        processes,
+        [
+            (dice.choice(whats), dice.choice(["home", "unsent", "session", "session"]), dice.randrange(10**6))
+            for _ in range(40)
+        ],
+    )
 
 
 @given(steps)
@@ -230,8 +237,10 @@ def run(pair: Pair, history: list[tuple[str, str, int]]) -> None:
     for what, where, seed in [("grow", "home", 1), *history]:
         code = f"{what}({seed}, pool)"
         exec(code, expected)
-        if where == "home":
+        if where != "session":
             pair.local(code)
+            if where == "unsent":
+                pair.unsent(*NAMES)
         else:
             held = list(pair.namespace["pool"])
             assert pair.remote(code, *NAMES) == {"error": None}

@@ -107,7 +107,9 @@ NAMES = ("pool", "step", "of", "one", "array", "tensor", "Node", "np", "torch", 
 
 numbers = st.integers(0, 40)
 histories = st.lists(
-    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "session"))), min_size=5, max_size=40
+    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "unsent", "session"))),
+    min_size=5,
+    max_size=40,
 )
 
 
@@ -125,11 +127,13 @@ def test_arrays_tensors_and_their_holders(processes: Pair, history: list[tuple[s
     exec(SETUP, control)
     control["pool"] = []
     pair.local(SETUP + "pool = []")
-    for here, steps in trips(history):
+    for side, steps in trips(history):
         code = f"said = [step(*one_step, pool) for one_step in {steps}]"
         exec(code, control)
-        if here:
+        if side != "session":
             pair.local(code)
+            if side == "unsent":
+                pair.unsent(*NAMES)
         else:
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
@@ -139,7 +143,9 @@ def test_arrays_tensors_and_their_holders(processes: Pair, history: list[tuple[s
 
 
 cells = st.lists(
-    st.tuples(st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "session", "session", "loss"))),
+    st.tuples(
+        st.sampled_from(STEPS), numbers, numbers, st.sampled_from(("home", "unsent", "session", "session", "loss"))
+    ),
     min_size=5,
     max_size=30,
 )
@@ -169,6 +175,9 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
                 exec(f"for one_step in {done}: step(*one_step, pool)", control)
                 assert picture(pair.namespace["pool"]) == picture(control["pool"])
             continue
+        if where == "unsent":
+            pair.unsent(*NAMES)
+            continue
         code = f"step(*{one_step}, pool)"
         exec(code, control)
         done.append(tuple(one_step))
@@ -183,13 +192,13 @@ def test_bytes_that_follow(processes: Pair, history: list[tuple[str, int, int, s
     pair.all_deferred = False
 
 
-def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[bool, list[tuple[str, int, int]]]]:
+def trips(history: list[tuple[str, int, int, str]]) -> Iterator[tuple[str, list[tuple[str, int, int]]]]:
     """Consecutive steps on the same side are one cell."""
     steps: list[tuple[str, int, int]] = []
     for number, (what, a, b, side) in enumerate(history):
         steps.append((what, a, b))
         if number + 1 == len(history) or history[number + 1][3] != side:
-            yield side == "home", steps
+            yield side, steps
             steps = []
 
 

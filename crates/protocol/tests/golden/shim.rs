@@ -164,7 +164,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Publish { call: 9, output: output() },
     ToNotebook::OutputGiven { call: 9, missing: 3 },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
-    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), summary: Some(output()) },
+    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), table_kept: false, summary: Some(output()) },
     ToNotebook::DeferredState { call: 9, delta: delta() },
     ToNotebook::StateSaved { call: 9, saved: state_entry() },
     ToNotebook::StateLoaded { call: 9, about: about_state(), delta: delta() },
@@ -180,7 +180,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Status { call: 9, line: output() },
     ToNotebook::Started { call: 9 },
     ToNotebook::DeferredLost { call: 9, error: error() },
-    ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error() },
+    ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error(), table_kept: false },
+    ToNotebook::Failed { call: 9, outcome: Outcome::Refused, error: error(), table_kept: true },
 ], {
     ToNotebook::Released { .. } => "released",
     ToNotebook::StateWanted { .. } => "state_wanted",
@@ -202,6 +203,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Status { .. } => "status",
     ToNotebook::Started { .. } => "started",
     ToNotebook::DeferredLost { .. } => "deferred_lost",
+    ToNotebook::Failed { table_kept: true, .. } => "refused",
     ToNotebook::Failed { .. } => "failed",
 });
 

@@ -21,6 +21,7 @@ def install(patches: Patches) -> None:
         indexing,
         larger_programs,
         older,
+        reports,
         rules,
         saving,
         streams,
@@ -42,3 +43,4 @@ def install(patches: Patches) -> None:
     devices.install(patches)
     first_label.install(patches)
     threads.install(patches)
+    reports.install(patches)
