@@ -18,6 +18,8 @@ use std::path::{Path, PathBuf};
 use std::process::Output;
 
 use baton_protocol::{Lock, LockKind};
+use baton_removal::remove_tree;
+use tokio::task::spawn_blocking;
 
 use crate::lock::REQUIREMENTS;
 use crate::packages::{canonical, installed, site_packages};
@@ -205,7 +207,8 @@ pub async fn build(
     write_new(&pins, &own_pins(&installed(&site))).map_err(full)?;
     let step = builder.step("add what Baton needs", place, &add);
     run(runner, &step, place).await?;
-    let _ = fs::remove_dir_all(place.work().join(CACHE));
+    let cache = place.work().join(CACHE);
+    let _ = spawn_blocking(move || remove_tree(&cache)).await;
     Ok(())
 }
 

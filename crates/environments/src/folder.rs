@@ -17,6 +17,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
+use baton_removal::remove_tree;
 use tokio::task::spawn_blocking;
 
 /// The pause between two checks of another process's build.
@@ -276,12 +277,9 @@ fn prepare(place: &Place) -> io::Result<()> {
 /// Removes the mark first, so that a half-removed environment does not count as complete.
 fn remove(place: &Place) {
     let _ = fs::remove_file(place.root.join(COMPLETE));
-    match fs::remove_dir_all(&place.root) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => {
-            let path = place.root.display();
-            tracing::warn!("{path} could not be removed: {error}");
-        }
-        _ => {}
+    if let Err(error) = remove_tree(&place.root) {
+        let path = place.root.display();
+        tracing::warn!("{path} could not be removed: {error}");
     }
 }
 

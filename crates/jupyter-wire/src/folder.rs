@@ -7,12 +7,15 @@
 //! **Invariant:** only folders are removed that belong to this user and were made by this module
 //! for the same purpose.
 
+use std::ffi::OsStr;
 use std::fs::{DirBuilder, File};
 use std::os::unix::ffi::OsStrExt as _;
 use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
 use std::path::{Path, PathBuf};
 
+use baton_removal::remove_tree_with_last;
 use nix::unistd::geteuid;
+use tokio::runtime::Handle;
 
 const PREFIX: &str = "baton-";
 /// The file that distinguishes a folder of this module from all others.
@@ -38,12 +41,12 @@ pub enum FolderError {
     PathsTooLong { tried: Vec<PathBuf> },
 }
 
-/// A folder that only this user can enter. Dropping this removes the folder.
+/// A folder that only this user can enter. Dropping this removes the folder, in the background if there is a runtime.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
-    /// Closing the file releases the lock.
-    _lock: File,
+    /// Closing the file releases the lock. `None` only while this is being dropped.
+    lock: Option<File>,
 }
 
 impl PrivateFolder {
@@ -81,7 +84,10 @@ impl PrivateFolder {
             Ok(lock)
         };
         match create() {
-            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Ok(lock) => Ok(Self {
+                path,
+                lock: Some(lock),
+            }),
             Err(source) => Err(FolderError::Create {
                 base: base.to_owned(),
                 source,
@@ -97,8 +103,34 @@ impl PrivateFolder {
 
 impl Drop for PrivateFolder {
     fn drop(&mut self) {
-        if let Err(error) = std::fs::remove_dir_all(&self.path) {
+        remove_in_background(Remains {
+            path: std::mem::take(&mut self.path),
+            lock: self.lock.take(),
+        });
+    }
+}
+
+/// Removes a folder on a thread that may block, because programs may have put any number of files into it.
+fn remove_in_background(remains: Remains) {
+    match Handle::try_current() {
+        Ok(runtime) => drop(runtime.spawn_blocking(|| drop(remains))),
+        Err(_) => drop(remains),
+    }
+}
+
+/// A folder that is removed when this is dropped, also by a runtime that ends before it has a thread for it.
+struct Remains {
+    path: PathBuf,
+    /// Keeps other processes from removing it at the same time.
+    lock: Option<File>,
+}
+
+impl Drop for Remains {
+    fn drop(&mut self) {
+        if let Err(error) = remove_tree_with_last(&self.path, OsStr::new(LOCK)) {
             tracing::warn!(%error, path = %self.path.display(), "Failed to remove a private folder");
+            // This process keeps the lock, so that only a later one tries again.
+            std::mem::forget(self.lock.take());
         }
     }
 }
@@ -112,7 +144,7 @@ fn is_writable_folder(path: &Path) -> bool {
     path.is_dir() && nix::unistd::access(path, nix::unistd::AccessFlags::W_OK).is_ok()
 }
 
-/// Removes folders that dead owners left. After a failure the next owner tries again.
+/// Removes folders that dead owners left, in the background if there is a runtime.
 pub fn sweep(base: &Path, purpose: &str) {
     let Ok(entries) = std::fs::read_dir(base) else {
         return;
@@ -120,23 +152,28 @@ pub fn sweep(base: &Path, purpose: &str) {
     let prefix = format!("{PREFIX}{purpose}-");
     for entry in entries.flatten() {
         let path = entry.path();
-        if entry.file_name().as_bytes().starts_with(prefix.as_bytes()) && is_stale(&path) {
+        if entry.file_name().as_bytes().starts_with(prefix.as_bytes())
+            && let Some(lock) = stale_lock(&path)
+        {
             tracing::info!(path = %path.display(), "Removing a folder whose owner is gone");
-            let _ = std::fs::remove_dir_all(&path);
+            remove_in_background(Remains {
+                path,
+                lock: Some(lock),
+            });
         }
     }
 }
 
-/// Whether the owner is dead. A folder without a lock file is being made at this moment, or is not one of ours.
-fn is_stale(path: &Path) -> bool {
-    let Ok(folder) = path.symlink_metadata() else {
-        return false;
-    };
+/// Takes the lock of a folder whose owner is dead. A folder without a lock file is being made at this moment, or is
+/// not one of ours.
+fn stale_lock(path: &Path) -> Option<File> {
+    let folder = path.symlink_metadata().ok()?;
     if !folder.is_dir() || folder.uid() != geteuid().as_raw() || folder.mode() & 0o777 != 0o700 {
-        return false;
+        return None;
     }
     // Where locks do not work, the owner's state is unknown and the folder stays.
-    File::open(path.join(LOCK)).is_ok_and(|lock| lock.try_lock().is_ok())
+    let lock = File::open(path.join(LOCK)).ok()?;
+    lock.try_lock().is_ok().then_some(lock)
 }
 
 #[cfg(test)]
@@ -176,6 +213,24 @@ mod tests {
         let _next = PrivateFolder::create_in(base.path(), "test").unwrap();
         assert!(!dead.exists());
         assert!(living.path().exists() && others.iter().all(|other| other.exists()));
+    }
+
+    #[test]
+    fn a_folder_is_removed_in_the_background_or_at_the_latest_with_the_runtime() {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .max_blocking_threads(1)
+            .build()
+            .unwrap();
+        let base = tempfile::tempdir().unwrap();
+        let folder = PrivateFolder::create_in(base.path(), "test").unwrap();
+        let path = folder.path().to_owned();
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        runtime.spawn_blocking(move || released.recv());
+        runtime.block_on(async { drop(folder) });
+        assert!(path.exists());
+        drop(release);
+        drop(runtime);
+        assert!(!path.exists());
     }
 
     #[test]

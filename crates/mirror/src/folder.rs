@@ -19,6 +19,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use baton_protocol::files::RelativePath;
+use baton_removal::remove_tree_at;
 use nix::dir::Dir;
 use nix::errno::Errno;
 use nix::fcntl::{
@@ -268,22 +269,7 @@ impl Place {
 
     /// Removes a file, or a folder with everything in it. Does nothing for what is already gone.
     pub(crate) fn remove_tree(&self) -> io::Result<()> {
-        let is_folder = match self.present()? {
-            Some(status) => status.is_folder(),
-            None => return Ok(()),
-        };
-        let removed = match is_folder {
-            true => {
-                let folder = self.folder()?;
-                folder.each_name(|name| folder.child(name).remove_tree().map(|()| true))?;
-                self.remove_folder()
-            }
-            false => self.remove_file(),
-        };
-        match removed {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(()),
-            removed => removed,
-        }
+        remove_tree_at(self.folder.0.as_fd(), &self.name)
     }
 
     /// Renames this. Replaces whatever the other place has.
