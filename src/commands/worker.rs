@@ -22,6 +22,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let dial = service::dial(settings)?;
     let place = folder.worker(settings.worker_name.as_deref())?;
     let mut config = config(settings, place.id, dial, &folder);
+    runtime::allow_many_open_files();
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -122,6 +123,7 @@ pub(crate) fn config_for_one_person(
         session_idle: settings.worker_session_idle,
         idle_exit: None,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
+        session_disk_bytes: settings.worker_session_disk.map(|size| size.bytes),
         session_processes: settings.worker_session_processes,
         session_cpus: settings.worker_session_cpus,
         session_scratch_bytes: settings.worker_session_scratch.bytes,

@@ -3,12 +3,14 @@
 IPython runs each command in a pseudoterminal. Sessions under Landlock cannot open one, because the terminals of all
 programs of the machine are in one folder.
 
-**Invariant:** output is shown while a command runs. If the cell is interrupted, the command's shell ends.
+**Invariant:** output is shown while a command runs. If the cell is interrupted, the command ends with everything in
+its process group.
 """
 
 from __future__ import annotations
 
 import codecs
+import contextlib
 import os
 import signal
 import subprocess
@@ -16,7 +18,7 @@ import sys
 from functools import cache
 
 PATIENCE = 3.0
-"""How many seconds a shell may take to end after SIGINT, and then after SIGTERM, before it is killed."""
+"""How many seconds a shell may take to end after SIGINT, and then after SIGTERM, before its process group is killed."""
 
 
 @cache
@@ -38,7 +40,9 @@ def run(command: str) -> int:
     shell = os.environ.get("SHELL", "sh")
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     nothing, pipe, same = subprocess.DEVNULL, subprocess.PIPE, subprocess.STDOUT
-    with subprocess.Popen([shell, "-c", command], bufsize=0, stdin=nothing, stdout=pipe, stderr=same) as process:
+    with subprocess.Popen(
+        [shell, "-c", command], bufsize=0, stdin=nothing, stdout=pipe, stderr=same, start_new_session=True
+    ) as process:
         assert process.stdout is not None
         try:
             while said := process.stdout.read(1 << 16):
@@ -58,10 +62,9 @@ def _show(text: str) -> None:
 
 def _end(process: subprocess.Popen[bytes]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
-        process.send_signal(number)
-        try:
+        os.killpg(process.pid, number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            continue
-        return
-    process.kill()
+            break
+    with contextlib.suppress(ProcessLookupError):  # its processes may all have ended
+        os.killpg(process.pid, signal.SIGKILL)

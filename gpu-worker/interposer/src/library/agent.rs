@@ -1,9 +1,9 @@
 //! The interposer's own thread, the agent: it carries out the worker's requests.
 //!
 //! It opens the gate when a lease is granted. To end a lease it closes the gate and waits until nothing is in
-//! flight and the GPU is idle. It returns a lease that the session does not use. While there is no connection
-//! to the worker, the gate is closed. A second thread reads from the connection, so that an allocation gets its
-//! answer even while the agent waits for the GPU at the end of a lease.
+//! flight and the GPU is idle (if that takes long: `drains.rs`). It returns a lease that the session does not use.
+//! While there is no connection to the worker, the gate is closed. A second thread reads from the connection, so
+//! that an allocation gets its answer even while the agent waits for the GPU at the end of a lease.
 //!
 //! **Invariant:** a lease ends only while no stream is being captured.
 
@@ -42,6 +42,9 @@ const RETRY: Duration = Duration::from_millis(50);
 /// How often to check whether a capture has ended.
 const CAPTURE: Duration = Duration::from_millis(2);
 
+/// How often to check whether work in flight waits for a thread at the gate.
+const EASE_EVERY: Duration = Duration::from_millis(250);
+
 pub(super) const WELCOME: Duration = Duration::from_secs(5);
 
 /// How a process of a session finds its worker.
@@ -61,10 +64,23 @@ pub(super) fn start(process: &'static Process) {
         let agent = thread::Builder::new().name("baton-gpu".to_owned());
         host::without_signals(|| agent.spawn(move || run(process, &introduction, frames)))
     });
-    if let Err(error) = started {
-        process.gate.give_up();
-        eprintln!("Baton: this process uses the GPU without time-sharing: {error}");
+    match started {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            refuse_all(process);
+            eprintln!("Baton: this process cannot use the GPU: {error}");
+        }
+        Err(error) => {
+            process.gate.give_up();
+            eprintln!("Baton: this process uses the GPU without time-sharing: {error}");
+        }
+        Ok(_) => {}
     }
+}
+
+/// From now on, all calls fail.
+fn refuse_all(process: &Process) {
+    process.line.give_up();
+    process.gate.break_down();
 }
 
 pub(super) fn introduction() -> Option<Introduction> {
@@ -98,6 +114,10 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
             }
             Ok(frames)
         }
+        Ok(Some(ToSession::Refuse { .. })) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "too many processes of this session already use it",
+        )),
         other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
     }
 }
@@ -117,13 +137,16 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
         };
         let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
         process.line.close();
+        let driver = process.driver();
         agent.ahead = None;
         agent.made.clear();
         // The next connection does not know about places on the host.
         process.unpin(u64::MAX);
+        drop(driver);
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
+            let driver = process.driver();
             is_drained = is_drained || agent.drain();
             // A hello cannot describe memory that is only partly on the host.
             if is_drained && process.memory().is_away() {
@@ -131,10 +154,12 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
             }
             match connect(process, introduction) {
                 Ok(frames) => break frames,
-                Err(_) if lost_at.elapsed() < PATIENCE => thread::sleep(RETRY),
+                Err(_) if lost_at.elapsed() < PATIENCE => {
+                    drop(driver);
+                    thread::sleep(RETRY);
+                }
                 Err(_) => {
-                    process.line.give_up();
-                    process.gate.break_down();
+                    refuse_all(process);
                     let reason = end.err().map(|error| error.to_string());
                     let reason = reason.unwrap_or_default();
                     eprintln!(
@@ -168,7 +193,7 @@ impl From<Made> for Heard {
 /// Reads the worker's messages until the connection ends. Answers to requests for memory go to the thread that
 /// asked.
 fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -> io::Result<()> {
-    frames.stream().set_read_timeout(None)?;
+    frames.stream().set_read_timeout(Some(EASE_EVERY))?;
     let reader = thread::Builder::new().name("baton-gpu-read".to_owned());
     let read = move || {
         loop {
@@ -182,7 +207,10 @@ fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -
                     continue;
                 }
                 Ok(Some(message)) => Heard::Said(message),
-                Ok(None) => continue,
+                Ok(None) => {
+                    process.drains.ease(&process.gate);
+                    continue;
+                }
                 Err(error) => Heard::Ended(error),
             };
             let is_over = matches!(message, Heard::Ended(_));
@@ -222,7 +250,9 @@ struct Lease {
 impl Agent {
     fn serve(&mut self, heard: &Receiver<Heard>) -> io::Result<()> {
         loop {
-            match self.next(heard) {
+            let heard = self.next(heard);
+            let _driver = self.process.driver();
+            match heard {
                 Ok(Heard::Said(message)) => self.handle(message),
                 Ok(Heard::Ended(error)) => return Err(error),
                 Ok(Heard::Made(made)) => self.made.push_back(made),
@@ -405,13 +435,23 @@ impl Agent {
         if process.captures.any() {
             return false;
         }
-        process.gate.close();
-        process.gate.wait_until_nothing_is_in_flight();
-        if process.captures.any() {
-            process.gate.open();
-            return false;
+        process.drains.begin();
+        loop {
+            process.gate.close();
+            process.gate.wait_until_nothing_is_in_flight();
+            let captures = process.captures.any();
+            if !captures {
+                process.synchronize();
+            }
+            if !process.drains.end() {
+                continue;
+            }
+            if captures {
+                process.gate.open();
+                return false;
+            }
+            break;
         }
-        process.synchronize();
         process.reap(true);
         process.count_graphs();
         true

@@ -11,6 +11,7 @@
 mod agent;
 mod ahead;
 mod captures;
+mod drains;
 mod freed;
 mod gate;
 mod heap;
@@ -34,19 +35,22 @@ use std::{
         Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 #[cfg(test)]
 use crate::wire;
 
 use captures::Captures;
+use drains::Drains;
 use freed::Order;
 use gate::{Entry, Gate};
 use line::{Answer, Line};
 use memory::{Freed, Left, Memory};
 use pools::Pools;
-use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
+use sys::driver::{
+    self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream,
+};
 use trims::Trims;
 use window::Windows;
 use wire::FromSession;
@@ -59,9 +63,15 @@ const RETRY: Duration = Duration::from_millis(20);
 const ROOM_PART: u64 = 20;
 const ROOM_BYTES: u64 = 512 << 20;
 
+/// How long the end of the process waits for what the agent is doing.
+const LAST_WORK: Duration = Duration::from_secs(5);
+
 /// The state of the interposer in this process.
 struct Process {
     gate: Gate,
+    drains: Drains,
+    /// Held by the agent while it uses the driver, and taken for good when the process exits.
+    driver: Mutex<()>,
     windows: Windows,
     captures: Captures,
     pools: Pools,
@@ -84,6 +94,8 @@ struct Process {
 
 static PROCESS: Process = Process {
     gate: Gate::new(),
+    drains: Drains::new(),
+    driver: Mutex::new(()),
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
@@ -111,7 +123,34 @@ impl Process {
         agent::start(self);
         if self.gate.is_in_use() {
             sys::forget_in_forked_children();
+            // The driver has registered its own end before, so that comes after.
+            sys::end_at_exit();
         }
+    }
+
+    /// The process exits. From now on the agent does not use the driver, which is about to end, too.
+    fn end(&self) {
+        if !self.gate.is_in_use() {
+            return;
+        }
+        let since = Instant::now();
+        loop {
+            match self.driver.try_lock() {
+                Ok(driver) => {
+                    std::mem::forget(driver);
+                    break;
+                }
+                Err(_) if since.elapsed() < LAST_WORK => std::thread::sleep(RETRY),
+                Err(_) => break,
+            }
+        }
+        self.line.hang_up();
+        self.gate.give_up();
+    }
+
+    /// The agent must hold this while it uses the driver. Waits for ever if the process exits.
+    fn driver(&self) -> MutexGuard<'_, ()> {
+        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn welcome(&self, cap_bytes: u64, descriptor: RawFd) {
@@ -194,6 +233,10 @@ impl Process {
     /// The memory on the GPU is lost. From now on all calls fail, even if the driver no longer reports its
     /// error.
     fn lose_memory(&self, code: Code) {
+        if code == DEINITIALIZED {
+            // The process exits, and nothing will use the memory.
+            return self.gate.give_up();
+        }
         self.gate.break_down();
         if !driver::is_sticky(code) {
             eprintln!(

@@ -3,7 +3,7 @@
 use std::{io, time::Duration};
 
 use super::super::{
-    driver::{Driver, DriverError, OUT_OF_MEMORY, State},
+    sys::driver::{Driver, DriverError, OUT_OF_MEMORY, State},
     program::answer_lines,
 };
 

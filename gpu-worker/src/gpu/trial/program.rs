@@ -4,7 +4,7 @@ use std::io;
 
 use super::{
     super::{
-        driver::{Address, Driver, DriverError, Kernel},
+        sys::driver::{Address, Driver, DriverError, Kernel},
         program::answer_lines,
     },
     MEMORY_BYTES,
