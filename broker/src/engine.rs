@@ -395,12 +395,6 @@ async fn send(
             };
             connections.send(connection, &message);
         }
-        Action::SendState { connection, job } => {
-            if let Some(submission) = engine.store.submission(job).await? {
-                let state = submission.state;
-                connections.send(connection, &ToWorker::State { job, state });
-            }
-        }
         Action::Close(connection) => connections.close(connection),
         // Logged already.
         Action::Log(_) => {}

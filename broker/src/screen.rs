@@ -7,7 +7,7 @@
 use crate::{chunk_store::ChunkStore, engine::Event, pace::Verdict, quota::Quotas};
 use baton_broker_queue::{Account, ConnectionId, Unwelcome, measured};
 use baton_broker_store::{Store, StoreError};
-use baton_protocol::{CHUNK_BYTES, ChunkHash, State, encode, proxy::FromProxy};
+use baton_protocol::{Answer, CHUNK_BYTES, ChunkHash, State, encode, proxy::FromProxy};
 use std::{sync::Arc, time::Duration};
 use tokio::time::sleep;
 
@@ -68,7 +68,10 @@ impl Screen {
                 Ok(bytes) => (bytes, &submission.state),
                 Err(why) => return Ok(Some(why)),
             },
-            FromProxy::State { state, .. } | FromProxy::Names { state, .. } => (0, state),
+            FromProxy::Answer {
+                answer: Answer::State(state) | Answer::Names(state),
+                ..
+            } => (0, state),
             _ => return Ok(None),
         };
         if !self.holds_all(state).await? {

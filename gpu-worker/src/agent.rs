@@ -31,7 +31,6 @@ use self::notebooks::Notebook;
 use crate::context::Context;
 use crate::gpu;
 use crate::host_memory;
-use crate::job::Names;
 use crate::line::{Line, LineEvent};
 use crate::messages;
 use crate::preparation;
@@ -248,8 +247,8 @@ impl Agent {
                 self.refused_since = None;
                 for assignment in self.assignments.values_mut() {
                     assignment.outbox.rewind();
+                    assignment.questions.ask_again();
                 }
-                self.context.connections.send_modify(|count| *count += 1);
                 if self.leave.has_begun() {
                     self.say_drained().await;
                 }
@@ -272,39 +271,18 @@ impl Agent {
             }
             // The broker sent this before it received `Drain`. On `Drain` it assigns the job to another worker.
             ToWorker::Assign { .. } => {}
-            ToWorker::State { job, state } => {
-                if let Some(assignment) = self.assignments.get(&job) {
-                    // The channel has room for one answer; a second answer to the same question is dropped.
-                    let _ = assignment.states.try_send(state);
-                }
-            }
-            ToWorker::Cancel { job } => {
-                if let Some(assignment) = self.assignments.get(&job) {
-                    assignment.cancelled.cancel();
-                }
-            }
-            ToWorker::Input {
-                job,
-                question,
-                value,
-            } => {
-                if let Some(assignment) = self.assignments.get(&job) {
-                    let _ = assignment.inputs.try_send((question, value));
-                }
-            }
-            ToWorker::Files {
+            ToWorker::Answer {
                 job,
                 question,
                 answer,
             } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    // If this fails, the job has ended and needs no answer.
-                    let _ = assignment.files.send((question, answer));
+                    assignment.questions.answer(question, answer);
                 }
             }
-            ToWorker::Names { job, number, state } => {
+            ToWorker::Cancel { job } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    assignment.names.send_replace(Some(Names { number, state }));
+                    assignment.cancelled.cancel();
                 }
             }
             ToWorker::DeferredWanted { job } => {
@@ -315,6 +293,7 @@ impl Agent {
             ToWorker::Salvage { job } => {
                 if let Some(assignment) = self.assignments.get(&job) {
                     assignment.orphaned.cancel();
+                    assignment.questions.has_notebook(false);
                 }
             }
             ToWorker::Acknowledge {

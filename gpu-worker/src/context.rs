@@ -4,7 +4,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use baton_protocol::{Cell, NotebookId, Submission};
-use baton_transport::ChunkClient;
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -32,8 +31,6 @@ pub(crate) struct Context {
     pub(crate) stopping: CancellationToken,
     /// The end of the worker's time on this machine, if that time is limited.
     pub(crate) end: Option<LifeEnd>,
-    /// Counts the connections to the broker.
-    pub(crate) connections: watch::Sender<u64>,
     /// How sessions share the GPU.
     pub(crate) sharing: Sharing,
     /// How sessions are isolated; `None` if they are not.
@@ -47,12 +44,8 @@ pub(crate) struct Context {
 impl Context {
     pub(crate) fn of_notebook(&self, notebook: NotebookId) -> Self {
         let mut context = self.clone();
-        context.access.chunk_client = self.chunk_client_of(notebook);
+        context.access.chunk_client = self.access.chunk_client.clone().of_notebook(notebook);
         context
-    }
-
-    pub(crate) fn chunk_client_of(&self, notebook: NotebookId) -> ChunkClient {
-        self.access.chunk_client.clone().of_notebook(notebook)
     }
 
     /// The Python of the environment. Without an environment, that of the worker, or else that of the notebook.

@@ -29,6 +29,7 @@ mod outbox;
 mod packages;
 mod preparation;
 mod processes;
+mod questions;
 mod report;
 mod sandbox;
 mod session;
@@ -204,7 +205,6 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
         permits: Arc::new(Semaphore::new(slots)),
         stopping: CancellationToken::new(),
         end,
-        connections: watch::Sender::default(),
         sharing,
         sandbox,
         zygotes,

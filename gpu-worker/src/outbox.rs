@@ -207,7 +207,7 @@ mod tests {
         let mut outbox = Outbox::default();
         outbox.push(started());
         assert_eq!(sent(&mut outbox), Some((1, 1)));
-        outbox.push(JobEvent::StateWanted {});
+        outbox.push(JobEvent::StateWanted { question: 1 });
         outbox.push(finished());
         assert_eq!(sent(&mut outbox), Some((2, 2)));
         assert_eq!(sent(&mut outbox), None);
@@ -217,7 +217,7 @@ mod tests {
     fn what_was_not_acknowledged_is_repeated_under_its_number() {
         let mut outbox = Outbox::default();
         outbox.push(started());
-        outbox.push(JobEvent::StateWanted {});
+        outbox.push(JobEvent::StateWanted { question: 1 });
         outbox.push(finished());
         assert_eq!(sent(&mut outbox), Some((1, 3)));
         outbox.acknowledge(1);
@@ -249,10 +249,10 @@ mod tests {
     #[test]
     fn a_cell_may_start_once_its_start_is_stored() {
         let mut outbox = Outbox::default();
-        outbox.push(JobEvent::StateWanted {});
+        outbox.push(JobEvent::StateWanted { question: 1 });
         outbox.acknowledge(1);
         assert!(!outbox.has_start());
-        outbox.push(JobEvent::BytesWanted {});
+        outbox.push(JobEvent::BytesWanted { question: 2 });
         outbox.push(started());
         outbox.acknowledge(2);
         assert!(outbox.has_start() && !outbox.start_is_stored());

@@ -34,7 +34,7 @@ use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
-    CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+    Answer, CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
 };
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
@@ -295,30 +295,32 @@ impl RemoteCells {
                     Step::Status(status) => match cell.transports(status)? {
                         Ok(transports) => {
                             down_since = None;
-                            self.files.repeat_answers(cell.job, &self.link).await;
+                            cell.status_line.is_offline(false);
                             self.files.answer(cell.job, &transports.chunks);
                         }
                         Err(_) => {
                             down_since.get_or_insert_with(Instant::now);
-                            cell.status_line.waits(Waiting::Connecting);
+                            cell.status_line.is_offline(true);
                         }
                     },
                 },
                 (question, answer) = self.files.next_answer(cell.job) => {
-                    self.link.send(FromProxy::Files { job: cell.job, question, answer }).await;
+                    self.link.answer(cell.job, question, Answer::Files(answer)).await;
                 }
                 message = cell.reader.receive() => match message? {
                     Some(FromNotebook::State { call, state }) if call == cell.call => {
                         let state = self.send_state(cell, state).await?;
-                        self.link.send(FromProxy::State { job: cell.job, state }).await;
+                        if let Some(question) = cell.states_wanted.pop_front() {
+                            self.link.answer(cell.job, question, Answer::State(state)).await;
+                        }
                         cell.release().await?;
                     }
                     Some(FromNotebook::Names { call, state }) if call == cell.call => {
                         names = Some(self.begin_names(cell, state)?);
                     }
                     Some(FromNotebook::Input { call, value }) if call == cell.call => {
-                        let (job, question) = (cell.job, cell.input.unwrap_or_default());
-                        self.link.answer(job, FromProxy::Input { job, question, value }).await;
+                        let question = cell.input.unwrap_or_default();
+                        self.link.answer(cell.job, question, Answer::Input(value)).await;
                     }
                     other => match cell.stop_of(other) {
                         Some(Stop::Cancelled) if down_since.is_none() => {
@@ -358,11 +360,12 @@ impl RemoteCells {
                     .assigned(worker.clone(), gpu, timeout_ms, now);
                 cell.worker = Some(worker);
             }
-            JobEvent::StateWanted {} | JobEvent::BytesWanted {} => {
-                if matches!(event, JobEvent::BytesWanted {}) {
+            JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
+                if matches!(event, JobEvent::BytesWanted { .. }) {
                     self.transfer.use_chunks();
                 }
                 self.session = None;
+                cell.states_wanted.push_back(question);
                 cell.writer.send(&ToNotebook::StateWanted { call }).await?;
             }
             JobEvent::Started { worker } => {
@@ -392,8 +395,8 @@ impl RemoteCells {
                 };
                 cell.writer.send(&wanted).await?;
             }
-            JobEvent::NamesWanted { number, names } => {
-                cell.question = Some(number);
+            JobEvent::NamesWanted { question, names } => {
+                cell.question = Some(question);
                 let wanted = ToNotebook::NamesWanted { call, names };
                 cell.writer.send(&wanted).await?;
             }

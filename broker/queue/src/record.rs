@@ -52,7 +52,6 @@ pub enum Write {
     },
     ReplaceState {
         job: JobId,
-        fencing: FencingNumber,
         state: Box<State>,
     },
     WantCancel {
@@ -178,7 +177,6 @@ pub struct OpenJob {
     pub remainder: Remainder,
     pub orphaned_ms: Option<i64>,
     pub outcome: Option<Outcome>,
-    pub state_fencing: FencingNumber,
     pub cell_key: Option<CellKey>,
     pub priority: Priority,
     /// The requirements of the cell itself. Empty if it has started.

@@ -25,7 +25,7 @@ impl Store {
         let mut writer = self.writer().await?;
         let open = sql(
             "SELECT job, sequence, notebook, notebook_name, owner, course, state, cancel_wanted, worker, worker_name, fencing,
-             acknowledged, state_fencing, cell_key, priority, timeout_ms, submitted_ms, started_ms,
+             acknowledged, cell_key, priority, timeout_ms, submitted_ms, started_ms,
              execution_count, job_kind, stopped, held, front_ms, orphaned_ms, outcome,
              CASE WHEN state IN ('queued', 'assigned') THEN cell END AS waiting_cell,
              (SELECT COALESCE(MAX(number), 0) FROM events WHERE events.job = jobs.job) AS last_event,
@@ -179,7 +179,6 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         },
         orphaned_ms: row.get("orphaned_ms")?,
         outcome: outcome(row)?,
-        state_fencing: count(row.get("state_fencing")?)?,
         cell_key: cell_key(row)?,
         priority: decode(&row.get::<Vec<u8>>("priority")?)?,
         needs: match row.get::<Option<Vec<u8>>>("waiting_cell")? {

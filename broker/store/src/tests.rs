@@ -140,7 +140,7 @@ impl Story {
             submit(1, &self.first),
             submit(2, &self.second),
             self.assign(first, 1),
-            self.events(first, 1, None, vec![JobEvent::StateWanted {}]),
+            self.events(first, 1, None, vec![JobEvent::StateWanted { question: 1 }]),
         ];
         store.apply(&batch).await.unwrap();
         let requeue = Write::Requeue {
@@ -149,7 +149,6 @@ impl Story {
         };
         let replace = Write::ReplaceState {
             job: first,
-            fencing: 2,
             state: Box::new(self.state.clone()),
         };
         store

@@ -115,16 +115,11 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
                 .bind(job.0.as_bytes().as_slice())
                 .changing(*job)
         }
-        Write::ReplaceState {
-            job,
-            fencing,
-            state,
-        } => {
+        Write::ReplaceState { job, state } => {
             sql(
-                "UPDATE jobs SET manifest = ?, state_fencing = ?, sent_bytes = ? WHERE job = ? AND state IN ('queued', 'assigned')",
+                "UPDATE jobs SET manifest = ?, sent_bytes = ? WHERE job = ? AND state IN ('queued', 'assigned')",
             )
             .bind(encode(state))
-            .bind(number(*fencing))
             .bind(number(state.bytes()))
             .bind(job.0.as_bytes().as_slice()).changing(*job)
         }
@@ -326,8 +321,8 @@ pub(super) const DEFERRED_STATE: &str = "deferred_state";
 fn event_kind(event: &JobEvent) -> &'static str {
     match event {
         JobEvent::Assigned { .. } => "assigned",
-        JobEvent::StateWanted {} => "state_wanted",
-        JobEvent::BytesWanted {} => "bytes_wanted",
+        JobEvent::StateWanted { .. } => "state_wanted",
+        JobEvent::BytesWanted { .. } => "bytes_wanted",
         JobEvent::Started { .. } => "started",
         JobEvent::NotStarted { .. } => "not_started",
         JobEvent::Output(_) => "output",

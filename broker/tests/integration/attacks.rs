@@ -6,7 +6,8 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State, Submission, WorkerId,
+    Answer, FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State, Submission,
+    WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -257,9 +258,10 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
             after: 0,
         },
         FromProxy::Applied { job: running.job },
-        FromProxy::State {
+        FromProxy::Answer {
             job: running.job,
-            state: state("another"),
+            question: 1,
+            answer: Answer::State(state("another")),
         },
     ] {
         mallory.say(theirs).await;
@@ -330,11 +332,10 @@ async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker()
     let answer = "x".repeat(256 << 10);
     let mut heard = Vec::new();
     for question in 1..=1000 {
-        let value = Some(answer.clone());
-        let input = FromProxy::Input {
+        let input = FromProxy::Answer {
             job: theirs,
             question,
-            value,
+            answer: Answer::Input(Some(answer.clone())),
         };
         if mallory.try_say(input).await.is_err() {
             break;
@@ -345,7 +346,7 @@ async fn a_flood_of_answers_costs_its_sender_the_connection_and_not_the_worker()
     let job = ada.submit().await;
     let (fencing, assigned) = loop {
         match worker.next().await {
-            ToWorker::Input { question, .. } => heard.push(question),
+            ToWorker::Answer { question, .. } => heard.push(question),
             ToWorker::Assign {
                 fencing,
                 submission,

@@ -2,7 +2,7 @@
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started};
 use baton_protocol::{
-    JobEvent, JobId, Outcome, proxy::FromProxy, worker::FromWorker, worker::ToWorker,
+    Answer, JobEvent, JobId, Outcome, proxy::FromProxy, worker::FromWorker, worker::ToWorker,
 };
 use std::time::Duration;
 
@@ -179,10 +179,10 @@ async fn nobody_cancels_the_job_of_another_notebook() {
         |job| FromProxy::Cancel { job },
         |job| FromProxy::Applied { job },
         |job| FromProxy::Resume { job, after: 0 },
-        |job| FromProxy::Input {
+        |job| FromProxy::Answer {
             job,
             question: 1,
-            value: None,
+            answer: Answer::Input(None),
         },
     ];
     for attempt in attempts {

@@ -7,8 +7,8 @@ use baton_broker::{Person, Role};
 use baton_chunks::hash;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
-    proxy::FromProxy, worker::ToWorker,
+    Answer, CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State,
+    Submission, proxy::FromProxy, worker::ToWorker,
 };
 use baton_transport::{ChunkClient, LinkError};
 use bytes::Bytes;
@@ -232,10 +232,10 @@ async fn nobody_cheats(broker: &Broker) {
     worker.report(honest, fencing, 1, vec![started()]).await;
     bob.event(honest).await;
     let state = naming(&secret);
-    let names = FromProxy::Names {
+    let names = FromProxy::Answer {
         job: honest,
-        number: 1,
-        state,
+        question: 1,
+        answer: Answer::Names(state),
     };
     bob.say(names).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job: honest });

@@ -1,13 +1,12 @@
 //! A person who exceeds a limit gets no more, and the others are not affected.
 
-use crate::attacks::{Running, class, rules};
-use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
+use crate::attacks::{Running, class};
+use crate::harness::{Broker, FakeProxy, state, submission, within};
 use baton_protocol::{
-    JobEvent, Manifest, NotebookId, Outcome, Payload, Piece, State, Submission,
+    JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{ChunkClient, LinkError};
-use std::time::Duration;
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
@@ -214,36 +213,4 @@ async fn connections_without_a_token_hold_up_nobody() {
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
     mallory.expect_silence().await;
     running.ends().await;
-}
-
-#[tokio::test]
-async fn answers_for_a_worker_that_is_away_take_bounded_memory() {
-    let broker = Broker::start_with(Rules {
-        worker_grace: Duration::from_secs(30),
-        ..rules()
-    })
-    .await;
-    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
-    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
-    let job = mallory.submit().await;
-    let (fencing, _) = worker.assignment().await;
-    worker.report(job, fencing, 1, vec![started()]).await;
-    drop(worker);
-    within("an absence", async {
-        while !broker.get("/v1/workers").await.contains("\"disconnected\"") {}
-    })
-    .await;
-    for question in 1..=100 {
-        let answer = Payload(vec![Piece::Inline(vec![0; 8 << 20].into())]);
-        let answer = FromProxy::Files {
-            job,
-            question,
-            answer,
-        };
-        if mallory.try_say(answer).await.is_err() {
-            assert!(question > 8);
-            break;
-        }
-    }
-    mallory.expect_closed_after_news().await;
 }

@@ -218,7 +218,7 @@ async fn what_a_worker_was_told_before_the_start_may_be_lost() {
     let log = Log::of(folder.path());
     drop(proxy);
     worker
-        .report(job, fencing, 1, vec![JobEvent::StateWanted {}])
+        .report(job, fencing, 1, vec![JobEvent::StateWanted { question: 1 }])
         .await;
 
     let broker = log.lose_deferred(broker).await;

@@ -5,7 +5,7 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    NotebookId, Outcome, PROTOCOL_VERSION, Refusal,
+    Answer, NotebookId, Outcome, PROTOCOL_VERSION, Refusal,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -202,10 +202,10 @@ async fn nobody_takes_over_the_notebook_of_another() {
         FromProxy::Resume { job, after: 0 },
         FromProxy::Cancel { job },
         FromProxy::Applied { job },
-        FromProxy::Input {
+        FromProxy::Answer {
             job,
             question: 1,
-            value: None,
+            answer: Answer::Input(None),
         },
     ] {
         bob.say(message).await;

@@ -1,12 +1,11 @@
 //! A cell from its submission to its end.
 
-use crate::cancel::wait_until_disconnected;
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, finished, output, outputs, started, state, submission, within,
 };
 use baton_broker::Activity;
 use baton_protocol::{
-    JobEvent, Outcome, Payload, Piece,
+    Answer, JobEvent, Outcome, Payload, Piece,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -49,21 +48,26 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
-    worker
-        .report(job, fencing, 1, vec![JobEvent::StateWanted {}])
-        .await;
-    assert_eq!(proxy.event(job).await, JobEvent::StateWanted {});
+    let wanted = JobEvent::StateWanted { question: 4 };
+    worker.report(job, fencing, 1, vec![wanted.clone()]).await;
+    assert_eq!(proxy.event(job).await, wanted);
 
-    let whole = state("everything");
-    let answer = FromProxy::State {
+    let answer = |question, name| FromProxy::Answer {
         job,
-        state: whole.clone(),
+        question,
+        answer: Answer::State(state(name)),
     };
-    proxy.say(answer).await;
-    let forwarded = ToWorker::State { job, state: whole };
+    let forwarded = ToWorker::Answer {
+        job,
+        question: 4,
+        answer: Answer::State(state("everything")),
+    };
+    // This answers a question of an earlier assignment.
+    proxy.say(answer(3, "something else")).await;
+    proxy.say(answer(4, "everything")).await;
     assert_eq!(worker.next().await, forwarded);
 
-    // It is sent again after a reconnect, because the first message may have been lost.
+    // A worker asks again after a reconnect, because the answer may have been lost.
     let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
     let stored = ToWorker::Acknowledge {
         job,
@@ -71,45 +75,14 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
         number: 1,
     };
     assert_eq!(worker.next().await, stored);
+    worker.report(job, fencing, 2, vec![wanted.clone()]).await;
+    assert_eq!(proxy.event(job).await, wanted);
+    proxy.say(answer(4, "everything")).await;
     assert_eq!(worker.next().await, forwarded);
 }
 
 #[tokio::test]
-async fn an_answer_to_input_reaches_the_worker() {
-    let broker = Broker::start().await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
-    let mut proxy = FakeProxy::new(&broker.dial).await;
-    let job = proxy.submit().await;
-    let (fencing, _) = worker.assignment().await;
-    proxy.assigned(job).await;
-    let question = JobEvent::InputWanted {
-        question: 1,
-        prompt: "Name: ".to_owned(),
-        password: false,
-    };
-    let events = vec![started(), question.clone()];
-    worker.report(job, fencing, 1, events).await;
-    assert_eq!(proxy.batch(job).await[1].event, question);
-    let value = Some("Ada".to_owned());
-    proxy
-        .say(FromProxy::Input {
-            job,
-            question: 1,
-            value: value.clone(),
-        })
-        .await;
-    assert_eq!(
-        worker.next().await,
-        ToWorker::Input {
-            job,
-            question: 1,
-            value
-        }
-    );
-}
-
-#[tokio::test]
-async fn questions_about_files_come_before_the_start_and_after() {
+async fn answers_reach_the_worker() {
     let broker = Broker::start().await;
     let mut worker = FakeWorker::new(&broker.dial).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
@@ -117,75 +90,41 @@ async fn questions_about_files_come_before_the_start_and_after() {
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
     let payload = |text: &'static str| Payload(vec![Piece::Inline(text.into())]);
-    let question = |question| JobEvent::FilesWanted {
+    let files = |question| JobEvent::FilesWanted {
         question,
         wanted: payload("wanted"),
     };
-    let answer = |question| FromProxy::Files {
-        job,
-        question,
-        answer: payload("answer"),
-    };
-    let forwarded = |question| ToWorker::Files {
-        job,
-        question,
-        answer: payload("answer"),
-    };
-    worker.report(job, fencing, 1, vec![question(1)]).await;
-    assert_eq!(proxy.event(job).await, question(1));
-    proxy.say(answer(1)).await;
-    assert_eq!(worker.next().await, forwarded(1));
-    let events = vec![started(), question(2)];
-    worker.report(job, fencing, 2, events).await;
-    assert_eq!(proxy.batch(job).await[1].event, question(2));
+    worker.report(job, fencing, 1, vec![files(1)]).await;
+    assert_eq!(proxy.event(job).await, files(1));
+    proxy
+        .answered(&mut worker, job, 1, Answer::Files(payload("answer")))
+        .await;
 
-    // An answer is kept for a disconnected worker.
-    let id = worker.id;
-    drop(worker);
-    wait_until_disconnected(&broker).await;
-    proxy.say(answer(2)).await;
-    let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
-    let stored = ToWorker::Acknowledge {
-        job,
-        fencing,
-        number: 3,
+    let input = JobEvent::InputWanted {
+        question: 2,
+        prompt: "Name: ".to_owned(),
+        password: false,
     };
-    assert_eq!(worker.next().await, stored);
-    assert_eq!(worker.next().await, forwarded(2));
-}
-
-#[tokio::test]
-async fn names_reach_the_worker_also_after_a_cut() {
-    let broker = Broker::start().await;
-    let mut worker = FakeWorker::new(&broker.dial).await;
-    let mut proxy = FakeProxy::new(&broker.dial).await;
-    let job = proxy.submit().await;
-    let (fencing, _) = worker.assignment().await;
-    proxy.assigned(job).await;
-    let question = JobEvent::NamesWanted {
-        number: 1,
+    let names = JobEvent::NamesWanted {
+        question: 4,
         names: vec!["scale".to_owned()],
     };
-    let events = vec![started(), question.clone()];
-    worker.report(job, fencing, 1, events).await;
-    assert_eq!(proxy.batch(job).await[1].event, question);
-    let (number, state) = (1, state("scale"));
-    let answer = FromProxy::Names {
-        job,
-        number,
-        state: state.clone(),
-    };
-    proxy.say(answer).await;
-    let forwarded = ToWorker::Names { job, number, state };
-    assert_eq!(worker.next().await, forwarded);
-
-    // The message before the break may have been lost.
-    let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
-    assert!(matches!(
-        worker.next().await,
-        ToWorker::Acknowledge { number: 2, .. }
-    ));
-    assert_eq!(worker.next().await, forwarded);
+    let events = vec![started(), input, files(3), names];
+    worker.report(job, fencing, 2, events.clone()).await;
+    let received = proxy
+        .batch(job)
+        .await
+        .into_iter()
+        .map(|numbered| numbered.event);
+    assert_eq!(received.collect::<Vec<_>>(), events);
+    let name = Answer::Input(Some("Ada".to_owned()));
+    proxy.answered(&mut worker, job, 2, name).await;
+    proxy
+        .answered(&mut worker, job, 3, Answer::Files(payload("answer")))
+        .await;
+    proxy
+        .answered(&mut worker, job, 4, Answer::Names(state("scale")))
+        .await;
 }
 
 #[tokio::test]

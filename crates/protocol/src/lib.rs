@@ -45,13 +45,13 @@ pub use job::{
 };
 pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
-pub use output::{JobEvent, NumberedEvent, Output};
+pub use output::{Answer, JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;
 pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number. [`Refusal::ProtocolVersion`] refuses any other.
-pub const PROTOCOL_VERSION: u32 = 3;
+pub const PROTOCOL_VERSION: u32 = 4;
 
 /// Why the broker does not serve a peer that sent `Hello`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

@@ -24,10 +24,10 @@ pub enum JobEvent {
     },
     /// The worker does not hold the state that the manifest continues. The proxy answers with a
     /// complete one. Only before `Started`.
-    StateWanted {},
+    StateWanted { question: u64 },
     /// The worker cannot reach the proxy's memory. The proxy answers with a complete state in
     /// chunks. Only before `Started`.
-    BytesWanted {},
+    BytesWanted { question: u64 },
     /// The worker asks to start the cell, which begins only once this event is stored and
     /// acknowledged. From then on the job is never assigned again.
     Started { worker: String },
@@ -36,18 +36,16 @@ pub enum JobEvent {
     NotStarted { error: RemoteError },
     /// An output of the session.
     Output(Output),
-    /// The cell called `input()` and waits for the [`crate::proxy::FromProxy::Input`] with this
-    /// number. A session numbers its questions.
+    /// The cell called `input()`.
     InputWanted {
         question: u64,
         prompt: String,
         password: bool,
     },
-    /// A [`crate::files::FilesWanted`]. The answer is a [`crate::proxy::FromProxy::Files`].
+    /// A [`crate::files::FilesWanted`].
     FilesWanted { question: u64, wanted: Payload },
-    /// The cell looks up names of the notebook that it did not get, and waits for the
-    /// [`crate::proxy::FromProxy::Names`] with this number. The requests of one run are numbered from 1.
-    NamesWanted { number: u64, names: Vec<String> },
+    /// The cell looks up names of the notebook that it did not get.
+    NamesWanted { question: u64, names: Vec<String> },
     /// What the run left of the person's budget. Sent by the broker before the end, if there is a budget.
     Charged(BudgetLeft),
     /// The end of the run. Only deferred or salvaged state may follow.
@@ -100,6 +98,19 @@ impl JobEvent {
         }
     }
 
+    /// The number of the question that this event asks. An [`Answer`] with the same number ends it.
+    #[must_use]
+    pub fn question(&self) -> Option<u64> {
+        match self {
+            Self::StateWanted { question }
+            | Self::BytesWanted { question }
+            | Self::InputWanted { question, .. }
+            | Self::FilesWanted { question, .. }
+            | Self::NamesWanted { question, .. } => Some(*question),
+            _ => None,
+        }
+    }
+
     /// Whether the worker sends no more events about the job.
     #[must_use]
     pub fn is_last(&self) -> bool {
@@ -115,6 +126,24 @@ impl JobEvent {
                 | Self::Salvaged { .. }
         )
     }
+}
+
+/// The answer to a question of a job.
+///
+/// No number is used for two questions of one job. A worker asks its open questions again after it has
+/// reconnected; a proxy then sends the same answer again, and also after it has reconnected itself. The
+/// worker uses the first answer to each question. So an answer may be lost anywhere on its way.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// To [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`]: a state that starts a new table.
+    State(State),
+    /// To [`JobEvent::InputWanted`]; `None` if the student interrupted the question.
+    Input(Option<String>),
+    /// To [`JobEvent::FilesWanted`]: a [`crate::files::FilesAnswer`].
+    Files(Payload),
+    /// To [`JobEvent::NamesWanted`].
+    Names(State),
 }
 
 /// One iopub message of a session, without its header. The process that shows it adds the cell's parent header.

@@ -7,7 +7,7 @@
 pub use crate::estimate::Estimate;
 
 use crate::{
-    JobId, NotebookId, NumberedEvent, Outcome, Payload, Refusal, Requirement, State, Submission,
+    Answer, JobId, NotebookId, NumberedEvent, Outcome, Refusal, Requirement, Submission,
     api::MovedBack,
 };
 use serde::{Deserialize, Serialize};
@@ -29,12 +29,6 @@ pub enum FromProxy {
     },
     /// Idempotent: the same job may be sent again after a reconnect.
     Submit(Submission),
-    /// The answer to [`crate::JobEvent::StateWanted`] and [`crate::JobEvent::BytesWanted`]: a state
-    /// that starts a new table.
-    State {
-        job: JobId,
-        state: State,
-    },
     /// Requests all events with a number above `after`, then new ones.
     Resume {
         job: JobId,
@@ -53,24 +47,11 @@ pub enum FromProxy {
     Cancel {
         job: JobId,
     },
-    /// The answer to [`crate::JobEvent::InputWanted`] with this number; `None` if the student
-    /// interrupted the question. Idempotent: sent again after a reconnect.
-    Input {
+    /// Idempotent: sent again after a reconnect, and when the worker repeats the question.
+    Answer {
         job: JobId,
         question: u64,
-        value: Option<String>,
-    },
-    /// A [`crate::files::FilesAnswer`]. Sent again after a reconnect; the worker uses the first.
-    Files {
-        job: JobId,
-        question: u64,
-        answer: Payload,
-    },
-    /// The answer to [`crate::JobEvent::NamesWanted`] with this number. Idempotent: sent again after a reconnect.
-    Names {
-        job: JobId,
-        number: u64,
-        state: State,
+        answer: Answer,
     },
     /// The job's deferred state has not arrived or could not be used. Asks to send it, or to send
     /// it again. Idempotent.

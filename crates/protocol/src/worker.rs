@@ -9,8 +9,8 @@
 //! worker gets it.
 
 use crate::{
-    ComputeCapability, Environment, FencingNumber, JobEvent, JobId, Lock, Machine, NotebookId,
-    Payload, Refusal, State, Submission, WorkerId,
+    Answer, ComputeCapability, Environment, FencingNumber, JobEvent, JobId, Lock, Machine,
+    NotebookId, Refusal, Submission, WorkerId,
 };
 use serde::{Deserialize, Serialize};
 
@@ -108,31 +108,14 @@ pub enum ToWorker {
         environment: Option<String>,
         submission: Submission,
     },
-    /// The answer to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
-    State {
-        job: JobId,
-        state: State,
-    },
     Cancel {
         job: JobId,
     },
-    /// The answer to [`JobEvent::InputWanted`] with this number. May be sent twice.
-    Input {
+    /// May be sent twice.
+    Answer {
         job: JobId,
         question: u64,
-        value: Option<String>,
-    },
-    /// The answer to [`JobEvent::FilesWanted`].
-    Files {
-        job: JobId,
-        question: u64,
-        answer: Payload,
-    },
-    /// The answer to [`JobEvent::NamesWanted`] with this number. May be sent twice.
-    Names {
-        job: JobId,
-        number: u64,
-        state: State,
+        answer: Answer,
     },
     /// The notebook lacks the job's deferred state, even if some of it was sent before.
     DeferredWanted {

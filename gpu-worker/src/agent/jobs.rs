@@ -4,14 +4,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
 use baton_protocol::worker::FromWorker;
-use baton_protocol::{FencingNumber, JobId, Payload, State, Submission};
-use tokio::sync::{Notify, mpsc, watch};
+use baton_protocol::{FencingNumber, JobId, Submission};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::job::{LastWord, Names, Order};
-use crate::mirror::Questions;
+use crate::job::{LastWord, Order};
 use crate::outbox::Outbox;
+use crate::questions::Questions;
 use crate::report::EventSink;
 
 /// A job that this worker holds, until its last event is acknowledged.
@@ -25,10 +25,7 @@ pub(super) struct Assignment {
     pub(super) memory_bytes: Arc<AtomicU64>,
     /// Changes once, when the cell may start.
     pub(super) permission: watch::Sender<()>,
-    pub(super) states: mpsc::Sender<State>,
-    pub(super) inputs: mpsc::Sender<(u64, Option<String>)>,
-    pub(super) files: mpsc::UnboundedSender<(u64, Payload)>,
-    pub(super) names: watch::Sender<Option<Names>>,
+    pub(super) questions: Questions,
     pub(super) cancelled: CancellationToken,
     pub(super) revoked: CancellationToken,
     pub(super) deferred_wanted: Arc<Notify>,
@@ -54,52 +51,42 @@ impl Agent {
             None => {}
         }
         tracing::info!(%job, %notebook, "Job {job} of notebook {notebook} arrived");
-        let (states, states_end) = mpsc::channel(1);
-        let (inputs, inputs_end) = mpsc::channel(1);
-        // Unbounded, because it holds at most as many answers as the job has asked questions.
-        let (files, files_end) = mpsc::unbounded_channel();
-        let (names, names_end) = watch::channel(None);
         let (permission, permission_end) = watch::channel(());
+        let unsent_bytes = Arc::default();
+        let memory_bytes = Arc::default();
+        let events = EventSink {
+            job,
+            fencing,
+            reports: self.reports.clone(),
+            unsent_bytes: Arc::clone(&unsent_bytes),
+            memory_bytes: Arc::clone(&memory_bytes),
+        };
         let assignment = Assignment {
             fencing,
             environment: environment.clone(),
             outbox: Outbox::default(),
-            unsent_bytes: Arc::default(),
-            memory_bytes: Arc::default(),
+            unsent_bytes,
+            memory_bytes,
             permission,
-            states,
-            inputs,
-            files,
-            names,
+            questions: Questions::new(events.clone()),
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
             deferred_wanted: Arc::default(),
             orphaned: CancellationToken::new(),
         };
-        let events = EventSink {
-            job,
-            fencing,
-            reports: self.reports.clone(),
-            unsent_bytes: assignment.unsent_bytes.clone(),
-            memory_bytes: assignment.memory_bytes.clone(),
-        };
+        let questions = assignment.questions.clone();
         let order = Order {
             account,
             environment,
-            last_word: LastWord::new(events.clone(), assignment.revoked.clone()),
-            questions: Some(Questions::new(
+            last_word: LastWord::new(
                 events.clone(),
-                files_end,
-                assignment.orphaned.clone(),
-                self.context.connections.subscribe(),
-                self.context.chunk_client_of(notebook),
-            )),
+                questions.clone(),
+                assignment.revoked.clone(),
+            ),
+            questions,
             events,
             submission,
             permission: permission_end,
-            states: states_end,
-            inputs: inputs_end,
-            names: names_end,
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
             deferred_wanted: assignment.deferred_wanted.clone(),

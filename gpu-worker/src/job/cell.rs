@@ -26,8 +26,10 @@ use std::time::Duration;
 
 use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
-use baton_protocol::{Cell, JobEvent, Outcome, RemoteError, StateVersion, Usage};
+use baton_protocol::{Cell, JobEvent, Outcome, RemoteError, State, StateVersion, Usage};
+use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
+use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use self::collecting::Collected;
@@ -35,11 +37,12 @@ use self::limits::Cancel;
 use self::speech::tell;
 use super::prepare::Ready;
 
-use super::{Ending, Names, Order};
+use super::{Ending, Order};
 use crate::batch::Batcher;
 use crate::context::Context;
 use crate::life_end::LifeEnd;
 use crate::messages::{self, Limit};
+use crate::questions::Answered;
 use crate::session::{Session, SessionEvent};
 use crate::transfer::TransferError;
 use crate::transfer::{Assembled, Transport};
@@ -91,8 +94,8 @@ pub(crate) async fn run_cell(
         session,
         version: base.after_message(),
         transport,
-        questions: 0,
-        asks: false,
+        inputs: FuturesUnordered::new(),
+        names: None,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
@@ -131,10 +134,10 @@ struct Run<'context> {
     /// The version that the session holds once it has applied what it was sent.
     version: StateVersion,
     transport: Transport,
-    /// How many times the cell has asked for names that it was not given.
-    questions: u64,
-    /// Whether the last of these questions has no answer yet.
-    asks: bool,
+    /// Calls of `input()` that wait for the student, each with the session's own number.
+    inputs: FuturesUnordered<BoxFuture<'context, (u64, Option<String>)>>,
+    /// The cell asked for names that it was not given, and has no answer yet.
+    names: Option<Answered>,
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
@@ -178,11 +181,9 @@ enum Event {
     Permitted,
     Input((u64, Option<String>)),
     Cancelled,
-    /// The notebook kernel has ended.
-    Orphaned,
     Stopping,
-    /// The last answer to a question for names.
-    Names(Option<Names>),
+    /// `None`: the notebook cannot answer.
+    Names(Option<State>),
     Fetched(Result<Assembled, TransferError>),
     Collected(Collected),
     MemoryDue,
@@ -216,11 +217,10 @@ impl Run<'_> {
         tokio::select! {
             event = self.session.next() => Event::Session(event),
             Ok(()) = order.permission.changed() => Event::Permitted,
-            Some(answer) = order.inputs.recv() => Event::Input(answer),
+            Some(answer) = self.inputs.next() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
-            () = order.orphaned.cancelled(), if self.asks => Event::Orphaned,
             () = self.context.stopping.cancelled() => Event::Stopping,
-            Ok(()) = order.names.changed() => Event::Names(order.names.borrow_and_update().clone()),
+            names = names::answer(&mut self.names) => Event::Names(names),
             event = moved => event,
             () = at(output_due) => Event::OutputDue,
             () = at(ignored_at) => Event::CancelIgnored,
@@ -276,7 +276,6 @@ impl Run<'_> {
                     .await;
             }
             Event::Cancelled => self.on_cancelled(),
-            Event::Orphaned => self.no_names(cell).await,
             Event::TimeIsUp => {
                 self.time_is_up = true;
                 self.on_cancelled();
@@ -285,7 +284,7 @@ impl Run<'_> {
             Event::Stopping => {
                 return Some(stopped(self.context));
             }
-            Event::Names(names) => self.on_names(names),
+            Event::Names(names) => self.on_names(names, cell).await,
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
             Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
             Event::MemoryDue => {

@@ -22,13 +22,13 @@ use baton_protocol::shim::ToSession;
 use baton_protocol::{
     ChunkHash, JobEvent, Outcome, Payload, RemoteError, State, Submission, Usage,
 };
-use tokio::sync::{Notify, mpsc, watch};
+use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use crate::context::Context;
 use crate::gpu::{Cell, Membership};
 use crate::messages;
-use crate::mirror::Questions;
+use crate::questions::Questions;
 use crate::report::EventSink;
 use crate::session::Session;
 
@@ -46,14 +46,7 @@ pub(crate) struct Order {
     pub(crate) events: EventSink,
     /// Changes once: the broker has stored [`JobEvent::Started`], so the cell may start.
     pub(crate) permission: watch::Receiver<()>,
-    /// Answers to [`JobEvent::StateWanted`] and [`JobEvent::BytesWanted`].
-    pub(crate) states: mpsc::Receiver<State>,
-    /// Answers to [`JobEvent::InputWanted`], with the number of the question.
-    pub(crate) inputs: mpsc::Receiver<(u64, Option<String>)>,
-    /// Asks the notebook about its files; a session with a mirror takes it.
-    pub(crate) questions: Option<Questions>,
-    /// The last answer to [`JobEvent::NamesWanted`].
-    pub(crate) names: watch::Receiver<Option<Names>>,
+    pub(crate) questions: Questions,
     /// The student interrupted the cell.
     pub(crate) cancelled: CancellationToken,
     /// This worker no longer holds the assignment.
@@ -67,24 +60,19 @@ pub(crate) struct Order {
     pub(crate) last_word: LastWord,
 }
 
-/// The answer to the question for names with this number: the state that the session lacks to have them.
-#[derive(Clone)]
-pub(crate) struct Names {
-    pub(crate) number: u64,
-    pub(crate) state: State,
-}
-
 /// Ensures that a job reports an end, even if its task panics or is dropped.
 pub(crate) struct LastWord {
     events: EventSink,
+    questions: Questions,
     revoked: CancellationToken,
     said: bool,
 }
 
 impl LastWord {
-    pub(crate) fn new(events: EventSink, revoked: CancellationToken) -> Self {
+    pub(crate) fn new(events: EventSink, questions: Questions, revoked: CancellationToken) -> Self {
         Self {
             events,
+            questions,
             revoked,
             said: false,
         }
@@ -92,6 +80,7 @@ impl LastWord {
 
     fn say(&mut self, ending: Ending) {
         self.said = true;
+        self.questions.has_notebook(false);
         self.events.send(ending.into());
     }
 }

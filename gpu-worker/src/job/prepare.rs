@@ -7,7 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use baton_chunks::Ledger;
-use baton_protocol::{JobEvent, Outcome, StateVersion};
+use baton_protocol::{Answer, JobEvent, Outcome, StateVersion};
 
 use super::plan::{Plan, plan};
 
@@ -78,12 +78,16 @@ pub(crate) async fn prepare<'context>(
             // A session with deferred state is kept here: the notebook asks for that state before it sends a
             // complete one.
             drop(session.take_if(|_| !deferred.needs_session()));
-            order.events.send(match plan {
-                Plan::AskForState => JobEvent::StateWanted {},
-                Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted {},
+            let answered = order.questions.ask(|question| match plan {
+                Plan::AskForState => JobEvent::StateWanted { question },
+                Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted { question },
             });
-            // The channel closes only when the agent ends, and this task ends with it.
-            state = order.states.recv().await.ok_or_else(shutting_down)?;
+            state = match answered.await {
+                Ok(Answer::State(state)) => state,
+                Ok(_) => return Err(state_lost(&TransferError::Answer)),
+                // The agent is ending.
+                Err(_) => return Err(shutting_down()),
+            };
             continue;
         };
         let (mut ready, state) = match plan {
@@ -236,14 +240,13 @@ async fn mirror_for(
     context: &Arc<Context>,
     order: &mut Order,
 ) -> Result<Option<SessionMirror>, TransferError> {
-    let (Some(folder), Some(questions)) =
-        (&order.submission.cell.notebook_folder, &mut order.questions)
-    else {
+    let Some(folder) = &order.submission.cell.notebook_folder else {
         return Ok(None);
     };
-    match mirror::sees(context.config.files, folder, questions).await {
+    let (choice, access) = (context.config.files, &context.access);
+    match mirror::sees(choice, folder, &order.questions, &access.chunk_client).await {
         true => Ok(None),
-        false => SessionMirror::create(&context.config, &context.access, folder).map(Some),
+        false => SessionMirror::create(&context.config, access, folder).map(Some),
     }
 }
 
@@ -254,9 +257,8 @@ fn has_lost_mirror(session: Option<&Session>) -> bool {
 }
 
 async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Ending> {
-    if let Some(mirror) = &mut session.mirror
-        && let Some(questions) = order.questions.take()
-    {
+    if let Some(mirror) = &mut session.mirror {
+        let questions = order.questions.clone();
         let prepared = mirror.prepare(&order.submission.cell, questions).await;
         prepared.map_err(|error| files_lost(&error))?;
     }

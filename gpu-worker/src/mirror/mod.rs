@@ -21,18 +21,20 @@ use baton_jupyter_wire::folder::{self, PrivateFolder};
 use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload, write_file};
 use baton_protocol::Cell;
 use baton_protocol::files::{
-    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload, RelativePath,
+    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, RelativePath,
 };
+use baton_transport::ChunkClient;
 use nix::libc;
 use tokio::sync::mpsc;
 use tokio::task::{JoinSet, spawn_blocking};
 
 pub(crate) use self::collect::{Collected, collect};
-pub(crate) use self::questions::Questions;
+use self::questions::{answer, ask, ask_and_wait};
 pub(crate) use self::watch::{Observer, Opened};
 use crate::Config;
 use crate::calls::Watched;
 use crate::messages;
+use crate::questions::{Answered, Questions};
 use crate::transfer::{Access, TransferError};
 
 /// Which sessions get a mirror.
@@ -60,8 +62,6 @@ pub(crate) struct SessionMirror {
     questions: Option<Questions>,
     /// Calls that wait for the bytes of a file.
     waiting: HashMap<RelativePath, Vec<Opened>>,
-    /// The file for which each open question asks.
-    asked: HashMap<u64, RelativePath>,
     fillings: JoinSet<(RelativePath, Result<(), i32>)>,
     config: Config,
     access: Access,
@@ -97,32 +97,33 @@ pub(crate) fn this_machine() -> String {
 pub(crate) async fn sees(
     choice: FilesChoice,
     folder: &NotebookFolder,
-    questions: &mut Questions,
+    questions: &Questions,
+    chunk_client: &ChunkClient,
 ) -> bool {
     if choice != FilesChoice::Auto {
         return false;
     }
     match Root::open(Path::new(&folder.path)) {
-        Ok(root) if root.inode() == folder.inode => prove(&root, questions).await,
+        Ok(root) if root.inode() == folder.inode => prove(&root, questions, chunk_client).await,
         _ => false,
     }
 }
 
-async fn prove(root: &Root, questions: &mut Questions) -> bool {
+async fn prove(root: &Root, questions: &Questions, chunk_client: &ChunkClient) -> bool {
     let name = format!(".baton-{}", uuid::Uuid::new_v4().simple());
     let Ok(path) = RelativePath::new(name.as_str()) else {
         return false;
     };
     let wanted = FilesWanted::Proof { name };
     if !matches!(
-        questions.ask_and_wait(&wanted).await,
+        ask_and_wait(questions, &wanted, chunk_client).await,
         Ok(FilesAnswer::Proof { seen: true })
     ) {
         return false;
     }
     let found = root.folder().at(&path).and_then(|place| place.status());
     // Lets the proxy remove the file. Its answer does not matter.
-    let _ = questions.ask_and_wait(&FilesWanted::ProofSeen {}).await;
+    let _ = ask_and_wait(questions, &FilesWanted::ProofSeen {}, chunk_client).await;
     let is_root = nix::unistd::geteuid().is_root();
     found.is_ok_and(|file| file.is_file() && (!is_root || file.owner == root.owner()))
 }
@@ -154,7 +155,6 @@ impl SessionMirror {
             opened: None,
             questions: None,
             waiting: HashMap::new(),
-            asked: HashMap::new(),
             fillings: JoinSet::new(),
             config: config.clone(),
             access: access.clone(),
@@ -231,7 +231,13 @@ impl SessionMirror {
         }
         let listing = match listing {
             Some(listing) if lock(&self.mirror).continues(&listing) => listing,
-            _ => match questions.ask_and_wait(&FilesWanted::Listing {}).await? {
+            _ => match ask_and_wait(
+                questions,
+                &FilesWanted::Listing {},
+                &self.access.chunk_client,
+            )
+            .await?
+            {
                 FilesAnswer::Listing(listing) => listing,
                 _ => return Err(TransferError::Answer),
             },
@@ -256,13 +262,14 @@ impl SessionMirror {
 
     /// Fills these placeholders before the cell runs. All others are fetched one by one when they are opened.
     async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), TransferError> {
-        let Some(questions) = self.questions.as_mut().filter(|_| !paths.is_empty()) else {
+        let Some(questions) = self.questions.as_ref().filter(|_| !paths.is_empty()) else {
             return Ok(());
         };
         let wanted = FilesWanted::Contents {
             paths: paths.clone(),
         };
-        let FilesAnswer::Contents(contents) = questions.ask_and_wait(&wanted).await? else {
+        let answer = ask_and_wait(questions, &wanted, &self.access.chunk_client).await?;
+        let FilesAnswer::Contents(contents) = answer else {
             return Err(TransferError::Answer);
         };
         for (path, content) in paths.iter().zip(contents) {
@@ -284,7 +291,6 @@ impl SessionMirror {
         loop {
             tokio::select! {
                 Some(opened) = next_opened(&mut self.opened) => self.on_opened(opened),
-                (question, answer) = next_answer(&mut self.questions) => self.on_answer(question, answer),
                 Some(filled) = self.fillings.join_next(), if !self.fillings.is_empty() => {
                     if let Ok((path, result)) = filled {
                         self.on_filled(&path, result);
@@ -299,7 +305,6 @@ impl SessionMirror {
     pub(crate) fn after_cell(&mut self) {
         self.questions = None;
         self.waiting.clear();
-        self.asked.clear();
         self.fillings.abort_all();
     }
 
@@ -309,7 +314,7 @@ impl SessionMirror {
             opened.waiting.go_on();
             return;
         }
-        let Some(questions) = &mut self.questions else {
+        let Some(questions) = &self.questions else {
             opened.waiting.refuse(libc::EIO);
             return;
         };
@@ -324,12 +329,20 @@ impl SessionMirror {
             return;
         }
         let waiting = self.waiting.entry(path.clone()).or_default();
-        waiting.push(opened);
-        if waiting.len() == 1 {
+        if waiting.is_empty() {
+            let Ok(file) = opened.file.try_clone() else {
+                opened.waiting.refuse(libc::EMFILE);
+                return;
+            };
             let paths = vec![path.clone()];
-            let question = questions.ask(&FilesWanted::Contents { paths });
-            self.asked.insert(question, path);
+            let answered = ask(questions, &FilesWanted::Contents { paths });
+            let (access, mirror) = (self.access.clone(), self.mirror.clone());
+            self.fillings.spawn(async move {
+                let result = fill_from(access, mirror, file, answered).await;
+                (path, result)
+            });
         }
+        waiting.push(opened);
     }
 
     /// Whether the file is still a placeholder. Another call may have had it filled, and the session may have written
@@ -337,25 +350,6 @@ impl SessionMirror {
     fn is_empty(&self, opened: &Opened) -> bool {
         let metadata = opened.file.metadata();
         metadata.is_ok_and(|metadata| self.placeholders.get(&Status::from(&metadata)).is_some())
-    }
-
-    fn on_answer(&mut self, question: u64, answer: Payload) {
-        let Some(path) = self.asked.remove(&question) else {
-            return;
-        };
-        let Some(file) = self
-            .waiting
-            .get(&path)
-            .and_then(|waiting| waiting.first()?.file.try_clone().ok())
-        else {
-            self.waiting.remove(&path);
-            return;
-        };
-        let (access, mirror) = (self.access.clone(), self.mirror.clone());
-        self.fillings.spawn(async move {
-            let result = fill_from(access, mirror, file, &answer).await;
-            (path, result)
-        });
     }
 
     fn on_filled(&mut self, path: &RelativePath, result: Result<(), i32>) {
@@ -381,12 +375,10 @@ async fn fill_from(
     access: Access,
     mirror: Arc<Mutex<Mirror>>,
     file: std::fs::File,
-    answer: &Payload,
+    answered: Answered,
 ) -> Result<(), i32> {
-    let answer = open_payload::<FilesAnswer>(&access.chunk_client, answer).await;
-    let content = match answer {
+    let content = match answer(answered, &access.chunk_client).await {
         Ok(FilesAnswer::Contents(mut contents)) if contents.len() == 1 => contents.remove(0),
-        Ok(FilesAnswer::Failed { reason }) => Err(NoContent::Failed { reason }),
         Ok(_) => Err(NoContent::Gone {}),
         Err(error) => Err(NoContent::Failed {
             reason: error.to_string(),
@@ -424,13 +416,6 @@ async fn fill(
 
 async fn next_opened(opened: &mut Option<mpsc::UnboundedReceiver<Opened>>) -> Option<Opened> {
     opened.as_mut()?.recv().await
-}
-
-async fn next_answer(questions: &mut Option<Questions>) -> (u64, Payload) {
-    match questions {
-        Some(questions) => questions.next().await,
-        None => std::future::pending().await,
-    }
 }
 
 /// Ignores poisoning, because no code panics while it holds this lock.

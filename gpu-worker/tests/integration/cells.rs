@@ -1,7 +1,7 @@
 //! Cells that end by themselves.
 
 use baton_protocol::worker::{DeviceKind, FromWorker, ToWorker};
-use baton_protocol::{CHUNK_BYTES, JobEvent, Outcome, Piece, SegmentPart};
+use baton_protocol::{Answer, CHUNK_BYTES, JobEvent, Outcome, Piece, SegmentPart};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -199,21 +199,12 @@ async fn input_goes_out_and_the_answer_comes_back() {
     let submission = Notebook::new().cell("print('before')\nname = input('Name? ')");
     let job = submission.job;
     worker.assign(submission).await;
-    let is_question = |event: &JobEvent| matches!(event, JobEvent::InputWanted { .. });
-    let mut events = worker.events_until(job, is_question).await;
-    let question = JobEvent::InputWanted {
-        question: 1,
-        prompt: "Name? ".to_owned(),
-        password: false,
-    };
-    assert!(events.contains(&question));
-    let value = Some("Ada".to_owned());
-    let answer = ToWorker::Input {
-        job,
-        question: 1,
-        value,
-    };
-    worker.line.send(answer).await;
+    let answer = Answer::Input(Some("Ada".to_owned()));
+    let mut events = worker.answer_next(job, answer).await;
+    assert!(events.iter().any(|event| matches!(
+        event,
+        JobEvent::InputWanted { prompt, password: false, .. } if prompt == "Name? "
+    )));
     events.extend(worker.events_until(job, JobEvent::is_last).await);
     let ran = crate::harness::Ran::new(events).ok();
     assert_eq!(ran.value("name"), "Ada");

@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Outcome, Refusal, Submission};
+use baton_protocol::{Answer, JobEvent, JobId, Outcome, Refusal, Submission};
 
 use crate::broker::Line;
 use crate::harness::{Notebook, Ran, Worker, eventually, is_running, stream_text, welcome, within};
@@ -76,6 +76,35 @@ async fn a_job_may_end_while_the_broker_is_away() {
     worker.line = line;
     worker.line.send(welcome()).await;
     assert_eq!(worker.until_finished(job).await.ok().value("x"), 1);
+}
+
+#[tokio::test]
+async fn a_question_is_asked_again_until_it_has_an_answer() {
+    let mut worker = Worker::start().await;
+    let submission = Notebook::new().cell("names = [input(), input()]");
+    let job = submission.job;
+    worker.assign(submission).await;
+    let mut asked = Vec::new();
+    for name in ["Ada", "Bob"] {
+        let is_question = |event: &JobEvent| event.question().is_some();
+        let events = worker.events_until(job, is_question).await;
+        let question = events.iter().find_map(JobEvent::question).unwrap();
+        // The answer was lost with this connection.
+        worker.line.close().await;
+        let (line, _) = worker.broker.accept().await;
+        worker.line = line;
+        worker.line.send(welcome()).await;
+        let answer = || Answer::Input(Some(name.to_owned()));
+        // A repeated answer to an earlier question.
+        for earlier in &asked {
+            worker.answer(job, *earlier, answer()).await;
+        }
+        let again = worker.answer_next(job, answer()).await;
+        assert_eq!(again.iter().find_map(JobEvent::question), Some(question));
+        asked.push(question);
+    }
+    let ran = worker.until_finished(job).await.ok();
+    assert_eq!(ran.value("names"), serde_json::json!(["Ada", "Bob"]));
 }
 
 /// A cell that leaves a mark outside of any notebook, and the file with the mark.

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{CHUNK_BYTES, JobEvent, JobId, Outcome, Piece};
+use baton_protocol::{Answer, CHUNK_BYTES, JobEvent, JobId, Outcome, Piece};
 use bytes::Bytes;
 use serde_json::json;
 
@@ -136,12 +136,9 @@ async fn a_killed_session_is_told_and_the_next_cell_asks_for_the_state() {
     let submission = notebook.cell("y = x");
     let job = submission.job;
     worker.assign(submission).await;
-    worker
-        .events_until(job, |event| *event == JobEvent::StateWanted {})
-        .await;
     notebook.forget();
     let state = notebook.state(&json!({"x": 4}));
-    worker.line.send(ToWorker::State { job, state }).await;
+    worker.answer_next(job, Answer::State(state)).await;
     assert_eq!(worker.until_finished(job).await.ok().value("y"), 4);
 }
 

@@ -9,7 +9,7 @@ use baton_protocol::files::{
     RelativePath, Stamp,
 };
 use baton_protocol::worker::ToWorker;
-use baton_protocol::{JobEvent, JobId, Outcome, Piece, Submission, decode};
+use baton_protocol::{Answer, JobEvent, JobId, Outcome, Piece, Submission, decode};
 use serde::de::DeserializeOwned;
 
 use crate::harness::{eventually, stream_text};
@@ -74,13 +74,8 @@ impl Home {
     }
 
     async fn answer(&mut self, job: JobId, question: u64, answer: &FilesAnswer) {
-        let answer = small_payload(answer);
-        let message = ToWorker::Files {
-            job,
-            question,
-            answer,
-        };
-        self.real.worker.line.send(message).await;
+        let answer = Answer::Files(small_payload(answer));
+        self.real.worker.answer(job, question, answer).await;
     }
 
     /// Assigns a cell and answers that these files exist, each with 5 bytes.

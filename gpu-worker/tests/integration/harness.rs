@@ -10,8 +10,8 @@ use baton_gpu_worker::{
 };
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Cell, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Payload, Piece,
-    Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    Answer, Cell, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Payload,
+    Piece, Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use baton_transport::{Dial, TransportChoice};
 use bytes::Bytes;
@@ -256,6 +256,24 @@ impl Worker {
             events
         })
         .await
+    }
+
+    /// Waits for the job's next question and answers it. Returns the events up to the question.
+    pub(crate) async fn answer_next(&mut self, job: JobId, answer: Answer) -> Vec<JobEvent> {
+        let is_question = |event: &JobEvent| event.question().is_some();
+        let events = self.events_until(job, is_question).await;
+        let question = events.iter().find_map(JobEvent::question).unwrap();
+        self.answer(job, question, answer).await;
+        events
+    }
+
+    pub(crate) async fn answer(&mut self, job: JobId, question: u64, answer: Answer) {
+        let answer = ToWorker::Answer {
+            job,
+            question,
+            answer,
+        };
+        self.line.send(answer).await;
     }
 
     pub(crate) async fn until_finished(&mut self, job: JobId) -> Ran {

@@ -5,8 +5,7 @@ use std::path::Path;
 
 use baton_chunks::{Bundle, Ledger, pack};
 use baton_protocol::shim::{SegmentView, Snapshot};
-use baton_protocol::worker::ToWorker;
-use baton_protocol::{HeldState, JobEvent, Outcome, State, StateVersion, Submission};
+use baton_protocol::{Answer, HeldState, JobEvent, Outcome, State, StateVersion, Submission};
 use baton_transport::{Held, MemoryHolder, TransportChoice};
 use serde_json::{Value, json};
 
@@ -145,11 +144,10 @@ async fn a_worker_told_so_uses_the_broker_only() {
 async fn asks_for_bytes(worker: &mut Worker, proxy: &mut Proxy, submission: Submission) {
     let job = submission.job;
     worker.assign(submission).await;
-    let first = worker.events(job).await;
-    assert_eq!(first, [JobEvent::BytesWanted {}]);
     proxy.notebook.forget();
     let state = proxy.notebook.state(&json!({"x": 5}));
-    worker.line.send(ToWorker::State { job, state }).await;
+    let first = worker.answer_next(job, Answer::State(state)).await;
+    assert!(matches!(first[..], [JobEvent::BytesWanted { .. }]));
     let ran = worker.until_finished(job).await.ok();
     assert_eq!(ran.value("y"), 5);
 }
@@ -162,15 +160,11 @@ async fn a_result_that_cannot_be_brought_goes_through_the_broker() {
     let job = submission.job;
     worker.assign(submission).await;
     let is_question = |event: &JobEvent| matches!(event, JobEvent::InputWanted { .. });
-    worker.events_until(job, is_question).await;
+    let asked = worker.events_until(job, is_question).await;
+    let question = asked.iter().find_map(JobEvent::question).unwrap();
     drop(held);
-    let value = Some("home".to_owned());
-    let answer = ToWorker::Input {
-        job,
-        question: 1,
-        value,
-    };
-    worker.line.send(answer).await;
+    let answer = Answer::Input(Some("home".to_owned()));
+    worker.answer(job, question, answer).await;
     let ran = worker.until_finished(job).await.ok();
     assert_eq!(ran.value("y"), "home".repeat(2500));
     let version: StateVersion = ran.state.unwrap().base;

@@ -3,7 +3,7 @@
 use std::time::{Duration, SystemTime};
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Outcome};
+use baton_protocol::{Answer, JobEvent, JobId, Outcome};
 
 use crate::harness::{Notebook, Worker, eventually, is_running};
 use baton_gpu_worker::Stop;
@@ -27,12 +27,9 @@ async fn an_idle_session_is_culled() {
     let submission = notebook.cell("");
     let job = submission.job;
     worker.assign(submission).await;
-    worker
-        .events_until(job, |event| *event == JobEvent::StateWanted {})
-        .await;
     notebook.forget();
     let state = notebook.state(&serde_json::json!({}));
-    worker.line.send(ToWorker::State { job, state }).await;
+    worker.answer_next(job, Answer::State(state)).await;
     worker.until_finished(job).await.ok();
 }
 
@@ -47,12 +44,9 @@ async fn a_session_that_dies_between_cells_is_rebuilt() {
     let submission = notebook.cell(PID);
     let job = submission.job;
     worker.assign(submission).await;
-    worker
-        .events_until(job, |event| *event == JobEvent::StateWanted {})
-        .await;
     notebook.forget();
     let state = notebook.state(&serde_json::json!({}));
-    worker.line.send(ToWorker::State { job, state }).await;
+    worker.answer_next(job, Answer::State(state)).await;
     assert_ne!(
         number(&worker.until_finished(job).await.ok().value("pid")),
         pid

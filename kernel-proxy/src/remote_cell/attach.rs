@@ -170,8 +170,8 @@ impl RemoteCells {
                     JobEvent::InputWanted { .. }
                     | JobEvent::NamesWanted { .. }
                     | JobEvent::FilesWanted { .. }
-                    | JobEvent::StateWanted {}
-                    | JobEvent::BytesWanted {},
+                    | JobEvent::StateWanted { .. }
+                    | JobEvent::BytesWanted { .. },
                     before,
                 ) => finished = before,
                 (event, before) => {

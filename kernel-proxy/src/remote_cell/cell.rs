@@ -1,5 +1,6 @@
 //! The running cell: what its steps share, its waits, and how the shim ends it.
 
+use std::collections::VecDeque;
 use std::time::Duration;
 
 use baton_chunks::Ledger;
@@ -50,6 +51,8 @@ pub(super) struct RemoteCell<'a> {
     pub(super) comms: Vec<String>,
     /// State that workers on this machine may fetch while the cell runs.
     pub(super) held: Option<Held>,
+    /// Questions for a complete state that the shim has not answered yet.
+    pub(super) states_wanted: VecDeque<u64>,
     /// The question that the cell last asked the student.
     pub(super) input: Option<u64>,
     /// The last request for names that the cell looked up.
@@ -185,6 +188,7 @@ impl<'a> RemoteCell<'a> {
             withdrawn: false,
             comms: Vec::new(),
             held: None,
+            states_wanted: VecDeque::new(),
             input: None,
             question: None,
             outputs_wanted: Vec::new(),

@@ -14,7 +14,6 @@
 use std::os::fd::AsFd;
 
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::ToNotebook;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
 use baton_transport::frames::FrameError;
@@ -130,8 +129,7 @@ impl DeferredState {
         if let Some(deferred) = &self.0
             && matches!(deferred.stage, Stage::Waiting)
         {
-            let job = deferred.job;
-            link.answer(job, FromProxy::DeferredWanted { job }).await;
+            link.want_deferred(deferred.job).await;
         }
     }
 
@@ -193,8 +191,7 @@ impl Deferred {
                             if error.is_transient() {
                                 continue;
                             }
-                            let job = self.job;
-                            link.answer(job, FromProxy::DeferredWanted { job }).await;
+                            link.want_deferred(self.job).await;
                             Stage::Waiting
                         }
                     }

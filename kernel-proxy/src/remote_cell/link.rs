@@ -8,7 +8,7 @@ mod driver;
 use std::collections::VecDeque;
 
 use baton_protocol::proxy::FromProxy;
-use baton_protocol::{JobEvent, JobId, Outcome, Submission};
+use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission};
 use baton_transport::{ChunkClient, Token};
 use tokio::sync::{mpsc, watch};
 
@@ -55,8 +55,11 @@ enum Command {
     Attach(JobId),
     Detach(JobId),
     Send(Box<FromProxy>),
-    /// Like `Send`, and repeated after each reconnect until the next answer or the end of the job.
-    Answer(JobId, Box<FromProxy>),
+    /// Answers the job's question with this number. Repeated after each reconnect, and when the worker repeats the
+    /// question.
+    Answer(JobId, u64, Answer),
+    /// Asks for the job's deferred state. Repeated after each reconnect until it arrives.
+    WantDeferred(JobId),
     /// The proxy is done with the job. Repeated after each reconnect until the broker confirms it.
     Final(JobId, Box<FromProxy>),
 }
@@ -132,10 +135,12 @@ impl Link {
         self.command(Command::Send(Box::new(message))).await;
     }
 
-    /// Sends what a running cell waits for. It is repeated after a reconnect, because a broker that
-    /// shuts down may lose it.
-    pub(super) async fn answer(&self, job: JobId, message: FromProxy) {
-        self.command(Command::Answer(job, Box::new(message))).await;
+    pub(super) async fn answer(&self, job: JobId, question: u64, answer: Answer) {
+        self.command(Command::Answer(job, question, answer)).await;
+    }
+
+    pub(super) async fn want_deferred(&self, job: JobId) {
+        self.command(Command::WantDeferred(job)).await;
     }
 
     /// Ends a job whose result is not used. `outcome` is what the student was told; `None` if the cell is submitted again.

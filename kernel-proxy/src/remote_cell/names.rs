@@ -8,9 +8,8 @@
 
 use std::pin::Pin;
 
-use baton_protocol::StateVersion;
-use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::Snapshot;
+use baton_protocol::{Answer, StateVersion};
 use tokio_util::sync::CancellationToken;
 
 use super::RemoteCells;
@@ -71,13 +70,9 @@ impl RemoteCells {
         let sent = sent.map_err(|error| Failure::transfer(&error, cell.job))?;
         self.session = Some(SessionState::after(base, sent.ledger));
         cell.names_held = sent.held;
-        let (job, number) = (cell.job, cell.question.unwrap_or_default());
-        let names = FromProxy::Names {
-            job,
-            number,
-            state: sent.state,
-        };
-        self.link.answer(job, names).await;
+        let question = cell.question.unwrap_or_default();
+        let names = Answer::Names(sent.state);
+        self.link.answer(cell.job, question, names).await;
         cell.release().await
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
-use std::collections::{HashSet, VecDeque};
+use std::collections::HashSet;
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -18,11 +18,10 @@ use baton_protocol::files::{
     Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
     RelativePath,
 };
-use baton_protocol::proxy::FromProxy;
 use baton_transport::ChunkClient;
 use tokio::task::{JoinSet, spawn_blocking};
 
-use super::link::{Link, describe};
+use super::link::describe;
 use crate::config::TrashConfig;
 
 /// The most entries of a notebook's folder. A larger folder is something else, such as a home
@@ -32,8 +31,6 @@ const MOST_ENTRIES: usize = 20_000;
 /// half of the folder.
 const MANY: usize = 100;
 const MORE_THAN_A_FEW: usize = 10;
-/// The number of answers to keep, because they may have been lost with a connection.
-const KEPT_ANSWERS: usize = 64;
 
 pub(super) struct NotebookFiles {
     folder: Option<(NotebookFolder, Arc<Root>)>,
@@ -41,10 +38,7 @@ pub(super) struct NotebookFiles {
     /// Tasks that clean up the trash.
     tidying: JoinSet<()>,
     shared: Arc<Mutex<Shared>>,
-    /// Requests that are being answered.
-    asked: HashSet<u64>,
     answers: JoinSet<(JobId, u64, Payload)>,
-    answered: VecDeque<(u64, Payload)>,
     /// Requests that arrived just before the connection broke.
     unanswered: Vec<(u64, Payload)>,
 }
@@ -70,9 +64,7 @@ impl NotebookFiles {
             trash,
             tidying: JoinSet::new(),
             shared: Arc::default(),
-            asked: HashSet::new(),
             answers: JoinSet::new(),
-            answered: VecDeque::new(),
             unanswered: Vec::new(),
         }
     }
@@ -82,9 +74,7 @@ impl NotebookFiles {
         &mut self,
         chunks: &ChunkClient,
     ) -> Result<Option<Box<NotebookFolder>>, FilesError> {
-        self.asked.clear();
         self.answers.abort_all();
-        self.answered.clear();
         self.unanswered.clear();
         lock(&self.shared).proof = None;
         let Some((folder, root)) = &self.folder else {
@@ -114,8 +104,7 @@ impl NotebookFiles {
 
     pub(super) fn answer(&mut self, job: JobId, chunks: &ChunkClient) {
         for (question, wanted) in std::mem::take(&mut self.unanswered) {
-            let Some((_, root)) = self.folder.as_ref().filter(|_| self.asked.insert(question))
-            else {
+            let Some((_, root)) = &self.folder else {
                 continue;
             };
             let (root, shared) = (root.clone(), self.shared.clone());
@@ -140,26 +129,10 @@ impl NotebookFiles {
                 continue;
             };
             if job == of {
-                self.asked.remove(&question);
-                self.answered.truncate(KEPT_ANSWERS - 1);
-                self.answered.push_front((question, answer.clone()));
                 return (question, answer);
             }
         }
         std::future::pending().await
-    }
-
-    /// Repeats the answers that the last connection may have lost.
-    pub(super) async fn repeat_answers(&self, job: JobId, link: &Link) {
-        for (question, answer) in self.answered.iter().rev() {
-            let (question, answer) = (*question, answer.clone());
-            link.send(FromProxy::Files {
-                job,
-                question,
-                answer,
-            })
-            .await;
-        }
     }
 
     /// Downloads everything that a cell wrote, without moving it into place.

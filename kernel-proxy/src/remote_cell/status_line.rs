@@ -175,6 +175,7 @@ impl QueuePosition {
 pub(super) struct StatusLine {
     display_id: String,
     waiting: Waiting,
+    offline: bool,
     /// The text in the notebook, and when it was shown.
     shown: Option<(String, Duration)>,
     assigned: Option<Assigned>,
@@ -228,6 +229,7 @@ impl StatusLine {
         Self {
             display_id,
             waiting: Waiting::Connecting,
+            offline: false,
             shown: None,
             assigned: None,
             started: None,
@@ -239,6 +241,11 @@ impl StatusLine {
 
     pub(super) fn waits(&mut self, waiting: Waiting) {
         self.waiting = waiting;
+    }
+
+    /// The connection to the broker broke, or is back.
+    pub(super) fn is_offline(&mut self, offline: bool) {
+        self.offline = offline;
     }
 
     pub(super) fn assigned(
@@ -305,6 +312,7 @@ impl StatusLine {
                 assigned.running(running)
             }
             _ if now < QUIET => return None,
+            _ if self.offline => Waiting::Connecting.text(now),
             _ => self.waiting.text(now),
         };
         let due = match &self.shown {

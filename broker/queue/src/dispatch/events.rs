@@ -105,6 +105,13 @@ impl Dispatch {
                 act::set_stopped_message(&mut event, words, ran);
             }
             salvaged |= matches!(event, JobEvent::Salvaged { .. });
+            match &event {
+                JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
+                    job.state_wanted = Some(*question);
+                }
+                JobEvent::DeferredState { .. } => job.deferred_wanted = false,
+                _ => {}
+            }
             match &mut event {
                 JobEvent::Started { worker } => {
                     *worker = self.peers.name_of_worker(self.jobs.get(id))

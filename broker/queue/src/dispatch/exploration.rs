@@ -177,6 +177,27 @@ fn a_cell_begins_at_most_once_when_the_student_presses_stop() {
     });
 }
 
+#[test]
+fn a_cell_ends_although_its_state_was_lost_on_the_way() {
+    let rules = Rules {
+        wants_state: true,
+        ..Rules::default()
+    };
+    for faults in [
+        Faults {
+            breaks: 1,
+            proxy_breaks: 1,
+            ..Faults::default()
+        },
+        Faults {
+            restarts: 1,
+            ..Faults::default()
+        },
+    ] {
+        check(rules, faults);
+    }
+}
+
 /// This holds if the proxy receives the start before the records are lost.
 #[test]
 fn a_cell_begins_at_most_once_when_the_database_loses_its_last_changes() {
@@ -197,4 +218,18 @@ fn the_exploration_finds_a_worker_that_does_not_wait() {
         ..Faults::default()
     };
     assert!(matches!(explore(rules, faults), Verdict::BegunTwice(_)));
+}
+
+#[test]
+fn the_exploration_finds_a_lost_state() {
+    let rules = Rules {
+        wants_state: true,
+        asks_again: false,
+        ..Rules::default()
+    };
+    let faults = Faults {
+        breaks: 1,
+        ..Faults::default()
+    };
+    assert!(matches!(explore(rules, faults), Verdict::NoEnd(_)));
 }

@@ -6,8 +6,8 @@ use crate::{
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
 };
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Payload, Priority,
-    RemoteError, Requirement, State, Submission, Usage, WorkerId,
+    CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Priority, RemoteError,
+    Requirement, Submission, Usage, WorkerId,
 };
 use std::{sync::Arc, time::Instant};
 
@@ -28,10 +28,10 @@ pub struct Job {
     pub(super) acknowledged: u64,
     pub(super) last_event: u64,
     pub(super) remainder: Remainder,
-    /// The proxy asked for the deferred state while the worker was disconnected.
+    /// The proxy has asked for the deferred state, and it has not arrived since.
     pub(super) deferred_wanted: bool,
-    /// The assignment during which the proxy sent a complete state.
-    pub(super) state_fencing: FencingNumber,
+    /// The last question for a complete state, if it has no answer yet.
+    pub(super) state_wanted: Option<u64>,
     pub(super) cancel_wanted: bool,
     /// Who of the staff stopped it and why, as a message to its owner.
     pub(super) stopped: Option<String>,
@@ -68,15 +68,6 @@ pub struct Job {
     pub(super) memory: MemoryCurve,
     /// Kept until the job is assigned or has to wait.
     pub(super) submission: Option<Arc<Submission>>,
-    /// An answer that arrived while the worker was disconnected. It stays in memory only, because
-    /// it may be a password.
-    pub(super) waiting_input: Option<(u64, Option<String>)>,
-    /// Answers about files that arrived while the worker was disconnected. The proxy repeats them
-    /// to a restarted broker.
-    pub(super) waiting_files: Vec<(u64, Payload)>,
-    /// The last answer to [`JobEvent::NamesWanted`]. It is sent again to a worker that reconnects,
-    /// since the first message may have been lost.
-    pub(super) names: Option<(u64, State)>,
 }
 
 /// An unclaimed job is assigned to no worker: it may have run already, and the record of that may be lost.
@@ -110,7 +101,7 @@ impl Job {
             last_event: 0,
             remainder: Remainder::Nothing,
             deferred_wanted: false,
-            state_fencing: 0,
+            state_wanted: None,
             cancel_wanted: false,
             stopped: None,
             held: None,
@@ -132,9 +123,6 @@ impl Job {
             started_ms: None,
             memory: MemoryCurve::default(),
             submission: Some(submission),
-            waiting_input: None,
-            waiting_files: Vec::new(),
-            names: None,
         }
     }
 
@@ -157,7 +145,7 @@ impl Job {
             last_event: open.last_event,
             remainder: open.remainder,
             deferred_wanted: false,
-            state_fencing: open.state_fencing,
+            state_wanted: None,
             cancel_wanted: open.cancel_wanted,
             stopped: open.stopped,
             held: open.held,
@@ -182,9 +170,6 @@ impl Job {
             started_ms: open.started_ms,
             memory: MemoryCurve::default(),
             submission: None,
-            waiting_input: None,
-            waiting_files: Vec::new(),
-            names: None,
         }
     }
 
@@ -203,6 +188,7 @@ impl Job {
         self.worker = Some(worker);
         self.fencing += 1;
         self.acknowledged = 0;
+        self.state_wanted = None;
         self.waiting = None;
         self.shown = None;
         self.assigned = Some((now.unix_ms, is_cold));
@@ -250,8 +236,6 @@ impl Job {
         self.phase = Phase::Finished;
         self.outcome = Some(end.outcome);
         self.submission = None;
-        self.waiting_input = None;
-        self.names = None;
         Write::Finish {
             job: self.id,
             fencing: self.fencing,
@@ -332,7 +316,7 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
         (Phase::Finished, JobEvent::Salvaged { .. }) if job.remainder == Remainder::Session => {
             Some(Phase::Finished)
         }
-        (Phase::Assigned, JobEvent::StateWanted {} | JobEvent::BytesWanted {}) => {
+        (Phase::Assigned, JobEvent::StateWanted { .. } | JobEvent::BytesWanted { .. }) => {
             Some(Phase::Assigned)
         }
         (Phase::Assigned, JobEvent::Started { .. }) => Some(Phase::Started),

@@ -120,11 +120,6 @@ pub enum Action {
         environment: Option<String>,
         submission: Option<Arc<Submission>>,
     },
-    /// Send the stored state again.
-    SendState {
-        connection: ConnectionId,
-        job: JobId,
-    },
     Close(ConnectionId),
     /// A log line for operators.
     Log(Observation),

@@ -6,7 +6,7 @@ use super::{
 };
 use crate::{Account, Unwelcome, record::Write};
 use baton_protocol::{
-    JobId, NotebookId, Outcome, Payload, Piece, Refusal, RemoteError, State, Submission,
+    Answer, JobId, NotebookId, Outcome, Refusal, RemoteError, Submission,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -14,9 +14,6 @@ use std::sync::Arc;
 
 /// The longest name of a notebook, in characters: a page has room for no more.
 const LONGEST_NAME: usize = 200;
-/// How many bytes of answers about files the broker keeps for a disconnected worker. A notebook
-/// repeats its answers after a reconnect, so a notebook that exceeds the limit is disconnected.
-const MOST_WAITING_FILES: usize = 64 << 20;
 
 impl Dispatch {
     /// Only the newest connection of a notebook counts.
@@ -75,13 +72,10 @@ impl Dispatch {
             // A repeated hello changes nothing.
             FromProxy::Hello { .. } => {}
             FromProxy::Submit(Submission { job, .. })
-            | FromProxy::State { job, .. }
+            | FromProxy::Answer { job, .. }
             | FromProxy::Resume { job, .. }
             | FromProxy::Detach { job }
             | FromProxy::Cancel { job }
-            | FromProxy::Input { job, .. }
-            | FromProxy::Files { job, .. }
-            | FromProxy::Names { job, .. }
             | FromProxy::DeferredWanted { job }
             | FromProxy::Applied { job }
             | FromProxy::GivenUp { job, .. }
@@ -90,9 +84,11 @@ impl Dispatch {
                 self.forgotten(connection, job, actions);
             }
             FromProxy::Submit(_) => {}
-            FromProxy::State { job, state } => {
-                self.replace_state(connection, job, state, actions);
-            }
+            FromProxy::Answer {
+                job,
+                question,
+                answer,
+            } => self.answer(connection, job, question, answer, actions),
             FromProxy::Resume { job, after } => {
                 self.adopt(job, actions);
                 self.resume(connection, job, after, now, actions);
@@ -101,19 +97,6 @@ impl Dispatch {
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
-            }
-            FromProxy::Input {
-                job,
-                question,
-                value,
-            } => self.input(connection, job, question, value, actions),
-            FromProxy::Files {
-                job,
-                question,
-                answer,
-            } => self.files(connection, job, question, answer, actions),
-            FromProxy::Names { job, number, state } => {
-                self.names(connection, job, number, state, actions);
             }
             FromProxy::DeferredWanted { job } => self.deferred_wanted(connection, job, actions),
             FromProxy::Applied { job } => self.abandon(job, Abandoned::AsItEnded, now, actions),
@@ -151,11 +134,7 @@ impl Dispatch {
                 }
                 id
             }
-            FromProxy::State { job, .. } | FromProxy::Names { job, .. }
-                if self.belongs(job, notebook) =>
-            {
-                job
-            }
+            FromProxy::Answer { job, .. } if self.belongs(job, notebook) => job,
             _ => return,
         };
         let Some(job) = self.jobs.get_mut(id) else {
@@ -260,31 +239,37 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    /// The new state answers `StateWanted` or `BytesWanted`. A later assignment also starts from it.
-    fn replace_state(
+    /// No answer is kept for a worker that is disconnected: it asks its open questions again when it
+    /// reconnects. A later assignment also starts from a new state.
+    fn answer(
         &mut self,
         from: ConnectionId,
         id: JobId,
-        state: State,
+        question: u64,
+        answer: Answer,
         actions: &mut Vec<Action>,
     ) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
-        if !matches!(job.phase, Phase::Queued | Phase::Assigned) {
-            return;
+        if let Answer::State(state) = &answer {
+            let wanted = job.state_wanted.take_if(|wanted| *wanted == question);
+            if wanted.is_none() || !matches!(job.phase, Phase::Queued | Phase::Assigned) {
+                return;
+            }
+            job.submission = None;
+            actions.push(Action::Write(Write::ReplaceState {
+                job: id,
+                state: Box::new(state.clone()),
+            }));
         }
-        job.submission = None;
-        job.state_fencing = job.fencing;
-        actions.push(Action::Write(Write::ReplaceState {
-            job: id,
-            fencing: job.fencing,
-            state: Box::new(state.clone()),
-        }));
-        if job.phase == Phase::Assigned
-            && let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job))
-        {
-            let message = ToWorker::State { job: id, state };
+        let job = self.jobs.get(id).filter(|job| job.is_running());
+        if let Some(to) = job.and_then(|job| self.peers.runner(job)) {
+            let message = ToWorker::Answer {
+                job: id,
+                question,
+                answer,
+            };
             actions.push(Action::Relay { from, to, message });
         }
     }
@@ -363,110 +348,16 @@ impl Dispatch {
         }
     }
 
-    fn input(
-        &mut self,
-        from: ConnectionId,
-        id: JobId,
-        question: u64,
-        value: Option<String>,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get(id) else {
-            return;
-        };
-        match self.peers.runner(job) {
-            Some(to) => {
-                let message = ToWorker::Input {
-                    job: id,
-                    question,
-                    value,
-                };
-                actions.push(Action::Relay { from, to, message });
-            }
-            None => {
-                if let Some(job) = self.jobs.get_mut(id) {
-                    job.waiting_input = Some((question, value));
-                }
-            }
-        }
-    }
-
-    fn files(
-        &mut self,
-        from: ConnectionId,
-        id: JobId,
-        question: u64,
-        answer: Payload,
-        actions: &mut Vec<Action>,
-    ) {
-        let Some(job) = self.jobs.get(id).filter(|job| job.is_running()) else {
-            return;
-        };
-        match self.peers.runner(job) {
-            Some(to) => {
-                let message = ToWorker::Files {
-                    job: id,
-                    question,
-                    answer,
-                };
-                actions.push(Action::Relay { from, to, message });
-            }
-            None => {
-                if let Some(job) = self.jobs.get_mut(id) {
-                    job.waiting_files
-                        .retain(|(earlier, _)| *earlier != question);
-                    let waiting = job.waiting_files.iter();
-                    let waiting_bytes: usize = waiting.map(|(_, answer)| kept_bytes(answer)).sum();
-                    if waiting_bytes + kept_bytes(&answer) > MOST_WAITING_FILES {
-                        actions.push(Action::Close(from));
-                        return;
-                    }
-                    job.waiting_files.push((question, answer));
-                }
-            }
-        }
-    }
-
-    /// The worker ignores an answer whose number it is not waiting for.
-    fn names(
-        &mut self,
-        from: ConnectionId,
-        id: JobId,
-        number: u64,
-        state: State,
-        actions: &mut Vec<Action>,
-    ) {
-        let job = self.jobs.get_mut(id);
-        let Some(job) = job.filter(|job| job.phase == Phase::Started) else {
-            return;
-        };
-        job.names = Some((number, state.clone()));
-        if let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
-            let message = ToWorker::Names {
-                job: id,
-                number,
-                state,
-            };
-            actions.push(Action::Relay { from, to, message });
-        }
-    }
-
     /// If the worker has nothing left of the job, it has already reported that.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
-        let is_due = |job: &&Job| job.remainder == Remainder::Deferred;
-        let Some(job) = self.jobs.get(id).filter(is_due) else {
+        let is_due = |job: &&mut Job| job.remainder == Remainder::Deferred;
+        let Some(job) = self.jobs.get_mut(id).filter(is_due) else {
             return;
         };
-        match self.peers.runner(job) {
-            Some(to) => {
-                let message = ToWorker::DeferredWanted { job: id };
-                actions.push(Action::Relay { from, to, message });
-            }
-            None => {
-                if let Some(job) = self.jobs.get_mut(id) {
-                    job.deferred_wanted = true;
-                }
-            }
+        job.deferred_wanted = true;
+        if let Some(to) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
+            let message = ToWorker::DeferredWanted { job: id };
+            actions.push(Action::Relay { from, to, message });
         }
     }
 
@@ -501,13 +392,4 @@ impl Dispatch {
         }));
         actions.push(Action::ToProxy(connection, ToProxy::Closed { job }));
     }
-}
-
-/// How many bytes a payload takes here. The bytes of its chunks are elsewhere.
-fn kept_bytes(payload: &Payload) -> usize {
-    let kept = |piece: &Piece| match piece {
-        Piece::Inline(bytes) => bytes.len(),
-        Piece::Stored { .. } => size_of::<Piece>(),
-    };
-    payload.0.iter().map(kept).sum()
 }

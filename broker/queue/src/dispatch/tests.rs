@@ -10,7 +10,7 @@ use crate::{
     samples::{naming, submission},
 };
 use baton_protocol::{
-    ChunkHash, JobKind, NotebookId, Usage, WorkerId, proxy::FromProxy, worker::FromWorker,
+    Answer, ChunkHash, JobKind, NotebookId, Usage, WorkerId, proxy::FromProxy, worker::FromWorker,
 };
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
@@ -157,7 +157,10 @@ impl World {
             Step::SendState(proxy, job) => {
                 let state = naming(ChunkHash([1; 32]));
                 let job = job_id(proxy, job);
-                self.proxy_says(proxy, FromProxy::State { job, state }, &mut actions);
+                let (question, answer) = (1, Answer::State(state));
+                #[rustfmt::skip]
+                let message = FromProxy::Answer { job, question, answer };
+                self.proxy_says(proxy, message, &mut actions);
             }
             Step::Cancel(proxy, job) => {
                 let job = job_id(proxy, job);
@@ -272,12 +275,12 @@ impl World {
         *last += 1;
         let (fencing, first) = (*fencing, *last);
         let event = match what {
-            0 => JobEvent::StateWanted {},
+            0 => JobEvent::StateWanted { question: 1 },
             1 => JobEvent::Started {
                 worker: String::new(),
             },
             2 => JobEvent::NamesWanted {
-                number: 1,
+                question: 2,
                 names: Vec::new(),
             },
             3 => JobEvent::NotStarted {
@@ -428,7 +431,6 @@ impl Stored {
                     fencing: 0,
                     acknowledged: 0,
                     last_event: 0,
-                    state_fencing: 0,
                     cell_key: None,
                     priority: submission.priority,
                     needs: Vec::new(),
@@ -480,10 +482,9 @@ impl Stored {
                 }
                 job.acknowledged = acknowledged.unwrap_or(job.acknowledged);
             }
-            Write::ReplaceState { job, fencing, .. } => {
-                let job = self.jobs.get_mut(&job).unwrap();
+            Write::ReplaceState { job, .. } => {
+                let job = &self.jobs[&job];
                 assert!(matches!(job.phase, Phase::Queued | Phase::Assigned));
-                job.state_fencing = fencing;
             }
             Write::WantCancel { job, stopped } => {
                 let job = self.jobs.get_mut(&job).unwrap();

@@ -249,13 +249,7 @@ impl Dispatch {
                 number: job.acknowledged,
             },
         ));
-        if job.phase == Phase::Assigned && job.state_fencing == fencing {
-            actions.push(Action::SendState {
-                connection,
-                job: id,
-            });
-        }
-        if std::mem::take(&mut job.deferred_wanted) {
+        if job.deferred_wanted {
             actions.push(Action::ToWorker(
                 connection,
                 ToWorker::DeferredWanted { job: id },
@@ -266,36 +260,6 @@ impl Dispatch {
         }
         if !job.is_running() {
             return;
-        }
-        if let Some((question, value)) = job.waiting_input.take() {
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Input {
-                    job: id,
-                    question,
-                    value,
-                },
-            ));
-        }
-        for (question, answer) in std::mem::take(&mut job.waiting_files) {
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Files {
-                    job: id,
-                    question,
-                    answer,
-                },
-            ));
-        }
-        if let Some((number, state)) = job.names.clone() {
-            actions.push(Action::ToWorker(
-                connection,
-                ToWorker::Names {
-                    job: id,
-                    number,
-                    state,
-                },
-            ));
         }
         if job.cancel_wanted {
             actions.push(Action::ToWorker(connection, ToWorker::Cancel { job: id }));

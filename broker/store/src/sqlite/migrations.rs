@@ -26,6 +26,7 @@ const MIGRATIONS: &[M<'_>] = migrations![
     "0013_groups_of_jobs",
     "0014_environments",
     "0015_pending_objects",
+    "0016_answers",
 ];
 
 /// Migrates the database to this version.

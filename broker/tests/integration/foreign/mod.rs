@@ -10,9 +10,9 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    AboutState, ChunkHash, FencingNumber, JobEvent, JobId, Lock, LockKind, Manifest, NotebookId,
-    Outcome, PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId, StateVersion,
-    Submission, WorkerId, encode,
+    AboutState, Answer, ChunkHash, FencingNumber, JobEvent, JobId, Lock, LockKind, Manifest,
+    NotebookId, Outcome, PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId,
+    StateVersion, Submission, WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -151,19 +151,16 @@ fn number_of(message: &FromProxy) -> usize {
     match message {
         FromProxy::Hello { .. } => 0,
         FromProxy::Submit(_) => 1,
-        FromProxy::State { .. } => 2,
+        FromProxy::Answer { .. } => 2,
         FromProxy::Resume { .. } => 3,
         FromProxy::Attach { .. } => 4,
         FromProxy::Detach { .. } => 5,
         FromProxy::Cancel { .. } => 6,
-        FromProxy::Input { .. } => 7,
-        FromProxy::Files { .. } => 8,
-        FromProxy::Names { .. } => 9,
-        FromProxy::DeferredWanted { .. } => 10,
-        FromProxy::Applied { .. } => 11,
-        FromProxy::GivenUp { .. } => 12,
+        FromProxy::DeferredWanted { .. } => 7,
+        FromProxy::Applied { .. } => 8,
+        FromProxy::GivenUp { .. } => 9,
         // This names nothing: it concerns the notebook that sends it.
-        FromProxy::Goodbye {} => 13,
+        FromProxy::Goodbye {} => 10,
     }
 }
 
@@ -174,6 +171,11 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
             ..submission(notebook)
         })
     };
+    let answer = |answer| FromProxy::Answer {
+        job,
+        question: 1,
+        answer,
+    };
     vec![
         FromProxy::Hello {
             protocol_version: PROTOCOL_VERSION,
@@ -183,29 +185,14 @@ fn proxy_messages(ids: &Ids, job: JobId, own: NotebookId) -> Vec<FromProxy> {
         },
         submit(own),
         submit(ids.notebook),
-        FromProxy::State {
-            job,
-            state: state("another"),
-        },
+        answer(Answer::State(state("another"))),
+        answer(Answer::Input(Some("theirs".to_owned()))),
+        answer(Answer::Files(Payload(Vec::new()))),
+        answer(Answer::Names(state("another"))),
         FromProxy::Resume { job, after: 0 },
         FromProxy::Attach { job, after: 0 },
         FromProxy::Detach { job },
         FromProxy::Cancel { job },
-        FromProxy::Input {
-            job,
-            question: 1,
-            value: Some("theirs".to_owned()),
-        },
-        FromProxy::Files {
-            job,
-            question: 1,
-            answer: Payload(Vec::new()),
-        },
-        FromProxy::Names {
-            job,
-            number: 1,
-            state: state("another"),
-        },
         FromProxy::DeferredWanted { job },
         FromProxy::Applied { job },
         FromProxy::GivenUp {

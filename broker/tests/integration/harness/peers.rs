@@ -2,7 +2,7 @@
 
 use super::{PATIENCE, within};
 use baton_protocol::{
-    Cell, FencingNumber, GroupId, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId,
+    Answer, Cell, FencingNumber, GroupId, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId,
     NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId, State,
     StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
@@ -77,6 +77,28 @@ impl FakeProxy {
     }
 
     /// Fails if the broker has closed the connection.
+    /// Answers a question of its job. The worker receives the answer.
+    pub(crate) async fn answered(
+        &mut self,
+        worker: &mut FakeWorker,
+        job: JobId,
+        question: u64,
+        answer: Answer,
+    ) {
+        let message = FromProxy::Answer {
+            job,
+            question,
+            answer: answer.clone(),
+        };
+        self.say(message).await;
+        let forwarded = ToWorker::Answer {
+            job,
+            question,
+            answer,
+        };
+        assert_eq!(worker.next().await, forwarded);
+    }
+
     pub(crate) async fn try_say(&mut self, message: FromProxy) -> Result<(), LinkError> {
         within("a message", self.connection.send(&message)).await
     }

@@ -2,8 +2,8 @@
 
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
-    ChunkHash, ComputeCapability, Grant, Grants, HeldState, JobEvent, Machine, NumberedEvent,
-    Outcome, PROTOCOL_VERSION, Refusal, Requirement, SavedState, State, Submission,
+    Answer, ChunkHash, ComputeCapability, Grant, Grants, HeldState, JobEvent, Machine,
+    NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, Requirement, SavedState, State, Submission,
     api::{AheadBecause, MovedBack},
     memory::Enclosed,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
@@ -28,13 +28,13 @@ fn enclosed() -> State {
 /// The golden files belong to this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 3);
+    assert_eq!(PROTOCOL_VERSION, 4);
 }
 
 golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat(), {
     JobEvent::Assigned { .. } => "assigned",
-    JobEvent::StateWanted {} => "state_wanted",
-    JobEvent::BytesWanted {} => "bytes_wanted",
+    JobEvent::StateWanted { .. } => "state_wanted",
+    JobEvent::BytesWanted { .. } => "bytes_wanted",
     JobEvent::Started { .. } => "started",
     JobEvent::NotStarted { .. } => "not_started",
     JobEvent::Output(_) => "output",
@@ -46,6 +46,18 @@ golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat()
     JobEvent::Finished { .. } => "finished",
     JobEvent::DeferredState { .. } => "deferred_state",
     JobEvent::Salvaged { .. } => "salvaged",
+});
+
+golden!(answers_are_read, "answer", Answer, [
+    Answer::State(held()),
+    Answer::Input(Some("Ada".to_owned())),
+    Answer::Files(payload()),
+    Answer::Names(held()),
+], {
+    Answer::State(_) => "state",
+    Answer::Input(_) => "input",
+    Answer::Files(_) => "files",
+    Answer::Names(_) => "names",
 });
 
 golden!(outcomes_are_read, "outcome", Outcome, [
@@ -162,14 +174,11 @@ golden!(grants_are_read, "grants", Grants, [
 golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
     FromProxy::Hello { protocol_version: 1, notebook: notebook(), owner: "ada".to_owned(), course: Some("ml101".to_owned()) },
     FromProxy::Submit(submission()),
-    FromProxy::State { job: job(), state: held() },
     FromProxy::Resume { job: job(), after: 41 },
     FromProxy::Attach { job: job(), after: 41 },
     FromProxy::Detach { job: job() },
     FromProxy::Cancel { job: job() },
-    FromProxy::Input { job: job(), question: 2, value: Some("Ada".to_owned()) },
-    FromProxy::Files { job: job(), question: 3, answer: payload() },
-    FromProxy::Names { job: job(), number: 3, state: held() },
+    FromProxy::Answer { job: job(), question: 2, answer: Answer::State(held()) },
     FromProxy::DeferredWanted { job: job() },
     FromProxy::Applied { job: job() },
     FromProxy::GivenUp { job: job(), outcome: Some(Outcome::Cancelled) },
@@ -177,14 +186,11 @@ golden!(messages_of_proxies_are_read, "from_proxy", FromProxy, [
 ], {
     FromProxy::Hello { .. } => "hello",
     FromProxy::Submit(_) => "submit",
-    FromProxy::State { .. } => "state",
     FromProxy::Resume { .. } => "resume",
     FromProxy::Attach { .. } => "attach",
     FromProxy::Detach { .. } => "detach",
     FromProxy::Cancel { .. } => "cancel",
-    FromProxy::Input { .. } => "input",
-    FromProxy::Files { .. } => "files",
-    FromProxy::Names { .. } => "names",
+    FromProxy::Answer { .. } => "answer",
     FromProxy::DeferredWanted { .. } => "deferred_wanted",
     FromProxy::Applied { .. } => "applied",
     FromProxy::GivenUp { .. } => "given_up",
@@ -290,11 +296,8 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Refused(Refusal::NoHello {}),
     ToWorker::Assign { fencing: 7, account: 9, environment: None, submission: submission() },
     ToWorker::Assign { fencing: 7, account: 9, environment: Some("ml101".to_owned()), submission: submission() },
-    ToWorker::State { job: job(), state: enclosed() },
+    ToWorker::Answer { job: job(), question: 2, answer: Answer::State(enclosed()) },
     ToWorker::Cancel { job: job() },
-    ToWorker::Input { job: job(), question: 2, value: None },
-    ToWorker::Files { job: job(), question: 3, answer: payload() },
-    ToWorker::Names { job: job(), number: 3, state: held() },
     ToWorker::DeferredWanted { job: job() },
     ToWorker::Salvage { job: job() },
     ToWorker::Acknowledge { job: job(), fencing: 7, number: 12 },
@@ -308,11 +311,8 @@ golden!(messages_to_workers_are_read, "to_worker", ToWorker, [
     ToWorker::Refused(_) => "refused",
     ToWorker::Assign { environment: Some(_), .. } => "assign_environment",
     ToWorker::Assign { .. } => "assign",
-    ToWorker::State { .. } => "state",
+    ToWorker::Answer { .. } => "answer",
     ToWorker::Cancel { .. } => "cancel",
-    ToWorker::Input { .. } => "input",
-    ToWorker::Files { .. } => "files",
-    ToWorker::Names { .. } => "names",
     ToWorker::DeferredWanted { .. } => "deferred_wanted",
     ToWorker::Salvage { .. } => "salvage",
     ToWorker::Acknowledge { .. } => "acknowledge",

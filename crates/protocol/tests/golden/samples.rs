@@ -161,8 +161,8 @@ pub(crate) fn events() -> Vec<JobEvent> {
             gpu: true,
             timeout_ms: Some(300_000),
         },
-        JobEvent::StateWanted {},
-        JobEvent::BytesWanted {},
+        JobEvent::StateWanted { question: 1 },
+        JobEvent::BytesWanted { question: 1 },
         JobEvent::Started {
             worker: "gpu-2".to_owned(),
         },
@@ -178,7 +178,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
             wanted: payload(),
         },
         JobEvent::NamesWanted {
-            number: 3,
+            question: 3,
             names: vec!["scale".to_owned(), "model".to_owned()],
         },
         JobEvent::Charged(BudgetLeft {

@@ -9,7 +9,7 @@ use axum::{
     routing::any,
 };
 use baton_protocol::{
-    JobId, PROTOCOL_VERSION, Refusal,
+    Answer, JobId, PROTOCOL_VERSION, Refusal,
     address::BrokerAddress,
     decode, encode,
     proxy::{FromProxy, ToProxy},
@@ -99,10 +99,10 @@ async fn a_large_message_arrives() {
     let value = Some("x".repeat(BYTES));
     let job = JobId::random();
     connection
-        .send(&FromProxy::Input {
+        .send(&FromProxy::Answer {
             job,
             question: 1,
-            value,
+            answer: Answer::Input(value),
         })
         .await
         .unwrap();
@@ -113,10 +113,10 @@ async fn a_large_message_arrives() {
 
     let value = Some("x".repeat(64 << 20));
     let error = connection
-        .send(&FromProxy::Input {
+        .send(&FromProxy::Answer {
             job,
             question: 1,
-            value,
+            answer: Answer::Input(value),
         })
         .await;
     assert!(matches!(error, Err(LinkError::TooLarge { .. })));

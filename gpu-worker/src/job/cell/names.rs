@@ -7,46 +7,50 @@ use std::os::fd::AsFd;
 
 use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
-use baton_protocol::{Cell, JobEvent, Outcome};
+use baton_protocol::{Answer, Cell, JobEvent, Outcome, State};
 
 use super::{Phase, Run};
-use crate::job::{Ending, Names, Order};
+use crate::job::{Ending, Order};
 use crate::messages;
+use crate::questions::Answered;
 use crate::transfer::Assembled;
 use crate::transfer::TransferError;
 use crate::transfer::receive_more;
 
+/// The next answer; `None` if none can arrive. Cancel safe.
+pub(super) async fn answer(names: &mut Option<Answered>) -> Option<State> {
+    let Some(answered) = names else {
+        return std::future::pending().await;
+    };
+    let answer = answered.await;
+    *names = None;
+    match answer {
+        Ok(Answer::Names(state)) => Some(state),
+        _ => None,
+    }
+}
+
 impl Run<'_> {
     pub(super) fn ask_for(&mut self, names: Vec<String>, order: &Order) {
-        self.questions += 1;
-        let number = self.questions;
-        self.asks = true;
-        order.events.send(JobEvent::NamesWanted { number, names });
+        let ask = |question| JobEvent::NamesWanted { question, names };
+        self.names = Some(order.questions.ask(ask));
     }
 
-    /// A reconnect can repeat an answer. Only the answer to the last question counts, and only once.
-    pub(super) fn on_names(&mut self, names: Option<Names>) {
-        let Some(Names { number, state }) = names else {
-            return;
-        };
-        if !self.asks || number != self.questions || state.base() != self.version {
-            return;
+    pub(super) async fn on_names(&mut self, names: Option<State>, cell: &Cell) {
+        match (names, &mut self.phase) {
+            (Some(state), Phase::Running { ledger, since }) if state.base() == self.version => {
+                let ledger: Ledger = std::mem::take(ledger);
+                self.phase = Phase::Fetching {
+                    since: *since,
+                    fetched: Box::pin(receive_more(&self.context.access, state, ledger)),
+                };
+            }
+            (_, Phase::Running { .. }) => {
+                let message_id = cell.message_id.clone();
+                self.session.answer(ToSession::NoNames { message_id }).await;
+            }
+            _ => {}
         }
-        self.asks = false;
-        if let Phase::Running { ledger, since } = &mut self.phase {
-            let ledger: Ledger = std::mem::take(ledger);
-            self.phase = Phase::Fetching {
-                since: *since,
-                fetched: Box::pin(receive_more(&self.context.access, state, ledger)),
-            };
-        }
-    }
-
-    /// The notebook kernel has ended, so no answer can arrive.
-    pub(super) async fn no_names(&mut self, cell: &Cell) {
-        self.asks = false;
-        let message_id = cell.message_id.clone();
-        self.session.answer(ToSession::NoNames { message_id }).await;
     }
 
     pub(super) async fn on_fetched(

@@ -3,7 +3,7 @@
 use std::os::fd::BorrowedFd;
 
 use baton_protocol::shim::{Delta, FromSession, ToSession};
-use baton_protocol::{Cell, JobEvent, Outcome};
+use baton_protocol::{Answer, Cell, JobEvent, Outcome};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 
@@ -107,11 +107,17 @@ impl Run<'_> {
                 self.phase = phase;
                 // The question must appear after what was printed before it.
                 self.flush(order);
-                order.events.send(JobEvent::InputWanted {
+                let answered = order.questions.ask(|question| JobEvent::InputWanted {
                     question,
                     prompt,
                     password,
                 });
+                self.inputs.push(Box::pin(async move {
+                    match answered.await {
+                        Ok(Answer::Input(value)) => (question, value),
+                        _ => (question, None),
+                    }
+                }));
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;

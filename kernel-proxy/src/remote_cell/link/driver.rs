@@ -1,10 +1,10 @@
 //! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::time::Duration;
 
 use baton_protocol::proxy::{FromProxy, ToProxy};
-use baton_protocol::{JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
+use baton_protocol::{Answer, JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
 use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
 use tokio::sync::{mpsc, watch};
 
@@ -15,6 +15,8 @@ use crate::remote_cell::status_line::QueuePosition;
 
 const COMMANDS: usize = 64;
 const UPDATES: usize = 256;
+/// How many questions of a job are remembered. A cell can ask for several files at the same time.
+const KEPT_QUESTIONS: usize = 64;
 /// A peer that accepts the connection but sends no `Welcome` is not a broker.
 const WELCOME_TIMEOUT: Duration = Duration::from_secs(10);
 
@@ -77,8 +79,10 @@ enum Job {
 struct OpenJob {
     /// `None`: a job of an earlier kernel.
     submission: Option<Box<Submission>>,
-    /// The last answer to the running cell, or the request for the cell's deferred state.
-    answer: Option<Box<FromProxy>>,
+    /// The job's last questions. Each has its answer, or none if the notebook has not given it yet.
+    questions: BTreeMap<u64, Option<Answer>>,
+    /// The cell's deferred state was asked for and has not arrived yet.
+    deferred_wanted: bool,
     /// The number of the last event that was passed on.
     seen: u64,
 }
@@ -87,9 +91,34 @@ impl OpenJob {
     fn new(submission: Option<Box<Submission>>) -> Self {
         Self {
             submission,
-            answer: None,
+            questions: BTreeMap::new(),
+            deferred_wanted: false,
             seen: 0,
         }
+    }
+
+    /// Notes a question. Returns whether it is new, or else its answer.
+    fn asked(&mut self, question: u64) -> Result<(), Option<Answer>> {
+        if let Some(answer) = self.questions.get(&question) {
+            return Err(answer.clone());
+        }
+        self.questions.insert(question, None);
+        if self.questions.len() > KEPT_QUESTIONS {
+            self.questions.pop_first();
+        }
+        Ok(())
+    }
+
+    /// What a broker may have lost: everything that the job waits for.
+    fn repeated(&self, job: JobId) -> impl Iterator<Item = FromProxy> {
+        let answers = self.questions.iter().filter_map(move |(question, answer)| {
+            let answer = answer.clone()?;
+            Some(answered(job, *question, answer))
+        });
+        let deferred = self
+            .deferred_wanted
+            .then_some(FromProxy::DeferredWanted { job });
+        answers.chain(deferred)
     }
 
     /// The request for the events that this proxy has not seen.
@@ -227,8 +256,8 @@ impl Driver {
             match job {
                 Job::Open(open) => {
                     broker.send(&open.follow(*id)).await?;
-                    if let Some(answer) = &open.answer {
-                        broker.send(answer).await?;
+                    for message in open.repeated(*id) {
+                        broker.send(&message).await?;
                     }
                 }
                 Job::Ended(final_message) => broker.send(final_message).await?,
@@ -265,10 +294,24 @@ impl Driver {
                 Noted::Once(Box::new(FromProxy::Detach { job }))
             }
             Command::Send(message) => Noted::Once(message),
-            Command::Answer(job, message) => match self.jobs.get_mut(&job) {
+            Command::Answer(job, question, answer) => {
+                let open = match self.jobs.get_mut(&job) {
+                    Some(Job::Open(open)) => open.questions.get_mut(&question),
+                    _ => None,
+                };
+                match open {
+                    Some(open) => {
+                        *open = Some(answer.clone());
+                        Noted::Repeated(Box::new(answered(job, question, answer)))
+                    }
+                    // The question belongs to an earlier assignment.
+                    None => Noted::Nothing,
+                }
+            }
+            Command::WantDeferred(job) => match self.jobs.get_mut(&job) {
                 Some(Job::Open(open)) => {
-                    open.answer = Some(message.clone());
-                    Noted::Repeated(message)
+                    open.deferred_wanted = true;
+                    Noted::Repeated(Box::new(FromProxy::DeferredWanted { job }))
                 }
                 _ => Noted::Nothing,
             },
@@ -318,8 +361,19 @@ impl Driver {
                         return broker.send(&follow).await;
                     }
                     open.seen = numbered.number;
-                    if let JobEvent::DeferredState { .. } = numbered.event {
-                        open.answer = None;
+                    match numbered.event {
+                        // The next worker asks its own questions.
+                        JobEvent::Assigned { .. } => open.questions.clear(),
+                        JobEvent::DeferredState { .. } => open.deferred_wanted = false,
+                        _ => {}
+                    }
+                    if let Some(question) = numbered.event.question()
+                        && let Err(answer) = open.asked(question)
+                    {
+                        if let Some(answer) = answer {
+                            broker.send(&answered(job, question, answer)).await?;
+                        }
+                        continue;
                     }
                     self.send_update(job, JobUpdate::Event(Box::new(numbered.event)))
                         .await;
@@ -391,6 +445,14 @@ impl Driver {
         if let Noted::Once(message) = self.note(command) {
             self.unsent.push(*message);
         }
+    }
+}
+
+fn answered(job: JobId, question: u64, answer: Answer) -> FromProxy {
+    FromProxy::Answer {
+        job,
+        question,
+        answer,
     }
 }
 

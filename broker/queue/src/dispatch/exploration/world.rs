@@ -1,5 +1,6 @@
 //! The model: one job, every process that takes part in it, and what may happen next.
 
+mod messages;
 mod peers;
 mod steps;
 
@@ -14,11 +15,12 @@ use crate::{
     samples::{naming, submission},
 };
 use baton_protocol::{
-    ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome, Usage,
+    Answer, ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome, Usage,
     proxy::{FromProxy, ToProxy},
     worker::{Acknowledged, FromWorker, ToWorker},
 };
 use baton_scheduling::queue::Offer;
+use messages::{Down, Event, Known, Numbered, Up};
 use peers::{down_to_worker, event, number_of};
 use std::{
     collections::VecDeque,
@@ -41,6 +43,10 @@ pub(super) struct Rules {
     pub(super) waits_for_its_start: bool,
     /// Workers have their own tokens, so after a restart a process is still the same worker.
     pub(super) named_by_token: bool,
+    /// The worker lacks the state that the cell continues, so it asks for a complete one.
+    pub(super) wants_state: bool,
+    /// It asks again after each new connection.
+    pub(super) asks_again: bool,
 }
 
 impl Default for Rules {
@@ -48,6 +54,8 @@ impl Default for Rules {
         Self {
             waits_for_its_start: true,
             named_by_token: false,
+            wants_state: false,
+            asks_again: true,
         }
     }
 }
@@ -75,6 +83,8 @@ pub(super) enum Step {
     BreakAtBroker(usize),
     BreakAtPeer(usize),
     Cancel,
+    /// The worker asks for a complete state.
+    AskForState(u8),
     /// The worker has the state and asks to start.
     Ask(u8),
     Begin(u8),
@@ -105,49 +115,6 @@ struct Line {
     to_peer: VecDeque<Down>,
 }
 
-#[derive(Clone, Hash)]
-enum Up {
-    /// The hello is built from this when it is sent.
-    WorkerHello(Option<Known>),
-    ProxyHello,
-    Events {
-        fencing: FencingNumber,
-        first: u64,
-        events: Vec<Event>,
-    },
-    Submit,
-    Resume(u64),
-    Cancel,
-    Applied,
-}
-
-/// What a worker reports about its assignment in a hello.
-#[derive(Clone, Copy, Hash)]
-struct Known {
-    fencing: FencingNumber,
-    number: u64,
-    started: bool,
-}
-
-#[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Event {
-    Started,
-    Finished,
-}
-
-#[derive(Clone, Hash)]
-enum Down {
-    Welcome,
-    Assign(FencingNumber),
-    Acknowledge(FencingNumber, u64),
-    Revoke(FencingNumber),
-    CancelJob,
-    /// The number of each event, and whether it is the last one.
-    Events(Vec<(u64, bool)>),
-    Closed,
-    UnknownJob,
-}
-
 #[derive(Clone, Default)]
 struct Worker {
     /// Increased by each death.
@@ -160,6 +127,8 @@ struct Worker {
 struct Assignment {
     fencing: FencingNumber,
     outbox: Outbox,
+    /// Whether the worker has asked for the state, and whether it has an answer.
+    state: Option<bool>,
     cancelled: bool,
     begun: bool,
 }
@@ -169,6 +138,8 @@ struct Proxy {
     welcomed: bool,
     submitted: bool,
     seen: u64,
+    /// The last question that it has answered.
+    answered: Option<u64>,
     /// It has received the end of its job.
     over: bool,
     /// It has also received the broker's confirmation.
@@ -179,7 +150,7 @@ struct Proxy {
 #[derive(Clone, Default)]
 struct Disk {
     stored: Stored,
-    events: Vec<(u64, bool)>,
+    events: Vec<Numbered>,
 }
 
 #[derive(Clone)]
@@ -260,6 +231,12 @@ impl World {
             Step::Cancel => {
                 self.faults.cancels -= 1;
                 self.say(Peer::Proxy, Up::Cancel);
+            }
+            Step::AskForState(worker) => {
+                let held = self.held_mut(worker);
+                held.state = Some(false);
+                let question = held.fencing;
+                self.push(worker, Event::StateWanted(question));
             }
             Step::Ask(worker) => self.push(worker, Event::Started),
             Step::Begin(worker) => {
@@ -436,6 +413,11 @@ impl World {
                 FromProxy::Submit(submission)
             }
             Up::Resume(after) => FromProxy::Resume { job, after },
+            Up::Answer(question) => FromProxy::Answer {
+                job,
+                question,
+                answer: Answer::State(naming(ChunkHash([1; 32]))),
+            },
             Up::Cancel => FromProxy::Cancel { job },
             Up::Applied => FromProxy::Applied { job },
         };
@@ -499,7 +481,12 @@ impl World {
 
     fn send(&mut self, action: Action) {
         match action {
-            Action::ToWorker(id, message) => self.pass(id, down_to_worker(&message)),
+            Action::ToWorker(id, message)
+            | Action::Relay {
+                to: id, message, ..
+            } => {
+                self.pass(id, down_to_worker(&message));
+            }
             Action::ToProxy(id, ToProxy::Welcome { .. }) => self.pass(id, Some(Down::Welcome)),
             Action::ToProxy(id, ToProxy::Closed { .. }) => self.pass(id, Some(Down::Closed)),
             Action::ToProxy(id, ToProxy::UnknownJob { .. }) => {
@@ -521,8 +508,8 @@ impl World {
                 after,
             } => {
                 let stored = self.disk.events.iter().copied();
-                let events: Vec<_> = stored.filter(|(number, _)| *number > after).collect();
-                let through = events.last().map_or(after, |(number, _)| *number);
+                let events: Vec<_> = stored.filter(|event| event.number > after).collect();
+                let through = events.last().map_or(after, |event| event.number);
                 if !events.is_empty() {
                     self.pass(connection, Some(Down::Events(events)));
                 }

@@ -21,6 +21,11 @@ impl World {
                 worker.welcomed = true;
                 if let Some(held) = held {
                     held.outbox.rewind();
+                    let is_open = held.state == Some(false) && !held.outbox.is_complete();
+                    if is_open && self.rules.asks_again {
+                        let question = held.fencing;
+                        held.outbox.push(event(Event::StateWanted(question)));
+                    }
                 }
             }
             (Down::Assign(fencing), held)
@@ -29,6 +34,7 @@ impl World {
                 *held = Some(Assignment {
                     fencing,
                     outbox: Outbox::default(),
+                    state: None,
                     cancelled: false,
                     begun: false,
                 });
@@ -41,6 +47,9 @@ impl World {
             }
             (Down::Revoke(fencing), Some(held)) if held.fencing <= fencing => worker.held = None,
             (Down::CancelJob, Some(held)) => held.cancelled = true,
+            (Down::Answer(question), Some(held)) if held.fencing == question => {
+                held.state = Some(true);
+            }
             _ => {}
         }
     }
@@ -84,13 +93,21 @@ impl World {
                     self.say(Peer::Proxy, Up::Applied);
                 } else if self.proxy.submitted {
                     self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
+                    if let Some(question) = self.proxy.answered {
+                        self.say(Peer::Proxy, Up::Answer(question));
+                    }
                 }
             }
             Down::Closed | Down::UnknownJob if self.proxy.over => self.proxy.closed = true,
             Down::UnknownJob if self.proxy.seen == 0 => self.say(Peer::Proxy, Up::Submit),
             Down::UnknownJob => self.end(),
             Down::Events(events) => {
-                for (number, last) in events {
+                for Numbered {
+                    number,
+                    question,
+                    is_last,
+                } in events
+                {
                     if number <= self.proxy.seen || self.proxy.over {
                         continue;
                     }
@@ -98,7 +115,11 @@ impl World {
                         return self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
                     }
                     self.proxy.seen = number;
-                    if last {
+                    if let Some(question) = question {
+                        self.proxy.answered = Some(question);
+                        self.say(Peer::Proxy, Up::Answer(question));
+                    }
+                    if is_last {
                         self.end();
                     }
                 }
@@ -117,6 +138,7 @@ pub(super) fn down_to_worker(message: &ToWorker) -> Option<Down> {
     match message {
         ToWorker::Welcome { .. } => Some(Down::Welcome),
         ToWorker::Cancel { .. } => Some(Down::CancelJob),
+        ToWorker::Answer { question, .. } => Some(Down::Answer(*question)),
         ToWorker::Revoke { fencing, .. } => Some(Down::Revoke(*fencing)),
         ToWorker::Acknowledge {
             fencing, number, ..
@@ -125,19 +147,25 @@ pub(super) fn down_to_worker(message: &ToWorker) -> Option<Down> {
     }
 }
 
-pub(super) fn number_of(event: &NumberedEvent) -> (u64, bool) {
-    (event.number, event.event.is_last())
+pub(super) fn number_of(event: &NumberedEvent) -> Numbered {
+    Numbered {
+        number: event.number,
+        question: event.event.question(),
+        is_last: event.event.is_last(),
+    }
 }
 
 pub(super) fn kind(event: &JobEvent) -> Event {
-    match event.is_last() {
-        true => Event::Finished,
-        false => Event::Started,
+    match event.question() {
+        Some(question) => Event::StateWanted(question),
+        None if event.is_last() => Event::Finished,
+        None => Event::Started,
     }
 }
 
 pub(super) fn event(kind: Event) -> JobEvent {
     match kind {
+        Event::StateWanted(question) => JobEvent::StateWanted { question },
         Event::Started => JobEvent::Started {
             worker: String::new(),
         },

@@ -45,7 +45,11 @@ impl World {
                 };
                 let complete = held.outbox.is_complete();
                 if !held.outbox.has_start() && !complete {
-                    steps.push(Step::Ask(number));
+                    match held.state {
+                        None if self.rules.wants_state => steps.push(Step::AskForState(number)),
+                        None | Some(true) => steps.push(Step::Ask(number)),
+                        Some(false) => {}
+                    }
                 }
                 if may_begin && !held.begun && !complete {
                     steps.push(Step::Begin(number));
@@ -89,7 +93,7 @@ impl World {
         for worker in &self.workers {
             (worker.life, worker.welcomed).hash(state);
             if let Some(held) = &worker.held {
-                (held.fencing, held.cancelled, held.begun).hash(state);
+                (held.fencing, held.state, held.cancelled, held.begun).hash(state);
                 (held.outbox.acknowledged(), held.outbox.has_start()).hash(state);
                 (held.outbox.start_is_stored(), held.outbox.is_complete()).hash(state);
             }
@@ -99,6 +103,7 @@ impl World {
         for job in dispatch.jobs.iter() {
             (job.phase as u8, job.worker, job.fencing, job.acknowledged).hash(state);
             (job.last_event, job.cancel_wanted, job.abandoned.is_some()).hash(state);
+            job.state_wanted.hash(state);
             let unclaimed = job.unclaimed.as_ref();
             unclaimed
                 .map(|stored| (left(Some(stored.until)), stored.last_event))
