@@ -154,6 +154,24 @@ def test_a_worker_may_refuse(service: Service, new_kernel: Callable[..., Kernel]
     assert kernel.gpu("!pip --version").ok().stdout.startswith("pip ")
 
 
+@pytest.mark.parametrize("command", ["!pip install", "%pip install", "!python -m pip install", "!uv pip install"])
+def test_without_a_network_nothing_is_looked_for(
+    service: Service, new_kernel: Callable[..., Kernel], wheels: Path, command: str
+) -> None:
+    service.start_broker()
+    make_wheel(service.place.work, "baton_trial", "1.0")
+    service.start_worker(BATON_WORKER_SANDBOX="landlock", BATON_WORKER_NETWORK="none")
+    kernel = service.kernel(new_kernel)
+    said = kernel.gpu(f"{command} baton_trial").ok()
+    assert (
+        "Packages cannot be installed: cells on this worker have no network; nothing was changed\n"
+        "hint: ask your course staff to add it\n"
+    ) in said.stdout.replace("\r", "")
+    assert said.stderr == ""
+    assert lacks(kernel, "baton_trial")
+    kernel.gpu(f"{command} --no-index --find-links . baton_trial\nimport baton_trial").ok()
+
+
 def test_nothing_is_left_of_a_session(kernel: Kernel, wheels: Path) -> None:
     install = f"!pip install -q --no-index --find-links {wheels} baton_trial"
     file = Path(kernel.gpu(f"{install}\nimport baton_trial\nprint(baton_trial.__file__)").ok().stdout.strip())

@@ -9,15 +9,17 @@ use std::path::Path;
 
 use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
 
-use crate::Config;
 use crate::mirror::this_machine;
+use crate::{Config, NetworkChoice, SandboxChoice};
 
 const FOLDER: &str = "BATON_PACKAGES_FOLDER";
 const MAY_INSTALL: &str = "BATON_PACKAGES_MAY_INSTALL";
+const HAS_NETWORK: &str = "BATON_PACKAGES_HAS_NETWORK";
 
 pub(crate) struct SessionPackages {
     folder: PrivateFolder,
     may_install: bool,
+    has_network: bool,
 }
 
 impl SessionPackages {
@@ -32,6 +34,8 @@ impl SessionPackages {
         Ok(Self {
             folder,
             may_install: config.install_packages,
+            has_network: matches!(config.sandbox, SandboxChoice::None)
+                || config.network != NetworkChoice::None,
         })
     }
 
@@ -39,11 +43,12 @@ impl SessionPackages {
         self.folder.path()
     }
 
-    pub(crate) fn environment(&self) -> [(&'static str, OsString); 2] {
-        let may_install = if self.may_install { "1" } else { "0" };
+    pub(crate) fn environment(&self) -> [(&'static str, OsString); 3] {
+        let said = |yes| OsString::from(if yes { "1" } else { "0" });
         [
             (FOLDER, self.folder.path().join("packages").into()),
-            (MAY_INSTALL, may_install.into()),
+            (MAY_INSTALL, said(self.may_install)),
+            (HAS_NETWORK, said(self.has_network)),
         ]
     }
 }

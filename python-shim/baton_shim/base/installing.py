@@ -12,7 +12,7 @@ import re
 import sys
 from itertools import pairwise
 
-from baton_shim.base.packages import REFUSAL, canonical, remember, shared
+from baton_shim.base.packages import NO_NETWORK, REFUSAL, canonical, remember, shared
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 CHANGES = ("install", "uninstall", "sync")
@@ -23,27 +23,36 @@ OF_SOURCES = {
     "--trusted-host": "--trusted-host",
 }
 """Options whose value says where packages come from, and the name that both pip and uv accept for each."""
+SETTINGS = (
+    "/etc/pip.conf",
+    "/etc/xdg/pip/pip.conf",
+    "~/.config/pip/pip.conf",
+    "/etc/uv/uv.toml",
+    "~/.config/uv/uv.toml",
+)
+HERE = re.compile(r"(?:index|find[-_]links)[-_a-z]*[ \t]*=(?![ \t]*[\"']?https?:)", re.IGNORECASE)
+"""A setting or option that names another place for packages than the internet."""
 
 
-def begin(may_install: bool) -> None:
+def begin(may_install: bool, has_network: bool) -> None:
     words = words_of_pip(sys.orig_argv[1:])
     if words is not None:
-        watch(words, may_install)
+        watch(words, may_install, has_network)
 
 
 def pip() -> None:
     try:
         from pip._internal.cli.main import main
     except ImportError:
-        sys.exit("pip is not installed on this worker\nhint: ask your course staff to install it")
+        refuse("pip is not installed on this worker\nhint: ask your course staff to install it\n")
     sys.exit(main())
 
 
-def uv(program: str, may_install: bool) -> None:
+def uv(program: str, may_install: bool, has_network: bool) -> None:
     words = sys.argv[1:]
     if "pip" in words:
         command = words[words.index("pip") + 1 :]
-        watch(command, may_install)
+        watch(command, may_install, has_network)
         if "install" in command and "--no-deps" not in command:
             words += ["--override", without_shared(command)]
     os.execv(program, [program, *words])
@@ -81,14 +90,39 @@ def words_of_pip(words: list[str]) -> list[str] | None:
     return None
 
 
-def watch(words: list[str], may_install: bool) -> None:
+def watch(words: list[str], may_install: bool, has_network: bool) -> None:
     command = next((word for word in words if not word.startswith("-")), "")
     if command in CHANGES and not may_install:
-        sys.stderr.write(REFUSAL)
-        sys.stderr.flush()
-        os._exit(1)
+        refuse(REFUSAL)
     if command == "install":
+        if not has_network and needs_network(words[words.index(command) + 1 :]):
+            refuse(NO_NETWORK)
         remember(sys.prefix, sources(words))
+
+
+def refuse(reason: str) -> None:
+    sys.stderr.write(reason)
+    sys.stderr.flush()
+    os._exit(os.EX_NOPERM)
+
+
+def needs_network(words: list[str]) -> bool:
+    """Whether the command names a package that is not here and that can come only from the internet."""
+    given = ["=".join((*option, "")[:2]) for option in sources(words)]
+    if any(map(HERE.search, [*given, *map("=".join, os.environ.items()), *map(text_of, SETTINGS)])):
+        return False
+    here = shared(sys.path)
+    wanted = [word for word in (*words, *lines_of_requirements(words)) if not os.path.exists(word)]
+    named = {canonical(match[0]) for word in wanted if (match := NAME.match(word))}
+    return bool(named - here)
+
+
+def text_of(file: str) -> str:
+    try:
+        with open(os.path.expanduser(file), encoding="utf-8", errors="replace") as content:
+            return content.read()
+    except OSError:
+        return ""
 
 
 def sources(words: list[str]) -> list[tuple[str, ...]]:

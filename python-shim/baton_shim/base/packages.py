@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 FOLDER = "BATON_PACKAGES_FOLDER"
 """Where the worker wants the overlay to be."""
 MAY_INSTALL = "BATON_PACKAGES_MAY_INSTALL"
+HAS_NETWORK = "BATON_PACKAGES_HAS_NETWORK"
 ENVIRONMENT = "BATON_OFFERED_ENVIRONMENT"
 """Set by a worker for a session in an environment that it offers to courses."""
 SOURCES = "sources.jsonl"
@@ -34,7 +35,18 @@ REFUSAL = (
     "Cells cannot install packages on this worker; nothing was changed\n"
     "hint: ask your course staff to install it for everyone\n"
 )
+NO_NETWORK = (
+    "Packages cannot be installed: cells on this worker have no network; nothing was changed\n"
+    "hint: ask your course staff to add it\n"
+)
 SHARED = ("site-packages", "dist-packages")
+
+
+class Allowed(NamedTuple):
+    """What cells can do."""
+
+    may_install: bool = False
+    has_network: bool = False
 
 
 class Installed(NamedTuple):
@@ -52,10 +64,10 @@ NOTHING = Installed()
 class Overlay:
     """The virtual environment of this session. It is cheap to create: a few files, and no program is started."""
 
-    def __init__(self, folder: str, may_install: bool) -> None:
+    def __init__(self, folder: str, allowed: Allowed) -> None:
         version = f"python{sys.version_info.major}.{sys.version_info.minor}"
         self.folder = folder
-        self.may_install = may_install
+        self.allowed = allowed
         self.worker_python = sys.executable
         self.python = os.path.join(folder, "bin", "python")
         self.packages = os.path.join(folder, "lib", version, "site-packages")
@@ -79,13 +91,13 @@ class Overlay:
         settings = f"home = {os.path.dirname(base)}\ninclude-system-site-packages = false\n"
         write(os.path.join(self.folder, "pyvenv.cfg"), settings)
         shared = "".join(f"site.addsitedir({entry!r}); " for entry in sys.path if os.path.basename(entry) in SHARED)
-        start = f"import site; {shared}from baton_shim.base import installing; installing.begin({self.may_install})\n"
+        start = f"import site; {shared}from baton_shim.base import installing; installing.begin(*{(*self.allowed,)})\n"
         write(os.path.join(self.packages, "baton.pth"), start)
         for name in ("pip", "pip3"):
             self._make_python(name, "pip()")
         self.uv = which("uv", os.path.dirname(sys.executable))
         if self.uv is not None:
-            self._make_python("uv", f"uv({self.uv!r}, {self.may_install})")
+            self._make_python("uv", f"uv({self.uv!r}, *{(*self.allowed,)})")
 
     def _make_python(self, name: str, call: str) -> None:
         # The system reads 127 bytes of the line that names an interpreter; a shell reads all of it.
@@ -226,8 +238,8 @@ class Packages:
         """What could not be installed again. The next session tries it again."""
 
     @property
-    def may_install(self) -> bool:
-        return self.overlay is not None and self.overlay.may_install
+    def allowed(self) -> Allowed:
+        return Allowed() if self.overlay is None else self.overlay.allowed
 
     def copy(self) -> Packages:
         """In the notebook: a copy for one more session."""
@@ -314,8 +326,9 @@ class Packages:
 
 def begin() -> Packages:
     """In a session, before importing anything else that looks at `sys.path` or `sys.executable`."""
-    folder, may_install, environment = (os.environ.pop(name, "") for name in (FOLDER, MAY_INSTALL, ENVIRONMENT))
-    return Packages(Overlay(folder, may_install == "1") if folder else None, environment)
+    folder, environment, *allowed = (os.environ.pop(n, "") for n in (FOLDER, ENVIRONMENT, MAY_INSTALL, HAS_NETWORK))
+    yes = Allowed(*(word == "1" for word in allowed))
+    return Packages(Overlay(folder, yes) if folder else None, environment)
 
 
 def shared(path: Iterable[str]) -> frozenset[str]:

@@ -31,6 +31,7 @@ from baton_shim.base.frames import hide_from_tracebacks
 from baton_shim.base.here import by_reference, watch_images
 from baton_shim.base.interrupts import Interrupts
 from baton_shim.base.link import Link, LinkClosed, Message
+from baton_shim.base.packages import Allowed
 from baton_shim.session.blocks import SessionBlocks
 from baton_shim.session.both import BothRunner
 from baton_shim.session.name_faults import NameFaults, watch_main
@@ -217,9 +218,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             raise KeyboardInterrupt
 
     def _refuse(self, error: BaseException) -> None:
-        self._link.send(
-            "refused", message_id=self._message_id, error=refusal_of(error, self._modules.packages.may_install)
-        )
+        self._link.send("refused", message_id=self._message_id, error=refusal_of(error, self._modules.packages.allowed))
 
     async def _run(self, code: str, silent: bool, allow_stdin: bool) -> dict[str, Any]:
         shell = self.shell
@@ -421,7 +420,7 @@ def error_reply(shell: SessionShell, name: str, value: str) -> dict[str, Any]:
     }
 
 
-def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
+def refusal_of(error: BaseException, allowed: Allowed) -> dict[str, Any]:
     """The reason that the state could not be restored, for the student."""
     if isinstance(error, ModuleNotFoundError) and error.name:
         package = error.name.partition(".")[0]
@@ -429,7 +428,7 @@ def refusal_of(error: BaseException, may_install: bool) -> dict[str, Any]:
         return wire.remote_error(
             "ModuleNotFoundError",
             f"Package '{package}' is used here but is not installed on the GPU machine",
-            hint=install if may_install else "ask your course staff to install it",
+            hint=install if all(allowed) else "ask your course staff to install it",
         )
     if type(error).__name__ == "TableBroken":
         return wire.remote_error("StateRefused", errors.short(error))
