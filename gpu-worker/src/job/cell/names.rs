@@ -7,10 +7,10 @@ use std::os::fd::AsFd;
 
 use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
-use baton_protocol::{Answer, Cell, JobEvent, Outcome, State};
+use baton_protocol::{Answer, Cell, Outcome, State};
 
 use super::{Phase, Run};
-use crate::job::{Ending, Order};
+use crate::job::Ending;
 use crate::messages;
 use crate::questions::Answered;
 use crate::transfer::Assembled;
@@ -31,11 +31,6 @@ pub(super) async fn answer(names: &mut Option<Answered>) -> Option<State> {
 }
 
 impl Run<'_> {
-    pub(super) fn ask_for(&mut self, names: Vec<String>, order: &Order) {
-        let ask = |question| JobEvent::NamesWanted { question, names };
-        self.names = Some(order.questions.ask(ask));
-    }
-
     pub(super) async fn on_names(&mut self, names: Option<State>, cell: &Cell) {
         match (names, &mut self.phase) {
             (Some(state), Phase::Running { ledger, since }) if state.base() == self.version => {

@@ -3,13 +3,13 @@
 use std::os::fd::BorrowedFd;
 
 use baton_protocol::shim::{Delta, FromSession, ToSession};
-use baton_protocol::{Answer, Cell, JobEvent, Outcome};
+use baton_protocol::{Cell, Outcome};
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 
 use super::collecting::SessionEnd;
 use super::limits::Cancel;
-use super::{Phase, Run};
+use super::{Phase, Question, Run};
 use crate::gpu;
 use crate::job::{Ending, Order};
 use crate::messages;
@@ -105,23 +105,16 @@ impl Run<'_> {
                 phase,
             ) => {
                 self.phase = phase;
-                // The question must appear after what was printed before it.
-                self.flush(order);
-                let answered = order.questions.ask(|question| JobEvent::InputWanted {
-                    question,
+                let asked = Question::Input {
+                    number: question,
                     prompt,
                     password,
-                });
-                self.inputs.push(Box::pin(async move {
-                    match answered.await {
-                        Ok(Answer::Input(value)) => (question, value),
-                        _ => (question, None),
-                    }
-                }));
+                };
+                self.ask(asked, order);
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;
-                self.ask_for(names, order);
+                self.ask(Question::Names(names), order);
             }
             (unexpected, phase) => {
                 self.phase = phase;
