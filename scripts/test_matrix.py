@@ -32,7 +32,7 @@ ENVIRONMENTS = ROOT / ".venv" / "matrix"
 ENDS = ("oldest", "newest")
 TELLING = (
     *("state/test_newer_pythons.py", "state/test_arrow.py", "state/test_errors.py", "state/test_libraries.py"),
-    *("state/test_rebuilding.py", "shim/test_cells.py"),
+    *("state/test_rebuilding.py", "state/test_views_replace_views.py", "shim/test_cells.py"),
 )
 UV = shutil.which("uv") or str(Path(sys.executable).with_name("uv"))
 

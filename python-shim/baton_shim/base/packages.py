@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Container, Iterable
     from importlib.metadata import Distribution
     from typing import Any
 
@@ -172,8 +172,8 @@ class Overlay:
 
 
 class Comparison:
-    """In a session: finds packages whose version differs from the notebook's. Each is reported once, when the
-    notebook's state or cells have imported something of it.
+    """In a session: finds packages whose version differs from the notebook's. Each is reported once, before the first
+    cell that imports something of it or is given such a thing.
     """
 
     def __init__(self, environment: str) -> None:
@@ -190,10 +190,11 @@ class Comparison:
         both = ((name, version, notebook[name]) for name, version in here if name in notebook)
         self._differing = {name: (own, its) for name, own, its in both if own and its and own != its}
 
-    def news(self) -> list[str]:
-        return [self._line(name) for name in [*self._differing] if self._is_used(name)]
+    def news(self, imported: Container[str]) -> list[str]:
+        """`imported`: modules that the coming cell imports."""
+        return [self._line(name) for name in [*self._differing] if self._is_used(name, imported)]
 
-    def _is_used(self, name: str) -> bool:
+    def _is_used(self, name: str, imported: Container[str]) -> bool:
         if name not in self._modules:
             from importlib.metadata import PackageNotFoundError, distribution
 
@@ -201,7 +202,10 @@ class Comparison:
                 self._modules[name] = [*dict.fromkeys(modules_of(distribution(name)))]
             except PackageNotFoundError:  # it has been removed since
                 self._modules[name] = []
-        return any(module in sys.modules and module not in (self._own or ()) for module in self._modules[name])
+        return any(
+            module in imported or (module in sys.modules and module not in (self._own or ()))
+            for module in self._modules[name]
+        )
 
     def _line(self, name: str) -> str:
         own, its = self._differing.pop(name)
@@ -282,8 +286,9 @@ class Packages:
         notes, self.notes = self.notes, []
         return notes
 
-    def take_troubles(self) -> list[str]:
-        troubles, self.troubles = [*self.troubles, *self._comparison.news()], []
+    def take_troubles(self, imported: Container[str]) -> list[str]:
+        """`imported`: modules that the coming cell imports."""
+        troubles, self.troubles = [*self.troubles, *self._comparison.news(imported)], []
         return troubles
 
     def _look(self, overlay: Overlay) -> Installed:

@@ -42,6 +42,7 @@ from baton_shim.session.thrift import Thrift
 from baton_shim.state import errors
 from baton_shim.state.session_names import SessionNames
 from baton_shim.surroundings import Difference, Surroundings, warn
+from baton_shim.surroundings.imports import imported_by
 from baton_shim.surroundings.plots import BACKEND
 from baton_shim.virtual import SWITCH
 
@@ -175,7 +176,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
             return error
         finally:
             message.close()
-        self._troubles = [*self._modules.packages.take_troubles(), *self._both.take_troubles(), *self._troubles]
+        packages = self._modules.packages.take_troubles(imported_by(message.body["code"]))
+        self._troubles = [*packages, *self._both.take_troubles(), *self._troubles]
         for line in FIT.news():  # only to the log; the notebook kernel reports its own versions to the student
             sys.__stderr__.write(f"{line}\n")  # type: ignore[union-attr]
         self._remember_sources(extra)

@@ -23,6 +23,12 @@ IMPORT = re.compile(r"^[ \t]*(?:import[ \t]+([^\n#;]+)|from[ \t]+([\w.]+)[ \t]+i
 PART = re.compile(r"\w+(?:\.\w+)+")
 
 
+def imported_by(text: str) -> set[str]:
+    """The packages and modules, without their parts, that this code imports."""
+    found = (match[1] or match[2] for match in IMPORT.finditer(text))
+    return {name.split()[0].partition(".")[0] for names in found for name in names.split(",") if name.strip()}
+
+
 class Imports:
     def __init__(self) -> None:
         self._named: set[str] = set()

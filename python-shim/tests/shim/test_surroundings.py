@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import baton_shim
 import pytest
+from baton_shim.surroundings.imports import imported_by
 
 if TYPE_CHECKING:
     from conftest import Baton
@@ -141,6 +142,11 @@ def test_ipython_syntax_inside(baton: Baton) -> None:
 def test_payloads_come_home(baton: Baton) -> None:
     cell = baton.run("%%gpu\nget_ipython().set_next_input('next')")
     assert [payload["source"] for payload in cell.reply["payload"]] == ["set_next_input"]
+
+
+def test_what_a_cell_imports() -> None:
+    code = "import a.b as c, d\nfrom e.f import g\nx = 'import nothing'\nif x:\n    import h  # i"
+    assert imported_by(code) == {"a", "d", "e", "h"}
 
 
 # ---- the magic itself ----

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
@@ -18,6 +19,9 @@ from hypothesis import strategies as st
 ON = "HERE"  # replaced by `x` or `y` in each statement
 
 MAKERS = {
+    "arrow": ("import pyarrow as pa", "pa.table({'a': list(range(SIZE)), 'b': [str(n) for n in range(SIZE)]})"),
+    "batch": ("import pyarrow as pa", "pa.record_batch({'a': list(range(SIZE))}).replace_schema_metadata({'k': 'v'})"),
+    "texts": ("import pyarrow as pa", "pa.array([str(n) for n in range(SIZE)])"),
     "numpy": ("import numpy as np", "np.arange(SIZE * 1.0).reshape(-1, 4)"),
     "torch": ("import torch", "torch.arange(SIZE * 1.0).reshape(-1, 4)"),
     "leaf": ("import torch", "torch.nn.Parameter(torch.arange(SIZE * 1.0).reshape(-1, 4))"),
@@ -31,6 +35,13 @@ MAKERS = {
     "bytes": ("", "memoryview(bytearray(SIZE)).obj"),
 }
 WAYS = {
+    "arrow": (
+        "HERE.slice(1)|HERE[:5]|HERE.select(['a'])|HERE.combine_chunks()|HERE.rename_columns([c + 'x' for c in HERE.column_names])|"
+        "HERE.drop_columns([HERE.column_names[0]])|pa.concat_tables([HERE, HERE])|HERE.take([0, 1])|pa.table(HERE.to_pydict())|"
+        "HERE.select([])"
+    ),
+    "batch": "HERE.slice(1)|HERE.select(['a'])|HERE.select([])|pa.Table.from_batches([HERE]).to_batches()[0]",
+    "texts": "HERE.slice(1)|HERE[:5]|HERE.view(HERE.type)|HERE.dictionary_encode()|pa.concat_arrays([HERE, HERE])",
     "numpy": (
         "HERE.T|HERE[:5]|HERE[::-1]|HERE.reshape(-1)|HERE.view()|HERE[..., None]|HERE.squeeze()|HERE.copy()|"
         "HERE.view('i8').view('f8')|np.asarray(HERE)|np.atleast_2d(HERE)|HERE.astype(float, copy=False)|HERE[HERE > 1]|"
@@ -58,6 +69,7 @@ WAYS = {
 }  # fmt: skip
 SIZES = (24, 40_000)
 OF_TORCH = ("torch", "leaf")
+OF_ARROW = ("arrow", "batch", "texts")
 
 STEP = """
 def attempt(statement):
@@ -78,7 +90,7 @@ def processes() -> Iterator[Pair]:
 
 @st.composite
 def histories(draw: Any) -> tuple[str, int, list[tuple[str, str]]]:
-    library = draw(st.sampled_from([*MAKERS]))
+    library = draw(st.sampled_from([one for one in MAKERS if one not in OF_ARROW or find_spec("pyarrow")]))
     ways = WAYS[library].split("|")
     statements = [f"{to} = {way.replace(ON, source)}" for way in ways for to in "xy" for source in "xy"]
     others = ["x, y = y, x", "del y", "z = [x, y]", "z = None", "x = y", "y = x"]
@@ -105,6 +117,8 @@ def test_one_after_the_other(processes: Pair, library: str, way: str, size: int)
 
 def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
     imports, maker = MAKERS[library]
+    if library in OF_ARROW:
+        pytest.importorskip("pyarrow")
     pair.start_anew()
     pair.all_deferred = away
     control: dict[str, Any] = {"__name__": "__main__"}
@@ -148,9 +162,9 @@ def picture(namespace: dict[str, Any]) -> list[Any]:
 
 
 def form(value: Any) -> Any:
-    return [getattr(value, name, None) for name in ("shape", "dtype", "requires_grad", "is_leaf")] + [
-        value.stride() if type(value).__module__.startswith("torch") else None
-    ]
+    return [
+        getattr(value, name, None) for name in ("shape", "num_rows", "schema", "dtype", "requires_grad", "is_leaf")
+    ] + [value.stride() if type(value).__module__.startswith("torch") else None]
 
 
 def content(value: Any) -> Any:

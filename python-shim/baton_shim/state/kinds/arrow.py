@@ -50,6 +50,9 @@ class ArrowKind(Kind):
         known = self._forms.get(id(obj))
         if known is not None:
             return known[1]
+        if hasattr(obj, "num_rows") and obj.num_rows and not obj.num_columns:
+            is_table = hasattr(obj, "to_batches")
+            return self._keep(obj, (without_columns, is_table, obj.num_rows, obj.schema.metadata))
         function, arguments = obj.__reduce__()[:2]
         return self._keep(obj, (function, *arguments))
 
@@ -57,6 +60,14 @@ class ArrowKind(Kind):
         forms, place = self._forms, id(obj)
         forms[place] = weakref.ref(obj, lambda _: forms.pop(place, None)), form
         return form
+
+
+def without_columns(is_table: bool, rows: int, metadata: Any) -> Any:
+    """A table or batch that has rows although it has no columns. pyarrow's own form of it has no rows."""
+    pyarrow = importlib.import_module("pyarrow")
+
+    batch = pyarrow.record_batch([pyarrow.nulls(rows)], [""]).select([]).replace_schema_metadata(metadata)
+    return pyarrow.Table.from_batches([batch]) if is_table else batch
 
 
 def _inside(form: Iterable[Any]) -> Iterator[Any]:
