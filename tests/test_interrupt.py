@@ -189,6 +189,19 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
     assert kernel.gpu("float(x.sum())").ok().value == "3000000.0"
 
 
+def test_a_cell_whose_changes_take_long_to_return_keeps_them(kernel: Kernel) -> None:
+    cell = kernel.begin(
+        "%%gpu\nimport time\nclass Slow:\n    def __getstate__(self):\n        time.sleep(6)\n        return {}\n"
+        "slow, changed = Slow(), [1]\nprint('begun', flush=True)\ntime.sleep(600)"
+    )
+    cell.wait_for_text("begun")
+    kernel.interrupt()
+    result = cell.finish(seconds=30)
+    assert result.error is not None
+    assert result.error[0] == "KeyboardInterrupt"
+    assert kernel.evaluate("changed") == [1]
+
+
 def test_a_stop_whose_word_is_lost_on_the_way(
     service: Service, new_kernel: Callable[..., Kernel], network: Network
 ) -> None:

@@ -264,6 +264,28 @@ def test_files_that_calls_write_are_in_the_folder(service: Service, new_kernel: 
     assert written == ["", "7", "77", "777"]
 
 
+def test_results_that_have_arrived_survive_a_lost_worker(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+    worker = service.start_worker(slots=1)
+    kernel = service.kernel(new_kernel)
+    kernel.run(IMPORTED).ok()
+    cell = kernel.begin(
+        "def call(n):\n"
+        "    print(f'begun {n}', flush=True)\n"
+        "    while n == 1: pass\n"
+        "    return n * 10\n"
+        "try:\n"
+        "    gpu.map(call, range(5), max_workers=1)\n"
+        "except RuntimeError as error:\n"
+        "    results, text = error.results, str(error)"
+    )
+    cell.wait_for_text("begun 1")
+    service.kill(worker)
+    cell.finish().ok()
+    assert kernel.evaluate("results") == {0: 0}
+    assert "1 of 5 results have arrived" in kernel.evaluate("text")
+    assert kernel.evaluate("text").endswith("Missing: 1 to 4")
+
+
 def test_a_lost_worker_is_an_error(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     worker = service.start_worker(slots=1)
     kernel = service.kernel(new_kernel)

@@ -292,8 +292,13 @@ impl Agent {
             }
             ToWorker::Salvage { job } => {
                 if let Some(assignment) = self.assignments.get(&job) {
-                    assignment.orphaned.cancel();
-                    assignment.questions.has_notebook(false);
+                    assignment.has_notebook(false);
+                }
+            }
+            ToWorker::Adopted { job } => {
+                if let Some(assignment) = self.assignments.get(&job) {
+                    tracing::info!(%job, "The notebook of job {job} is connected");
+                    assignment.has_notebook(true);
                 }
             }
             ToWorker::Acknowledge {

@@ -11,6 +11,7 @@
 
 mod attach;
 mod autostart;
+mod between_cells;
 mod cell;
 mod deferred;
 mod display;
@@ -34,13 +35,14 @@ use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
-    Answer, CallId, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+    Answer, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
 };
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
+pub(crate) use self::between_cells::BetweenCells;
 use self::cell::{Finished, RemoteCell, Stop};
 use self::deferred::{Deferred, DeferredState};
 use self::display::Display;
@@ -56,10 +58,11 @@ use crate::config::{Audience, RemoteConfig};
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);
-/// How long an interrupted cell may take to return its state; a worker gives a session less.
-const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 /// How long an interrupted cell waits for the broker's confirmation.
 const CANCEL_SILENCE: Duration = Duration::from_millis(500);
+/// How long an interrupted cell waits for a broker that has become unreachable. A connected broker returns the cell's
+/// changes however long that takes.
+const CANCEL_PATIENCE: Duration = Duration::from_secs(5);
 
 /// What a notebook's `%%gpu` cells share. Cells run one at a time.
 pub(crate) struct RemoteCells {
@@ -85,14 +88,6 @@ pub(crate) struct RemoteCells {
     mentioned_earlier_kernels: bool,
     /// The kind of all jobs, if it is the same for all.
     kind: Option<JobKind>,
-}
-
-/// What can happen while no cell runs.
-pub(crate) enum BetweenCells {
-    /// [`RemoteCells::send_deferred`] has something for the shim.
-    Deferred,
-    /// The session on this worker ended.
-    SessionEnded(String),
 }
 
 pub(crate) enum CellEnd {
@@ -261,24 +256,21 @@ impl RemoteCells {
 
     /// Passes everything between the job and the shim, from the submission to the job's last event.
     async fn follow(&mut self, cell: &mut RemoteCell<'_>) -> Result<Finished, Stop> {
-        let mut cancelled: Option<(Instant, Duration)> = None;
+        let mut stopping = false;
+        let mut silent_until: Option<Instant> = None;
         let mut down_since: Option<Instant> = None;
         let mut names = None;
         cell.status_line.waits(Waiting::Starting { worker: None });
         loop {
             let mut look = cell.status_line.next_look(cell.now());
-            if let Some((since, patience)) = cancelled {
-                look = look.min(patience.saturating_sub(since.elapsed()));
+            if let Some(until) = silent_until {
+                look = look.min(until.saturating_duration_since(Instant::now()));
             }
             tokio::select! {
                 step = self.link.next_of(cell.job) => match step {
-                    Step::Update(JobUpdate::Cancelling) => {
-                        if let Some((_, patience)) = &mut cancelled {
-                            *patience = CANCEL_PATIENCE;
-                        }
-                    }
+                    Step::Update(JobUpdate::Cancelling) => silent_until = None,
                     Step::Update(JobUpdate::Lost) => {
-                        return Err(Failure::job_lost(cell.job).into());
+                        return Err(Failure::job_lost(cell.job, cell.started).into());
                     }
                     Step::Update(JobUpdate::Position(position)) => {
                         cell.is_stored = true;
@@ -295,11 +287,16 @@ impl RemoteCells {
                     Step::Status(status) => match cell.transports(status)? {
                         Ok(transports) => {
                             down_since = None;
+                            if stopping {
+                                // The first message may have been lost.
+                                silent_until = Some(self.cancel(cell).await);
+                            }
                             cell.status_line.is_offline(false);
                             self.files.answer(cell.job, &transports.chunks);
                         }
                         Err(_) => {
-                            down_since.get_or_insert_with(Instant::now);
+                            let since = *down_since.get_or_insert_with(Instant::now);
+                            silent_until = stopping.then(|| since + CANCEL_PATIENCE);
                             cell.status_line.is_offline(true);
                         }
                     },
@@ -324,8 +321,9 @@ impl RemoteCells {
                     }
                     other => match cell.stop_of(other) {
                         Some(Stop::Cancelled) if down_since.is_none() => {
-                            self.link.send(FromProxy::Cancel { job: cell.job }).await;
-                            cancelled.get_or_insert_with(|| (Instant::now(), CANCEL_SILENCE));
+                            stopping = true;
+                            silent_until = Some(self.cancel(cell).await);
+                            cell.status_line.stops(cell.now());
                         }
                         Some(stop) => return Err(stop),
                         None => self.display.replay_wanted(cell).await?,
@@ -337,13 +335,19 @@ impl RemoteCells {
                 }
                 () = tokio::time::sleep(look) => self.display.refresh_status_line(cell).await?,
             }
-            if cancelled.is_some_and(|(since, patience)| since.elapsed() >= patience) {
+            if silent_until.is_some_and(|until| until <= Instant::now()) {
                 return Err(Stop::Cancelled);
             }
-            if down_since.is_some_and(|since| since.elapsed() > self.patience) {
-                return Err(Failure::no_answer(None, cell.job).into());
+            if down_since.is_some_and(|since| since.elapsed() > cell.patience(self.patience)) {
+                return Err(Failure::no_answer(None, cell.job, cell.started).into());
             }
         }
+    }
+
+    /// Returns until when the broker must have confirmed this.
+    async fn cancel(&self, cell: &RemoteCell<'_>) -> Instant {
+        self.link.send(FromProxy::Cancel { job: cell.job }).await;
+        Instant::now() + CANCEL_SILENCE
     }
 
     async fn on_event(&mut self, cell: &mut RemoteCell<'_>, event: JobEvent) -> Result<(), Stop> {
@@ -420,20 +424,26 @@ impl RemoteCells {
             return Err(match (finished.outcome, finished.error) {
                 (Outcome::Cancelled, _) => Stop::Cancelled,
                 (outcome, Some(error)) => Failure { outcome, error }.into(),
-                (_, None) => Failure::job_lost(cell.job).into(),
+                (_, None) => Failure::job_lost(cell.job, cell.started).into(),
             });
         };
+        if state.base() != session.version {
+            return Err(match cell.kind.outlives_kernel() {
+                true => Stop::Detached(Box::new(Failure::detached(cell.job))),
+                false => Failure::out_of_step(cell.job).into(),
+            });
+        }
+        let patience = cell.patience(self.patience);
         let (file, delta, ledger) = cell
             .receive_state(
                 &mut self.link,
                 &self.display,
                 state,
                 session.ledger,
-                self.patience,
+                patience,
             )
             .await?;
-        let (link, patience) = (&mut self.link, self.patience);
-        let (files, display) = (&mut self.files, &mut self.display);
+        let (files, display, link) = (&mut self.files, &mut self.display, &mut self.link);
         let files =
             file_changes::apply(files, display, cell, link, finished.files, patience).await?;
         let summary = self.display.summary(cell, finished.usage).await?;
@@ -497,7 +507,10 @@ impl RemoteCells {
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
-        if !is_left {
+        if matches!(stop, Stop::Detached(_)) {
+            self.link.detach(cell.job).await;
+            self.display.close_comms(cell);
+        } else if !is_left {
             let outcome = match &stop {
                 Stop::Failed(failure) => Some(failure.outcome),
                 _ => (!cell.withdrawn).then_some(Outcome::Cancelled),
@@ -515,8 +528,8 @@ impl RemoteCells {
                 table_kept,
                 summary: None,
             },
-            Stop::Failed(failure) => {
-                tracing::warn!(job.id = %cell.job, error = %failure.error.value, "A %%gpu cell did not run");
+            Stop::Failed(failure) | Stop::Detached(failure) => {
+                tracing::warn!(job.id = %cell.job, error = %failure.error.value, "A %%gpu cell returned no result");
                 ToNotebook::Failed {
                     call: cell.call,
                     outcome: failure.outcome,
@@ -536,65 +549,5 @@ impl RemoteCells {
         self.display.end_status_line(cell).await?;
         cell.writer.send(&message).await?;
         Ok(CellEnd::Done)
-    }
-
-    /// Waits for an event while no cell runs. Cancel safe.
-    pub(crate) async fn between_cells(&mut self) -> BetweenCells {
-        loop {
-            let ended = tokio::select! {
-                () = self.deferred.next(&mut self.link) => {
-                    return BetweenCells::Deferred;
-                }
-                worker = self.ended.next() => worker,
-            };
-            let is_its_own = self.session_on.as_ref() == Some(&ended);
-            if self.session.is_some() && is_its_own {
-                return BetweenCells::SessionEnded(ended);
-            }
-        }
-    }
-
-    /// The shim knows which objects only that session held.
-    pub(crate) async fn send_session_ended(
-        &mut self,
-        worker: String,
-        writer: &mut ShimWriter,
-    ) -> Result<(), FrameError> {
-        tracing::info!("The session on {worker} ended, and the objects that only it held are lost");
-        self.session = None;
-        writer.send(&ToNotebook::SessionEnded { worker }).await
-    }
-
-    /// Sends the shim what [`Self::between_cells`] has waited for.
-    pub(crate) async fn send_deferred(
-        &mut self,
-        writer: &mut ShimWriter,
-    ) -> Result<(), FrameError> {
-        let lost = self.deferred.send(&self.link, writer).await?;
-        if lost {
-            self.session = None;
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn on_deferred_applied(&mut self, call: CallId, error: Option<String>) {
-        self.deferred
-            .on_applied(&self.link, call, error, &mut self.session)
-            .await;
-    }
-
-    /// The kernel's object table is gone, so the session's state is of no use.
-    pub(crate) async fn forget_state(&mut self) {
-        self.session = None;
-        self.deferred.replace(&mut self.link, None).await;
-    }
-
-    /// Sends the shim the output of an earlier cell.
-    pub(crate) async fn replay_output(
-        &self,
-        call: CallId,
-        writer: &mut ShimWriter,
-    ) -> Result<(), FrameError> {
-        self.display.replay(call, writer).await
     }
 }

@@ -148,8 +148,10 @@ pub enum Phase {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Remainder {
     Nothing,
-    /// Deferred state, which has not arrived, or may be requested again.
+    /// Deferred state, which has not arrived.
     Deferred,
+    /// Deferred state, which has arrived and may be requested again.
+    Sent,
     /// The session that ran it. If the notebook kernel ends, its variables are salvaged.
     Session,
 }

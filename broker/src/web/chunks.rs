@@ -324,6 +324,15 @@ pub(super) async fn keep(
     Ok(held)
 }
 
+/// Writes chunks to the disk. An object store has done that.
+pub(super) async fn sync(shared: &Shared, hashes: &[ChunkHash]) -> Result<(), ChunkError> {
+    let ChunkStore::Folder(chunks) = &shared.chunks else {
+        return Ok(());
+    };
+    let (chunks, hashes) = (Arc::clone(chunks), hashes.to_vec());
+    Ok(blocking(move || chunks.sync(&hashes)).await??)
+}
+
 async fn put_chunks(
     State(shared): State<Shared>,
     OnAccount { account, identity }: OnAccount,

@@ -163,6 +163,8 @@ async fn save(
         body: body.into(),
         chunks: hashes,
     };
+    // The notebook may end as soon as it reads that the state is saved.
+    chunks::sync(&shared, &row.chunks).await?;
     shared.store.save_state(&account, &row).await?;
     Ok(Json(entry))
 }

@@ -224,6 +224,15 @@ impl Store {
 }
 
 impl Writer {
+    /// Like [`Self::apply`], and these changes survive a crash of the machine.
+    async fn apply_durably(self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        match self {
+            Self::Sqlite(writer) => writer.apply_durably(statements).await,
+            // PostgreSQL loses nothing that it has committed.
+            postgres => postgres.apply(statements).await,
+        }
+    }
+
     async fn fetch(&mut self, statement: Statement) -> Result<Vec<Row>, StoreError> {
         match self {
             Self::Sqlite(writer) => writer.fetch(statement).await,

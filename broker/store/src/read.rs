@@ -173,7 +173,8 @@ fn open_job(row: &Row) -> Result<OpenJob, StoreError> {
         acknowledged: count(row.get("acknowledged")?)?,
         last_event: count(row.get("last_event")?)?,
         remainder: match row.get::<Option<String>>("last_kind")?.as_deref() {
-            Some(write::RETURNED | write::DEFERRED_STATE) => Remainder::Deferred,
+            Some(write::RETURNED) => Remainder::Deferred,
+            Some(write::DEFERRED_STATE) => Remainder::Sent,
             Some(write::SALVAGEABLE) => Remainder::Session,
             _ => Remainder::Nothing,
         },

@@ -1,6 +1,6 @@
 //! SQLite with a write-ahead log and `synchronous = NORMAL`: a committed transaction survives the
 //! death of the process at any instant (kill -9). A crash of the whole machine may lose the last
-//! few transactions, but never part of one. Peers then know more than the database, which
+//! few transactions, but never part of one, and none before a durable one (`apply_durably`). Peers then know more than the database, which
 //! `dispatch/behind.rs` detects.
 //!
 //! One connection writes. A pool of others reads, so that pages never block the queue. Another one
@@ -157,6 +157,25 @@ impl SqliteWriter {
 
     /// Applies all statements or none. Continues to the end even if the caller is dropped.
     pub(super) async fn apply(self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        self.apply_with(statements, apply).await
+    }
+
+    /// Like [`Self::apply`], and waits until the log is on the disk.
+    pub(super) async fn apply_durably(self, statements: Vec<Statement>) -> Result<(), StoreError> {
+        self.apply_with(statements, |connection, statements| {
+            connection.pragma_update(None, "synchronous", "FULL")?;
+            let applied = apply(connection, statements);
+            connection.pragma_update(None, "synchronous", "NORMAL")?;
+            applied
+        })
+        .await
+    }
+
+    async fn apply_with(
+        self,
+        statements: Vec<Statement>,
+        apply: fn(&mut Connection, &[Statement]) -> Result<(), StoreError>,
+    ) -> Result<(), StoreError> {
         let connection = self.connection.clone();
         let apply = move |connection: &mut Connection| {
             // Keeps the lock until the transaction has ended.

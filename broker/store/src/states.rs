@@ -50,7 +50,7 @@ impl Store {
         rows.first().map(|row| row.get("body")).transpose()
     }
 
-    /// Stores a state, in place of one with the same name. The account must already hold its chunks.
+    /// Stores a state on the disk, in place of one with the same name. The account must already hold its chunks.
     pub async fn save_state(&self, account: &Account, state: &StateRow) -> Result<(), StoreError> {
         let entry = &state.entry;
         let insert = sql(
@@ -74,7 +74,7 @@ impl Store {
         let mut changes = vec![insert];
         changes.extend(counted(account, before.unwrap_or_default(), -1));
         changes.extend(counted(account, state.chunks.iter().copied().collect(), 1));
-        writer.apply(changes).await
+        writer.apply_durably(changes).await
     }
 
     /// Returns whether there was such a state. The sweep deletes its chunks after their term.

@@ -115,18 +115,14 @@ async fn a_job_whose_worker_is_away_before_the_start_is_cancelled_at_once() {
 
 #[tokio::test]
 async fn jobs_and_session_end_when_the_notebook_is_gone() {
-    let rules = Rules {
-        proxy_grace: Duration::from_millis(200),
-        ..Rules::default()
-    };
-    let broker = Broker::start_with(rules).await;
+    let broker = Broker::start().await;
     let mut worker = FakeWorker::new(&broker.dial).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (notebook, job) = (proxy.notebook, proxy.submit().await);
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
     let queued = proxy.submit().await;
-    drop(proxy);
+    proxy.say(FromProxy::Goodbye {}).await;
 
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });

@@ -179,11 +179,26 @@ async fn a_kernel_that_was_only_cut_off_has_its_cell_again() {
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     let mut proxy = FakeProxy::of(&dial, notebook).await;
     proxy.say(FromProxy::Resume { job, after: 3 }).await;
+    assert_eq!(worker.next().await, ToWorker::Adopted { job });
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     assert_eq!(proxy.event(job).await, salvageable());
     assert_eq!(attachable(&broker, "ada").await, []);
+    // Its changes do not fit any more, so this kernel attaches it like any other.
+    proxy.say(FromProxy::Detach { job }).await;
+    assert_eq!(worker.next().await, ToWorker::Salvage { job });
+    assert_eq!(attachable(&broker, "ada").await, [(job, Some(Outcome::Ok))]);
+    proxy.say(FromProxy::Attach { job, after: 4 }).await;
+    let events = FromWorker::Events {
+        job,
+        fencing,
+        first: 4,
+        events: vec![salvaged()],
+    };
+    worker.say(events).await;
+    assert_eq!(proxy.event(job).await, salvaged());
     proxy.say(FromProxy::Applied { job }).await;
-    assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
+    proxy.expect_silence().await;
+    assert_eq!(proxy.closed, [job]);
 }
 
 #[tokio::test]

@@ -9,6 +9,7 @@
 //! modification time is the time of its last use.
 
 use std::{
+    collections::BTreeSet,
     fs::{self, File},
     io::{self, Write},
     os::unix::fs::DirBuilderExt,
@@ -96,6 +97,22 @@ impl ChunkDirectory {
         }
         .map_err(|source| self.write_failed(source))?;
         Ok(hash)
+    }
+
+    /// Writes these chunks to the disk, so that they survive a crash of the machine. Fails if one does not exist.
+    pub fn sync(&self, hashes: &[ChunkHash]) -> Result<(), BlobError> {
+        let files = hashes.iter().map(|hash| self.path(*hash));
+        let folders: BTreeSet<PathBuf> = files
+            .clone()
+            .filter_map(|path| path.parent().map(Path::to_owned))
+            .chain([self.root.clone()])
+            .collect();
+        for path in files.chain(folders) {
+            File::open(&path)
+                .and_then(|file| file.sync_all())
+                .map_err(failed(&path))?;
+        }
+        Ok(())
     }
 
     /// Returns the verified bytes of a chunk.

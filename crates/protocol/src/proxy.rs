@@ -40,7 +40,8 @@ pub enum FromProxy {
         job: JobId,
         after: u64,
     },
-    /// The student no longer waits for the attached job, which goes on.
+    /// The notebook no longer waits for the job, which goes on and can be attached: an attached job, or a job of its
+    /// own that outlives its kernel.
     Detach {
         job: JobId,
     },

@@ -276,6 +276,10 @@ pub enum FromSession {
         message_id: String,
         error: RemoteError,
     },
+    /// The cell's code has ended. The session prepares what the cell has changed, and sends it with `Finished`.
+    Ended {
+        message_id: String,
+    },
     /// A message that a kernel would publish on iopub. A cell's output precedes all other messages about it.
     Published {
         output: Output,

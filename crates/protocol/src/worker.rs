@@ -126,6 +126,10 @@ pub enum ToWorker {
     Salvage {
         job: JobId,
     },
+    /// The job's notebook kernel is back, so nothing needs to be salvaged. Idempotent.
+    Adopted {
+        job: JobId,
+    },
     /// Events of this assignment are stored up to this number.
     Acknowledge {
         job: JobId,

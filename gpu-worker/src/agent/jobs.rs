@@ -29,7 +29,15 @@ pub(super) struct Assignment {
     pub(super) cancelled: CancellationToken,
     pub(super) revoked: CancellationToken,
     pub(super) deferred_wanted: Arc<Notify>,
-    pub(super) orphaned: CancellationToken,
+    pub(super) orphaned: watch::Sender<bool>,
+}
+
+impl Assignment {
+    /// A notebook kernel has ended, or was only disconnected.
+    pub(super) fn has_notebook(&self, has_notebook: bool) {
+        self.orphaned.send_replace(!has_notebook);
+        self.questions.has_notebook(has_notebook);
+    }
 }
 
 impl Agent {
@@ -72,7 +80,7 @@ impl Agent {
             cancelled: CancellationToken::new(),
             revoked: CancellationToken::new(),
             deferred_wanted: Arc::default(),
-            orphaned: CancellationToken::new(),
+            orphaned: watch::Sender::new(false),
         };
         let questions = assignment.questions.clone();
         let order = Order {
@@ -90,7 +98,7 @@ impl Agent {
             cancelled: assignment.cancelled.clone(),
             revoked: assignment.revoked.clone(),
             deferred_wanted: assignment.deferred_wanted.clone(),
-            orphaned: assignment.orphaned.clone(),
+            orphaned: assignment.orphaned.subscribe(),
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
@@ -130,7 +138,7 @@ impl Agent {
             |Assignment {
                  outbox, orphaned, ..
              }| {
-                let is_salvaged = outbox.is_complete() || !orphaned.is_cancelled();
+                let is_salvaged = outbox.is_complete() || !*orphaned.borrow();
                 !(outbox.is_handed_over() && is_salvaged)
             },
         )

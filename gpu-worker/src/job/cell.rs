@@ -107,6 +107,7 @@ pub(crate) async fn run_cell(
         usage: Usage::default(),
         memory_bytes: 0,
         cancel: Cancel::NotAsked,
+        ended: None,
         limit: cell.timeout_ms.map(|time| Limit {
             time: Duration::from_millis(time),
             longest: cell.longest_timeout_ms.map(Duration::from_millis),
@@ -150,6 +151,8 @@ struct Run<'context> {
     /// At the last measurement.
     memory_bytes: u64,
     cancel: Cancel,
+    /// When the cell's code ended.
+    ended: Option<Instant>,
     /// How long the cell may run.
     limit: Option<Limit>,
     /// The time limit interrupted the cell, not the student.

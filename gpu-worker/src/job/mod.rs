@@ -53,8 +53,8 @@ pub(crate) struct Order {
     pub(crate) revoked: CancellationToken,
     /// The notebook asks for the cell's deferred state.
     pub(crate) deferred_wanted: Arc<Notify>,
-    /// The notebook kernel has ended; the cell continues.
-    pub(crate) orphaned: CancellationToken,
+    /// Whether the notebook kernel has ended; the cell continues.
+    pub(crate) orphaned: watch::Receiver<bool>,
     /// Warnings that the student reads above the cell's output.
     pub(crate) warnings: Vec<String>,
     pub(crate) last_word: LastWord,

@@ -14,6 +14,7 @@ use baton_protocol::{
     AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, SessionId, State,
     StateVersion,
 };
+use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
 use super::Order;
@@ -26,7 +27,7 @@ use crate::transfer::{Access, Changes, Transport, send_patiently};
 pub(crate) struct Salvage {
     events: EventSink,
     revoked: CancellationToken,
-    orphaned: CancellationToken,
+    orphaned: watch::Receiver<bool>,
     /// The cell's message id.
     message_id: String,
     /// The folder in which its notebook kernel was started.
@@ -54,7 +55,13 @@ impl Salvage {
     /// Completes when the notebook kernel has ended. Cancel safe.
     pub(crate) async fn wanted(salvage: Option<&Self>) {
         match salvage {
-            Some(salvage) => salvage.orphaned.cancelled().await,
+            Some(salvage) => {
+                let mut orphaned = salvage.orphaned.clone();
+                if orphaned.wait_for(|orphaned| *orphaned).await.is_err() {
+                    // The job is over.
+                    std::future::pending::<()>().await;
+                }
+            }
             None => std::future::pending().await,
         }
     }

@@ -1,6 +1,6 @@
 //! Cells that end by themselves.
 
-use baton_protocol::worker::{DeviceKind, FromWorker, ToWorker};
+use baton_protocol::worker::{DeviceKind, FromWorker};
 use baton_protocol::{Answer, CHUNK_BYTES, JobEvent, Outcome, Piece, SegmentPart};
 use bytes::Bytes;
 use serde_json::json;

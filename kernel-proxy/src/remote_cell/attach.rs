@@ -59,7 +59,7 @@ impl RemoteCells {
             Stop::Replaced(run) => return Ok(Some(FromNotebook::Run(*run))),
             Stop::Ending(call) => return Ok(Some(FromNotebook::Ending { call })),
             Stop::Cancelled | Stop::GivenUp => None,
-            Stop::Failed(failure) => Some(failure.error),
+            Stop::Failed(failure) | Stop::Detached(failure) => Some(failure.error),
         };
         cell.writer
             .send(&ToNotebook::StateFailed { call, error })

@@ -93,6 +93,8 @@ pub(super) enum Stop {
     Ending(CallId),
     KernelGone,
     Failed(Box<Failure>),
+    /// The cell's changes do not fit here, and another call can attach the cell.
+    Detached(Box<Failure>),
     Shim(FrameError),
 }
 
@@ -198,6 +200,15 @@ impl<'a> RemoteCell<'a> {
         }
     }
 
+    /// How long it waits for a broker that is unreachable. A cell that outlives its kernel goes on, so its result is
+    /// never given up.
+    pub(super) fn patience(&self, usual: Duration) -> Duration {
+        match self.kind.outlives_kernel() && self.started {
+            true => Duration::MAX,
+            false => usual,
+        }
+    }
+
     pub(super) fn now(&self) -> Duration {
         self.began.elapsed()
     }
@@ -216,7 +227,7 @@ impl<'a> RemoteCell<'a> {
                 Err(reason) => reason,
             };
             if since.elapsed() > patience {
-                return Err(Failure::no_answer(reason.as_deref(), self.job).into());
+                return Err(Failure::no_answer(reason.as_deref(), self.job, self.started).into());
             }
             let look = self.status_line.next_look(self.now());
             tokio::select! {
@@ -307,7 +318,7 @@ impl<'a> RemoteCell<'a> {
             let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
             let received = tokio::select! {
                 received = transfer::receive(state, ledger, held.as_ref(), &transports.chunks) => received,
-                stop = self.stopped() => return Err(stop),
+                stop = self.given_up() => return Err(stop),
             };
             let error = match received {
                 Ok(received) => {
@@ -326,10 +337,10 @@ impl<'a> RemoteCell<'a> {
             next = again;
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
-                stop = self.stopped() => return Err(stop),
+                stop = self.given_up() => return Err(stop),
             }
         }
-        Err(Failure::job_lost(self.job).into())
+        Err(Failure::job_lost(self.job, self.started).into())
     }
 
     /// Waits until the shim has applied the changes (true), or has kept everything as it was before the cell (false).
@@ -362,6 +373,16 @@ impl<'a> RemoteCell<'a> {
             };
             if let Some(stop) = self.stop_of(message) {
                 return stop;
+            }
+        }
+    }
+
+    /// Like [`Self::stopped`], for a cell that has ended: an interrupt changes nothing more. Cancel safe.
+    pub(super) async fn given_up(&mut self) -> Stop {
+        loop {
+            match self.stopped().await {
+                Stop::Cancelled if !self.withdrawn => {}
+                stop => return stop,
             }
         }
     }

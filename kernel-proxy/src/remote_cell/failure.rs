@@ -1,4 +1,4 @@
-//! Why a cell did not run, in words for the student: what happened, whether the variables are safe,
+//! Why a cell returned no result, in words for the student: what happened, whether the variables are safe,
 //! what to do next.
 
 use baton_chunks::BlobError;
@@ -10,6 +10,8 @@ use super::link::describe;
 use super::transfer::TransferError;
 
 const SAFE: &str = "Your variables are as they were before the cell";
+/// For a cell that had started.
+const CHECK: &str = "check what the cell wrote or sent, then run it again";
 const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";
 
 pub(super) fn no_answer(reason: Option<&str>) -> String {
@@ -45,9 +47,20 @@ impl Failure {
         }
     }
 
-    pub(super) fn no_answer(reason: Option<&str>, job: JobId) -> Self {
+    pub(super) fn no_answer(reason: Option<&str>, job: JobId, started: bool) -> Self {
         let what = no_answer(reason);
-        Self::service(format!("{what}. {SAFE}; ordinary cells work"), AGAIN, job)
+        let (had_started, hint) = match started {
+            true => (
+                ". The cell had started, and its result will not be used",
+                CHECK,
+            ),
+            false => ("", AGAIN),
+        };
+        Self::service(
+            format!("{what}{had_started}. {SAFE}; ordinary cells work"),
+            hint,
+            job,
+        )
     }
 
     pub(super) fn refused(obstacle: &Obstacle, job: JobId) -> Self {
@@ -66,10 +79,28 @@ impl Failure {
         )
     }
 
-    pub(super) fn job_lost(job: JobId) -> Self {
+    pub(super) fn job_lost(job: JobId, started: bool) -> Self {
+        let (what, hint) = match started {
+            true => (
+                "This cell had started, and the GPU service no longer has its result",
+                CHECK,
+            ),
+            false => (
+                "The GPU service lost this cell, which had not started as far as the notebook knows",
+                AGAIN,
+            ),
+        };
+        Self::service(format!("{what}. {SAFE}"), hint, job)
+    }
+
+    /// The cell outlives its kernel, so another call can attach it.
+    pub(super) fn detached(job: JobId) -> Self {
         Self::service(
-            format!("The GPU service lost this cell's run. {SAFE}"),
-            AGAIN,
+            format!(
+                "The notebook was disconnected when this cell needed something from it, so the cell's changes no \
+                 longer fit. {SAFE}"
+            ),
+            "%gpu_attach restores what the cell left",
             job,
         )
     }
@@ -152,7 +183,7 @@ impl Failure {
                 "The cell ran, but its result could not be fetched ({}). {SAFE}",
                 describe(error)
             ),
-            AGAIN,
+            CHECK,
             job,
         )
     }

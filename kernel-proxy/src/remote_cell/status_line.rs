@@ -22,6 +22,8 @@ pub(super) const QUIET: Duration = Duration::from_secs(2);
 const SOON: Duration = Duration::from_secs(1);
 /// Lines that change faster are hard to read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
+/// For a cell that the student stopped.
+const STOPPING: &str = "Stopped; its changes are being returned. Press stop again to discard them";
 /// A shorter start is left out of the line.
 const SHORTEST_START_SHOWN: Duration = Duration::from_millis(500);
 
@@ -181,6 +183,8 @@ pub(super) struct StatusLine {
     assigned: Option<Assigned>,
     started: Option<Duration>,
     has_output: bool,
+    /// When the student pressed stop.
+    stopping: Option<Duration>,
     budget: Option<BudgetLeft>,
     quiet: bool,
 }
@@ -234,6 +238,7 @@ impl StatusLine {
             assigned: None,
             started: None,
             has_output: false,
+            stopping: None,
             budget: None,
             quiet,
         }
@@ -241,6 +246,11 @@ impl StatusLine {
 
     pub(super) fn waits(&mut self, waiting: Waiting) {
         self.waiting = waiting;
+    }
+
+    /// The student pressed stop.
+    pub(super) fn stops(&mut self, now: Duration) {
+        self.stopping.get_or_insert(now);
     }
 
     /// The connection to the broker broke, or is back.
@@ -306,6 +316,9 @@ impl StatusLine {
         let text = match (&self.assigned, self.started) {
             (Some(assigned), Some(started)) => {
                 let running = now.saturating_sub(started);
+                if self.stopping.is_some_and(|stopping| now >= stopping + SOON) {
+                    return self.change(STOPPING, now);
+                }
                 if self.shown.is_none() && (self.has_output || running < SOON) {
                     return None;
                 }
@@ -315,11 +328,15 @@ impl StatusLine {
             _ if self.offline => Waiting::Connecting.text(now),
             _ => self.waiting.text(now),
         };
+        self.change(&text, now)
+    }
+
+    fn change(&mut self, text: &str, now: Duration) -> Option<StatusMessage> {
         let due = match &self.shown {
             None => true,
-            Some((shown, since)) => *shown != text && now >= *since + PACE,
+            Some((shown, since)) => shown != text && now >= *since + PACE,
         };
-        due.then(|| self.show(&text, now))
+        due.then(|| self.show(text, now))
     }
 
     /// Returns the summary of a finished cell.

@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from baton_shim.notebook.home import Home
     from baton_shim.notebook.options import Options
 
-# The worker gives an interrupted cell 2 s to end, and the proxy passes its state on. This limit is for a hanging proxy.
-CANCEL_SECONDS = 10.0
 # Before it answers that a call was given up, the proxy restores files.
 GIVE_UP_SECONDS = 2.0
 # A signal that another thread received is noticed after at most this time.
@@ -44,7 +42,8 @@ class Call:
         self.number = home.calls
         self.departure: Departure | None = None
         self.refusal: GpuServiceError | None = None
-        self.give_up_at: float | None = None
+        self.stopping = False
+        """Whether the proxy was asked to stop the cell. It may take any time to return the changes."""
         self.wants_deferred = False
         """Whether the call must be repeated once all deferred state of earlier cells has arrived."""
 
@@ -99,10 +98,9 @@ class Call:
     def _wait(self, interrupts: Interrupts) -> Message | None:
         """The message that ends the call; None if the student stopped waiting."""
         while True:
-            if interrupts.count and self.give_up_at is None:
+            if interrupts.count and not self.stopping:
                 self.cancel()
-            gave_up = self.give_up_at is not None and time.monotonic() > self.give_up_at
-            if interrupts.count > 1 or gave_up:
+            if interrupts.count > 1:
                 self._give_up()
                 return None
             message = self.home.link.receive(interrupts, TICK_SECONDS)
@@ -130,7 +128,7 @@ class Call:
 
     def _stop(self, how: str) -> None:
         self.home.link.send(how, call=self.number)
-        self.give_up_at = time.monotonic() + CANCEL_SECONDS
+        self.stopping = True
 
     def _give_up(self) -> None:
         """Waits until files already written are restored, before the student reads that nothing has changed."""
@@ -203,7 +201,7 @@ class Call:
             self.refusal = refusal
             self.cancel()
             return
-        if interrupts.count and self.give_up_at is None:
+        if interrupts.count and not self.stopping:
             self.cancel()  # before the cell continues
         self.home.unreleased[self.number].append(self.departure.table)
         self.home.link.send("names", call=self.number, state=self.home.wire(snapshot))

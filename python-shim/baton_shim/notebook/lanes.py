@@ -1,6 +1,7 @@
 """`gpu.map`: calls that run in several sessions at once, each a *lane* with a helper process and an object table.
 
-In: a function, and the arguments of each call. Out: the results in the order of the calls, or the first error.
+In: a function, and the arguments of each call. Out: the results in the order of the calls, or the first error of a
+call. If the service fails, the calls that run still end, and the error carries all results that have arrived.
 
 A call is given a copy of what it uses, as it was when `gpu.map` was called, and returns only its result
 (`surroundings/mapped.py`). A lane is added only while the calls of all others run, so the broker decides how many lanes
@@ -34,7 +35,7 @@ from baton_shim.notebook.home import Home
 from baton_shim.notebook.progress import Progress
 from baton_shim.notebook.undo import NoUndo
 from baton_shim.state import Refused, Table, errors
-from baton_shim.state.errors import StateRefused
+from baton_shim.state.errors import GpuServiceError, StateRefused
 from baton_shim.state.packed import Packed, Unpacked, packed
 from baton_shim.state.refusal import first_name
 from baton_shim.surroundings import Difference
@@ -172,6 +173,8 @@ class Lane:
         self.first = 0
         """The number of its first item."""
         self._runs_since: float | None = None
+        self.is_gone = False
+        """Whether its helper process has ended."""
 
     def _connect(self) -> Link:
         self._helper = Helper(self._notebook.folder, self._notebook.name, kind="map")
@@ -184,7 +187,12 @@ class Lane:
 
     @property
     def has_started(self) -> bool:
-        return self.call is not None and self._runs_since is not None
+        return self.call is not None and self.may_have_run
+
+    @property
+    def may_have_run(self) -> bool:
+        """Whether its last call has left the queue."""
+        return self._runs_since is not None
 
     @property
     def waits_for(self) -> str:
@@ -205,6 +213,7 @@ class Lane:
                 if (landed := self._take(message, interrupts)) is not None:
                     return landed
         except LinkClosed:
+            self.call, self.is_gone = None, True
             raise proxy_gone() from None
         return None
 
@@ -240,18 +249,22 @@ class Mapped:
         self._home, self._options, self._most = home, options, most or MOST_LANES
         self._lanes: list[Lane] = []
         self._results: dict[int, Any] = {}
+        self._repeated: set[int] = set()
+        """First items of calls that did not start and were made again."""
+        self._failure: GpuServiceError | None = None
+        """The service's first failure. No further calls begin after it."""
 
     def run(self, function: Callable[..., Any], items: Sequence[Arguments], chunk: int) -> list[Any]:
         """Raises the first error; afterwards nothing of this `gpu.map` is running."""
-        waiting = deque(range(0, len(items), chunk))
+        self._waiting = waiting = deque(range(0, len(items), chunk))
         self._progress = Progress(self._home, len(items), self._options)
         text = text_of_call(function)
         try:
             with Interrupts() as interrupts:
                 with interrupts.raising():
                     shared = self._shared(function)
-                while waiting or any(lane.call for lane in self._lanes):
-                    while waiting and (lane := self._free()) is not None:
+                while self._goes_on():
+                    while waiting and not self._failure and (lane := self._free()) is not None:
                         first = waiting.popleft()
                         with interrupts.raising():
                             some = self._packed(ARGUMENTS, list(items[first : first + chunk]))
@@ -267,7 +280,14 @@ class Mapped:
                 lane.hang_up()
             for lane in self._lanes:
                 lane.close()
+        if self._failure is not None:
+            raise self._incomplete(self._failure, len(items))
         return [self._results[number] for number in range(len(items))]
+
+    def _goes_on(self) -> bool:
+        if self._failure is not None:
+            return any(lane.has_started for lane in self._lanes)
+        return bool(self._waiting) or any(lane.call for lane in self._lanes)
 
     def _free(self) -> Lane | None:
         """A lane without a call; a new lane only if the calls of all others run."""
@@ -300,6 +320,10 @@ class Mapped:
             try:
                 landed = lane.handle_arrived(interrupts)
             except Exception as error:
+                if isinstance(error, GpuServiceError) and not isinstance(error, StateRefused):
+                    self._on_failure(lane, error)
+                    ended = True
+                    continue
                 errors.raise_here(error)
                 failed[lane.first] = error
                 continue
@@ -310,6 +334,26 @@ class Mapped:
         if failed:
             raise failed[min(failed)]
         return ended
+
+    def _on_failure(self, lane: Lane, error: GpuServiceError) -> None:
+        """A call that has not started is made once more."""
+        if lane.is_gone:
+            self._lanes.remove(lane)
+            lane.close()
+        if lane.may_have_run or lane.first in self._repeated:
+            self._failure = self._failure or error
+        else:
+            self._repeated.add(lane.first)
+            self._waiting.appendleft(lane.first)
+
+    def _incomplete(self, error: GpuServiceError, count: int) -> GpuServiceError:
+        missing = [number for number in range(count) if number not in self._results]
+        error.results = dict(self._results)
+        error.message += (
+            f". {len(self._results)} of {count} results have arrived; the error's attribute 'results' has them by the "
+            f"number of their item. Missing: {ranges(missing)}"
+        )
+        return error
 
     def _arrive(self, first: int, results: list[Packed]) -> None:
         self._progress.done += len(results)
@@ -346,6 +390,17 @@ class Mapped:
         if table.stayed:
             raise StateRefused(f"An item of gpu.map {table.stayed[0][1]} and cannot move to the GPU machine")
         return packed(snapshot)
+
+
+def ranges(numbers: Sequence[int]) -> str:
+    """Such as `0, 3 to 7, 9`."""
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1][1:] = [number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, run)) for run in runs)
 
 
 def interrupted() -> BaseException:

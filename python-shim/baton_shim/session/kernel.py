@@ -250,6 +250,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         return reply
 
     def _finish(self, reply: dict[str, Any], prepared: dict[str, Any]) -> None:
+        self._link.send("ended", message_id=self._message_id)
         outcome, error, raised = self._outcome(reply)
         self.shell.last_execution_result = None  # it refers to the value
         result = self.shell.displayhook.take()

@@ -25,6 +25,9 @@ class GpuServiceError(RuntimeError):
     unit = "cell"
     """What did not run: a cell, a block or a call."""
 
+    results: dict[int, Any]
+    """Only for `gpu.map`: the results that have arrived, by the number of their item."""
+
     def __init__(self, message: str, hint: str | None = None) -> None:
         super().__init__(message, hint)
         self.message = message

@@ -123,7 +123,7 @@ impl Dispatch {
     }
 
     /// Cancels jobs whose proxies did not ask for them in time: these know how the jobs ended, or
-    /// will never ask.
+    /// will never ask. The results of absent notebooks are deleted.
     pub(super) fn cancel_unclaimed(&mut self, now: Now, actions: &mut Vec<Action>) {
         let is_over = |job: &Job| {
             job.unclaimed
@@ -133,11 +133,16 @@ impl Dispatch {
             if self.orphan(id, now, actions) {
                 continue;
             }
-            if let Some(job) = self.jobs.get_mut(id) {
-                job.unclaimed = None;
+            let Some(job) = self.jobs.get_mut(id) else {
+                continue;
+            };
+            job.unclaimed = None;
+            if !self.peers.notebooks.contains_key(&job.notebook) {
+                self.abandon(id, Abandoned::AsItEnded, now, actions);
+            } else if job.phase != Phase::Finished {
                 job.abandoned = Some(Abandoned::AsItEnded);
+                self.cancel(id, now, actions);
             }
-            self.cancel(id, now, actions);
         }
     }
 }

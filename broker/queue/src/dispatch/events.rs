@@ -64,7 +64,7 @@ impl Dispatch {
         actions: &mut Vec<Action>,
     ) {
         let mut accepted = Vec::with_capacity(events.len());
-        let (mut end, mut salvaged) = (None, false);
+        let (mut end, mut has_arrived) = (None, false);
         let (mut not_started, mut started_on) = (None, None);
         for mut event in events {
             let Some(job) = self.jobs.get_mut(id) else {
@@ -104,7 +104,10 @@ impl Dispatch {
             if let Some(words) = &job.stopped {
                 act::set_stopped_message(&mut event, words, ran);
             }
-            salvaged |= matches!(event, JobEvent::Salvaged { .. });
+            has_arrived |= matches!(
+                event,
+                JobEvent::DeferredState { .. } | JobEvent::Salvaged { .. }
+            );
             match &event {
                 JobEvent::StateWanted { question } | JobEvent::BytesWanted { question } => {
                     job.state_wanted = Some(*question);
@@ -154,8 +157,8 @@ impl Dispatch {
         if let Some(end) = end {
             self.finished(id, end, now, actions);
         }
-        if salvaged {
-            self.end_orphaned_session(id, actions);
+        if has_arrived && let Some(job) = self.jobs.get(id).filter(|job| job.is_kept()) {
+            self.end_unneeded_sessions(job.notebook, actions);
         }
         if let Some(worker) = started_on {
             self.session_starts(worker);

@@ -2,18 +2,24 @@
 //!
 //! A worker: its assignments expire, and the cells that it had started are lost, because a cell is
 //! never run twice.
-//! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps.
+//! A proxy: its jobs are cancelled and its sessions end, except for what `orphans.rs` keeps. If it said goodbye, that
+//! is all. Otherwise the notebook may return, and the results of its jobs are kept for some hours.
 
 use super::{
-    Action, Dispatch, Job, Now, Observation, Phase, Remainder, accounts::SAFE, peers::Missed,
+    Action, Dispatch, Job, Now, Observation, Phase, Remainder, accounts::SAFE, job::Unclaimed,
+    peers::Missed,
 };
 use crate::record::Write;
 use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// What a finished cell left on a worker exists nowhere else, so the worker gets this many graces
 /// to reconnect before that is given up.
 const DEFERRED_GRACES: u32 = 12;
+/// How long results are kept for a notebook that fell silent. A restart of the broker begins this time anew.
+const RETURN_TERM: Duration = Duration::from_secs(12 * 3600);
+const SILENT: &str =
+    "The cell was stopped because the notebook had lost its connection to the GPU service";
 
 impl Dispatch {
     pub fn next_deadline(&self) -> Option<Instant> {
@@ -74,7 +80,7 @@ impl Dispatch {
             .map(|(id, _)| *id)
             .collect();
         for notebook in notebooks {
-            self.on_proxy_gone(notebook, now, actions);
+            self.on_silence(notebook, now, actions);
         }
         self.cancel_unclaimed(now, actions);
         self.forget_old_orphans(now, actions);
@@ -116,25 +122,68 @@ impl Dispatch {
         self.disordered = true;
     }
 
-    pub(super) fn on_proxy_gone(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
-        // Once its notebook is removed, a job is closed as soon as it finishes.
-        self.peers.notebooks.remove(&id);
-        self.detach_all(id);
-        let mut session_is_needed = false;
-        for job in self.jobs.ids(|job| job.notebook == id) {
-            if self.orphan(job, now, actions) {
-                session_is_needed |= self.jobs.get(job).is_some_and(Job::needs_session);
-                continue;
-            }
+    /// The notebook kernel has ended, so no results are needed except those of orphans.
+    pub(super) fn on_goodbye(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+        for job in self.remove_notebook(id, now, actions) {
             match self.jobs.get(job).map(|job| job.phase) {
                 Some(Phase::Finished) => self.close(job, actions),
                 _ => self.cancel(job, now, actions),
             }
         }
-        if session_is_needed {
-            return;
+        self.end_unneeded_sessions(id, actions);
+    }
+
+    /// The notebook may return, for example when its machine wakes up. Meanwhile it runs nothing, and its results
+    /// are kept.
+    fn on_silence(&mut self, id: NotebookId, now: Now, actions: &mut Vec<Action>) {
+        for job in self.remove_notebook(id, now, actions) {
+            self.await_return(job, now, actions);
+            self.cancel(job, now, actions);
         }
-        self.peers.end_sessions(id, actions);
+        self.end_unneeded_sessions(id, actions);
+    }
+
+    /// Returns its jobs, except orphans. Once the notebook is removed, a job that does not await its return is closed
+    /// as soon as it finishes.
+    fn remove_notebook(
+        &mut self,
+        id: NotebookId,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) -> Vec<JobId> {
+        self.peers.notebooks.remove(&id);
+        self.detach_all(id);
+        let mut jobs = self.jobs.ids(|job| job.notebook == id);
+        jobs.retain(|job| !self.orphan(*job, now, actions));
+        jobs
+    }
+
+    fn await_return(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
+        if job.phase != Phase::Finished {
+            job.stopped.get_or_insert_with(|| SILENT.to_owned());
+        }
+        let last_event = job.last_event;
+        let unclaimed = job.unclaimed.get_or_insert(Unclaimed {
+            until: now.instant,
+            last_event,
+        });
+        if unclaimed.until <= now.instant {
+            unclaimed.until = now.instant + RETURN_TERM;
+            actions.push(Action::Log(Observation::AwaitsReturn(id)));
+        }
+        self.make_room_for_results_of(id, actions);
+    }
+
+    /// Ends the sessions of an absent notebook, unless a result that is still needed exists only there.
+    pub(super) fn end_unneeded_sessions(&self, id: NotebookId, actions: &mut Vec<Action>) {
+        let is_present = self.peers.notebooks.contains_key(&id);
+        let needs_session = |job: &Job| job.notebook == id && job.needs_session();
+        if !is_present && !self.jobs.iter().any(needs_session) {
+            self.peers.end_sessions(id, actions);
+        }
     }
 
     pub(super) fn requeue(&mut self, id: JobId, actions: &mut Vec<Action>) {
@@ -169,7 +218,7 @@ impl Dispatch {
             hint: Some(format!("run the cell again, or show a TA job {id}")),
         };
         let event = match std::mem::replace(&mut job.remainder, Remainder::Nothing) {
-            Remainder::Deferred => {
+            Remainder::Deferred | Remainder::Sent => {
                 job.fence_off();
                 JobEvent::DeferredState {
                     state: None,

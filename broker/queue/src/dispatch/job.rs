@@ -39,7 +39,7 @@ pub struct Job {
     pub(super) held: Option<String>,
     /// When staff moved it to the front.
     pub(super) front_ms: Option<i64>,
-    /// It was stored before this broker started, and its proxy has not asked for it since.
+    /// Set if its proxy has not asked for it since this broker started, or since its notebook fell silent.
     pub(super) unclaimed: Option<Unclaimed>,
     /// No notebook waits for its end any more.
     pub(super) abandoned: Option<Abandoned>,
@@ -70,10 +70,11 @@ pub struct Job {
     pub(super) submission: Option<Arc<Submission>>,
 }
 
-/// An unclaimed job is assigned to no worker: it may have run already, and the record of that may be lost.
+/// An unclaimed job is assigned to no worker: it may have run already, and the record of that may be lost. Its result
+/// is kept.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Unclaimed {
-    /// When it is cancelled.
+    /// When it is cancelled, or its result deleted.
     pub(super) until: Instant,
     /// If the proxy knows a later event than this, events were lost.
     pub(super) last_event: u64,
@@ -309,7 +310,7 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
     let phase = job.phase;
     match (phase, event) {
         (Phase::Finished, JobEvent::DeferredState { .. })
-            if job.remainder == Remainder::Deferred =>
+            if matches!(job.remainder, Remainder::Deferred | Remainder::Sent) =>
         {
             Some(Phase::Finished)
         }
@@ -337,9 +338,8 @@ pub(super) fn remainder_after(event: &JobEvent) -> Remainder {
         JobEvent::Finished {
             salvageable: true, ..
         } => Remainder::Session,
-        JobEvent::Finished { .. } | JobEvent::DeferredState { .. } if !event.is_last() => {
-            Remainder::Deferred
-        }
+        JobEvent::Finished { .. } if !event.is_last() => Remainder::Deferred,
+        JobEvent::DeferredState { .. } if !event.is_last() => Remainder::Sent,
         _ => Remainder::Nothing,
     }
 }

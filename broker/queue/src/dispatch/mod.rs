@@ -300,12 +300,15 @@ impl Dispatch {
         };
         actions.push(Action::Write(job.finish(end, now)));
         self.disordered = true;
-        let is_left = job.orphaned.is_none() && !self.peers.notebooks.contains_key(&job.notebook);
+        let notebook = job.notebook;
+        let is_left = !job.is_kept() && !self.peers.notebooks.contains_key(&notebook);
         let nobody_asks = job.abandoned.is_some() || is_left;
         if nobody_asks {
             self.close(id, actions);
+        } else if job.unclaimed.is_some() {
+            self.end_unneeded_sessions(notebook, actions);
         }
-        self.make_room_for_orphans_of(id, actions);
+        self.make_room_for_results_of(id, actions);
     }
 
     fn close(&mut self, id: JobId, actions: &mut Vec<Action>) {
@@ -326,8 +329,8 @@ impl Dispatch {
                 ToWorker::Revoke { job: id, fencing },
             ));
         }
-        if job.orphaned.is_some() && !self.peers.notebooks.contains_key(&job.notebook) {
-            self.peers.end_sessions(job.notebook, actions);
+        if job.is_kept() {
+            self.end_unneeded_sessions(job.notebook, actions);
         }
         if let Some(proxy) = proxy {
             actions.push(Action::ToProxy(proxy, ToProxy::Closed { job: id }));

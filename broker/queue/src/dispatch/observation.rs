@@ -10,6 +10,8 @@ pub enum Observation {
     /// A worker or a notebook knows more about a job than is stored.
     RecordsLost(JobId),
     GoesOnWithoutKernel(JobId),
+    /// Its notebook is silent and may return.
+    AwaitsReturn(JobId),
     MessageRefused {
         job: JobId,
         why: Unwelcome,
@@ -60,7 +62,7 @@ impl Observation {
     pub fn severity(&self) -> Severity {
         match self {
             Self::RecordsLost(_) => Severity::Error,
-            Self::GoesOnWithoutKernel(_) => Severity::Information,
+            Self::GoesOnWithoutKernel(_) | Self::AwaitsReturn(_) => Severity::Information,
             _ => Severity::Warning,
         }
     }
@@ -71,6 +73,7 @@ impl Observation {
         match self {
             Self::RecordsLost(job)
             | Self::GoesOnWithoutKernel(job)
+            | Self::AwaitsReturn(job)
             | Self::MessageRefused { job, .. }
             | Self::ImpossibleUsage { job, .. }
             | Self::EventsMissing { job, .. }
@@ -103,6 +106,10 @@ impl fmt::Display for Observation {
             Self::GoesOnWithoutKernel(job) => {
                 write!(formatter, "Job {job} goes on without its notebook kernel")
             }
+            Self::AwaitsReturn(job) => write!(
+                formatter,
+                "The notebook of job {job} fell silent; the job's result waits for its return"
+            ),
             Self::MessageRefused { job, why } => write!(
                 formatter,
                 "What the notebook sent for job {job} is refused: {why}"

@@ -3,7 +3,6 @@
 //! Such a job is an orphan. The object table that its session shared with the notebook is gone. So
 //! the session salvages what the cell had, and then ends. Another kernel of the same person can
 //! attach the job: it receives all of the job's events, and then the salvaged state.
-//! first one on, and takes what was salvaged.
 
 use super::{
     Action, ConnectionId, Dispatch, Job, NotDone, Now, Observation, Phase, Remainder,
@@ -13,7 +12,7 @@ use crate::{Account, record::Write};
 use baton_protocol::{JobId, NotebookId, api::AttachableJob, worker::ToWorker};
 use std::time::{Duration, Instant};
 
-/// Finished orphans kept for one person in one course. The oldest one is removed first.
+/// Results kept for absent notebooks of one person in one course. The oldest one is removed first.
 const MOST_ENDED: usize = 20;
 /// How long the result of an orphan is kept for another kernel.
 const TERM: Duration = Duration::from_secs(30 * 24 * 3600);
@@ -24,9 +23,29 @@ pub(super) fn until(since_ms: i64, now: Now) -> Instant {
 }
 
 impl Job {
-    /// Whether the result of the orphan exists only in its session.
-    pub(super) fn needs_session(&self) -> bool {
+    /// Whether the variables of the cell can be salvaged from its session.
+    fn is_salvageable(&self) -> bool {
         self.phase == Phase::Started || self.remainder == Remainder::Session
+    }
+
+    /// Whether the job's result is kept although its notebook is absent.
+    pub(super) fn is_kept(&self) -> bool {
+        self.orphaned.is_some() || self.unclaimed.is_some()
+    }
+
+    /// Whether a result that is kept exists only in the session.
+    pub(super) fn needs_session(&self) -> bool {
+        let is_due = match self.remainder {
+            Remainder::Deferred => true,
+            Remainder::Sent => self.deferred_wanted,
+            Remainder::Session | Remainder::Nothing => self.is_salvageable(),
+        };
+        self.is_kept() && is_due
+    }
+
+    /// Whether another kernel may attach it, once its own has ended.
+    fn may_be_orphaned(&self) -> bool {
+        self.kind.outlives_kernel() && !self.cancel_wanted && self.abandoned.is_none()
     }
 
     fn is_old(&self, now: Instant) -> bool {
@@ -43,10 +62,17 @@ impl Dispatch {
         if job.orphaned.is_some() {
             return true;
         }
-        let wanted = !job.cancel_wanted && job.abandoned.is_none();
-        if !(job.kind.outlives_kernel() && job.needs_session() && wanted) {
+        if !(job.may_be_orphaned() && job.is_salvageable()) {
             return false;
         }
+        self.keep_for_others(id, now, actions);
+        true
+    }
+
+    fn keep_for_others(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(id) else {
+            return;
+        };
         actions.push(Action::Log(Observation::GoesOnWithoutKernel(id)));
         job.unclaimed = None;
         job.orphaned = Some(until(now.unix_ms, now));
@@ -56,18 +82,17 @@ impl Dispatch {
             let salvage = ToWorker::Salvage { job: id };
             actions.push(Action::ToWorker(connection, salvage));
         }
-        self.make_room_for_orphans_of(id, actions);
-        true
+        self.make_room_for_results_of(id, actions);
     }
 
-    /// Limits the finished orphans of an account. Call it if a job became an orphan, or if it has ended as one.
-    pub(super) fn make_room_for_orphans_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
+    /// Limits the results that are kept for absent notebooks of an account. Call it if one more may be kept.
+    pub(super) fn make_room_for_results_of(&mut self, id: JobId, actions: &mut Vec<Action>) {
         let job = self.jobs.get(id);
-        let Some(newest) = job.filter(|job| job.orphaned.is_some()) else {
+        let Some(newest) = job.filter(|job| job.is_kept()) else {
             return;
         };
         let has_ended = |job: &Job| {
-            let ended = job.orphaned.is_some() && job.phase == Phase::Finished;
+            let ended = job.is_kept() && job.phase == Phase::Finished;
             ended && job.account == newest.account
         };
         let ended = self.jobs.in_order(has_ended);
@@ -86,6 +111,10 @@ impl Dispatch {
         {
             let at_ms = None;
             actions.push(Action::Write(Write::Orphan { job: id, at_ms }));
+            if let Some(connection) = self.jobs.get(id).and_then(|job| self.peers.runner(job)) {
+                let adopted = ToWorker::Adopted { job: id };
+                actions.push(Action::ToWorker(connection, adopted));
+            }
         }
     }
 
@@ -121,6 +150,21 @@ impl Dispatch {
         self.subscribe(connection, id, after, actions);
     }
 
+    /// Its follower no longer waits for the job.
+    pub(super) fn on_detach(&mut self, id: JobId, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get(id) else {
+            return;
+        };
+        if job.attached.is_some() {
+            self.detach(id);
+        } else if job.may_be_orphaned() && job.started_ms.is_some() {
+            if let Some(notebook) = self.peers.notebooks.get_mut(&job.notebook) {
+                notebook.subscriptions.remove(&id);
+            }
+            self.keep_for_others(id, now, actions);
+        }
+    }
+
     /// The job waits for another kernel.
     pub(super) fn detach(&mut self, id: JobId) {
         if let Some(job) = self.jobs.get_mut(id)
@@ -134,13 +178,6 @@ impl Dispatch {
     pub(super) fn detach_all(&mut self, notebook: NotebookId) {
         for job in self.jobs.ids(|job| job.attached == Some(notebook)) {
             self.detach(job);
-        }
-    }
-
-    /// Ends the session of an orphan: everything that it had is stored or lost.
-    pub(super) fn end_orphaned_session(&self, id: JobId, actions: &mut Vec<Action>) {
-        if let Some(job) = self.jobs.get(id).filter(|job| job.orphaned.is_some()) {
-            self.peers.end_sessions(job.notebook, actions);
         }
     }
 

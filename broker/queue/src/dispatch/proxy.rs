@@ -93,7 +93,7 @@ impl Dispatch {
                 self.adopt(job, actions);
                 self.resume(connection, job, after, now, actions);
             }
-            FromProxy::Detach { job } => self.detach(job),
+            FromProxy::Detach { job } => self.on_detach(job, now, actions),
             FromProxy::Cancel { job } => {
                 actions.push(Action::ToProxy(connection, ToProxy::Cancelling { job }));
                 self.cancel(job, now, actions);
@@ -104,7 +104,7 @@ impl Dispatch {
                 let how = outcome.map_or(Abandoned::NoTrace, Abandoned::Reported);
                 self.abandon(job, how, now, actions);
             }
-            FromProxy::Goodbye {} => self.on_proxy_gone(notebook, now, actions),
+            FromProxy::Goodbye {} => self.on_goodbye(notebook, now, actions),
         }
     }
 
@@ -350,7 +350,8 @@ impl Dispatch {
 
     /// If the worker has nothing left of the job, it has already reported that.
     fn deferred_wanted(&mut self, from: ConnectionId, id: JobId, actions: &mut Vec<Action>) {
-        let is_due = |job: &&mut Job| job.remainder == Remainder::Deferred;
+        let is_due =
+            |job: &&mut Job| matches!(job.remainder, Remainder::Deferred | Remainder::Sent);
         let Some(job) = self.jobs.get_mut(id).filter(is_due) else {
             return;
         };

@@ -155,9 +155,8 @@ impl World {
                 self.proxy_says(proxy, FromProxy::Submit(submission), &mut actions);
             }
             Step::SendState(proxy, job) => {
-                let state = naming(ChunkHash([1; 32]));
-                let job = job_id(proxy, job);
-                let (question, answer) = (1, Answer::State(state));
+                let (job, question) = (job_id(proxy, job), 1);
+                let answer = Answer::State(naming(ChunkHash([1; 32])));
                 #[rustfmt::skip]
                 let message = FromProxy::Answer { job, question, answer };
                 self.proxy_says(proxy, message, &mut actions);
@@ -586,11 +585,11 @@ proptest! {
             world.take(step);
             world.check();
         }
-        // If no peer reconnects, only orphans remain, and after their term nothing does.
+        // If no peer reconnects, only results that are kept remain, and after their term nothing does.
         world.take(Step::Kill);
         world.take(Step::Seconds(31));
         world.check();
-        prop_assert!(world.dispatch.jobs.iter().all(|job| job.orphaned.is_some()));
+        prop_assert!(world.dispatch.jobs.iter().all(|job| job.is_kept() && !job.is_running()));
         world.seconds += 31 * 24 * 3600;
         world.take(Step::Seconds(1));
         prop_assert!(world.dispatch.jobs.is_empty());

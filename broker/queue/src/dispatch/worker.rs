@@ -257,6 +257,8 @@ impl Dispatch {
         }
         if job.orphaned.is_some() {
             actions.push(Action::ToWorker(connection, ToWorker::Salvage { job: id }));
+        } else if job.kind.outlives_kernel() {
+            actions.push(Action::ToWorker(connection, ToWorker::Adopted { job: id }));
         }
         if !job.is_running() {
             return;

@@ -177,3 +177,13 @@ fn many_may_put_the_same_at_once() {
         0
     );
 }
+
+#[test]
+fn only_chunks_that_exist_are_written_to_the_disk() {
+    let folder = TempDir::new().unwrap();
+    let store = ChunkDirectory::open(folder.path().into(), 1 << 20).unwrap();
+    let names = [store.put(b"one").unwrap(), store.put(b"two").unwrap()];
+    store.sync(&names).unwrap();
+    store.remove(names[1]).unwrap();
+    assert!(store.sync(&names).is_err());
+}

@@ -210,6 +210,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
 golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::Hello(hello()),
     FromSession::Started { message_id: message_id() },
+    FromSession::Ended { message_id: message_id() },
     FromSession::Refused { message_id: message_id(), error: error() },
     FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
@@ -223,6 +224,7 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
 ], {
     FromSession::Hello(_) => "hello",
     FromSession::Started { .. } => "started",
+    FromSession::Ended { .. } => "ended",
     FromSession::Refused { .. } => "refused",
     FromSession::InputWanted { .. } => "input_wanted",
     FromSession::NamesWanted { .. } => "names_wanted",

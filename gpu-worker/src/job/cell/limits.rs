@@ -17,11 +17,13 @@ pub(super) enum Cancel {
 }
 
 impl Run<'_> {
-    /// When the session's time to react to the interrupt is over.
+    /// When the session's time to react to the interrupt is over. An interrupted cell returns its changes, and that
+    /// may take as long as for any other cell.
     pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
-        match self.cancel {
-            Cancel::Asked(instant) => Some(instant),
-            Cancel::NotAsked => None,
+        match (&self.phase, self.cancel, self.ended) {
+            (Phase::Collecting { .. }, ..) | (_, Cancel::NotAsked, _) => None,
+            (_, Cancel::Asked(_), Some(ended)) => ended.checked_add(self.context.config.patience),
+            (_, Cancel::Asked(instant), None) => Some(instant),
         }
     }
 

@@ -91,6 +91,10 @@ impl Run<'_> {
                 };
                 return self.begin_collecting(end, state, ledger);
             }
+            (FromSession::Ended { .. }, phase) => {
+                self.phase = phase;
+                self.ended = Some(Instant::now());
+            }
             (FromSession::Published { output }, phase) => {
                 self.phase = phase;
                 self.batcher.push(output);
@@ -137,6 +141,7 @@ fn kind(message: &FromSession) -> &'static str {
     match message {
         FromSession::Hello(_) => "hello",
         FromSession::Started { .. } => "started",
+        FromSession::Ended { .. } => "ended",
         FromSession::Refused { .. } => "refused",
         FromSession::Published { .. } => "published",
         FromSession::InputWanted { .. } => "input_wanted",

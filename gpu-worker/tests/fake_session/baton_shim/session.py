@@ -14,6 +14,7 @@ import socket
 import struct
 import sys
 import threading
+import time
 
 import msgpack
 from ipykernel.ipkernel import IPythonKernel
@@ -111,6 +112,8 @@ class Kernel(IPythonKernel):
         published = threading.Event()
         self.iopub_thread.schedule(published.set)
         published.wait()
+        self.link.send("ended", message_id=self.message_id)
+        time.sleep(self.shell.user_ns.get("packing_seconds", 0))
         outcome, error = "ok", None
         if reply["status"] == "error":
             outcome = "cancelled" if reply["ename"] == "KeyboardInterrupt" else "error"

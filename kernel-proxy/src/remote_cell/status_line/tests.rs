@@ -311,3 +311,31 @@ fn a_machine_that_is_being_started_says_how_long_that_takes() {
     );
     assert_eq!(said(None, None), "A GPU machine is being started");
 }
+
+#[test]
+fn a_stopped_cell_says_that_its_changes_are_being_returned() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-0".into(), true, None, at(0.0));
+    status_line.starts(at(0.1));
+    status_line.output_shown();
+    assert_eq!(text(status_line.look(at(5.0))), None);
+    status_line.stops(at(5.0));
+    assert_eq!(text(status_line.look(at(5.9))), None);
+    let shown = text(status_line.look(at(6.0))).unwrap().1;
+    assert_eq!(
+        shown,
+        "Stopped; its changes are being returned. Press stop again to discard them"
+    );
+}
+
+#[test]
+fn a_line_returns_to_what_it_said_when_the_connection_is_back() {
+    let mut status_line = StatusLine::new("d".into(), false);
+    status_line.assigned("gpu-0".into(), true, None, at(0.0));
+    status_line.is_offline(true);
+    let offline = text(status_line.look(at(3.0))).unwrap().1;
+    assert!(offline.contains("to answer"), "{offline}");
+    status_line.is_offline(false);
+    let back = text(status_line.look(at(5.0))).unwrap().1;
+    assert_eq!(back, "Starting on gpu-0");
+}
