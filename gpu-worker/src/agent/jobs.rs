@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use baton_protocol::outbox::Outbox;
 use baton_protocol::worker::FromWorker;
 use baton_protocol::{FencingNumber, JobId, Submission};
 use tokio::sync::{Notify, watch};
@@ -10,7 +11,6 @@ use tokio_util::sync::CancellationToken;
 
 use super::Agent;
 use crate::job::{LastWord, Order};
-use crate::outbox::Outbox;
 use crate::questions::Questions;
 use crate::report::EventSink;
 

@@ -4,7 +4,6 @@ mod messages;
 mod peers;
 mod steps;
 
-use super::outbox::Outbox;
 use crate::{
     Account, WorkerHello,
     dispatch::{
@@ -14,6 +13,7 @@ use crate::{
     record::Write,
     samples::{naming, submission},
 };
+use baton_protocol::outbox::Outbox;
 use baton_protocol::{
     Answer, ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome, Usage,
     proxy::{FromProxy, ToProxy},
