@@ -32,6 +32,7 @@ use baton_protocol::{
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
+use baton_transport::LARGEST_MESSAGE_BYTES;
     sync::Arc,
     time::Duration,
 };
@@ -55,9 +56,9 @@ const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) enum Event {
     ProxyConnected(ConnectionId, Outgoing, NotebookId, Account),
     WorkerConnected(ConnectionId, Outgoing, WorkerHello),
-    FromProxy(ConnectionId, FromProxy),
+    FromProxy(ConnectionId, FromProxy, Booking),
     /// A message that is not passed to a worker, and the reason.
-    Unwelcome(ConnectionId, FromProxy, Unwelcome),
+    Unwelcome(ConnectionId, FromProxy, Unwelcome, Booking),
     FromWorker(ConnectionId, FromWorker),
     Closed(ConnectionId, Ending),
     CaughtUp {
@@ -239,10 +240,10 @@ fn handle(
             connections.open.insert(connection, outgoing);
             dispatch.on_worker_connected(connection, hello, now, actions);
         }
-        Event::FromProxy(connection, message) => {
+        Event::FromProxy(connection, message, _booking) => {
             dispatch.on_proxy_message(connection, message, now, actions);
         }
-        Event::Unwelcome(connection, message, why) => {
+        Event::Unwelcome(connection, message, why, _booking) => {
             dispatch.on_proxy_refused(connection, message, &why, now, actions);
         }
         Event::FromWorker(connection, message) => {
@@ -274,13 +275,13 @@ fn handle(
     }
 }
 
-/// Stores first, then sends.
+/// Stores first, then sends. What cannot be sent may lead to further actions.
 async fn perform(
     engine: &Engine,
     dispatch: &mut Dispatch,
     journal: &mut Journal,
     connections: &mut Connections,
-    actions: Vec<Action>,
+    mut actions: Vec<Action>,
 ) -> Result<(), StoreError> {
     let mut writes: Vec<Write> = Vec::new();
     let mut sends = Vec::with_capacity(actions.len());
@@ -310,13 +311,9 @@ async fn perform(
         drop(writes);
     }
     for action in sends {
-        let mut behind = Vec::new();
-        send(engine, dispatch, connections, action, &mut behind).await?;
-        for catch_up in behind {
-            send(engine, dispatch, connections, catch_up, &mut Vec::new()).await?;
-        }
+        send(engine, dispatch, connections, action, &mut further).await?;
     }
-    Ok(())
+    Ok(further)
 }
 
 fn log(observation: &Observation) {
@@ -339,13 +336,14 @@ async fn send(
     dispatch: &mut Dispatch,
     connections: &mut Connections,
     action: Action,
-    behind: &mut Vec<Action>,
+    further: &mut Vec<Action>,
 ) -> Result<(), StoreError> {
     match action {
         // Stored already.
         Action::Write(_) => {}
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
+    let mut further = Vec::new();
         Action::Relay { from, to, message } => {
             if !connections.try_relay(to, &message) {
                 tracing::warn!(
@@ -358,7 +356,7 @@ async fn send(
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };
             if !connections.try_send(connection, &message) {
-                dispatch.on_caught_up(connection, job, before, behind);
+                dispatch.on_caught_up(connection, job, before, further);
             }
         }
         Action::CatchUp {
@@ -393,12 +391,17 @@ async fn send(
                 environment,
                 submission,
             };
-            connections.send(connection, &message);
+            if let Err(bytes) = connections.send_stored(connection, &message) {
+                dispatch.on_not_sent(job, bytes, now(), further);
+            }
         }
         Action::SendState { connection, job } => {
             if let Some(submission) = engine.store.submission(job).await? {
                 let state = submission.state;
-                connections.send(connection, &ToWorker::State { job, state });
+                let message = ToWorker::State { job, state };
+                if let Err(bytes) = connections.send_stored(connection, &message) {
+                    dispatch.on_not_sent(job, bytes, now(), further);
+                }
             }
         }
         Action::Close(connection) => connections.close(connection),
@@ -426,12 +429,16 @@ impl Connections {
             // A closed queue is not full: the connection will soon report that it has ended.
             return outgoing.frames.is_closed();
         };
-        room.send(Bytes::from(encode(message)));
+        room.send(frame());
         true
     }
 
     fn send(&self, connection: ConnectionId, message: &impl serde::Serialize) {
-        if !self.try_send(connection, message) {
+        self.send_frame(connection, || Bytes::from(encode(message)));
+    }
+
+    fn send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) {
+        if !self.try_send_frame(connection, frame) {
             tracing::warn!("A client stopped reading; closing its connection");
             self.close(connection);
         }
@@ -456,6 +463,10 @@ impl Connections {
 
     /// Reads stored events and sends them as fast as the proxy accepts them.
     fn catch_up(&mut self, engine: &Engine, connection: ConnectionId, job: JobId, after: u64) {
+        self.try_send_frame(connection, || Bytes::from(encode(message)))
+    }
+
+    fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
         let Some(outgoing) = self.open.get(&connection).cloned() else {
             return;
         };
@@ -474,6 +485,17 @@ impl Connections {
                 };
                 let Some(last) = events.last() else { break };
                 through = last.number;
+    /// Sends what a worker needs to run a job. An earlier version may have stored more than a peer
+    /// accepts; the worker would close its connection, and get the same again with the next one.
+    fn send_stored(&self, connection: ConnectionId, message: &ToWorker) -> Result<(), usize> {
+        let frame = Bytes::from(encode(message));
+        if frame.len() > LARGEST_MESSAGE_BYTES {
+            return Err(frame.len());
+        }
+        self.send_frame(connection, || frame);
+        Ok(())
+    }
+
                 let message = ToProxy::Events { job, events };
                 let frame = Bytes::from(encode(&message));
                 if outgoing.frames.send(frame).await.is_err() {

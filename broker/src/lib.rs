@@ -7,12 +7,14 @@
 //! **Invariant:** all state is in the database and in the chunk folder or object store, so the
 //! process may be killed at any instant. The broker never decodes a chunk.
 
+mod buckets;
 mod chunk_store;
 mod clock;
 mod config;
 mod engine;
 mod forward;
 mod hub;
+mod in_flight;
 mod journal;
 mod listen;
 mod metrics;
@@ -27,6 +29,7 @@ mod scale;
 mod screen;
 mod sign_ins;
 mod sweep;
+mod submissions;
 mod timetable;
 mod tls;
 mod watched;
@@ -234,12 +237,14 @@ pub async fn run(
         limits: Arc::new(Limits::new(config.requests_a_second)),
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
         most_slots: config.worker_slots,
-        of_person: Arc::new(Connections::new(config.connections_a_person)),
+        of_person: Arc::new(Connections::of_notebooks(config.connections_a_person)),
+        requests_of_person: Arc::new(Connections::of_requests(config.connections_a_person)),
         in_flight: Arc::default(),
         leadership: leadership.subscribe(),
         pools,
     };
 
+        submissions: Arc::default(),
     let on_dashboard = Shared {
         access: Arc::new(access),
         ..shared.clone()

@@ -10,6 +10,7 @@
 use super::{
     Shared,
     chunks::{self, ChunkError, OnAccount, Party},
+    connection::MOST_ELEMENTS,
 };
 use crate::{
     clock::unix_ms,
@@ -134,7 +135,7 @@ async fn save(
         );
         return Err(ApiError::Body(text).into());
     }
-    let state: SavedState = decode(&body).map_err(ChunkError::from)?;
+    let state: SavedState = decode_bounded(&body, MOST_ELEMENTS).map_err(ChunkError::from)?;
     let others = shared.store.states(&account).await?;
     if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
         return Err(ApiError::StateLimit { most: MOST_STATES }.into());

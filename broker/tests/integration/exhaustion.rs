@@ -1,16 +1,22 @@
 //! A person who exceeds a limit gets no more, and the others are not affected.
 
 use crate::attacks::{Running, class, rules};
-use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
+use crate::chunk_listener;
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, Rules, finished, output, started, state, submission, within,
+};
+use crate::limits::dialled_as;
 use baton_protocol::{
     JobEvent, Manifest, NotebookId, Outcome, Payload, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
-use baton_transport::{ChunkClient, LinkError};
-use std::time::Duration;
+use baton_transport::{ChunkClient, Dial, LinkError};
+use bytes::Bytes;
+use std::time::{Duration, Instant};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinSet,
 };
 
 /// A cell with this much code.

@@ -151,7 +151,10 @@ impl Dispatch {
                 }
                 id
             }
-            FromProxy::State { job, .. } | FromProxy::Names { job, .. }
+            FromProxy::State { job, .. }
+            | FromProxy::Names { job, .. }
+            | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
                 if self.belongs(job, notebook) =>
             {
                 job
@@ -159,6 +162,15 @@ impl Dispatch {
             _ => return,
         };
         let Some(job) = self.jobs.get_mut(id) else {
+        self.end_unwelcome(id, why, now, actions);
+    }
+
+    /// A stored cell is too large for its worker, so the worker did not get it.
+    pub fn on_not_sent(&mut self, id: JobId, bytes: usize, now: Now, actions: &mut Vec<Action>) {
+        self.end_unwelcome(id, &Unwelcome::Message { bytes }, now, actions);
+    }
+
+    fn end_unwelcome(&mut self, id: JobId, why: &Unwelcome, now: Now, actions: &mut Vec<Action>) {
             return;
         };
         actions.push(Action::Log(Observation::MessageRefused {
