@@ -26,7 +26,8 @@ use axum::{
 };
 use baton_broker_queue::Account;
 use baton_broker_store::StateRow;
-use baton_protocol::{ChunkHash, SavedState, api, decode};
+use baton_humanize::one_line;
+use baton_protocol::{ChunkHash, SavedState, api, decode_bounded};
 use std::collections::BTreeMap;
 use utoipa::OpenApi;
 
@@ -154,7 +155,7 @@ async fn save(
     }
     let entry = api::SavedState {
         name,
-        notebook: state.about.notebook,
+        notebook: state.about.notebook.as_deref().map(one_line),
         saved_ms: unix_ms(),
         bytes: held.values().sum(),
         variables: state.about.variables.len() as u64,

@@ -5,6 +5,7 @@ use super::{
     Subscription, accounts::SAFE,
 };
 use crate::{Account, Unwelcome, record::Write};
+use baton_humanize::one_line;
 use baton_protocol::{
     JobId, NotebookId, Outcome, Payload, Piece, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
@@ -257,7 +258,8 @@ impl Dispatch {
         };
         notebook.subscriptions.insert(id, Subscription::Live);
         let name = submission.notebook_name.chars().take(LONGEST_NAME);
-        submission.notebook_name = name.collect();
+        submission.notebook_name = one_line(&name.collect::<String>());
+        submission.cell.gpu = submission.cell.gpu.as_deref().map(one_line);
         let granted = self.accounts.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         self.peers
