@@ -13,7 +13,10 @@ mod leader_election;
 
 pub(crate) use leader_election::Leadership;
 
-use crate::{clock::unix_ms, journal::Journal, metrics::Metrics};
+use crate::{
+    clock::unix_ms, in_flight::Booking, journal::Journal, metrics::Metrics, outputs::Outputs,
+    quota::Quotas,
+};
 use axum::body::Bytes;
 use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
@@ -91,6 +94,9 @@ pub(crate) struct Engine {
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) quotas: Arc<Quotas>,
+    /// For the outputs of one open job.
+    pub(crate) output_limit_bytes: u64,
     pub(crate) leadership: watch::Sender<Leadership>,
     /// The address at which other brokers reach this one.
     pub(crate) address: String,
@@ -107,7 +113,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             () = stop.cancelled() => return Ok(()),
             () = leader_election::reject_connections(&mut engine.inbox, pause) => {}
         }
-        let loaded = match leader_election::acquire(&engine).await {
+        let (loaded, output_bytes) = match leader_election::acquire(&engine).await {
             Ok(loaded) => loaded,
             Err(StoreError::OtherLeader { leader }) => {
                 leader_election::follow(&engine, leader);
@@ -131,7 +137,15 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             }
         };
         said.clear();
-        let journal = Journal::of(&loaded.jobs);
+        let notes = Notes {
+            journal: Journal::of(&loaded.jobs),
+            outputs: Outputs::of(
+                &loaded.jobs,
+                &output_bytes,
+                engine.output_limit_bytes,
+                Arc::clone(&engine.quotas),
+            ),
+        };
         let dispatch = Dispatch::new(
             loaded,
             engine.graces,
@@ -140,7 +154,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         );
         engine.leadership.send_replace(Leadership::Leader);
         let mut connections = Connections::default();
-        let served = serve(&mut engine, dispatch, journal, &mut connections, &stop).await;
+        let served = serve(&mut engine, dispatch, notes, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
             outgoing.close.cancel();
         }
@@ -158,6 +172,12 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
     }
 }
 
+/// What is known about jobs from the changes that are stored.
+struct Notes {
+    journal: Journal,
+    outputs: Outputs,
+}
+
 #[derive(Default)]
 struct Connections {
     open: HashMap<ConnectionId, Outgoing>,
@@ -167,7 +187,7 @@ struct Connections {
 async fn serve(
     engine: &mut Engine,
     mut dispatch: Dispatch,
-    mut journal: Journal,
+    mut notes: Notes,
     connections: &mut Connections,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
@@ -210,7 +230,7 @@ async fn serve(
             dispatch.on_time_passed(now, &mut actions);
         }
         dispatch.settle(now, &mut actions);
-        let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
+        let stored = perform(engine, &mut dispatch, &mut notes, connections, actions).await;
         stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
         for (caller, done) in answers {
             // The caller may be gone.
@@ -279,15 +299,32 @@ fn handle(
 async fn perform(
     engine: &Engine,
     dispatch: &mut Dispatch,
-    journal: &mut Journal,
+    notes: &mut Notes,
     connections: &mut Connections,
     mut actions: Vec<Action>,
 ) -> Result<(), StoreError> {
+    while !actions.is_empty() {
+        actions = perform_once(engine, dispatch, notes, connections, actions).await?;
+    }
+    Ok(())
+}
+
+async fn perform_once(
+    engine: &Engine,
+    dispatch: &mut Dispatch,
+    notes: &mut Notes,
+    connections: &mut Connections,
+    actions: Vec<Action>,
+) -> Result<Vec<Action>, StoreError> {
     let mut writes: Vec<Write> = Vec::new();
     let mut sends = Vec::with_capacity(actions.len());
     for action in actions {
         match action {
-            Action::Write(write) => writes.push(write),
+            Action::Write(write) => {
+                let further = notes.outputs.note(&write);
+                writes.push(write);
+                writes.extend(further);
+            }
             Action::Log(observation) => log(&observation),
             send => sends.push(send),
         }
@@ -300,7 +337,7 @@ async fn perform(
         }
         engine.metrics.stored(begun.elapsed());
         for write in &writes {
-            journal.note(write);
+            notes.journal.note(write);
             engine.metrics.changed(write);
             if let Write::Start { job, at_ms, .. } = write
                 && let Some(waited_ms) = dispatch.waited_until(*job, *at_ms)

@@ -20,6 +20,7 @@ mod listen;
 mod metrics;
 mod minutes;
 mod objects;
+mod outputs;
 mod pace;
 mod past;
 mod people;
@@ -165,6 +166,7 @@ pub async fn run(
     };
     let leadership = watch::Sender::new(Leadership::Unknown);
     let metrics = Arc::<Metrics>::default();
+    let quotas = Arc::new(Quotas::new(config.person_limit_bytes, store.clone()));
     let engine = Engine {
         store: store.clone(),
         graces: Graces {
@@ -180,6 +182,8 @@ pub async fn run(
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
         metrics: Arc::clone(&metrics),
+        quotas: Arc::clone(&quotas),
+        output_limit_bytes: config.output_limit_bytes,
         leadership: leadership.clone(),
         address: own_address,
         turns: RandomState::new(),
@@ -227,7 +231,7 @@ pub async fn run(
         access: Arc::new(for_all),
         store: store.clone(),
         chunks: chunks.clone(),
-        quotas: Arc::new(Quotas::new(config.person_limit_bytes, store.clone())),
+        quotas,
         inbox,
         courses: engine.courses.clone(),
         stop: stop.clone(),

@@ -115,6 +115,11 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
                 .bind(job.0.as_bytes().as_slice())
                 .changing(*job)
         }
+        Write::DropOutputs { job, through } => {
+            sql("DELETE FROM events WHERE job = ? AND kind = 'output' AND number <= ?")
+                .bind(job.0.as_bytes().as_slice())
+                .bind(number(*through))
+        }
         Write::ReplaceState {
             job,
             fencing,
