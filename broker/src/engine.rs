@@ -32,10 +32,10 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::LARGEST_MESSAGE_BYTES;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
-use baton_transport::LARGEST_MESSAGE_BYTES;
     sync::Arc,
     time::Duration,
 };
@@ -347,6 +347,7 @@ async fn perform_once(
         }
         drop(writes);
     }
+    let mut further = Vec::new();
     for action in sends {
         send(engine, dispatch, connections, action, &mut further).await?;
     }
@@ -380,7 +381,6 @@ async fn send(
         Action::Write(_) => {}
         Action::ToProxy(connection, message) => connections.send(connection, &message),
         Action::ToWorker(connection, message) => connections.send(connection, &message),
-    let mut further = Vec::new();
         Action::Relay { from, to, message } => {
             if !connections.try_relay(to, &message) {
                 tracing::warn!(
@@ -459,6 +459,10 @@ impl Connections {
 
     /// Returns `false` if the queue is full.
     fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
+        self.try_send_frame(connection, || Bytes::from(encode(message)))
+    }
+
+    fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
         let Some(outgoing) = self.open.get(&connection) else {
             return true;
         };
@@ -481,6 +485,17 @@ impl Connections {
         }
     }
 
+    /// Sends what a worker needs to run a job. An earlier version may have stored more than a peer
+    /// accepts; the worker would close its connection, and get the same again with the next one.
+    fn send_stored(&self, connection: ConnectionId, message: &ToWorker) -> Result<(), usize> {
+        let frame = Bytes::from(encode(message));
+        if frame.len() > LARGEST_MESSAGE_BYTES {
+            return Err(frame.len());
+        }
+        self.send_frame(connection, || frame);
+        Ok(())
+    }
+
     /// The broker can refuse cells that it cannot store. Notebooks with running cells keep waiting.
     fn tell_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
         if let Some(reason) = error.shortage() {
@@ -500,10 +515,6 @@ impl Connections {
 
     /// Reads stored events and sends them as fast as the proxy accepts them.
     fn catch_up(&mut self, engine: &Engine, connection: ConnectionId, job: JobId, after: u64) {
-        self.try_send_frame(connection, || Bytes::from(encode(message)))
-    }
-
-    fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
         let Some(outgoing) = self.open.get(&connection).cloned() else {
             return;
         };
@@ -522,17 +533,6 @@ impl Connections {
                 };
                 let Some(last) = events.last() else { break };
                 through = last.number;
-    /// Sends what a worker needs to run a job. An earlier version may have stored more than a peer
-    /// accepts; the worker would close its connection, and get the same again with the next one.
-    fn send_stored(&self, connection: ConnectionId, message: &ToWorker) -> Result<(), usize> {
-        let frame = Bytes::from(encode(message));
-        if frame.len() > LARGEST_MESSAGE_BYTES {
-            return Err(frame.len());
-        }
-        self.send_frame(connection, || frame);
-        Ok(())
-    }
-
                 let message = ToProxy::Events { job, events };
                 let frame = Bytes::from(encode(&message));
                 if outgoing.frames.send(frame).await.is_err() {

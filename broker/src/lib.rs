@@ -29,8 +29,8 @@ mod quota;
 mod scale;
 mod screen;
 mod sign_ins;
-mod sweep;
 mod submissions;
+mod sweep;
 mod timetable;
 mod tls;
 mod watched;
@@ -244,11 +244,11 @@ pub async fn run(
         of_person: Arc::new(Connections::of_notebooks(config.connections_a_person)),
         requests_of_person: Arc::new(Connections::of_requests(config.connections_a_person)),
         in_flight: Arc::default(),
+        submissions: Arc::default(),
         leadership: leadership.subscribe(),
         pools,
     };
 
-        submissions: Arc::default(),
     let on_dashboard = Shared {
         access: Arc::new(access),
         ..shared.clone()

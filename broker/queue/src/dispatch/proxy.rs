@@ -162,7 +162,6 @@ impl Dispatch {
             }
             _ => return,
         };
-        let Some(job) = self.jobs.get_mut(id) else {
         self.end_unwelcome(id, why, now, actions);
     }
 
@@ -172,6 +171,7 @@ impl Dispatch {
     }
 
     fn end_unwelcome(&mut self, id: JobId, why: &Unwelcome, now: Now, actions: &mut Vec<Action>) {
+        let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
         actions.push(Action::Log(Observation::MessageRefused {
