@@ -34,6 +34,7 @@ mod reconnect;
 mod remote_cell;
 mod sign_in;
 mod silence;
+mod sizes;
 mod states;
 mod worker_tokens;
 mod worlds;

@@ -106,6 +106,7 @@ fn job(number: u128) -> Job {
         held: false,
         paused: false,
         front: None,
+        course: Arc::default(),
         needs: Arc::default(),
     }
 }

@@ -23,6 +23,7 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
         held: false,
         paused: false,
         front: None,
+        course: Arc::default(),
         needs: Arc::default(),
     }
 }

@@ -152,6 +152,7 @@ impl Class {
             held: false,
             paused: false,
             front: None,
+            course: Arc::default(),
             needs: Arc::default(),
         }
     }

@@ -430,6 +430,7 @@ impl Lecture {
             held: false,
             paused: false,
             front: None,
+            course: Arc::default(),
             needs: Arc::default(),
         }
     }
