@@ -168,7 +168,7 @@ def test_options(baton: Baton) -> None:
         ("%%gpu", "write your code on the lines below it, in the same cell"),
         ("# training\n%%gpu --quiet\n\n", "write your code on the lines below it, in the same cell"),
         ("%%gpu import math", "code goes on the lines below %%gpu"),
-        ("%%gpu --timout 5m\n1", "did you mean --timeout?"),
+        ("%%gpu --quite\n1", "did you mean --quiet?"),
         ("%%gpu --gpu\n1", "'%%gpu?' lists the options"),
         ("%%GPU --quiet\n1", "write %%gpu, in small letters and without a colon"),
         ("%%gpu:\n1", "write %%gpu, in small letters and without a colon"),

@@ -293,7 +293,7 @@ class Model:
         ("gpu(3)", "TypeError: @gpu decorates functions, not a int"),
         ("gpu(timeout='soon')", "ValueError: --timeout soon: that is not a duration"),
         ("gpu(speed=3)", "ValueError: unrecognized arguments: --speed 3"),
-        ("gpu(timout='5m')", "ValueError: unrecognized arguments: --timout 5m\nhint: did you mean --timeout?"),
+        ("gpu(quite=True)", "ValueError: unrecognized arguments: --quite\nhint: did you mean --quiet?"),
         ("import threading\nexec('with gpu: pass')", "RuntimeError: This 'with gpu:' was compiled without Baton"),
     ],
 )
