@@ -4,6 +4,7 @@
 //!
 //! **Invariant:** pure.
 
+use baton_humanize::one_line;
 use baton_protocol::{
     Environment, FencingNumber, JobId, LARGEST_LOCK_BYTES, Lock, Machine, NotebookId, Refusal,
     Usage, WorkerId, encode, is_environment_name,
@@ -57,9 +58,9 @@ pub fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Refusal> 
             "The worker reports a machine that does not exist, or more than {MOST_LABELS} labels or {MOST_ENVIRONMENTS} environments"
         ));
     }
-    if hello.name.len() > LONGEST_NAME {
+    if !is_name(&hello.name) {
         return out_of_bounds(format!(
-            "The name of the worker is longer than {LONGEST_NAME} bytes"
+            "The name of the worker is longer than {LONGEST_NAME} bytes, or not one line of text"
         ));
     }
     let lists = [
@@ -76,8 +77,13 @@ pub fn check_hello(hello: &WorkerHello, most_slots: u32) -> Result<(), Refusal> 
     Ok(())
 }
 
+/// Whether people can read it in a table.
+fn is_name(text: &str) -> bool {
+    text.len() <= LONGEST_NAME && one_line(text) == text
+}
+
 fn is_possible(device: &Device) -> bool {
-    device.model.len() <= LONGEST_NAME && device.memory_bytes <= MOST_MEMORY_BYTES
+    is_name(&device.model) && device.memory_bytes <= MOST_MEMORY_BYTES
 }
 
 fn is_possible_machine(machine: &Machine) -> bool {
@@ -85,13 +91,12 @@ fn is_possible_machine(machine: &Machine) -> bool {
     machine.memory_bytes <= MOST_MEMORY_BYTES
         && machine.labels.len() <= MOST_LABELS
         && are_possible(&machine.environments)
-        && texts.into_iter().all(|text| text.len() <= LONGEST_NAME)
+        && texts.into_iter().all(|text| is_name(text))
 }
 
 /// Whether this can be the list of one worker's environments.
 pub(crate) fn are_possible(environments: &[Environment]) -> bool {
-    let is_short =
-        |text: &Option<String>| text.as_ref().is_none_or(|text| text.len() <= LONGEST_NAME);
+    let is_short = |text: &Option<String>| text.as_ref().is_none_or(|text| is_name(text));
     environments.len() <= MOST_ENVIRONMENTS
         && environments.iter().all(|environment| {
             is_environment_name(&environment.name)
@@ -110,7 +115,7 @@ pub(crate) fn is_possible_load(memory: (u64, u64), gpus: &[GpuLoad]) -> bool {
     let (used_bytes, total_bytes) = memory;
     let is_percent = |percent: Option<u32>| percent.is_none_or(|percent| percent <= 100);
     let is_possible_gpu = |gpu: &GpuLoad| {
-        gpu.name.len() <= LONGEST_NAME
+        is_name(&gpu.name)
             && is_percent(gpu.utilisation_percent)
             && gpu.memory_used_bytes <= gpu.memory_total_bytes
             && gpu.memory_total_bytes <= MOST_MEMORY_BYTES
@@ -133,7 +138,7 @@ pub(crate) fn is_possible_sessions(count: usize) -> bool {
 /// is one line. A long reason, such as a traceback, keeps its beginning and its end.
 pub(crate) fn cut_reason(why: impl AsRef<str>) -> String {
     let lines: Vec<&str> = why.as_ref().lines().map(str::trim).collect();
-    let characters: Vec<char> = lines.join(" ").chars().collect();
+    let characters: Vec<char> = one_line(&lines.join(" ")).chars().collect();
     if characters.len() <= LONGEST_REASON {
         return characters.into_iter().collect();
     }

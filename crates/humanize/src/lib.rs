@@ -1,4 +1,4 @@
-//! Times and sizes for people, written the same way in every message, page and table.
+//! Times, sizes and names for people, written the same way in every message, page and table.
 
 use std::time::Duration;
 
@@ -68,9 +68,37 @@ pub fn bytes(count: u64) -> String {
     }
 }
 
+/// Replaces what is not text on one line: control characters, such as those of a terminal, line
+/// separators, and characters that change the direction of the text around them. So a name from
+/// elsewhere cannot look like something else.
+#[must_use]
+pub fn one_line(text: &str) -> String {
+    let turns = |letter| {
+        let [marks, isolates] = ['\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}'];
+        let alone = ['\u{061c}', '\u{200e}', '\u{200f}'];
+        alone.contains(&letter) || marks.contains(&letter) || isolates.contains(&letter)
+    };
+    let ends = |letter: char| letter.is_control() || matches!(letter, '\u{2028}' | '\u{2029}');
+    let is_text = |letter| !turns(letter) && !ends(letter);
+    let shown = |letter| if is_text(letter) { letter } else { '\u{fffd}' };
+    text.chars().map(shown).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_one_line_of_text() {
+        assert_eq!(
+            one_line("Übung 1 (日本語) 🎓.ipynb"),
+            "Übung 1 (日本語) 🎓.ipynb"
+        );
+        assert_eq!(
+            one_line("\u{1b}[31mred\nrow\u{202e}\u{9b}2J"),
+            "\u{fffd}[31mred\u{fffd}row\u{fffd}\u{fffd}2J"
+        );
+    }
 
     #[test]
     fn a_duration_has_at_most_two_units() {

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeMap, time::Duration};
 
-use baton_humanize::{approximate, bytes};
+use baton_humanize::{approximate, bytes, one_line};
 use baton_plan::lesson_sentence;
 use baton_protocol::{
     Outcome, Period,
@@ -200,7 +200,7 @@ pub(super) fn explanation(explanation: &Explanation, now_ms: i64) -> String {
     if let Some(queue) = &explanation.queue {
         lines.extend(facts(queue));
     }
-    lines.join("\n") + "\n"
+    lines.iter().map(|line| one_line(line) + "\n").collect()
 }
 
 fn facts(queue: &QueueDetails) -> Vec<String> {
@@ -324,13 +324,13 @@ fn who(person: Option<&String>) -> String {
     person.map_or_else(|| "(operator)".to_owned(), String::clone)
 }
 
-/// Columns as wide as their widest text.
+/// Columns as wide as their widest text. Each row is one line, whatever a broker has stored.
 pub(in crate::commands) fn table<const COLUMNS: usize>(
     titles: [&str; COLUMNS],
     rows: impl Iterator<Item = [String; COLUMNS]>,
     nothing: &str,
 ) -> String {
-    let rows: Vec<[String; COLUMNS]> = rows.collect();
+    let rows: Vec<[String; COLUMNS]> = rows.map(|row| row.map(|text| one_line(&text))).collect();
     if rows.is_empty() {
         return format!("{nothing}\n");
     }
@@ -381,5 +381,8 @@ mod tests {
         let found = table(["A", "B"], rows.into_iter(), "nothing");
         assert_eq!(found, "A     B\nä     1\nlong\n");
         assert_eq!(table(["A"], std::iter::empty(), "nothing"), "nothing\n");
+        let forged = [["name\n1  forged \u{1b}[2J".to_owned()]];
+        let found = table(["A"], forged.into_iter(), "nothing");
+        assert_eq!(found, "A\nname\u{fffd}1  forged \u{fffd}[2J\n");
     }
 }
