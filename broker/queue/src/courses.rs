@@ -18,6 +18,9 @@ use needs::NeedsSection;
 pub use timetable::{Lesson, Span};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
+/// Course weights are about 1; this includes a deadline's factor.
+const MOST_WEIGHT: f64 = 16.0;
+const MOST_PEOPLE: u32 = 500;
 const BOOST: SignedDuration = SignedDuration::from_hours(24);
 
 #[derive(Debug, Clone, PartialEq)]
@@ -55,6 +58,11 @@ pub struct Course {
     pub environment: Option<String>,
     /// When its people work at the same time.
     pub timetable: Vec<Lesson>,
+    /// The largest weight that its staff may set, with a deadline's factor. The weight takes effect
+    /// in all courses, so only the file and admins may exceed this.
+    pub most_weight: f64,
+    /// The most people for whom a lesson of its staff lets pools start workers.
+    pub most_people: u32,
 }
 
 /// The GPU time of one person between two resets.
@@ -84,6 +92,8 @@ impl Courses {
                 needs: Vec::new(),
                 environment: None,
                 timetable: Vec::new(),
+                most_weight: MOST_WEIGHT,
+                most_people: MOST_PEOPLE,
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -196,6 +206,8 @@ struct Section {
     environment: Option<String>,
     #[serde(default)]
     lesson: Vec<api::Lesson>,
+    most_weight: Option<f64>,
+    most_people: Option<u32>,
 }
 
 #[derive(serde::Deserialize)]
@@ -265,6 +277,8 @@ impl Section {
             needs,
             environment,
             timetable,
+            most_weight: self.most_weight.unwrap_or(default.most_weight),
+            most_people: self.most_people.unwrap_or(default.most_people),
         })
     }
 }

@@ -373,6 +373,23 @@ async fn a_course_is_changed_and_those_who_wait_read_it() {
         "weight": 3, "timeout_ms": 60_000, "longest_timeout_ms": null, "paused": "Back at two",
         "message": "Ask in room 5", "deadlines": [{"from_ms": 0, "until_ms": i64::MAX, "weight": 4}],
     });
+    // Her course shares the GPUs with others, so only admins may give it any weight.
+    for (large, says) in [
+        (json!({"weight": 17}), "at most 16"),
+        (
+            json!({"weight": 5, "deadlines": [{"from_ms": 0, "until_ms": 1, "weight": 4}]}),
+            "at most 16",
+        ),
+        (
+            json!({"timetable": [{"when": "Mon 10:00-12:00", "people": 501}]}),
+            "at most 500 people",
+        ),
+    ] {
+        let refused = post(&broker, "tia-token", "/v1/courses/ml", large).await;
+        let refused = problem(refused).await;
+        assert_eq!(refused.status, 400);
+        assert!(refused.detail.contains(says), "{refused:?}");
+    }
     let changed = done(&broker, "tia-token", "/v1/courses/ml", change).await;
     let changed: Course = serde_json::from_value(changed).unwrap();
     assert_eq!((changed.weight, changed.boost), (3.0, 4.0));

@@ -60,6 +60,8 @@ impl Course {
             autosave: self.autosave,
             needs: self.needs.clone(),
             environment: self.environment.clone(),
+            most_weight: self.most_weight,
+            most_people: self.most_people,
             timetable: match &change.timetable {
                 // They were checked when they were stored.
                 Some(lessons) => lessons
@@ -69,6 +71,39 @@ impl Course {
                 None => self.timetable.clone(),
             },
         }
+    }
+}
+
+impl Course {
+    /// Checks a change by its staff, who must not take what other courses share with it.
+    pub fn allows(&self, change: &CourseChange) -> Result<(), Wrong> {
+        let weight = change.weight.unwrap_or(self.weight);
+        let boosts: Vec<f64> = match &change.deadlines {
+            Some(deadlines) => deadlines.iter().map(|deadline| deadline.weight).collect(),
+            None => self
+                .deadlines
+                .iter()
+                .map(|deadline| deadline.weight)
+                .collect(),
+        };
+        let boost = boosts.into_iter().fold(1.0, f64::max);
+        let sets_weight = change.weight.is_some() || change.deadlines.is_some();
+        if sets_weight && weight * boost > self.most_weight {
+            let says = format!(
+                "times the weight of a deadline must be at most {}; an admin can allow more (most_weight)",
+                self.most_weight
+            );
+            return Err(Wrong::new("weight", says));
+        }
+        let mut lessons = change.timetable.iter().flatten();
+        if lessons.any(|lesson| lesson.people > self.most_people) {
+            let says = format!(
+                "may have lessons with at most {} people; an admin can allow more (most_people)",
+                self.most_people
+            );
+            return Err(Wrong::new("timetable", says));
+        }
+        Ok(())
     }
 }
 

@@ -157,6 +157,9 @@ impl Dispatch {
                 if !who.may_steer(&course) {
                     return Err(NotDone::StaffOnly);
                 }
+                if !who.is_admin() {
+                    self.accounts.courses().of(&course).allows(&change)?;
+                }
                 let detail = serde_json::to_string(&change).ok();
                 record(api::Action::ChangeCourse, &course, course.clone(), detail);
                 self.accounts.change_course(course, change, actions);
