@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -82,6 +83,26 @@ def test_a_killed_broker_finds_its_workers_again(cluster: Batch, new_kernel: Cal
     assert len(cluster.submitted) == 1
 
 
+def test_a_broker_that_is_killed_before_it_knows_a_job_finds_it_by_its_name(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster.start_broker(max=1)
+    cluster.set("hold")
+    cluster.set("mute")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nvalues")
+    wait_until(lambda: list(cluster.folder.glob("*.pid")), "the job is submitted")
+    cluster.service.kill("broker")
+    cluster.unset("mute")
+    cluster.restart_broker()
+    known = cluster.wait_for(lambda pool: pool["workers"] and pool["workers"][0]["job"], "the job is found")
+    assert [worker["job"] for worker in known["workers"]] == [job["job"] for job in cluster.submitted]
+    cluster.unset("hold")
+    assert cell.finish().ok().value == "[1, 2]"
+    assert len(cluster.submitted) == 1
+
+
 def test_three_failures_pause_a_pool_until_it_is_resumed(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker()
     cluster.set("refuse")
@@ -123,6 +144,84 @@ def test_jobs_that_end_before_their_worker_comes_pause_a_pool(
     assert cell.finish().ok().value == "42"
 
 
+def start_with_courses(cluster: Batch, courses: str, worker: str, **settings: object) -> Path:
+    """Starts the broker. Returns the configuration file of the pool's workers, which contains `worker`."""
+    file = cluster.service.place.folder / "courses.toml"
+    file.write_text(courses)
+    cluster.environment["BATON_BROKER_COURSES_FILE"] = str(file)
+    config = cluster.service.place.folder / "worker.toml"
+    config.write_text(worker)
+    command = cluster.worker_command(BATON_CONFIG=str(config))
+    cluster.start_broker(max=1, worker=command, **settings)
+    return config
+
+
+def test_an_environment_that_failed_is_tried_again_on_a_new_worker(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    python = cluster.service.place.folder / "python-two"
+    start_with_courses(
+        cluster,
+        '[course.one]\n[course.two]\nenvironment = "two"\n',
+        f'[environment.two]\npython = "{python}"\n',
+        idle="1s",
+    )
+    one = cluster.service.kernel(new_kernel, BATON_COURSE="one")
+    assert one.gpu("6 * 7").ok().value == "42"
+    cluster.wait_for(lambda pool: not pool["workers"], "the worker has left")
+    python.symlink_to(sys.executable)
+    two = cluster.service.kernel(new_kernel, BATON_COURSE="two")
+    two.gpu("6 * 7").ok()
+    assert len(cluster.submitted) == 2
+
+
+def test_a_new_label_counts_although_the_last_worker_lacked_it(
+    cluster: Batch, new_kernel: Callable[..., Kernel]
+) -> None:
+    courses = '[course.one]\n[course.three]\nneeds = { labels = ["room-3"] }\n'
+    config = start_with_courses(cluster, courses, '[worker]\nlabels = ["room-2"]\n', idle="5s")
+    three = cluster.service.kernel(new_kernel, BATON_COURSE="three")
+    cell = three.begin("%%gpu\n6 * 7")
+    # The worker comes and lacks the label. While the cell waits for it, no further one is started.
+    unmet = "Waiting for a worker with the label room-3: there is none"
+    cell.wait_for(lambda result: any(unmet in str(output) for output in result.outputs), "the line names the label")
+    cluster.wait_for(lambda pool: not pool["workers"], "the worker has left")
+    config.write_text('[worker]\nlabels = ["room-3"]\n')
+    assert len(cluster.submitted) == 1
+    cluster.says("pools", "resume", "slurm-gpu")
+    assert cell.finish().ok().value == "42"
+    assert len(cluster.submitted) == 2
+
+
+def test_no_machine_starts_for_what_a_pool_does_not_offer(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker()
+    text = cluster.config.read_text()
+    cluster.service.kill("broker")
+    cluster.config.write_text(f'{text}offers = {{ gpu = "h100", gpu_memory = "80G", labels = ["room-2"] }}\n')
+    cluster.restart_broker()
+    kernel = cluster.service.kernel(new_kernel)
+    cell = kernel.begin("%%gpu --gpu a100\n6 * 7")
+    unmet = (
+        "Waiting for a worker with the GPU a100: there is none. "
+        "Available: pool slurm-gpu (h100; 80 GiB of GPU memory; labels: room-2)"
+    )
+    cell.wait_for(lambda result: any(unmet in str(output) for output in result.outputs), "the line says what there is")
+    kernel.interrupt()
+    cell.finish()
+    cell = kernel.begin("%%gpu --mem 100G\n6 * 7")
+    unmet = "Waiting for a worker with 100 GiB of GPU memory: there is none"
+    cell.wait_for(lambda result: any(unmet in str(output) for output in result.outputs), "the line says what there is")
+    assert (cluster.pool["wanted"], cluster.submitted) == (0, [])
+    kernel.interrupt()
+    cell.finish()
+    # The workers have no GPU in this test. What they report counts more than the settings.
+    cell = kernel.begin("%%gpu --gpu h100\n6 * 7")
+    refused = cell.finish()
+    assert refused.error is not None
+    assert "have no GPU" in str(refused.error)
+    assert len(cluster.submitted) == 1
+
+
 def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
     cluster.start_broker(max=1)
     kernel = cluster.service.kernel(new_kernel)
@@ -137,6 +236,7 @@ def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Batch, new_k
     cluster.wait_for(lambda pool: first not in json.dumps(pool["workers"]), "the worker has left")
     done = kernel.gpu("values.append(3)\nvalues").ok()
     assert done.value == "[1, 2, 3]"
+    assert done.stderr == ""
     assert len(cluster.submitted) == 2
     assert not cluster.pool["last_failure"]
 

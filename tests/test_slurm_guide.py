@@ -95,7 +95,7 @@ def test_a_course(reader: Reader, new_kernel: Callable[..., Kernel]) -> None:
     as_admin = {"BATON_TOKEN_FILE": str(place.folder / "token")}
     wait_until(lambda: "listens" in (place.folder / "broker.log").read_text(), "the broker listens")
     shown = reader.runs(test, **as_admin)
-    assert "sbatch --parsable --no-requeue --gpus=1 --time=02:00:00" in shown
+    assert "sbatch --parsable --no-requeue --job-name=slurm-gpu-test --gpus=1 --time=02:00:00" in shown
     assert "is not a program" not in shown
 
     [kernel] = reader.blocks("3. The first cell", "console")

@@ -22,7 +22,7 @@ use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
     Now, Observation, Overview, Severity, Unwelcome, WorkerHello, Write,
     courses::Courses,
-    pools::{PoolLook, PoolsPresent},
+    pools::{ComingLesson, PoolLook, PoolsPresent},
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
@@ -76,6 +76,8 @@ pub(crate) enum Event {
     Attachable(Account, oneshot::Sender<Vec<AttachableJob>>),
     Discard(Account, JobId, oneshot::Sender<Result<(), NotDone>>),
     Pools(PoolLook, oneshot::Sender<PoolsPresent>),
+    /// The next time of each lesson.
+    Lessons(oneshot::Sender<Vec<ComingLesson>>),
 }
 
 /// The engine's end of a connection.
@@ -288,6 +290,7 @@ fn handle(
             answers.push((answer, done));
         }
         Event::Pools(look, answer) => drop(answer.send(dispatch.on_pools(look, now, actions))),
+        Event::Lessons(answer) => drop(answer.send(dispatch.coming_lessons(i64::MAX, now))),
         Event::Act(who, command, answer) => {
             let done = dispatch.act(&who, command, now, actions);
             answers.push((answer, done));

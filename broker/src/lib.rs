@@ -81,6 +81,8 @@ const GOODBYE: Duration = Duration::from_secs(3);
 const POOL_REQUESTS: usize = 16;
 /// After how many worker graces a missing pool worker is counted as lost and may be replaced.
 const LOST_GRACES: u32 = 6;
+/// After how many worker graces a pool worker that starts no session counts as failed.
+const FAILING_GRACES: u32 = 12;
 
 /// Serves until `shutdown` resolves, or until a permanent failure.
 ///
@@ -224,6 +226,7 @@ pub async fn run(
         address: for_workers,
         token_folder: config.pool_tokens,
         lost_after: LOST_GRACES * config.worker_grace,
+        failing_limit: FAILING_GRACES * config.worker_grace,
         lessons: pools::Lessons::default(),
         floors: Vec::new(),
     });

@@ -4,7 +4,10 @@
 //! stays until the end of the lesson, so the number of people is constant.
 
 use crate::past;
-use baton_broker_queue::courses::{Lesson, Span};
+use baton_broker_queue::{
+    courses::{Lesson, Span},
+    pools::ComingLesson,
+};
 use baton_broker_store::{HistoryFilter, Store, StoreError};
 use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
 use baton_protocol::api::{History, LessonOutlook, LessonWait, PastCell, PastLesson, Pool};
@@ -51,14 +54,16 @@ pub(crate) async fn outlook(
     span: Span,
     past: &History,
     rates: Rates,
+    other_people: u32,
     (now, most): (u32, u32),
 ) -> Option<LessonOutlook> {
-    let enough = enough_slots(rates, lesson.people, WITHIN_SECONDS).await?;
+    let people = lesson.people.saturating_add(other_people);
+    let enough = enough_slots(rates, people, WITHIN_SECONDS).await?;
     let counts: BTreeSet<u32> = [now, enough, most]
         .into_iter()
         .filter(|slots| *slots > 0)
         .collect();
-    let people = lesson.people as usize;
+    let people = people as usize;
     let wait = move |slots: u32| {
         let seconds = p99_wait(&rates, people, slots as usize, Effort::LIGHT);
         LessonWait {
@@ -72,6 +77,7 @@ pub(crate) async fn outlook(
         course: course.to_owned(),
         when: written.when,
         people: written.people,
+        other_people,
         starts_ms: span.start_ms,
         ends_ms: span.end_ms,
         slots_now: now,
@@ -84,10 +90,33 @@ pub(crate) async fn outlook(
     })
 }
 
-/// How many cells can run at once, now and with pools at their maximum size.
-pub(crate) fn slots(now: u32, pools: &[Pool]) -> (u32, u32) {
-    let more = |pool: &Pool| pool.max.saturating_sub(pool.up) * pool.slots;
-    (now, now + pools.iter().map(more).sum::<u32>())
+/// The people of other lessons at the same time that share workers with this one.
+pub(crate) fn other_people(lesson: &ComingLesson, all: &[ComingLesson]) -> u32 {
+    let shares = |other: &&ComingLesson| {
+        let is_same_time =
+            other.span.start_ms < lesson.span.end_ms && lesson.span.start_ms < other.span.end_ms;
+        let same_pool = other.pools.iter().any(|pool| lesson.pools.contains(pool));
+        let same_worker = lesson.other_slots.min(other.other_slots) > 0;
+        *other != lesson && is_same_time && (same_pool || same_worker)
+    };
+    all.iter()
+        .filter(shares)
+        .map(|other| other.people)
+        .fold(0, u32::saturating_add)
+}
+
+/// How many cells of a lesson can run at once on the workers that fit, now and with pools at their
+/// maximum size.
+pub(crate) fn slots(lesson: &ComingLesson, pools: &[Pool]) -> (u32, u32) {
+    let able = lesson.pools.iter().filter_map(|number| pools.get(*number));
+    let most = |pool: &Pool| match pool.paused {
+        true => pool.up,
+        false => pool.max.max(pool.up),
+    };
+    let now = able.clone().map(|pool| pool.up * pool.slots);
+    let later = able.map(|pool| most(pool) * pool.slots);
+    let of_others = lesson.other_slots;
+    (of_others + now.sum::<u32>(), of_others + later.sum::<u32>())
 }
 
 /// What happened between these times; `None` if no cell started.
@@ -113,8 +142,65 @@ fn last(cells: &[PastCell], from: i64, until: i64) -> Option<PastLesson> {
 #[cfg(test)]
 #[allow(clippy::unwrap_used)]
 mod tests {
-    use super::last;
-    use baton_protocol::api::PastCell;
+    use super::{last, other_people, slots};
+    use baton_broker_queue::{courses::Span, pools::ComingLesson};
+    use baton_protocol::api::{PastCell, Pool};
+
+    #[test]
+    fn a_lesson_has_the_slots_of_its_pools_and_a_paused_pool_starts_no_more() {
+        let pool = |up, paused| Pool {
+            pool: String::new(),
+            min: 0,
+            max: 5,
+            slots: 2,
+            wanted: up,
+            up,
+            pending: 0,
+            leaving: 0,
+            failures: 0,
+            paused,
+            last_failure: None,
+            start: None,
+            workers: Vec::new(),
+        };
+        let pools = [pool(1, false), pool(2, true), pool(3, false)];
+        let lesson = |pools| ComingLesson {
+            course: "ml".to_owned(),
+            people: 9,
+            span: Span {
+                start_ms: 0,
+                end_ms: 1,
+            },
+            other_slots: 1,
+            pools,
+        };
+        assert_eq!(slots(&lesson(vec![0]), &pools), (3, 11));
+        assert_eq!(slots(&lesson(vec![1]), &pools), (5, 5));
+        assert_eq!(slots(&lesson(vec![0, 1]), &pools), (7, 15));
+        assert_eq!(slots(&lesson(vec![]), &pools), (1, 1));
+    }
+
+    #[test]
+    fn lessons_at_the_same_time_share_workers() {
+        let lesson = |course: &str, start_ms, other_slots, pools| ComingLesson {
+            course: course.to_owned(),
+            people: 9,
+            span: Span {
+                start_ms,
+                end_ms: start_ms + 10,
+            },
+            other_slots,
+            pools,
+        };
+        let all = [
+            lesson("a", 0, 0, vec![0, 1]),
+            lesson("b", 9, 0, vec![1]),
+            lesson("c", 10, 0, vec![1]),
+            lesson("d", 5, 2, vec![2]),
+        ];
+        let others = all.each_ref().map(|lesson| other_people(lesson, &all));
+        assert_eq!(others, [9, 18, 9, 0]);
+    }
 
     #[test]
     fn a_lesson_was_what_its_people_did_in_its_time() {

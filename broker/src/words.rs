@@ -189,7 +189,7 @@ pub(crate) fn why(waiting: &Waiting) -> String {
             requirement,
             connected,
         } => format!(
-            "it needs a worker {requirement}; connected: {}",
+            "it needs a worker {requirement}; available: {}",
             connected.join(", ")
         ),
         WaitingReason::OwnSession { worker } => {

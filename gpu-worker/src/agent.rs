@@ -160,6 +160,7 @@ impl Agent {
                 Event::Report(report) => agent.on_report(report).await,
                 Event::LoadDue => agent.say_load().await,
                 Event::EnvironmentsChanged => {
+                    agent.last_used = Instant::now();
                     let environments = agent.context.environments.offered();
                     let offered = FromWorker::Environments { environments };
                     agent.line.send(&offered).await;

@@ -77,6 +77,11 @@ impl Environments {
         offered.collect()
     }
 
+    pub(crate) fn are_being_prepared(&self) -> bool {
+        let is_preparing = |known: &Known| matches!(known.state, EnvironmentState::Preparing {});
+        self.known.borrow().values().any(is_preparing)
+    }
+
     /// Changes when the offered environments change.
     pub(crate) fn changes(&self) -> watch::Receiver<impl Sized + use<>> {
         self.known.subscribe()

@@ -23,6 +23,10 @@ pub fn lesson_sentence(lesson: &LessonOutlook) -> String {
         1 => "1 person".to_owned(),
         people => format!("{people} people"),
     };
+    let people = match lesson.other_people {
+        0 => people,
+        others => format!("{people}, beside {others} of other lessons"),
+    };
     let mut parts = Vec::new();
     for wait in &lesson.waits {
         let wait_99 = approximate(Duration::from_millis(wait.wait_99_ms).as_secs_f64());
@@ -71,6 +75,7 @@ mod tests {
             course: "ml101".to_owned(),
             when: "Mon 17:00-18:30".to_owned(),
             people: 350,
+            other_people: 0,
             starts_ms: 0,
             ends_ms: 1,
             slots_now,
@@ -79,6 +84,16 @@ mod tests {
             waits,
             last: None,
         }
+    }
+
+    #[test]
+    fn other_lessons_at_the_same_time_are_named() {
+        let lesson = LessonOutlook {
+            other_people: 120,
+            ..lesson(8, 24)
+        };
+        let sentence = lesson_sentence(&lesson);
+        assert!(sentence.starts_with("350 people, beside 120 of other lessons: with the present"));
     }
 
     #[test]

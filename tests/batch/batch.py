@@ -2,7 +2,8 @@
 
 Files in its folder control it: `refuse` (it accepts no job), `hold` (jobs wait until the file is removed), `broken`
 (jobs end at once), `stall` (it answers no query about jobs until the file is removed; `stalled` shows that it was
-queried). `environment.json` is the environment of jobs. Each submission is a line of `submitted`.
+queried), `mute` (it does not answer submissions until the file is removed). `environment.json` is the environment of
+jobs. Each submission is a line of `submitted`.
 """
 
 from __future__ import annotations
@@ -37,7 +38,16 @@ def submit(folder: Path, command: str) -> None:
             start_new_session=True,
         )
     (folder / f"{number}.pid").write_text(str(job.pid))
+    while (folder / "mute").exists():
+        time.sleep(POLL_SECONDS)
     print(number)
+
+
+def find(folder: Path, name: str) -> None:
+    for line in (folder / "submitted").read_text().splitlines():
+        job = json.loads(line)
+        if name in job["command"].split():
+            print(job["job"])
 
 
 def run(folder: Path, number: str, command: str) -> None:
@@ -73,4 +83,4 @@ def cancel(folder: Path, number: str) -> None:
 
 if __name__ == "__main__":
     at, name, *arguments = sys.argv[1:]
-    {"submit": submit, "run": run, "status": status, "cancel": cancel}[name](Path(at), *arguments)
+    {"submit": submit, "find": find, "run": run, "status": status, "cancel": cancel}[name](Path(at), *arguments)

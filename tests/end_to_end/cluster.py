@@ -103,6 +103,7 @@ class Batch(Cluster):
         call = f"{sys.executable} {BATCH} {self.folder}"
         commands = {
             "submit": f"{call} submit {{command}}",
+            "find": f"{call} find {{name}}",
             "status": f"{call} status {{id}}",
             "cancel": f"{call} cancel {{id}}",
             "expected": "",

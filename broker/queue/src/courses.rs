@@ -15,6 +15,7 @@ mod timetable;
 pub use calendar::{Deadline, Reset};
 pub use changes::{Changes, Wrong, check, check_text, over};
 use needs::NeedsSection;
+pub use needs::bytes;
 pub use timetable::{Lesson, Span};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;
@@ -63,6 +64,15 @@ pub struct Course {
     pub most_weight: f64,
     /// The most people for whom a lesson of its staff lets pools start workers.
     pub most_people: u32,
+}
+
+impl Course {
+    /// What its cells require, including the environment.
+    pub fn requirements(&self) -> Vec<Requirement> {
+        let environment = self.environment.clone();
+        let environment = environment.map(|name| Requirement::Environment { name });
+        self.needs.iter().cloned().chain(environment).collect()
+    }
 }
 
 /// The GPU time of one person between two resets.

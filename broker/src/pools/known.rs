@@ -1,9 +1,10 @@
 //! What the runner knows about each pool and about each worker that was requested.
 
-use super::{PoolSettings, command::JobState};
+use super::{PoolSettings, command::JobState, offers::Lacking};
 use crate::words;
 use baton_broker_store::{PoolRow, PoolWorkerRow};
 use baton_protocol::{
+    EnvironmentState,
     api::{Pool, PoolWorker, PoolWorkerState},
     proxy::Estimate,
 };
@@ -41,6 +42,7 @@ pub(super) struct Known {
     pub(super) asked_ms: Vec<i64>,
     /// Why the wanted workers may never start.
     pub(super) late: Option<String>,
+    pub(super) lacking: Lacking,
 }
 
 /// Whether too many starts in a row have failed.
@@ -135,6 +137,31 @@ impl Known {
 
     pub(super) fn up(&self) -> u32 {
         small(self.lives.iter().filter(|life| life.is_up()).count())
+    }
+
+    /// Whether the next worker is expected to have the labels and environments of the last one.
+    pub(super) fn offer_is_current(&self) -> bool {
+        self.up() > 0 || self.lacking.is_paused()
+    }
+
+    /// Records whether jobs wait for a label or an environment that its workers lack. A worker that
+    /// still prepares an environment shows nothing.
+    pub(super) fn see_lacking(&mut self, lacks: bool) {
+        let prepares = self.row.offer.iter().any(|offer| {
+            let mut environments = offer.machine.environments.iter();
+            environments
+                .any(|environment| matches!(environment.state, EnvironmentState::Preparing {}))
+        });
+        if lacks || !prepares {
+            let is_connected = self.lives.iter().any(|life| life.connected);
+            self.lacking.see(lacks, is_connected);
+        }
+    }
+
+    /// Forgets what the last worker offered, for settings or machines that have changed since.
+    pub(super) fn forget_offer(&mut self) {
+        self.row.offer = None;
+        self.lacking = Lacking::default();
     }
 
     pub(super) fn present(&self, running: u32) -> Present {

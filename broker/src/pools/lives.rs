@@ -10,11 +10,8 @@ use super::{
 use crate::{clock::unix_ms, words};
 use baton_broker_queue::pools::SeenWorker;
 use baton_broker_store::{PoolWorkerRow, StoreError};
-use std::{collections::HashMap, time::Duration};
+use std::collections::HashMap;
 use tokio::time::Instant;
-
-/// For how long a pool worker may fail to start sessions before it is ended.
-const FAILING_LIMIT: Duration = Duration::from_secs(60);
 
 impl Runner {
     /// Records which workers are connected.
@@ -38,6 +35,7 @@ impl Runner {
                 }
                 if let Some(took_ms) = life.comes(settings, worker.connected_ms) {
                     pool.starts_ms.push(took_ms);
+                    pool.lacking.comes();
                 }
                 let since = life
                     .failing
@@ -58,7 +56,7 @@ impl Runner {
                     self.store.keep_pool(&pool.row).await?;
                 }
                 if let Some((since, why)) = &life.failing
-                    && since.elapsed() >= FAILING_LIMIT
+                    && since.elapsed() >= self.failing_limit
                     && life.connected
                     && !life.draining
                     && !life.failure_counted
@@ -107,8 +105,11 @@ impl Runner {
                 }
                 life.checked = Some(Instant::now());
                 let Some(job) = life.row.job.clone() else {
-                    // The broker ended while it submitted this job, so it is unknown whether the job exists.
-                    if life.is_late(settings.start_limit) {
+                    // The broker ended while it submitted this job.
+                    if let Some(job) = orders::found(commands, &name).await {
+                        life.row.job = Some(job);
+                        self.store.keep_pool_worker(&life.row).await?;
+                    } else if life.is_late(settings.start_limit) {
                         self.end(settings, pool, &name, None).await?;
                     }
                     continue;

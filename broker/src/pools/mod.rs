@@ -16,6 +16,7 @@ mod external;
 mod known;
 mod lessons;
 mod lives;
+mod offers;
 mod orders;
 mod runner;
 mod settings;

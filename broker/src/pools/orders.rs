@@ -97,6 +97,7 @@ pub(super) fn test(
                 &file,
             )),
         ),
+        ("find", commands.find.as_ref().map(of_job)),
         ("status", Some(of_job(&commands.status))),
         ("cancel", Some(of_job(&commands.cancel))),
         ("expected", commands.expected.as_ref().map(of_job)),
@@ -124,6 +125,13 @@ pub(super) fn job_id(output: &str) -> Option<String> {
     // The id is an argument of other commands, which must not read it as an option.
     let is_id = word.starts_with(char::is_alphanumeric) && word.len() <= 200;
     is_id.then(|| word.to_owned())
+}
+
+/// The job of a worker whose submission did not finish, if the batch system knows one.
+pub(super) async fn found(commands: &Commands, name: &str) -> Option<String> {
+    let arguments = commands.find.as_ref()?.arguments(&[("name", name)], &[]);
+    let said = command::run(&arguments, &commands.terms).await.ok()?;
+    job_id(&said.output).filter(|_| said.succeeded)
 }
 
 pub(super) fn answer_of(said: &Result<Said, CommandError>) -> String {

@@ -4,11 +4,13 @@ use super::{
     Commands, PoolSettings, Provider, Request,
     known::{Known, Life, is_paused},
     lessons::{self, Lessons},
+    offers::Lacking,
     orders,
 };
 use crate::{
     clock::unix_ms,
     engine::{Event, Leadership},
+    people::hash_of,
 };
 use baton_broker_queue::pools::{PoolLook, PoolState, PoolsPresent};
 use baton_broker_store::{PoolRow, PoolWorkerRow, Store, StoreError};
@@ -37,6 +39,8 @@ pub(crate) struct Runner {
     /// After this time, a missing worker no longer counts, even if the batch system has not noticed
     /// that its machine is dead.
     pub(crate) lost_after: Duration,
+    /// For how long a worker may fail to start sessions before it is ended.
+    pub(crate) failing_limit: Duration,
     pub(crate) lessons: Lessons,
     pub(crate) floors: Vec<Floor>,
 }
@@ -81,6 +85,9 @@ impl Runner {
             self.answer(&mut pools, request).await?;
         }
         if let Some(present) = self.look(&pools).await {
+            for (pool, lacks) in pools.iter_mut().zip(&present.lacking) {
+                pool.see_lacking(*lacks);
+            }
             self.see(&mut pools, &present.workers).await?;
             self.check_jobs(&mut pools).await?;
             self.floors = self.floors(&pools, &present).await?;
@@ -103,14 +110,21 @@ impl Runner {
                     let took = row.connected_ms? - row.submitted_ms;
                     u64::try_from(took).ok()
                 };
+                let digest = hash_of(&format!("{settings:?}"));
+                let mut row = row.unwrap_or_else(|| PoolRow {
+                    name: settings.name.clone(),
+                    failures: 0,
+                    words: None,
+                    offer: None,
+                    settings: String::new(),
+                    slots: 1,
+                });
+                if row.settings != digest {
+                    row.offer = None;
+                    row.settings = digest;
+                }
                 Known {
-                    row: row.unwrap_or_else(|| PoolRow {
-                        name: settings.name.clone(),
-                        failures: 0,
-                        words: None,
-                        offer: None,
-                        slots: 1,
-                    }),
+                    row,
                     starts_ms: of_pool.clone().filter_map(|row| took(&row)).collect(),
                     lives: of_pool
                         .filter(|row| row.ended_ms.is_none())
@@ -120,6 +134,7 @@ impl Runner {
                     wanted: 0,
                     asked_ms: Vec::new(),
                     late: None,
+                    lacking: Lacking::default(),
                 }
             })
             .collect();
@@ -130,12 +145,15 @@ impl Runner {
     async fn look(&self, pools: &[Known]) -> Option<PoolsPresent> {
         let settings = self.settings.iter();
         let states = settings.zip(pools).map(|(settings, pool)| PoolState {
+            name: settings.name.clone(),
             workers: pool
                 .lives
                 .iter()
                 .map(|life| life.row.name.clone())
                 .collect(),
             offer: pool.row.offer.clone().map(Arc::new),
+            offer_is_current: pool.offer_is_current(),
+            declared: Arc::clone(&settings.offers),
             walltime_ms: settings.walltime.map_or(u64::MAX, |walltime| {
                 u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
             }),
@@ -210,6 +228,7 @@ impl Runner {
                         let pool = &mut pools[number];
                         pool.row.failures = 0;
                         pool.row.words = None;
+                        pool.forget_offer();
                         self.store.keep_pool(&pool.row).await?;
                         Some(pool.shown(&self.settings[number]))
                     }

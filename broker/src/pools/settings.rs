@@ -1,16 +1,17 @@
 //! The settings of pools: `[[pool]]`.
 
-use super::{command, template::Template, tokens};
+use super::{command, offers::OffersSection, template::Template, tokens};
 use anyhow::{Context, bail};
 use baton_broker_queue::courses::milliseconds;
-use baton_scheduling::pools::Terms;
-use std::{collections::BTreeSet, fs, path::PathBuf, time::Duration};
+use baton_scheduling::{pools::Terms, queue::Declared};
+use std::{collections::BTreeSet, fs, path::PathBuf, sync::Arc, time::Duration};
 
 /// The default commands are Slurm's. The signal before the end goes only to the job's shell, so the
 /// worker replaces that with `exec`. `--no-requeue`: a job that Slurm restarted by itself would
 /// come later than a new one, which the broker requests only if it is needed.
-const SUBMIT: &str = "sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:TERM@120 \
-                      --wrap \"exec {command}\"";
+const SUBMIT: &str = "sbatch --parsable --no-requeue --job-name={name} --gpus=1 --time={walltime} \
+                      --signal=B:TERM@120 --wrap \"exec {command}\"";
+const FIND: &str = "squeue --noheader --format=%i --name {name}";
 const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
@@ -31,6 +32,8 @@ pub struct PoolSettings {
     pub(crate) walltime: Option<Duration>,
     /// How long a worker may take to connect after its job has started.
     pub(crate) start_limit: Duration,
+    /// What its workers offer, until one reports it.
+    pub(crate) offers: Arc<Declared>,
     pub(crate) provider: Provider,
 }
 
@@ -47,6 +50,8 @@ pub(crate) enum Provider {
 pub(crate) struct Commands {
     pub(crate) walltime: Duration,
     pub(crate) submit: Template,
+    /// Prints the id of a worker's job, if it exists.
+    pub(crate) find: Option<Template>,
     pub(crate) status: Template,
     pub(crate) cancel: Template,
     pub(crate) expected: Option<Template>,
@@ -85,6 +90,7 @@ struct Section {
     walltime: Option<String>,
     target_wait: Option<String>,
     submit: Option<String>,
+    find: Option<String>,
     status: Option<String>,
     cancel: Option<String>,
     expected: Option<String>,
@@ -97,6 +103,8 @@ struct Section {
     #[serde(default)]
     environment: Vec<String>,
     start_limit: Option<String>,
+    #[serde(default)]
+    offers: OffersSection,
 }
 
 impl PoolSettings {
@@ -193,6 +201,7 @@ impl Section {
             idle_ms: idle,
             walltime,
             start_limit: time(self.start_limit.as_deref(), "start_limit", "5m")?,
+            offers: Arc::new(self.offers.clone().read().context("offers")?),
             provider: match is_external {
                 true => Provider::External(self.external()?),
                 false => Provider::Command(Box::new(self.commands(walltime.unwrap_or_default())?)),
@@ -223,6 +232,10 @@ impl Section {
                     "name",
                 ],
             )?,
+            find: match self.find.as_deref() {
+                Some("") => None,
+                _ => Some(template(self.find, "find", FIND, &["name"])?),
+            },
             status: template(self.status, "status", STATUS, &of_job)?,
             cancel: template(self.cancel, "cancel", CANCEL, &of_job)?,
             expected: match self.expected.as_deref() {
@@ -246,6 +259,7 @@ impl Section {
     fn external(self) -> anyhow::Result<External> {
         let of_commands = [
             ("submit", self.submit.is_some()),
+            ("find", self.find.is_some()),
             ("status", self.status.is_some()),
             ("cancel", self.cancel.is_some()),
             ("expected", self.expected.is_some()),
@@ -289,13 +303,18 @@ mod tests {
         let Provider::Command(commands) = &pool.provider else {
             panic!("{:?}", pool.provider);
         };
-        let values = [("command", "baton worker"), ("walltime", "02:00:00")];
+        let values = [
+            ("command", "baton worker"),
+            ("walltime", "02:00:00"),
+            ("name", "slurm-1"),
+        ];
         assert_eq!(
             commands.submit.arguments(&values, &[]),
             [
                 "sbatch",
                 "--parsable",
                 "--no-requeue",
+                "--job-name=slurm-1",
                 "--gpus=1",
                 "--time=02:00:00",
                 "--signal=B:TERM@120",
@@ -375,6 +394,14 @@ mod tests {
             (
                 "[{ name = \"a\", provider = \"command\", max = 1, colour = 1 }]",
                 "colour",
+            ),
+            (
+                "[{ name = \"a\", provider = \"command\", max = 1, offers = { gpu_memory = \"80\" } }]",
+                "offers: gpu_memory",
+            ),
+            (
+                "[{ name = \"a\", provider = \"command\", max = 1, offers = { label = \"b\" } }]",
+                "label",
             ),
         ] {
             let error = format!("{:#}", PoolSettings::read(list).unwrap_err());

@@ -21,6 +21,8 @@ pub struct PoolRow {
     pub words: Option<String>,
     /// What its workers offer; unknown until one has connected.
     pub offer: Option<Offer>,
+    /// A digest of the settings under which they offered it.
+    pub settings: String,
     /// The slots of each worker.
     pub slots: u32,
 }
@@ -69,7 +71,7 @@ impl Store {
 
     pub async fn keep_pool(&self, row: &PoolRow) -> Result<(), StoreError> {
         let offer = row.offer.as_ref();
-        let offer = offer.map(|offer| encode(&(&offer.devices, &offer.machine)));
+        let offer = offer.map(|offer| encode(&(&offer.devices, &offer.machine, &row.settings)));
         let insert = sql(
             "INSERT INTO pools (name, failures, words, offer, slots) VALUES (?, ?, ?, ?, ?)
              ON CONFLICT (name) DO UPDATE SET failures = excluded.failures, words = excluded.words,
@@ -119,18 +121,18 @@ impl Store {
 
 fn pool(row: &Row) -> Result<PoolRow, StoreError> {
     let offer: Option<Vec<u8>> = row.get("offer")?;
-    let offer = match offer {
-        Some(offer) => {
-            let (devices, machine): (Vec<Device>, Machine) = decode(&offer)?;
-            Some(Offer { devices, machine })
-        }
-        None => None,
+    // Former versions stored no settings. What they stored counts as unknown.
+    let offer = offer.and_then(|offer| decode::<(Vec<Device>, Machine, String)>(&offer).ok());
+    let (offer, settings) = match offer {
+        Some((devices, machine, settings)) => (Some(Offer { devices, machine }), settings),
+        None => (None, String::new()),
     };
     Ok(PoolRow {
         name: row.get("name")?,
         failures: small(row, "failures")?.unwrap_or(0),
         words: row.get("words")?,
         offer,
+        settings,
         slots: small(row, "slots")?.unwrap_or(1),
     })
 }

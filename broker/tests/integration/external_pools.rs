@@ -231,6 +231,20 @@ async fn a_worker_that_joins_again_takes_no_second_place_and_counts_as_failed() 
 
 /// For example, if pods cannot reach the broker's WebSocket, or if nothing starts pods.
 #[tokio::test]
+async fn workers_on_which_no_session_starts_pause_the_pool() {
+    let broker = broker("max = 3").await;
+    let mut workers = Vec::new();
+    for called in ["a", "b", "c"] {
+        let joined = join(&broker, POOL_TOKEN, called).await.ok().unwrap();
+        workers.push(FakeWorker::failing(&broker.dial_as(&joined.token), "no disk").await);
+    }
+    let paused = pool_when(&broker, |pool| pool.paused).await;
+    assert_eq!(paused.failures, 3);
+    let why = paused.last_failure.unwrap_or_default();
+    assert_eq!(why, "Sessions cannot start there: no disk");
+}
+
+#[tokio::test]
 async fn workers_that_do_not_come_are_told_of_and_pause_the_pool() {
     let broker = broker("max = 8, start_limit = '1s'").await;
     let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;

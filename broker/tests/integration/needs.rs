@@ -5,7 +5,7 @@ use crate::harness::{
 };
 use baton_protocol::{
     Cell, JobEvent, JobId, Machine, Outcome, Requirement,
-    api::{Explanation, Page, WaitingRule, Worker},
+    api::{Explanation, LessonOutlook, Page, WaitingRule, Worker},
     proxy::{FromProxy, WaitingReason},
     worker::{Device, DeviceKind},
 };
@@ -78,7 +78,7 @@ async fn a_cell_that_no_worker_can_run_says_so_and_what_there_is() {
     let explained: Explanation = serde_json::from_str(&explained).unwrap();
     let waiting = explained.job.waiting.unwrap();
     assert_eq!(waiting.rule, WaitingRule::NoWorkerFits);
-    let sentence = "it needs a worker with the GPU a100; connected: NVIDIA T4 (16 GiB, 8.0)";
+    let sentence = "it needs a worker with the GPU a100; available: NVIDIA T4 (16 GiB, 8.0)";
     assert_eq!(waiting.sentence, sentence);
     let mut large = worker(&broker, "large", gpu("NVIDIA A100", 40)).await;
     runs_on(&mut ada, &mut large, job).await;
@@ -222,4 +222,24 @@ async fn a_course_needs_what_its_settings_say() {
     let workers: Page<Worker> = serde_json::from_str(&broker.get("/v1/workers").await).unwrap();
     let here = workers.items.iter().find(|worker| worker.name == "here");
     assert_eq!(here.unwrap().machine, machine);
+}
+
+#[tokio::test]
+async fn the_outlook_of_a_lesson_counts_the_workers_that_can_run_its_cells() {
+    let courses = "time_zone = \"UTC\"\n[course.ml]\nneeds = { gpu = \"a100\" }\n\
+                   [[course.ml.lesson]]\nwhen = \"Mon 17:00-18:30\"\npeople = 4\n";
+    let broker = Broker::start_with(Rules {
+        courses: Some(courses.to_owned()),
+        ..Rules::default()
+    })
+    .await;
+    let _small = worker(&broker, "small", gpu("NVIDIA T4", 16)).await;
+    let slots = async || {
+        let page = broker.get("/v1/timetable").await;
+        let page: Page<LessonOutlook> = serde_json::from_str(&page).unwrap();
+        (page.items[0].slots_now, page.items[0].most_slots)
+    };
+    assert_eq!(slots().await, (0, 0));
+    let _large = worker(&broker, "large", gpu("NVIDIA A100", 40)).await;
+    assert_eq!(slots().await, (1, 1));
 }

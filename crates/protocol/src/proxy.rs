@@ -159,10 +159,10 @@ pub enum WaitingReason {
         /// When the batch system expects it to start.
         expected_in_ms: Option<u64>,
     },
-    /// No connected worker meets this requirement.
+    /// No connected worker meets this requirement, and no pool would start one that does.
     NoWorkerFits {
         requirement: Requirement,
-        /// The kinds of connected workers, each once.
+        /// The kinds of connected workers and of pools without one, each once.
         connected: Vec<String>,
     },
 }

@@ -78,13 +78,14 @@ impl Agent {
         (!self.leave.has_begun()).then(|| end.drains_at())
     }
 
-    /// When the worker exits for being idle. It stays while deferred state has not been sent, and while a session
-    /// holds objects that no other session can hold.
+    /// When the worker exits for being idle. It stays while it prepares an environment, while deferred state has not
+    /// been sent, and while a session holds objects that no other session can hold.
     pub(super) fn idle_exit_at(&self) -> Option<Instant> {
         let idle = self.context.config.idle_exit?;
         let needed = |entry: &Notebook| !entry.is_idle() || entry.warm && entry.keeps;
         let is_needed = self.leave.has_begun()
             || !self.assignments.is_empty()
+            || self.context.environments.are_being_prepared()
             || self.notebooks.values().any(needed);
         let idle_since = (!is_needed).then(|| self.last_used.checked_add(idle))??;
         Some(

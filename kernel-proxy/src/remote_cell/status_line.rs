@@ -132,7 +132,7 @@ impl QueuePosition {
                 requirement,
                 connected,
             } => format!(
-                "Waiting for a worker {requirement}: none is connected. Connected: {}. Interrupt the cell to change what it asks for",
+                "Waiting for a worker {requirement}: there is none. Available: {}. Interrupt the cell to change what it asks for",
                 connected.join(", ")
             ),
             WaitingReason::JobsAhead => format!("{for_one}: {}", self.in_line(passed)),

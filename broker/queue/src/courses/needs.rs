@@ -36,7 +36,10 @@ impl NeedsSection {
 }
 
 /// Parses `500M`, `20G` or `20 GiB`. Units are powers of 1024, as in GPU libraries.
-fn bytes(text: &str) -> anyhow::Result<u64> {
+///
+/// # Errors
+/// If it is not a size.
+pub fn bytes(text: &str) -> anyhow::Result<u64> {
     let wrong = || format!("{text:?} is not a size such as 500M or 20G");
     let digits = text.trim_end_matches(|letter: char| !letter.is_ascii_digit());
     let number: u64 = digits.parse().ok().with_context(wrong)?;

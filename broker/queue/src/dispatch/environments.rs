@@ -90,26 +90,31 @@ impl Dispatch {
 
 impl Worker {
     fn offered(&self, name: &str) -> Option<&Environment> {
-        let mut environments = self.offer.machine.environments.iter();
-        environments.find(|environment| environment.name == name)
+        named(&self.offer.machine.environments, name)
     }
+}
 
-    /// What it has instead of a required environment.
-    pub(super) fn instead_of(&self, name: &str) -> String {
-        match self.offered(name).map(|offered| &offered.state) {
-            Some(EnvironmentState::Preparing {}) => format!("is preparing {name}"),
-            Some(EnvironmentState::Failed { reason }) => {
-                format!("could not prepare {name}: {reason}")
-            }
-            Some(EnvironmentState::Ready {}) => format!("with {name}"),
-            None if self.offer.machine.environments.is_empty() => "without environments".to_owned(),
-            None => {
-                let environments = self.offer.machine.environments.iter();
-                let names: Vec<&str> = environments
-                    .map(|environment| environment.name.as_str())
-                    .collect();
-                format!("with {}", names.join(", "))
-            }
+fn named<'all>(environments: &'all [Environment], name: &str) -> Option<&'all Environment> {
+    environments
+        .iter()
+        .find(|environment| environment.name == name)
+}
+
+/// What a worker with these environments has instead of a required one.
+pub(super) fn instead_of(environments: &[Environment], name: &str) -> String {
+    match named(environments, name).map(|offered| &offered.state) {
+        Some(EnvironmentState::Preparing {}) => format!("is preparing {name}"),
+        Some(EnvironmentState::Failed { reason }) => {
+            format!("could not prepare {name}: {reason}")
+        }
+        Some(EnvironmentState::Ready {}) => format!("with {name}"),
+        None if environments.is_empty() => "without environments".to_owned(),
+        None => {
+            let environments = environments.iter();
+            let names: Vec<&str> = environments
+                .map(|environment| environment.name.as_str())
+                .collect();
+            format!("with {}", names.join(", "))
         }
     }
 }

@@ -1,12 +1,14 @@
 //! What jobs require of workers, and the messages if no worker meets it.
 
-use super::{Action, Dispatch, Job, Now, Phase, Worker, accounts::SAFE};
+use super::{Action, Dispatch, Job, Now, Phase, Worker, accounts::SAFE, environments::instead_of};
+use crate::pools::PoolState;
 use baton_humanize::bytes as bytes_of;
 use baton_protocol::{
     Cell, JobId, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,
     worker::{Device, DeviceKind},
 };
+use baton_scheduling::queue::{Declared, Offer};
 use std::{collections::BTreeSet, sync::Arc, time::Duration};
 
 /// The longest GPU model in a cell's requirement, in characters.
@@ -69,8 +71,12 @@ impl Dispatch {
     pub(super) fn no_worker_fits(&self, requirement: Requirement, now: Now) -> WaitingReason {
         let connected = self.peers.workers.values();
         let connected = connected.filter(|worker| worker.connection.is_some());
+        let names: BTreeSet<&String> = connected.clone().map(|worker| &worker.name).collect();
+        let is_empty = |pool: &&PoolState| !pool.workers.iter().any(|name| names.contains(name));
+        let pools = self.pools.iter().filter(is_empty);
         let kinds: BTreeSet<String> = connected
             .map(|worker| worker.kind(&requirement, now))
+            .chain(pools.map(|pool| pool.kind(&requirement)))
             .collect();
         WaitingReason::NoWorkerFits {
             requirement,
@@ -96,20 +102,7 @@ impl Worker {
 
     /// What it offers instead, in the terms of a requirement that it may not meet.
     fn kind(&self, requirement: &Requirement, now: Now) -> String {
-        let machine = &self.offer.machine;
         match requirement {
-            Requirement::Memory { .. } => {
-                format!("{} with {}", self.name, bytes_of(machine.memory_bytes))
-            }
-            Requirement::Label { .. } if machine.labels.is_empty() => {
-                format!("{} without labels", self.name)
-            }
-            Requirement::Label { .. } => {
-                format!("{} with {}", self.name, machine.labels.join(", "))
-            }
-            Requirement::Environment { name } => {
-                format!("{} {}", self.name, self.instead_of(name))
-            }
             Requirement::Time { .. } => match self.leaves_in_ms(now) {
                 Some(left) => format!(
                     "{} for another {}",
@@ -118,24 +111,69 @@ impl Worker {
                 ),
                 None => self.name.clone(),
             },
-            _ => {
-                let devices = self.offer.devices.iter();
-                let kinds: BTreeSet<String> = devices.map(|device| self.device(device)).collect();
-                kinds.into_iter().collect::<Vec<_>>().join(" and ")
-            }
+            _ => kind(&self.name, &self.offer, requirement),
         }
     }
+}
 
-    fn device(&self, device: &Device) -> String {
-        if device.kind == DeviceKind::Cpu {
-            return format!("{} without a GPU", self.name);
+impl PoolState {
+    fn kind(&self, requirement: &Requirement) -> String {
+        let name = format!("pool {}", self.name);
+        match &self.offer {
+            Some(offer) => kind(&name, offer, requirement),
+            None => format!("{name} ({})", declared(&self.declared)),
         }
-        let most = self.offer.machine.session_gpu_memory_bytes;
-        let bytes = device.memory_bytes.min(most.unwrap_or(u64::MAX));
-        let capability = device.compute_capability;
-        let capability = capability.map_or_else(String::new, |has| format!(", {has}"));
-        format!("{} ({}{capability})", device.model, bytes_of(bytes))
     }
+}
+
+fn declared(declared: &Declared) -> String {
+    let gpu = match declared.may_have_gpu() {
+        true => declared.gpu.clone(),
+        false => Some("no GPU".to_owned()),
+    };
+    let gpu_memory = declared.gpu_memory_bytes;
+    let gpu_memory = gpu_memory.map(|has| format!("{} of GPU memory", bytes_of(has)));
+    let capability = declared.compute_capability;
+    let capability = capability.map(|has| format!("compute capability {has}"));
+    let memory = declared.memory_bytes;
+    let memory = memory.map(|has| format!("{} of main memory", bytes_of(has)));
+    let list = |kind: &str, names: &Option<Vec<String>>| match names.as_deref() {
+        None => None,
+        Some([]) => Some(format!("no {kind}")),
+        Some(names) => Some(format!("{kind}: {}", names.join(", "))),
+    };
+    let labels = list("labels", &declared.labels);
+    let environments = list("environments", &declared.environments);
+    let all = [gpu, gpu_memory, capability, memory, labels, environments];
+    all.into_iter().flatten().collect::<Vec<_>>().join("; ")
+}
+
+fn kind(name: &str, offer: &Offer, requirement: &Requirement) -> String {
+    let machine = &offer.machine;
+    match requirement {
+        Requirement::Memory { .. } => format!("{name} with {}", bytes_of(machine.memory_bytes)),
+        Requirement::Label { .. } if machine.labels.is_empty() => format!("{name} without labels"),
+        Requirement::Label { .. } => format!("{name} with {}", machine.labels.join(", ")),
+        Requirement::Environment { name: required } => {
+            format!("{name} {}", instead_of(&machine.environments, required))
+        }
+        _ => {
+            let devices = offer.devices.iter();
+            let most = machine.session_gpu_memory_bytes;
+            let kinds: BTreeSet<String> = devices.map(|gpu| device(name, gpu, most)).collect();
+            kinds.into_iter().collect::<Vec<_>>().join(" and ")
+        }
+    }
+}
+
+fn device(name: &str, device: &Device, most_bytes: Option<u64>) -> String {
+    if device.kind == DeviceKind::Cpu {
+        return format!("{name} without a GPU");
+    }
+    let bytes = device.memory_bytes.min(most_bytes.unwrap_or(u64::MAX));
+    let capability = device.compute_capability;
+    let capability = capability.map_or_else(String::new, |has| format!(", {has}"));
+    format!("{} ({}{capability})", device.model, bytes_of(bytes))
 }
 
 fn model(job: &Job) -> Option<&str> {

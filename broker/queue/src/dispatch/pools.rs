@@ -45,7 +45,12 @@ impl Dispatch {
                 .map(|pool| self.running_in(pool))
                 .collect(),
             waiting: self.waits_for_pools(now),
-            lessons: self.coming_lessons(now),
+            lacking: self
+                .pools
+                .iter()
+                .map(|pool| self.lacks_settings(pool, now))
+                .collect(),
+            lessons: self.coming_lessons(SEEN_AHEAD_MS, now),
             other_slots: self.slots_of_no_pool(|_| true),
         }
     }
@@ -64,22 +69,18 @@ impl Dispatch {
         }
     }
 
-    fn coming_lessons(&self, now: Now) -> Vec<ComingLesson> {
+    /// The lessons that are in progress or begin within this time, and which workers can run their cells.
+    pub fn coming_lessons(&self, within_ms: i64, now: Now) -> Vec<ComingLesson> {
         let courses = self.accounts.courses();
         let coming = courses.lessons().filter_map(|(course, lesson)| {
             let span = lesson.next(now.unix_ms)?;
-            if span.start_ms - now.unix_ms > SEEN_AHEAD_MS {
+            if span.start_ms.saturating_sub(now.unix_ms) > within_ms {
                 return None;
             }
-            let settings = courses.of(course);
-            let environment = settings.environment.clone();
-            let environment = environment.map(|name| Requirement::Environment { name });
-            let needs: Vec<&Requirement> = settings.needs.iter().chain(&environment).collect();
+            let needs = courses.of(course).requirements();
             let will_run = |offer: &Offer| needs.iter().all(|need| offer.will_meet(need));
-            let able = self.pools.iter().enumerate().filter(|(_, pool)| {
-                let offer = pool.offer.as_deref();
-                offer.is_none_or(will_run)
-            });
+            let able = self.pools.iter().enumerate();
+            let able = able.filter(|(_, pool)| needs.iter().all(|need| pool.will_meet(need)));
             Some(ComingLesson {
                 course: course.to_owned(),
                 people: lesson.people,
@@ -138,25 +139,56 @@ impl Dispatch {
         waiting.filter(|job| !job.pools.is_empty()).collect()
     }
 
-    /// A pool with an unknown offer may meet any requirement.
     fn fits(&self, job: &Job, pool: &PoolState) -> bool {
-        let is_time = |need: &Requirement| matches!(need, Requirement::Time { .. });
-        let needs = self.needs(job);
-        let mut needs = needs.iter().filter(|need| !is_time(need));
-        let offers = |need| {
-            pool.offer
-                .as_ref()
-                .is_none_or(|offer| offer.will_meet(need))
+        self.requires_of(job, pool)
+            .all(|need| pool.will_meet(&need))
+            && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
+    }
+
+    /// What the job requires of a new worker of the pool. If no present worker has a GPU, it may
+    /// still run on a processor, but not on a GPU that is too small.
+    fn requires_of(&self, job: &Job, pool: &PoolState) -> impl Iterator<Item = Requirement> {
+        let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
+        let memory = job.needs.iter().filter(is_memory);
+        let memory: Vec<_> = memory.filter(|_| pool.may_have_gpu()).cloned().collect();
+        memory.into_iter().chain(self.needs(job).to_vec())
+    }
+
+    /// Whether jobs or lessons lack only labels and environments on the pool's last worker.
+    fn lacks_settings(&self, pool: &PoolState, now: Now) -> bool {
+        let Some(offer) = &pool.offer else {
+            return false;
         };
-        needs.all(offers) && job.timeout_ms.is_none_or(|ms| ms <= pool.walltime_ms)
+        let lacks = |needs: &[Requirement]| {
+            !needs.iter().all(|need| offer.will_meet(need))
+                && needs.iter().all(|need| pool.may_meet(need))
+        };
+        let courses = self.accounts.courses();
+        let mut lessons = courses.lessons().filter(|(_, lesson)| {
+            let next = lesson.next(now.unix_ms);
+            next.is_some_and(|span| span.start_ms - now.unix_ms <= SEEN_AHEAD_MS)
+        });
+        let waits = |job: &Job| {
+            let needs: Vec<_> = self.requires_of(job, pool).collect();
+            would_run(job) && lacks(&needs)
+        };
+        self.jobs.iter().any(waits)
+            || lessons.any(|(course, _)| lacks(&courses.of(course).requirements()))
+    }
+
+    /// The first requirement that no pool meets, if there are pools and none of them fits.
+    pub(super) fn unmet_by_pools(&self, job: &Job) -> Option<Requirement> {
+        if self.pools.iter().any(|pool| self.fits(job, pool)) {
+            return None;
+        }
+        let mut needs = self.pools.first().map(|pool| self.requires_of(job, pool))?;
+        needs.find(|need| self.pools.iter().all(|pool| !pool.will_meet(need)))
     }
 
     /// Whether a pool may start a worker with a GPU.
     pub(super) fn a_gpu_may_come(&self) -> bool {
-        let may_have = |pool: &PoolState| {
-            pool.can_start && pool.offer.as_ref().is_none_or(|offer| offer.has_gpu())
-        };
-        self.pools.iter().any(may_have)
+        let mut pools = self.pools.iter();
+        pools.any(|pool| pool.can_start && pool.may_have_gpu())
     }
 
     /// The reason shown for a job that no present worker can take, if a suitable worker is starting.

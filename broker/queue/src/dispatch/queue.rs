@@ -249,7 +249,10 @@ impl Dispatch {
                 why: job.held.clone().unwrap_or_else(|| UNCERTAIN.to_owned()),
             },
             Reason::BehindMoved => WaitingReason::BehindMoved {},
-            Reason::NoWorker => WaitingReason::NoWorker,
+            Reason::NoWorker => match self.unmet_by_pools(job) {
+                Some(requirement) => self.no_worker_fits(requirement, now),
+                None => WaitingReason::NoWorker,
+            },
             Reason::CoursePaused => WaitingReason::CoursePaused {
                 why: course.paused.clone().unwrap_or_default(),
             },

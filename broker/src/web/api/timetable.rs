@@ -1,12 +1,13 @@
 //! Lessons: when they take place, and how long people wait then.
 
-use super::{ApiError, Refusal, courses_of, paging, past};
+use super::{ApiError, Refusal, ask, courses_of, paging, past};
 use crate::{
+    engine::Event,
     timetable,
     web::{Caller, Shared},
 };
 use axum::{Extension, Json, extract::State};
-use baton_broker_queue::courses::Lesson;
+use baton_broker_queue::{courses::Lesson, pools::ComingLesson};
 use baton_protocol::api::{LessonOutlook, Page};
 
 /// The next lessons of the courses where the caller is staff, with predicted waits
@@ -25,6 +26,7 @@ pub(crate) async fn outlooks(
     caller: &Caller,
 ) -> Result<Vec<LessonOutlook>, ApiError> {
     let zone = shared.courses.borrow().zone();
+    let coming = ask(shared, Event::Lessons).await?;
     let mut outlooks = Vec::new();
     for course in courses_of(shared, caller).await? {
         if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
@@ -33,13 +35,19 @@ pub(crate) async fn outlooks(
         let name = Some(course.course.clone());
         let past = past(shared, &caller.identity, name, timetable::DAYS).await?;
         let rates = timetable::pace_of(&past.cells, past.now_ms);
-        let slots = timetable::slots(past.slots, &shared.pools.all());
         // They were checked when they were stored.
         let lessons = course.timetable.iter();
         for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
             if let Some(span) = lesson.next(past.now_ms) {
                 let name = &course.course;
-                let outlook = timetable::outlook(name, &lesson, span, &past, rates, slots).await;
+                let is_it = |other: &&ComingLesson| other.course == *name && other.span == span;
+                let Some(next) = coming.iter().find(is_it) else {
+                    continue;
+                };
+                let others = timetable::other_people(next, &coming);
+                let slots = timetable::slots(next, &shared.pools.all());
+                let outlook =
+                    timetable::outlook(name, &lesson, span, &past, rates, others, slots).await;
                 outlooks.push(outlook.ok_or(ApiError::Ending)?);
             }
         }

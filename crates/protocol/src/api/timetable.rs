@@ -19,9 +19,13 @@ pub struct LessonOutlook {
     /// As written in the timetable.
     pub when: String,
     pub people: u32,
+    /// The people of other lessons at the same time that share workers with this one. The prediction
+    /// includes them.
+    #[serde(default)]
+    pub other_people: u32,
     pub starts_ms: i64,
     pub ends_ms: i64,
-    /// The number of cells that the present workers run at once.
+    /// The number of its cells that the present workers that can run them run at once.
     pub slots_now: u32,
     /// With this many slots, 99 of 100 cells start within a minute.
     pub enough_slots: u32,

@@ -30,7 +30,7 @@ mod times;
 pub use ahead::ahead_of;
 pub use estimate::{Estimation, StartEstimate, estimate_starts};
 pub use history::{History, MOST_RUNS, Open, PastRun, Progress, Run};
-pub use offer::Offer;
+pub use offer::{Declared, NO_GPU, Offer};
 pub use outlook::{CourseOutlook, Expected, Outlook, Returning};
 pub use shown_position::ShownPosition;
 pub use survival::{Seen, Survival};

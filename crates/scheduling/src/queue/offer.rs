@@ -1,7 +1,7 @@
 //! What a worker offers, and whether it meets a job's requirements.
 
 use baton_protocol::{
-    Environment, Machine, Requirement,
+    ComputeCapability, Environment, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
 
@@ -71,6 +71,57 @@ impl Offer {
     fn has_label(&self, label: &str) -> bool {
         let labels = &self.machine.labels;
         labels.iter().any(|own| own.eq_ignore_ascii_case(label))
+    }
+}
+
+/// What an administrator has declared about workers before any of them has connected. What is left
+/// out is unknown.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Declared {
+    /// [`NO_GPU`] if they have none.
+    pub gpu: Option<String>,
+    pub gpu_memory_bytes: Option<u64>,
+    pub compute_capability: Option<ComputeCapability>,
+    pub memory_bytes: Option<u64>,
+    pub labels: Option<Vec<String>>,
+    pub environments: Option<Vec<String>>,
+}
+
+/// The declaration of workers without a GPU.
+pub const NO_GPU: &str = "none";
+
+impl Declared {
+    /// Whether nothing that is declared contradicts this requirement.
+    #[must_use]
+    pub fn may_meet(&self, requirement: &Requirement) -> bool {
+        let has_label = |label: &str| {
+            let mut labels = self.labels.iter().flatten();
+            labels.any(|own| own.eq_ignore_ascii_case(label))
+        };
+        match requirement {
+            Requirement::Gpu { model } => {
+                let is_it = |gpu: &String| is_called(gpu, model) || has_label(model);
+                self.may_have_gpu() && self.gpu.as_ref().is_none_or(is_it)
+            }
+            Requirement::GpuMemory { bytes } => {
+                self.may_have_gpu() && self.gpu_memory_bytes.is_none_or(|has| has >= *bytes)
+            }
+            Requirement::ComputeCapability { at_least } => {
+                self.may_have_gpu() && self.compute_capability.is_none_or(|has| has >= *at_least)
+            }
+            Requirement::Memory { bytes } => self.memory_bytes.is_none_or(|has| has >= *bytes),
+            Requirement::Label { label } => self.labels.is_none() || has_label(label),
+            Requirement::Environment { name } => {
+                let environments = self.environments.as_ref();
+                environments.is_none_or(|environments| environments.contains(name))
+            }
+            Requirement::Time { .. } => true,
+        }
+    }
+
+    #[must_use]
+    pub fn may_have_gpu(&self) -> bool {
+        self.gpu.as_deref() != Some(NO_GPU)
     }
 }
 

@@ -8,7 +8,7 @@ use baton_protocol::{
     ComputeCapability, Environment, EnvironmentState, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
-use baton_scheduling::queue::{Job, Offer, Reason, Worker, estimate_starts, plan};
+use baton_scheduling::queue::{Declared, Job, NO_GPU, Offer, Reason, Worker, estimate_starts, plan};
 use std::sync::Arc;
 
 fn gpu(model: &str, gibibytes: u64, capability: &str) -> Device {
@@ -98,6 +98,45 @@ fn an_environment_is_offered_when_it_is_ready_and_expected_until_it_fails() {
         let requirement = Requirement::Environment { name };
         let found = (offer.meets(&requirement), offer.will_meet(&requirement));
         assert_eq!(found, (is_ready, will_be), "{requirement}");
+    }
+}
+
+#[test]
+fn only_what_is_declared_excludes() {
+    let label = |label: &str| Requirement::Label {
+        label: label.to_owned(),
+    };
+    let environment = |name: &str| Requirement::Environment {
+        name: name.to_owned(),
+    };
+    let declared = Declared {
+        gpu: Some("H100 SXM".to_owned()),
+        gpu_memory_bytes: Some(80 << 30),
+        labels: Some(vec!["Room-2".to_owned()]),
+        ..Declared::default()
+    };
+    let without = Declared {
+        gpu: Some(NO_GPU.to_owned()),
+        environments: Some(vec!["ml101".to_owned()]),
+        ..Declared::default()
+    };
+    for (requirement, of_declared, of_without) in [
+        (model("h100"), true, false),
+        (model("a100"), false, false),
+        (model("room-2"), true, false),
+        (GPU_MEMORY, true, false),
+        (Requirement::GpuMemory { bytes: 81 << 30 }, false, false),
+        (capability("9.0"), true, false),
+        (Requirement::Memory { bytes: 1 << 50 }, true, true),
+        (label("room-2"), true, true),
+        (label("room-3"), false, true),
+        (environment("ml101"), true, true),
+        (environment("ml102"), true, false),
+        (Requirement::Time { ms: 1 }, true, true),
+    ] {
+        let found = (declared.may_meet(&requirement), without.may_meet(&requirement));
+        assert_eq!(found, (of_declared, of_without), "{requirement}");
+        assert!(Declared::default().may_meet(&requirement), "{requirement}");
     }
 }
 

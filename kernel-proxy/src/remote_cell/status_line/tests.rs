@@ -280,7 +280,7 @@ fn a_cell_that_needs_a_machine_names_it() {
             requirement,
             connected
         }),
-        "Waiting for a worker with the GPU a100: none is connected. Connected: NVIDIA T4 (16 GiB, 7.5). \
+        "Waiting for a worker with the GPU a100: there is none. Available: NVIDIA T4 (16 GiB, 7.5). \
          Interrupt the cell to change what it asks for"
     );
 }
