@@ -35,6 +35,14 @@ def kernel(request: pytest.FixtureRequest, service: Service, relay: Relay, new_k
     return kernel
 
 
+@pytest.fixture
+def gate(service: Service) -> Iterator[Gate]:
+    """In a folder that sessions see."""
+    gate = Gate(service.place.signs)
+    yield gate
+    gate.open_all()
+
+
 def state(service: Service) -> str:
     return str(service.jobs()[0]["state"])
 

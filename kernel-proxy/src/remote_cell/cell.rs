@@ -318,7 +318,7 @@ impl<'a> RemoteCell<'a> {
             let again = matches!(state, State::Chunks(_)).then(|| (state.clone(), ledger.clone()));
             let received = tokio::select! {
                 received = transfer::receive(state, ledger, held.as_ref(), &transports.chunks) => received,
-                stop = self.given_up() => return Err(stop),
+                stop = self.stopped() => return Err(stop),
             };
             let error = match received {
                 Ok(received) => {
@@ -337,7 +337,7 @@ impl<'a> RemoteCell<'a> {
             next = again;
             tokio::select! {
                 () = tokio::time::sleep(backoff.next_delay()) => {}
-                stop = self.given_up() => return Err(stop),
+                stop = self.stopped() => return Err(stop),
             }
         }
         Err(Failure::job_lost(self.job, self.started).into())
@@ -373,16 +373,6 @@ impl<'a> RemoteCell<'a> {
             };
             if let Some(stop) = self.stop_of(message) {
                 return stop;
-            }
-        }
-    }
-
-    /// Like [`Self::stopped`], for a cell that has ended: an interrupt changes nothing more. Cancel safe.
-    pub(super) async fn given_up(&mut self) -> Stop {
-        loop {
-            match self.stopped().await {
-                Stop::Cancelled if !self.withdrawn => {}
-                stop => return stop,
             }
         }
     }

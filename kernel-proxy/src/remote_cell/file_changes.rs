@@ -32,7 +32,7 @@ pub(super) async fn apply(
     let transports = cell.connect(link, display, patience).await?;
     let staged = tokio::select! {
         staged = files.stage(&changes, &transports.chunks) => staged,
-        stop = cell.given_up() => return Err(stop),
+        stop = cell.stopped() => return Err(stop),
     };
     let lost = |error: FilesError| Failure::result_lost(&error.into(), cell.job);
     let staged = match staged {
