@@ -98,7 +98,6 @@ pub(crate) async fn run_cell(
         },
         batcher: Batcher::default(),
         usage: Usage::default(),
-        memory_bytes: 0,
         cancel: Cancel::NotAsked,
         limit: cell.timeout_ms.map(|time| Limit {
             time: Duration::from_millis(time),
@@ -138,8 +137,6 @@ struct Run<'context> {
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
-    /// At the last measurement.
-    memory_bytes: u64,
     cancel: Cancel,
     /// How long the cell may run.
     limit: Option<Limit>,
@@ -254,12 +251,12 @@ impl Run<'_> {
                     self.batcher.push(output);
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
+                let peak_bytes = self.usage.peak_memory_bytes;
                 if let Some(limit) = death.exceeded_memory_bytes {
-                    let error = messages::out_of_memory(self.memory_bytes.max(limit), limit);
+                    let error = messages::out_of_memory(peak_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
                 }
-                let error =
-                    messages::session_died(death.status, &death.last_lines, self.memory_bytes);
+                let error = messages::session_died(death.status, &death.last_lines, peak_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
             Event::Permitted => {

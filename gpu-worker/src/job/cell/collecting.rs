@@ -59,7 +59,7 @@ impl Run<'_> {
         let chunk_client = self.context.access.chunk_client.clone();
         let collecting = send_patiently(patience, chunk_client, self.transport.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
-        if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
+        if let Some(ending) = self.on_memory(Some(kernel_bytes)) {
             return Some(ending);
         }
         let files = self.session.mirror.as_mut().map(mirror::collect);
