@@ -416,7 +416,7 @@ impl RemoteCells {
         let (Some(state), Some(session)) = (finished.state, self.session.take()) else {
             return Err(match (finished.outcome, finished.error) {
                 (Outcome::Cancelled, _) => Stop::Cancelled,
-                (outcome, Some(error)) => Failure { outcome, error }.into(),
+                (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
                 (_, None) => Failure::job_lost(cell.job).into(),
             });
         };
@@ -440,6 +440,7 @@ impl RemoteCells {
             error: finished.error,
             delta: Some(delta),
             table_kept: false,
+            ran: Some(cell.ran()),
             summary,
         };
         cell.writer.send_with_file(&message, file.as_fd()).await?;
@@ -510,6 +511,7 @@ impl RemoteCells {
                 error: None,
                 delta: None,
                 table_kept,
+                ran: Some(cell.ran()),
                 summary: None,
             },
             Stop::Failed(failure) => {
@@ -519,6 +521,7 @@ impl RemoteCells {
                     outcome: failure.outcome,
                     error: failure.error,
                     table_kept,
+                    ran: Some(cell.ran()),
                 }
             }
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),
@@ -560,24 +563,6 @@ impl RemoteCells {
         tracing::info!("The session on {worker} ended, and the objects that only it held are lost");
         self.session = None;
         writer.send(&ToNotebook::SessionEnded { worker }).await
-    }
-
-    /// Sends the shim what [`Self::between_cells`] has waited for.
-    pub(crate) async fn send_deferred(
-        &mut self,
-        writer: &mut ShimWriter,
-    ) -> Result<(), FrameError> {
-        let lost = self.deferred.send(&self.link, writer).await?;
-        if lost {
-            self.session = None;
-        }
-        Ok(())
-    }
-
-    pub(crate) async fn on_deferred_applied(&mut self, call: CallId, error: Option<String>) {
-        self.deferred
-            .on_applied(&self.link, call, error, &mut self.session)
-            .await;
     }
 
     /// The kernel's object table is gone, so the session's state is of no use.

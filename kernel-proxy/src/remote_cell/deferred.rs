@@ -20,6 +20,7 @@ use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held};
 
+use super::RemoteCells;
 use super::failure::Failure;
 use super::link::{JobUpdate, Link, describe};
 use super::session_state::SessionState;
@@ -203,6 +204,26 @@ impl Deferred {
                 Stage::Sent(_) => return std::future::pending().await,
             };
         }
+    }
+}
+
+impl RemoteCells {
+    /// Sends the shim what [`Self::between_cells`] has waited for.
+    pub(crate) async fn send_deferred(
+        &mut self,
+        writer: &mut ShimWriter,
+    ) -> Result<(), FrameError> {
+        let lost = self.deferred.send(&self.link, writer).await?;
+        if lost {
+            self.session = None;
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn on_deferred_applied(&mut self, call: CallId, error: Option<String>) {
+        self.deferred
+            .on_applied(&self.link, call, error, &mut self.session)
+            .await;
     }
 }
 
