@@ -280,8 +280,9 @@ impl RemoteCells {
                     Step::Update(JobUpdate::Lost) => {
                         return Err(Failure::job_lost(cell.job).into());
                     }
-                    Step::Update(JobUpdate::Position(position)) => {
+                    Step::Update(JobUpdate::Position(mut position)) => {
                         cell.is_stored = true;
+                        position.other = self.naming.other_job(&position.reason, cell.kind);
                         let since = cell.now();
                         cell.status_line.waits(Waiting::Queued { position, since });
                     }
@@ -368,6 +369,7 @@ impl RemoteCells {
             JobEvent::Started { worker } => {
                 cell.started = true;
                 self.ended.forget();
+                self.naming.was_stopped = false;
                 self.display.started(cell).await?;
                 cell.status_line.starts(cell.now());
                 cell.worker = Some(worker);
@@ -492,6 +494,7 @@ impl RemoteCells {
         let before = cell.session_before.take().or_else(|| self.session.take());
         self.session = before.filter(|_| !cell.state_left);
         let table_kept = self.session.is_some();
+        self.naming.was_stopped = !matches!(stop, Stop::Failed(_));
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
