@@ -75,6 +75,12 @@ def test_a_gpu_is_refused_where_there_is_none(kernel: Kernel) -> None:
     refused = str(kernel.run("%%gpu --gpu a100\nprint('x')").reply)
     assert "The cell asks for the GPU a100, but the connected workers have no GPU" in refused
     assert "leave --gpu out" in refused
+    job = re.search(r"\(job ([0-9a-f]{8})\)", refused)
+    assert job is not None
+    status = kernel.run("%gpu_status").ok().stdout
+    assert re.match(rf"Last cell: In\[\d+\], job {job[1]}, never started\n", status)
+    kernel.gpu("pass").ok()
+    assert re.match(r"Last cell: In\[\d+\], job [0-9a-f]{8}, on \w", kernel.run("%gpu_status").ok().stdout)
     assert "hint: write it as a100" in str(kernel.run("%%gpu --gpu ''\npass").reply)
 
 

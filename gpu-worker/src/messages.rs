@@ -66,11 +66,11 @@ fn deferred_error(what_happened: &str) -> RemoteError {
     }
 }
 
-/// The session ended while the cell ran. `memory_bytes` is its memory at the last measurement.
+/// The session ended while the cell ran. `peak_bytes` is the most memory that was measured; 0 if none was.
 pub(crate) fn session_died(
     status: Option<ExitStatus>,
     last_lines: &[String],
-    memory_bytes: u64,
+    peak_bytes: u64,
 ) -> RemoteError {
     let how = status.map_or_else(
         || "closed its connections".to_owned(),
@@ -79,6 +79,10 @@ pub(crate) fn session_died(
     let last_words = match last_lines.last() {
         Some(line) => format!("; its last line was: {line}"),
         None => String::new(),
+    };
+    let memory = match peak_bytes {
+        0 => String::new(),
+        peak_bytes => format!(" with up to {} of memory", bytes(peak_bytes)),
     };
     let hint = match status.and_then(|status| status.signal()) {
         Some(9) => {
@@ -91,10 +95,7 @@ pub(crate) fn session_died(
     };
     error(
         "SessionDied",
-        &format!(
-            "The Python process that ran the cell {how} with {} of memory{last_words}",
-            bytes(memory_bytes)
-        ),
+        &format!("The Python process that ran the cell {how}{memory}{last_words}"),
         hint,
     )
 }
@@ -278,8 +279,12 @@ mod tests {
         let status = Some(ExitStatus::from_raw(9));
         assert_eq!(
             session_died(status, &["Killed".to_owned()], 3 << 30).value,
-            "The Python process that ran the cell ended (signal 9) with 3 GiB of memory; \
+            "The Python process that ran the cell ended (signal 9) with up to 3 GiB of memory; \
              its last line was: Killed. Your variables are as they were before the cell"
+        );
+        assert_eq!(
+            session_died(status, &[], 0).value,
+            "The Python process that ran the cell ended (signal 9). Your variables are as they were before the cell"
         );
     }
 

@@ -272,8 +272,9 @@ impl RemoteCells {
                     Step::Update(JobUpdate::Lost) => {
                         return Err(Failure::job_lost(cell.job, cell.started).into());
                     }
-                    Step::Update(JobUpdate::Position(position)) => {
+                    Step::Update(JobUpdate::Position(mut position)) => {
                         cell.is_stored = true;
+                        position.other = self.naming.other_job(&position.reason, cell.kind);
                         let since = cell.now();
                         cell.status_line.waits(Waiting::Queued { position, since });
                     }
@@ -375,6 +376,7 @@ impl RemoteCells {
             JobEvent::Started { worker } => {
                 cell.started = true;
                 self.ended.forget();
+                self.naming.was_stopped = false;
                 self.display.started(cell).await?;
                 cell.status_line.starts(cell.now());
                 cell.worker = Some(worker);
@@ -423,7 +425,7 @@ impl RemoteCells {
         let (Some(state), Some(session)) = (finished.state, self.session.take()) else {
             return Err(match (finished.outcome, finished.error) {
                 (Outcome::Cancelled, _) => Stop::Cancelled,
-                (outcome, Some(error)) => Failure { outcome, error }.into(),
+                (outcome, Some(error)) => Failure::new(outcome, error, cell.job).into(),
                 (_, None) => Failure::job_lost(cell.job, cell.started).into(),
             });
         };
@@ -453,6 +455,7 @@ impl RemoteCells {
             error: finished.error,
             delta: Some(delta),
             table_kept: false,
+            ran: Some(cell.ran()),
             summary,
         };
         cell.writer.send_with_file(&message, file.as_fd()).await?;
@@ -504,6 +507,7 @@ impl RemoteCells {
         let before = cell.session_before.take().or_else(|| self.session.take());
         self.session = before.filter(|_| !cell.state_left);
         let table_kept = self.session.is_some();
+        self.naming.was_stopped = !matches!(stop, Stop::Failed(_) | Stop::Detached(_));
         // The broker decides whether the job goes on once it knows that the notebook kernel has ended.
         let is_left = cell.kind.outlives_kernel()
             && matches!(stop, Stop::KernelGone | Stop::Shim(_) | Stop::Ending(_));
@@ -526,6 +530,7 @@ impl RemoteCells {
                 error: None,
                 delta: None,
                 table_kept,
+                ran: Some(cell.ran()),
                 summary: None,
             },
             Stop::Failed(failure) | Stop::Detached(failure) => {
@@ -535,6 +540,7 @@ impl RemoteCells {
                     outcome: failure.outcome,
                     error: failure.error,
                     table_kept,
+                    ran: Some(cell.ran()),
                 }
             }
             Stop::Replaced(run) => return Ok(CellEnd::Replaced(run)),

@@ -133,6 +133,8 @@ pub enum ToNotebook {
         /// As in `Failed`.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         table_kept: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ran: Option<Ran>,
         /// The summary of the run, shown below all of the cell's output.
         summary: Option<Output>,
     },
@@ -201,7 +203,19 @@ pub enum ToNotebook {
         /// No session received the call's snapshot, so the next one continues what was before it.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         table_kept: bool,
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        ran: Option<Ran>,
     },
+}
+
+/// What a call was for the broker.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Ran {
+    /// The last digits of the job.
+    pub job: String,
+    /// The last worker that it was assigned to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -105,7 +105,6 @@ pub(crate) async fn run_cell(
         },
         batcher: Batcher::default(),
         usage: Usage::default(),
-        memory_bytes: 0,
         cancel: Cancel::NotAsked,
         ended: None,
         limit: cell.timeout_ms.map(|time| Limit {
@@ -148,8 +147,6 @@ struct Run<'context> {
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
-    /// At the last measurement.
-    memory_bytes: u64,
     cancel: Cancel,
     /// When the cell's code ended.
     ended: Option<Instant>,
@@ -297,16 +294,16 @@ impl Run<'_> {
                     return Some(Ending::without_state(Outcome::WorkerLost, error));
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
+                let peak_bytes = self.usage.peak_memory_bytes;
                 if let Some(limit) = death.exceeded_memory_bytes {
-                    let error = messages::out_of_memory(self.memory_bytes.max(limit), limit);
+                    let error = messages::out_of_memory(peak_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
                 }
                 if let Some(bytes) = death.refused_bytes {
                     let error = messages::message_too_large(bytes);
                     return Some(Ending::without_state(Outcome::WorkerLost, error));
                 }
-                let error =
-                    messages::session_died(death.status, &death.last_lines, self.memory_bytes);
+                let error = messages::session_died(death.status, &death.last_lines, peak_bytes);
                 return Some(Ending::without_state(Outcome::WorkerLost, error));
             }
             Event::Permitted => {

@@ -7,7 +7,7 @@ use baton_chunks::Ledger;
 use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::files::{NotebookFolder, Payload};
-use baton_protocol::shim::{Attach, FromNotebook, Run, Snapshot, ToNotebook};
+use baton_protocol::shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook};
 use baton_protocol::{
     CallId, ClientJob, GroupId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage,
 };
@@ -17,7 +17,7 @@ use bytes::Bytes;
 use tokio::time::Instant;
 
 use super::display::Display;
-use super::failure::Failure;
+use super::failure::{Failure, last_digits};
 use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
 use super::session_state::SessionState;
@@ -197,6 +197,13 @@ impl<'a> RemoteCell<'a> {
             names_held: None,
             reader,
             writer,
+        }
+    }
+
+    pub(super) fn ran(&self) -> Ran {
+        Ran {
+            job: last_digits(self.job),
+            worker: self.worker.clone(),
         }
     }
 

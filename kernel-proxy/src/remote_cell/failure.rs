@@ -26,6 +26,11 @@ pub(super) fn cannot_use(obstacle: &Obstacle) -> String {
     )
 }
 
+/// The form of a job's id in messages, tables and pages.
+pub(super) fn last_digits(job: JobId) -> String {
+    job.to_string().split_off(24)
+}
+
 /// The end of a call that returns no result.
 #[derive(Debug)]
 pub(super) struct Failure {
@@ -34,17 +39,24 @@ pub(super) struct Failure {
 }
 
 impl Failure {
+    /// The job lets staff find what happened.
+    pub(super) fn new(outcome: Outcome, mut error: RemoteError, job: JobId) -> Self {
+        let short = last_digits(job);
+        error.hint = Some(match error.hint {
+            Some(hint) => format!("{hint} (job {short})"),
+            None => format!("if you ask your course staff about this, name job {short}"),
+        });
+        Self { outcome, error }
+    }
+
     fn service(value: String, hint: &str, job: JobId) -> Self {
-        let short = &job.to_string()[24..];
-        Self {
-            outcome: Outcome::WorkerLost,
-            error: RemoteError {
-                name: "GpuServiceError".to_owned(),
-                value,
-                traceback: Vec::new(),
-                hint: Some(format!("{hint} (job {short})")),
-            },
-        }
+        let error = RemoteError {
+            name: "GpuServiceError".to_owned(),
+            value,
+            traceback: Vec::new(),
+            hint: Some(hint.to_owned()),
+        };
+        Self::new(Outcome::WorkerLost, error, job)
     }
 
     pub(super) fn no_answer(reason: Option<&str>, job: JobId, started: bool) -> Self {

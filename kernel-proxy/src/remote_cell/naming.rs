@@ -1,9 +1,11 @@
 //! How the broker recognizes a notebook and its cells.
 
+use baton_protocol::proxy::WaitingReason;
 use baton_protocol::{CellKey, ClientJob, JobId, JobKind};
 use baton_transport::Token;
 
 use super::link::Status;
+use super::status_line::OtherJob;
 use crate::config::Audience;
 
 pub(super) struct Naming {
@@ -13,6 +15,8 @@ pub(super) struct Naming {
     /// The last job that the client chose the id of.
     client_job: Option<JobId>,
     of_program: bool,
+    /// The last cell was stopped before its end.
+    pub(super) was_stopped: bool,
 }
 
 impl Naming {
@@ -25,6 +29,7 @@ impl Naming {
             own_secret: Token::new(&uuid::Uuid::new_v4().to_string()),
             client_job: None,
             of_program: matches!(audience, Audience::Program { .. }),
+            was_stopped: false,
         }
     }
 
@@ -45,6 +50,19 @@ impl Naming {
     /// Whether this runs a program instead of a notebook's cells.
     pub(super) fn is_program(&self) -> bool {
         self.of_program || self.client_job.is_some()
+    }
+
+    /// Which job of the person a job of this kind waits for.
+    pub(super) fn other_job(&self, reason: &WaitingReason, kind: JobKind) -> OtherJob {
+        match (reason, kind) {
+            (_, JobKind::Map | JobKind::Notebook | JobKind::Script) => OtherJob::SameRun,
+            (WaitingReason::OwnJobRuns { notebook }, _)
+                if self.was_stopped && *notebook == self.notebook =>
+            {
+                OtherJob::Stopped
+            }
+            _ => OtherJob::Any,
+        }
     }
 
     /// Identifies a cell across its runs. Without a token it does so only until the kernel ends.

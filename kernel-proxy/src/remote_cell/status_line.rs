@@ -20,6 +20,8 @@ use phrases::{budget, escaped, roughly, seconds, since};
 pub(super) const QUIET: Duration = Duration::from_secs(2);
 /// A cell that runs longer than this without output shows that it is running.
 const SOON: Duration = Duration::from_secs(1);
+/// A cell that waits longer for something that only staff can change says what its student can do.
+const LONG: Duration = Duration::from_secs(30);
 /// Lines that change faster are hard to read.
 pub(super) const PACE: Duration = Duration::from_secs(1);
 /// For a cell that the student stopped.
@@ -42,6 +44,17 @@ pub(super) enum Waiting {
     },
 }
 
+/// Which other job of the person a cell waits for, if it waits for one.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(super) enum OtherJob {
+    #[default]
+    Any,
+    /// The notebook's last cell, which was stopped.
+    Stopped,
+    /// Probably another job of the same map or run.
+    SameRun,
+}
+
 /// A waiting job's position in the queue.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct QueuePosition {
@@ -57,6 +70,7 @@ pub(super) struct QueuePosition {
     pub(super) estimate: Option<Estimate>,
     /// A message from the course's staff.
     pub(super) message: Option<String>,
+    pub(super) other: OtherJob,
 }
 
 impl Waiting {
@@ -66,7 +80,7 @@ impl Waiting {
                 "Waiting for the GPU service to answer. Your variables are safe".to_owned()
             }
             Self::Sending => "Sending the cell's variables".to_owned(),
-            Self::Queued { position, since } => position.text(now.saturating_sub(*since)),
+            Self::Queued { position, since } => position.text(now.saturating_sub(*since), now),
             Self::Starting { worker: None } => "Starting".to_owned(),
             Self::Starting {
                 worker: Some(worker),
@@ -76,30 +90,41 @@ impl Waiting {
 }
 
 impl QueuePosition {
-    fn text(&self, passed: Duration) -> String {
+    /// `passed`: since the broker reported it. `waited`: since the cell began.
+    fn text(&self, passed: Duration, waited: Duration) -> String {
+        let staff = match waited < LONG {
+            true => "",
+            false => ". Your course staff can see this; stop the cell if you do not want to wait",
+        };
         let (for_one, worker) = match self.gpu {
             true => ("Waiting for a GPU", "GPU worker"),
             false => ("Waiting for a worker", "worker"),
         };
         let line = match &self.reason {
             WaitingReason::NoWorker => {
-                format!("{for_one}: no {worker} is connected at the moment")
+                format!("{for_one}: no {worker} is connected at the moment{staff}")
             }
             WaitingReason::WorkersPaused { why: None } => {
-                format!("{for_one}: the {worker}s accept no new cells")
+                format!("{for_one}: the {worker}s accept no new cells{staff}")
             }
             WaitingReason::WorkersPaused { why: Some(why) } => {
                 format!("{for_one}: the {worker}s accept no new cells ({why})")
             }
             WaitingReason::WorkersFail { worker: name, why } => {
-                format!("{for_one}: sessions cannot start on {name} ({why})")
+                format!("{for_one}: sessions cannot start on {name} ({why}){staff}")
             }
             WaitingReason::CoursePaused { why } => {
                 format!("{for_one}: your course is paused ({why})")
             }
-            WaitingReason::OwnJobRuns { notebook } => {
-                format!("Waiting for your other %%gpu cell ({notebook}) to finish")
-            }
+            WaitingReason::OwnJobRuns { notebook } => match self.other {
+                OtherJob::Any => {
+                    format!("Waiting for your other %%gpu cell ({notebook}) to finish")
+                }
+                OtherJob::Stopped => "Waiting until the cell that you stopped has ended".to_owned(),
+                OtherJob::SameRun => {
+                    format!("{for_one}: you already run as many cells at once as one person may")
+                }
+            },
             WaitingReason::BehindDeadline { course } => format!(
                 "{for_one}: {}. {course} has a deadline and runs first",
                 self.in_line(passed)

@@ -208,6 +208,8 @@ class Call:
 
     def land(self, end: Message, interrupts: Interrupts) -> landing.Landed | None:
         self.home.unreleased.pop(self.number, None)
+        if ran := end.body.get("ran"):
+            self.home.last_job = self.cell.number, ran["job"], ran.get("worker")
         if self.wants_deferred:
             self.home.overdue(end)
             if interrupts.count:

@@ -83,6 +83,8 @@ class Home:
         """The number of cells that have run in the present session."""
         self.where: tuple[str, int] | None = None
         """Host and process of the session, as it reported them."""
+        self.last_job: tuple[int, str, str | None] | None = None
+        """Of the last `%%gpu` cell: its number, the last digits of its job, and the worker."""
         self.background_uses = Uses()
         """Names that background work of the session uses."""
         self.transfer: Transfer | None = None

@@ -56,7 +56,15 @@ class Transfer:
 
 
 def text(home: Home) -> str:
-    return "\n".join([*session(home), *both(home), *transfer(home)])
+    return "\n".join([*job(home), *session(home), *both(home), *transfer(home)])
+
+
+def job(home: Home) -> list[str]:
+    """The last cell's job, by which course staff find it."""
+    if home.last_job is None:
+        return []
+    number, digits, worker = home.last_job
+    return [f"Last cell: In[{number}], job {digits}, {f'on {worker}' if worker else 'never started'}"]
 
 
 def both(home: Home) -> list[str]:

@@ -7,7 +7,7 @@ use super::{
 use baton_protocol::{
     JobKind, Outcome, api,
     shim::{
-        Attach, Delta, Extent, FromNotebook, FromSession, Hello, Patch, Run, SegmentDelta,
+        Attach, Delta, Extent, FromNotebook, FromSession, Hello, Patch, Ran, Run, SegmentDelta,
         SegmentView, Snapshot, Stream, StreamPart, ToNotebook, ToSession,
     },
 };
@@ -164,7 +164,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Publish { call: 9, output: output() },
     ToNotebook::OutputGiven { call: 9, missing: 3 },
     ToNotebook::InputWanted { call: 9, prompt: "Name: ".to_owned(), password: false },
-    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), table_kept: false, summary: Some(output()) },
+    ToNotebook::Finished { call: 9, outcome: Outcome::Ok, error: None, delta: Some(delta()), table_kept: false, ran: None, summary: Some(output()) },
     ToNotebook::DeferredState { call: 9, delta: delta() },
     ToNotebook::StateSaved { call: 9, saved: state_entry() },
     ToNotebook::StateLoaded { call: 9, about: about_state(), delta: delta() },
@@ -180,8 +180,8 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Status { call: 9, line: output() },
     ToNotebook::Started { call: 9 },
     ToNotebook::DeferredLost { call: 9, error: error() },
-    ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error(), table_kept: false },
-    ToNotebook::Failed { call: 9, outcome: Outcome::Refused, error: error(), table_kept: true },
+    ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error(), table_kept: false, ran: None },
+    ToNotebook::Failed { call: 9, outcome: Outcome::Refused, error: error(), table_kept: true, ran: Some(Ran { job: "8a0891e8".to_owned(), worker: None }) },
 ], {
     ToNotebook::Released { .. } => "released",
     ToNotebook::StateWanted { .. } => "state_wanted",

@@ -59,7 +59,7 @@ impl Run<'_> {
         let access = self.context.access.clone();
         let collecting = send_patiently(patience, access, self.transport.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
-        if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
+        if let Some(ending) = self.on_memory(Some(kernel_bytes)) {
             return Some(ending);
         }
         let files = self.session.mirror.as_mut().map(mirror::collect);

@@ -71,14 +71,14 @@ impl Run<'_> {
     }
 
     pub(super) fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
-        self.memory_bytes = bytes?;
-        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(self.memory_bytes);
+        let bytes = bytes?;
+        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(bytes);
         if self.session.memory_is_limited() {
             return None; // The system itself ends what exceeds the limit.
         }
         let limit = self.context.config.session_memory_bytes?;
-        (self.memory_bytes > limit).then(|| {
-            let error = messages::out_of_memory(self.memory_bytes, limit);
+        (bytes > limit).then(|| {
+            let error = messages::out_of_memory(bytes, limit);
             Ending::without_state(Outcome::OutOfMemory, error)
         })
     }

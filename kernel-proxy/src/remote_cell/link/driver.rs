@@ -11,7 +11,7 @@ use tokio::sync::{mpsc, watch};
 use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
 use crate::config::BrokerChoice;
 use crate::remote_cell::autostart::{NoBroker, Obstacle, dial_or_start};
-use crate::remote_cell::status_line::QueuePosition;
+use crate::remote_cell::status_line::{OtherJob, QueuePosition};
 
 const COMMANDS: usize = 64;
 const UPDATES: usize = 256;
@@ -345,6 +345,7 @@ impl Driver {
                     gpu,
                     estimate,
                     message,
+                    other: OtherJob::Any,
                 };
                 self.send_update(job, JobUpdate::Position(position)).await;
             }

@@ -41,12 +41,16 @@ pub(super) fn roughly(duration: Duration) -> String {
     ))
 }
 
-/// `102 of 120 min left this week`
+/// `1 h 42 min of 2 h left this week`, as `baton explain` says it.
 pub(super) fn budget(left: &BudgetLeft) -> String {
     let period = match left.period {
         Period::Day => "today",
         Period::Week => "this week",
     };
-    let (left_minutes, of) = (left.left_ms / 60_000, left.of_ms.div_ceil(60_000));
-    format!("{left_minutes} of {of} min left {period}")
+    let time = |ms| whole_seconds(Duration::from_millis(ms));
+    format!(
+        "{} of {} left {period}",
+        time(left.left_ms),
+        time(left.of_ms)
+    )
 }

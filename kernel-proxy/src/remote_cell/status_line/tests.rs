@@ -26,6 +26,7 @@ fn position(reason: WaitingReason) -> QueuePosition {
         gpu: true,
         estimate: None,
         message: None,
+        other: OtherJob::Any,
     }
 }
 
@@ -151,6 +152,20 @@ fn every_reason_has_its_words() {
         }),
         "Waiting for your other %%gpu cell (a.ipynb) to finish",
     );
+    let own = |other| QueuePosition {
+        other,
+        ..position(WaitingReason::OwnJobRuns {
+            notebook: "a.ipynb".into(),
+        })
+    };
+    check(
+        own(OtherJob::Stopped),
+        "Waiting until the cell that you stopped has ended",
+    );
+    check(
+        own(OtherJob::SameRun),
+        "Waiting for a GPU: you already run as many cells at once as one person may",
+    );
     check(
         position(WaitingReason::BehindDeadline {
             course: "ml101".into(),
@@ -197,6 +212,32 @@ fn every_reason_has_its_words() {
 }
 
 #[test]
+fn a_long_wait_for_workers_says_what_to_do() {
+    let said = |reason, seconds| position(reason).text(Duration::ZERO, at(seconds));
+    let no_worker = "Waiting for a GPU: no GPU worker is connected at the moment";
+    assert_eq!(said(WaitingReason::NoWorker, 29.0), no_worker);
+    assert_eq!(
+        said(WaitingReason::NoWorker, 30.0),
+        format!(
+            "{no_worker}. Your course staff can see this; stop the cell if you do not want to wait"
+        )
+    );
+}
+
+#[test]
+fn a_budget_is_told_in_seconds_at_its_end() {
+    let left = |left_ms| {
+        budget(&BudgetLeft {
+            left_ms,
+            of_ms: 60_000,
+            period: Period::Day,
+        })
+    };
+    assert_eq!(left(40_900), "40 s of 1 min left today");
+    assert_eq!(left(0), "0 s of 1 min left today");
+}
+
+#[test]
 fn the_summary_says_what_is_known() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.assigned("gpu-2".into(), true, None, at(12.0));
@@ -209,7 +250,7 @@ fn the_summary_says_what_is_known() {
     let mut used = usage(41_000, 3_435_973_836);
     assert_eq!(
         status_line.summary(at(60.0), used).unwrap(),
-        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.1 GiB of main memory. 102 of 120 min left this week"
+        "GPU: 41.0 s on gpu-2, waited 12.0 s, peak 3.1 GiB of main memory. 1 h 42 min of 2 h left this week"
     );
     used.gpu = Some(GpuUsage {
         held_ms: 30_000,
@@ -267,7 +308,7 @@ fn a_cell_that_needs_a_machine_names_it() {
     let requirement = baton_protocol::Requirement::Gpu {
         model: "a100".to_owned(),
     };
-    let said = |reason| position(reason).text(Duration::ZERO);
+    let said = |reason| position(reason).text(Duration::ZERO, Duration::ZERO);
     assert_eq!(
         said(WaitingReason::FittingWorkersBusy {
             requirement: requirement.clone()
@@ -292,7 +333,7 @@ fn a_machine_that_is_being_started_says_how_long_that_takes() {
             usual,
             expected_in_ms,
         };
-        position(reason).text(Duration::ZERO)
+        position(reason).text(Duration::ZERO, Duration::ZERO)
     };
     let usual = |lower_ms, middle_ms, upper_ms| {
         Some(Estimate {
