@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use anyhow::Context;
+use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
 use tokio::runtime::{Builder, Runtime};
 
 /// Keeps at least one thread for blocking work: if the system has no memory for a new thread, the
@@ -16,6 +17,21 @@ pub(crate) fn start(mut builder: Builder) -> anyhow::Result<Runtime> {
         .context("Failed to start")?;
     runtime.spawn_blocking(|| ());
     Ok(runtime)
+}
+
+/// Enough for all connections, and for the system calls of sessions that wait for a worker. The children of a worker
+/// inherit the limit, and some programs close every descriptor up to it, so it is not higher.
+const OPEN_FILES: rlim_t = 1 << 16;
+
+/// A service is usually limited to 1024 open files unless it asks for more.
+pub(crate) fn allow_many_open_files() {
+    let raised = getrlimit(Resource::RLIMIT_NOFILE).and_then(|(now, most)| {
+        let wanted = most.min(OPEN_FILES).max(now);
+        setrlimit(Resource::RLIMIT_NOFILE, wanted, most)
+    });
+    if let Err(error) = raised {
+        tracing::warn!("Failed to raise the limit of open files: {error}");
+    }
 }
 
 /// Runs the work on the runtime's threads. `block_on` alone would run it on the main thread, and
@@ -32,9 +48,16 @@ mod tests {
 
     use std::process::Command;
 
-    use nix::sys::resource::{Resource, getrlimit, setrlimit};
-
     use super::*;
+
+    #[test]
+    fn a_low_limit_of_open_files_is_raised() {
+        let (_, most) = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        setrlimit(Resource::RLIMIT_NOFILE, 256, most).unwrap();
+        allow_many_open_files();
+        let raised = getrlimit(Resource::RLIMIT_NOFILE).unwrap();
+        assert_eq!(raised, (most.min(OPEN_FILES), most));
+    }
 
     #[test]
     fn work_that_blocks_runs_where_no_thread_can_start() {

@@ -5,7 +5,6 @@ use std::process::ExitCode;
 use anyhow::Context;
 use baton_broker::{Config, HubConfig, Listen, ObjectOptions, PoolSettings, TlsFiles};
 use baton_protocol::address::BrokerAddress;
-use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use tokio::runtime::Builder;
 
 use crate::{
@@ -60,7 +59,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let (token, kept_in) = token.unzip();
     config.token = token;
 
-    allow_many_connections();
+    runtime::allow_many_open_files();
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
@@ -109,15 +108,6 @@ fn hub(settings: &Settings) -> anyhow::Result<Option<HubConfig>> {
         staff_groups: settings.broker_hub_staff_groups.0.clone(),
         remembered: settings.broker_hub_remembered,
     }))
-}
-
-/// Each connection is an open file, and a service is usually limited to 1024 unless it asks for more.
-fn allow_many_connections() {
-    let raised = getrlimit(Resource::RLIMIT_NOFILE)
-        .and_then(|(_, most)| setrlimit(Resource::RLIMIT_NOFILE, most, most));
-    if let Err(error) = raised {
-        tracing::warn!("Failed to raise the limit of connections: {error}");
-    }
 }
 
 /// The secret, and where it is kept. On TCP it is mandatory: every user of a machine can connect to

@@ -79,6 +79,7 @@ pub(crate) fn main(
         println!("Dashboard: {url}");
     }
 
+    runtime::allow_many_open_files();
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;

@@ -22,6 +22,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let dial = service::dial(settings)?;
     let place = folder.worker(settings.worker_name.as_deref())?;
     let mut config = config(settings, place.id, dial, &folder);
+    runtime::allow_many_open_files();
     let runtime = runtime::start(Builder::new_multi_thread())?;
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;

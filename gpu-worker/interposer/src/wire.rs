@@ -138,6 +138,7 @@ pub enum ToSession {
     Grow {
         bytes: u64,
     },
+    /// The answer to [`FromSession::Grew`]. Instead of the first welcome: the process may not use the GPU.
     Refuse {
         bytes: u64,
     },

@@ -25,6 +25,9 @@ pub(crate) use self::table::{About, Connect, FlagsOf, PathOf, Target, TimesOf, W
 /// How often to ask again for an answer that the judge could not give at once.
 const LOOK_EVERY_MS: u8 = 5;
 
+/// How many calls of a session may wait for the judge's answer at once. Each may hold descriptors of the worker.
+pub(crate) const MOST_WAITING: usize = 512;
+
 /// What becomes of a call that waits. [`Answer::Refuse`] lets it fail with this error number.
 pub(crate) enum Answer {
     /// The system carries it out.
@@ -152,7 +155,11 @@ fn listen(listener: &Arc<OwnedFd>, mut judge: impl FnMut(Notification, Waiting) 
                     listener: listener.clone(),
                     id: Some(notification.id),
                 };
-                open.extend(judge(notification, waiting));
+                match judge(notification, waiting) {
+                    Some(later) if open.len() < MOST_WAITING => open.push(later),
+                    Some(later) => later.waiting.refuse(libc::EAGAIN),
+                    None => {}
+                }
             }
             Ok(None) => {}
             Err(error) => {

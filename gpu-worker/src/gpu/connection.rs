@@ -1,4 +1,7 @@
 //! The interposers' connections: frames in, frames out.
+//!
+//! **Invariant:** no session can use up the worker's descriptors. The arbitration limits how many connections a
+//! session has. A connection that no session has claimed is closed when many newer ones have come.
 
 use std::{io, time::Duration};
 
@@ -10,7 +13,7 @@ use tokio::{
         UnixListener, UnixStream,
         unix::{OwnedReadHalf, OwnedWriteHalf, SocketAddr},
     },
-    sync::{mpsc, oneshot},
+    sync::{mpsc, oneshot, watch},
     task::JoinSet,
     time::{sleep, timeout},
 };
@@ -30,9 +33,12 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// How many messages may be queued for a process that does not read.
 const UNREAD: usize = 64;
 
+/// A connection that has not sent its first message when this many newer ones have come is closed.
+const NEWER: u64 = 64;
+
 pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Input>) {
     let mut connections = JoinSet::new();
-    let mut count = 0;
+    let newest = watch::Sender::new(0);
     loop {
         tokio::select! {
             accepted = listener.accept() => {
@@ -41,52 +47,73 @@ pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Inpu
                     sleep(PAUSE).await;
                     continue;
                 };
-                count += 1;
-                connections.spawn(serve(count, stream, card, inputs.clone()));
+                let count = *newest.borrow() + 1;
+                newest.send_replace(count);
+                let connection = Connection {
+                    number: count,
+                    newest: newest.subscribe(),
+                    inputs: inputs.clone(),
+                };
+                connections.spawn(connection.serve(stream, card));
             }
             Some(_) = connections.join_next() => {}
         }
     }
 }
 
-async fn serve(number: u64, stream: UnixStream, card: SocketAddr, inputs: mpsc::Sender<Input>) {
-    let end = converse(number, stream, &card, &inputs).await;
-    tracing::debug!("A session's connection to the GPU ended: {end:?}");
-    let _ = inputs.send(Input::Left(number)).await;
+struct Connection {
+    number: u64,
+    /// The number of the newest connection.
+    newest: watch::Receiver<u64>,
+    inputs: mpsc::Sender<Input>,
 }
 
-async fn converse(
-    number: u64,
-    stream: UnixStream,
-    card: &SocketAddr,
-    inputs: &mpsc::Sender<Input>,
-) -> io::Result<()> {
-    let peer = stream.peer_cred()?;
-    if peer.uid() != Uid::effective().as_raw() {
-        return Err(io::ErrorKind::PermissionDenied.into());
+impl Connection {
+    async fn serve(mut self, stream: UnixStream, card: SocketAddr) {
+        let end = self.converse(stream, &card).await;
+        tracing::debug!("A session's connection to the GPU ended: {end:?}");
+        let _ = self.inputs.send(Input::Left(self.number)).await;
     }
-    let peer = Pid::from_raw(peer.pid().unwrap_or_default());
-    let process = processes::caller(peer, card.as_abstract_name());
-    let (mut reader, writer) = stream.into_split();
-    let hello = match timeout(PATIENCE, receive(&mut reader)).await?? {
-        FromSession::Hello(hello) => hello,
-        FromSession::Look { token } => return show(token, writer, inputs).await,
-        _ => return Err(io::ErrorKind::InvalidData.into()),
-    };
-    let (outgoing, messages) = mpsc::channel(UNREAD);
-    let arrival = Arrival {
-        number,
-        hello,
-        process,
-        outgoing,
-    };
-    let _ = inputs.send(Input::Arrived(arrival)).await;
-    tokio::select! {
-        end = forward(number, &mut reader, inputs) => end,
-        end = send_all(writer, messages) => {
-            // The process's memory is freed only when it ends, so its end is waited for.
-            let _ = timeout(PATIENCE, copy(&mut reader, &mut sink())).await;
-            end
+
+    async fn converse(&mut self, stream: UnixStream, card: &SocketAddr) -> io::Result<()> {
+        let peer = stream.peer_cred()?;
+        if peer.uid() != Uid::effective().as_raw() {
+            return Err(io::ErrorKind::PermissionDenied.into());
+        }
+        let peer = Pid::from_raw(peer.pid().unwrap_or_default());
+        let process = processes::caller(peer, card.as_abstract_name());
+        let (mut reader, writer) = stream.into_split();
+        let last = self.number + NEWER;
+        let first = tokio::select! {
+            biased;
+            first = timeout(PATIENCE, receive(&mut reader)) => first??,
+            _ = self.newest.wait_for(|newest| *newest > last) => {
+                return Err(io::ErrorKind::QuotaExceeded.into());
+            }
+        };
+        let hello = match first {
+            FromSession::Hello(hello) => hello,
+            FromSession::Look { token } => return show(token, writer, &self.inputs).await,
+            _ => return Err(io::ErrorKind::InvalidData.into()),
+        };
+        let (outgoing, messages) = mpsc::channel(UNREAD);
+        let arrival = Arrival {
+            number: self.number,
+            hello,
+            process,
+            outgoing,
+        };
+        let _ = self.inputs.send(Input::Arrived(arrival)).await;
+        let mut is_welcome = false;
+        tokio::select! {
+            end = forward(self.number, &mut reader, &self.inputs) => end,
+            end = send_all(writer, messages, &mut is_welcome) => {
+                if is_welcome {
+                    // The process's memory is freed only when it ends, so its end is waited for.
+                    let _ = timeout(PATIENCE, copy(&mut reader, &mut sink())).await;
+                }
+                end
+            }
         }
     }
 }
@@ -122,12 +149,14 @@ async fn receive(reader: &mut OwnedReadHalf) -> io::Result<FromSession> {
     FromSession::decode(&frame).map_err(|_| io::ErrorKind::InvalidData.into())
 }
 
-/// Ends when the process is cut off.
+/// Ends when the process is cut off. `is_welcome`: set when it is welcomed.
 async fn send_all(
     mut writer: OwnedWriteHalf,
     mut messages: mpsc::Receiver<ToSession>,
+    is_welcome: &mut bool,
 ) -> io::Result<()> {
     while let Some(message) = messages.recv().await {
+        *is_welcome |= matches!(message, ToSession::Welcome { .. });
         timeout(PATIENCE, writer.write_all(&message.encode())).await??;
     }
     Ok(())

@@ -17,11 +17,11 @@ use std::sync::{Arc, Mutex};
 
 use baton_mirror::{Handle, Mirror, Placeholder, Placeholders};
 use nix::libc;
-use tokio::sync::mpsc;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 use super::lock;
 use crate::calls::{
-    About, FlagsOf, Notification, PathOf, Waiting, Watched, read_memory, read_text,
+    About, FlagsOf, MOST_WAITING, Notification, PathOf, Waiting, Watched, read_memory, read_text,
 };
 
 /// A call of the session that waits to open a placeholder.
@@ -30,6 +30,8 @@ pub(crate) struct Opened {
     /// The placeholder's file, open for writing.
     pub(crate) file: File,
     pub(crate) waiting: Waiting,
+    /// One of [`MOST_WAITING`].
+    _place: OwnedSemaphorePermit,
 }
 
 /// Answers the system calls of a session that concern its mirror.
@@ -38,6 +40,7 @@ pub(crate) struct Observer {
     mirror: Arc<Mutex<Mirror>>,
     placeholders: Placeholders,
     opens: mpsc::UnboundedSender<Opened>,
+    places: Arc<Semaphore>,
 }
 
 impl Observer {
@@ -53,6 +56,7 @@ impl Observer {
             mirror,
             placeholders,
             opens,
+            places: Arc::new(Semaphore::new(MOST_WAITING)),
         };
         (observer, opened)
     }
@@ -75,12 +79,16 @@ impl Observer {
         };
         match needed {
             Needed::Nothing => waiting.go_on(),
-            // If the session has ended, sending fails, and the call, which no longer waits, is dropped.
-            Needed::Bytes(file, placeholder) => drop(self.opens.send(Opened {
-                placeholder,
-                file,
-                waiting,
-            })),
+            Needed::Bytes(file, placeholder) => match self.places.clone().try_acquire_owned() {
+                // If the session has ended, sending fails, and the call, which no longer waits, is dropped.
+                Ok(place) => drop(self.opens.send(Opened {
+                    placeholder,
+                    file,
+                    waiting,
+                    _place: place,
+                })),
+                Err(_) => waiting.refuse(libc::EMFILE),
+            },
             Needed::Refusal(errno) => waiting.refuse(errno),
         }
     }

@@ -61,10 +61,23 @@ pub(super) fn start(process: &'static Process) {
         let agent = thread::Builder::new().name("baton-gpu".to_owned());
         host::without_signals(|| agent.spawn(move || run(process, &introduction, frames)))
     });
-    if let Err(error) = started {
-        process.gate.give_up();
-        eprintln!("Baton: this process uses the GPU without time-sharing: {error}");
+    match started {
+        Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
+            refuse_all(process);
+            eprintln!("Baton: this process cannot use the GPU: {error}");
+        }
+        Err(error) => {
+            process.gate.give_up();
+            eprintln!("Baton: this process uses the GPU without time-sharing: {error}");
+        }
+        Ok(_) => {}
     }
+}
+
+/// From now on, all calls fail.
+fn refuse_all(process: &Process) {
+    process.line.give_up();
+    process.gate.break_down();
 }
 
 pub(super) fn introduction() -> Option<Introduction> {
@@ -98,6 +111,10 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
             }
             Ok(frames)
         }
+        Ok(Some(ToSession::Refuse { .. })) => Err(io::Error::new(
+            io::ErrorKind::PermissionDenied,
+            "too many processes of this session already use it",
+        )),
         other => Err(other.err().unwrap_or(io::ErrorKind::TimedOut.into())),
     }
 }
@@ -133,8 +150,7 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
                 Ok(frames) => break frames,
                 Err(_) if lost_at.elapsed() < PATIENCE => thread::sleep(RETRY),
                 Err(_) => {
-                    process.line.give_up();
-                    process.gate.break_down();
+                    refuse_all(process);
                     let reason = end.err().map(|error| error.to_string());
                     let reason = reason.unwrap_or_default();
                     eprintln!(

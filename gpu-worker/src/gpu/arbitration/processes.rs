@@ -10,6 +10,9 @@ use crate::gpu::{Lone, Monitored, Token};
 /// Marks the ids of the arbiter's sessions that stand for memory that cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;
 
+/// How many processes of a session may use the GPU at once. Each has a connection to the worker.
+const PROCESSES: usize = 64;
+
 /// More than any GPU has.
 const MOST_BYTES: u64 = 1 << 48;
 
@@ -29,6 +32,14 @@ impl Arbitration {
             tracing::warn!(
                 "Process {process} uses a GPU that is not its session's, without time-sharing"
             );
+            return;
+        }
+        if self.processes_of(hello.token).len() >= PROCESSES {
+            tracing::warn!(
+                "Process {process} may not use the GPU, because {PROCESSES} processes of its session already do"
+            );
+            // The channel is new, so it has room.
+            let _ = outgoing.try_send(ToSession::Refuse { bytes: 0 });
             return;
         }
         if self.arbiter.is_none() && hello.total_bytes == 0 {

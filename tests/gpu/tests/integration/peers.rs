@@ -1,7 +1,10 @@
 //! Processes at the worker's socket that are not interposers, or that end in the middle of an exchange.
 
+use std::fs::Permissions;
 use std::io::{Read as _, Write as _};
+use std::os::unix::fs::PermissionsExt as _;
 use std::os::unix::net::UnixStream;
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 use baton_gpu_worker::gpu::Token;
@@ -25,7 +28,13 @@ impl Peer {
 
     fn of(world: &World, token: Token) -> Self {
         let mut peer = Self::connect(world);
-        peer.say(FromSession::Hello(Hello {
+        peer.greet(token);
+        assert!(matches!(peer.hear(), ToSession::Welcome { .. }));
+        peer
+    }
+
+    fn greet(&mut self, token: Token) {
+        self.say(FromSession::Hello(Hello {
             token,
             total_bytes: 64 * MIB,
             bytes: 0,
@@ -33,8 +42,6 @@ impl Peer {
             is_away: false,
             device: 0,
         }));
-        assert!(matches!(peer.hear(), ToSession::Welcome { .. }));
-        peer
     }
 
     fn say(&mut self, message: FromSession) {
@@ -276,11 +283,86 @@ fn a_hundred_sessions_leave_no_connection_open() {
         }
     }
     // Only the listener's own socket is left.
-    let ends = || {
-        let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
-        let path = world.socket();
-        let path = path.to_str().unwrap();
-        sockets.lines().filter(|line| line.ends_with(path)).count()
+    assert!(eventually(|| open_ends(&world) == 1));
+}
+
+/// How many sockets the worker has open for sessions, with the listener's own.
+fn open_ends(world: &World) -> usize {
+    let sockets = std::fs::read_to_string("/proc/net/unix").unwrap();
+    let path = world.socket();
+    let path = path.to_str().unwrap();
+    sockets.lines().filter(|line| line.ends_with(path)).count()
+}
+
+#[test]
+fn a_session_has_a_limited_number_of_connections() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    let mut peers: Vec<Peer> = (0..64).map(|_| Peer::of(&world, token)).collect();
+    let mut refused = Peer::connect(&world);
+    refused.greet(token);
+    assert_eq!(refused.hear(), ToSession::Refuse { bytes: 0 });
+    assert_eq!(refused.0.read(&mut [0; FRAME_BYTES]).unwrap(), 0);
+    assert_eq!(first_launch(world.command_of(token)), "error 802");
+    check_that_each_may_use_the_whole_card(&mut world);
+    peers.pop();
+    let is_accepted = || {
+        let mut peer = Peer::connect(&world);
+        peer.greet(token);
+        matches!(peer.hear(), ToSession::Welcome { .. })
     };
-    assert!(eventually(|| ends() == 1));
+    assert!(eventually(is_accepted));
+}
+
+#[test]
+fn connections_without_a_session_do_not_pile_up() {
+    let mut world = World::new(64 * MIB);
+    let _silent: Vec<Peer> = (0..300).map(|_| Peer::connect(&world)).collect();
+    check_that_each_may_use_the_whole_card(&mut world);
+    assert!(open_ends(&world) < 100, "{}", open_ends(&world));
+    let _unknown: Vec<Peer> = (0..300)
+        .map(|_| {
+            let mut peer = Peer::connect(&world);
+            peer.greet(Token::MAX);
+            peer
+        })
+        .collect();
+    assert!(eventually(|| open_ends(&world) < 100));
+}
+
+/// Otherwise, another session could make this one compute without time-sharing by changing the mode of the socket.
+#[test]
+fn a_process_that_may_not_connect_does_not_compute() {
+    let mut world = World::new(64 * MIB);
+    let token = world.admit(None);
+    std::fs::set_permissions(world.socket(), Permissions::from_mode(0o000)).unwrap();
+    let client = world.command_of(token);
+    let mut command = Command::new("setpriv");
+    // Otherwise root could connect.
+    command.args(["--bounding-set=-all", "--inh-caps=-all"]);
+    if !nix::unistd::geteuid().is_root() {
+        command = Command::new("env");
+    }
+    command
+        .arg(client.get_program())
+        .envs(world.environment(token));
+    assert_eq!(first_launch(command), "error 802");
+}
+
+/// The answer to the first launch, or the error before it.
+fn first_launch(mut command: Command) -> String {
+    let mut child = command
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child
+        .stdin
+        .take()
+        .unwrap()
+        .write_all(b"launch nothing 1\n")
+        .unwrap();
+    let output = child.wait_with_output().unwrap();
+    let said = String::from_utf8(output.stdout).unwrap();
+    said.lines().last().unwrap().to_owned()
 }
