@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import resource
 import signal
@@ -23,6 +24,9 @@ from typing import Any
 LIBC = ctypes.CDLL(None, use_errno=True)
 PTRACE_SEIZE = 0x4206
 CLONE_NEWUSER = 0x10000000
+IOPRIO_SET = {"x86_64": 251, "aarch64": 30}
+IOPRIO_WHO_PGRP = 2
+IOPRIO_LOWEST = 2 << 13 | 7
 SECONDS = 3.0
 IN_ACCESS = 1
 TRIES = 10_000
@@ -108,6 +112,20 @@ def change_times_of_file_of_another_session(facts: dict[str, Any]) -> Any:
 def watch_folder_of_another_session(facts: dict[str, Any]) -> Any:
     queue = LIBC.inotify_init1(0)
     return queue >= 0 and LIBC.inotify_add_watch(queue, os.path.dirname(facts["file"]).encode(), IN_ACCESS) >= 0
+
+
+def delay_opens_of_a_file(facts: dict[str, Any]) -> Any:
+    """A lease delays every process that opens the file for writing. It works for every file of the same user."""
+    with tempfile.NamedTemporaryFile() as file:
+        reader = os.open(file.name, os.O_RDONLY)
+        file.close()
+        return fcntl.fcntl(reader, fcntl.F_SETLEASE, fcntl.F_RDLCK) == 0
+
+
+def be_told_of_opens_in_a_folder(facts: dict[str, Any]) -> Any:
+    signal.signal(signal.SIGIO, signal.SIG_IGN)
+    folder = os.open(tempfile.gettempdir(), os.O_RDONLY)
+    return fcntl.fcntl(folder, fcntl.F_NOTIFY, fcntl.DN_CREATE) == 0
 
 
 def read_worker_token(facts: dict[str, Any]) -> Any:
@@ -203,6 +221,22 @@ def slow_another_session_down(facts: dict[str, Any]) -> Any:
     return True
 
 
+def in_group_of_another_session(code: str, facts: dict[str, Any]) -> bool:
+    """Runs code in a process that joins the group first."""
+    code = f"import ctypes, os, sys; os.setpgid(0, os.getpgid({facts['process']})); {code}"
+    return subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def slow_group_of_another_session_down(facts: dict[str, Any]) -> Any:
+    return in_group_of_another_session("os.setpriority(os.PRIO_PGRP, 0, 1)", facts)
+
+
+def delay_files_of_group_of_another_session(facts: dict[str, Any]) -> Any:
+    number = IOPRIO_SET[os.uname().machine]
+    call = f"ctypes.CDLL(None).syscall({number}, {IOPRIO_WHO_PGRP}, 0, {IOPRIO_LOWEST})"
+    return in_group_of_another_session(f"sys.exit({call} and 1)", facts)
+
+
 def bind_another_session_to_processors(facts: dict[str, Any]) -> Any:
     os.sched_setaffinity(facts["process"], os.sched_getaffinity(0))
     return True
@@ -283,6 +317,10 @@ def exchange_udp(facts: dict[str, Any]) -> Any:
         return client.recv(100)
 
 
+def see_sockets_of_others(facts: dict[str, Any]) -> Any:
+    return facts["socket"].encode() in read("/proc/net/unix")
+
+
 def open_sockets_without_namespaces(facts: dict[str, Any]) -> Any:
     """Such sockets belong to the whole machine, or to rarely used code of its kernel."""
     opened = []
@@ -291,6 +329,16 @@ def open_sockets_without_namespaces(facts: dict[str, Any]) -> Any:
             socket.socket(family, socket.SOCK_RAW if family == socket.AF_PACKET else socket.SOCK_SEQPACKET).close()
             opened.append(family.name)
     return opened
+
+
+def change_mode_of_socket_of_a_service(facts: dict[str, Any]) -> Any:
+    os.chmod(facts["service"], os.stat(facts["service"]).st_mode & 0o7777)  # sets the mode that it has
+    return True
+
+
+def remove_socket_of_a_service(facts: dict[str, Any]) -> Any:
+    os.unlink(facts["service"])
+    return True
 
 
 # ---- shared memory and keys
@@ -440,6 +488,8 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         change_mode_of_program_of_all,
         change_times_of_file_of_another_session,
         watch_folder_of_another_session,
+        delay_opens_of_a_file,
+        be_told_of_opens_in_a_folder,
         read_worker_token,
         read_home_of_worker,
         list_runtime_folder_of_worker,
@@ -454,15 +504,20 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         signal_worker,
         change_limits_of_another_session,
         slow_another_session_down,
+        slow_group_of_another_session_down,
+        delay_files_of_group_of_another_session,
         bind_another_session_to_processors,
         connect_to_socket_by_path,
         connect_while_the_address_changes,
+        change_mode_of_socket_of_a_service,
+        remove_socket_of_a_service,
         send_datagram_by_path,
         send_datagram_through_a_pair,
         connect_to_abstract_socket,
         connect_to_tcp_of_another_session,
         connect_to_broker,
         exchange_udp,
+        see_sockets_of_others,
         attach_sysv_memory,
         open_posix_memory,
         open_posix_memory_where_it_lies,

@@ -58,6 +58,7 @@ REACHED_UNDER_LANDLOCK = {
     "see_devices": "Landlock refuses to open them",
     "know_that_file_of_another_session_is_there": "Landlock refuses to open files, not to ask for them",
     "see_processes_of_others": "there is one list of processes",
+    "see_sockets_of_others": "there is one list of sockets",
 } | {f"share_{name}_namespace": "there are no others" for name in "user pid mnt net ipc uts cgroup".split()}
 """What Landlock does not refuse, and why. The table in `docs/security.md` must list the same."""
 VICTIM = """
@@ -89,8 +90,14 @@ def keep_what_has_numbers():
     sys.canary += (listener, datagrams)
     return listener.getsockname()[1]
 
+def connect_to_service():
+    import os, socket
+    with socket.socket(socket.AF_UNIX) as client:
+        client.connect(os.path.join(os.environ["CUDA_MPS_PIPE_DIRECTORY"], "control"))
+
 with open(file) as opened:
     opened.read()
+connect_to_service()
 found = keep()
 """
 WITH_NUMBERS = "numbered = keep_what_has_numbers()"
@@ -202,9 +209,14 @@ def run_attack(
     place = service.place
     (place.folder / "home/secret").write_text("of the worker's user")
     (place.folder / "token").write_text("token-of-this-test")
+    (place.folder / "services").mkdir()
+    gpu_service = socket.socket(socket.AF_UNIX)
+    gpu_service.bind(str(place.folder / "services/control"))
+    gpu_service.listen()
     forked = start == "forked"
     limits = {} if sandbox == "none" else dict(LIMITS)
     limits |= {"BATON_WORKER_WARM_STARTS": str(forked).lower(), "BATON_WORKER_FILES": "mirror"}
+    limits |= {"CUDA_MPS_PIPE_DIRECTORY": str(place.folder / "services")}
     courses = place.folder / "courses.toml"
     courses.touch()
     if start == "image":
@@ -257,6 +269,7 @@ def run_attack(
         "process": kernel.session_pid,
         "runtime_folder": str(place.folder / "run"),
         "secret": name,
+        "service": str(place.folder / "services/control"),
         "shared": name,
         "shared_file": shared_file,
         "sleep": 31_000_000 + secrets.randbelow(1_000_000),
@@ -287,6 +300,7 @@ def run_attack(
     for daemon in daemons:
         daemon.kill()
     assert victim.is_unharmed()
+    gpu_service.close()
     if sandbox == "none":
         for path in (file, facts["socket"], facts["datagrams"], shared_file):
             Path(path).unlink(missing_ok=True)

@@ -190,10 +190,35 @@ impl GivesMode {
     }
 }
 
-/// Calls that affect all processes of the user if their first argument has this value.
-const OF_ALL: &[(libc::c_long, u32)] = &[
-    (libc::SYS_setpriority, libc::PRIO_USER),
-    (libc::SYS_ioprio_set, IOPRIO_WHO_USER),
+/// A call that fails with "not permitted" if this argument has one of these values.
+struct DeniedValues {
+    call: libc::c_long,
+    argument: usize,
+    values: &'static [u32],
+}
+
+/// Leases and notices about files. A lease delays every process that opens the file, also a file that the session can
+/// only read.
+const OF_FILES: DeniedValues = DeniedValues {
+    call: libc::SYS_fcntl,
+    argument: 1,
+    values: &[
+        libc::F_SETLEASE.cast_unsigned(),
+        libc::F_NOTIFY.cast_unsigned(),
+    ],
+};
+/// Under Landlock: calls that affect all processes of the user.
+const OF_ALL: &[DeniedValues] = &[
+    DeniedValues {
+        call: libc::SYS_setpriority,
+        argument: 0,
+        values: &[libc::PRIO_USER],
+    },
+    DeniedValues {
+        call: libc::SYS_ioprio_set,
+        argument: 0,
+        values: &[IOPRIO_WHO_USER],
+    },
 ];
 const IOPRIO_WHO_USER: u32 = 3;
 
@@ -284,16 +309,20 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
             allow(),
         ]);
     }
+    let mut denied = vec![&OF_FILES];
     if let Walls::Shared { .. } = walls {
-        for (call, everybody) in OF_ALL {
-            program.extend([
-                when(libc::BPF_JEQ, *call as u32, 0, 4),
-                first_argument(),
-                when(libc::BPF_JEQ, *everybody, 0, 1),
-                fail(libc::EPERM),
-                allow(),
-            ]);
+        denied.extend(OF_ALL);
+    }
+    for of in denied {
+        let mut checks = vec![argument(of.argument)];
+        for value in of.values {
+            checks.extend([when(libc::BPF_JEQ, *value, 0, 1), fail(libc::EPERM)]);
         }
+        checks.push(allow());
+        program.push(when(libc::BPF_JEQ, of.call as u32, 0, checks.len() as u8));
+        program.extend(checks);
+    }
+    if let Walls::Shared { .. } = walls {
         program.extend(local_sockets(&fail(libc::EPROTONOSUPPORT)));
     }
     let count = families.len() as u8;

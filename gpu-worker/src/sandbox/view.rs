@@ -117,7 +117,7 @@ const BASIC_DEVICES: &[&str] = &["full", "null", "random", "urandom", "zero"];
 enum Mount {
     ReadOnly(PathBuf),
     Writable(PathBuf),
-    /// Sockets of the GPU's services.
+    /// Sockets of the GPU's services, which other sessions use too.
     Sockets(PathBuf),
     Devices(PathBuf),
     /// In memory. It ends with the session.
@@ -334,10 +334,11 @@ impl View {
             let mut add = |words: &[&OsStr]| arguments.extend(words.iter().map(OsString::from));
             let place = place.as_os_str();
             match mount {
-                Mount::ReadOnly(path) => add(&["--ro-bind".as_ref(), path.as_ref(), place]),
-                Mount::Writable(path) | Mount::Sockets(path) => {
-                    add(&["--bind".as_ref(), path.as_ref(), place]);
+                // A read-only mount allows connections to sockets and opening pipes for writing.
+                Mount::ReadOnly(path) | Mount::Sockets(path) => {
+                    add(&["--ro-bind".as_ref(), path.as_ref(), place]);
                 }
+                Mount::Writable(path) => add(&["--bind".as_ref(), path.as_ref(), place]),
                 Mount::Devices(path) => add(&["--dev-bind".as_ref(), path.as_ref(), place]),
                 Mount::Link(target) => add(&["--symlink".as_ref(), target.as_ref(), place]),
                 Mount::Processes => add(&["--proc".as_ref(), place]),

@@ -50,7 +50,9 @@ def supervise() -> None:
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
-        os.setpgid(0, 0)  # the worker interrupts this group: the kernel and its children
+        # The worker interrupts the kernel's group. No process of another POSIX session can join this group and then
+        # change its priority.
+        os.setsid()
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return
     _keep_only(connection)

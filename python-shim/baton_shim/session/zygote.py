@@ -155,8 +155,9 @@ def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
         os.setsid()
     else:
         os.setpgid(0, 0)
-    os.chdir(order["folder"])
     environment = {os.fsdecode(name): os.fsdecode(value) for name, value in order["environment"]}
+    is_confined = environment.get(walls.WALLS, walls.INSIDE) != walls.INSIDE
+    os.chdir("/" if is_confined else order["folder"])  # `walls.rise` changes to the folder once it is safe
     walls.rename(MARK, environment[MARK])
     os.environ.clear()
     os.environ.update(environment)
