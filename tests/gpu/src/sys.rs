@@ -15,6 +15,7 @@ unsafe extern "C" {
     fn fork() -> c_int;
     fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
     fn _exit(status: c_int) -> !;
+    fn atexit(action: extern "C" fn()) -> c_int;
 }
 
 /// Look-ups are those of a program built for this version.
@@ -49,6 +50,12 @@ macro_rules! call {
             code => Err(Refusal(code)),
         }
     }};
+}
+
+/// `action` runs when this process exits, after everything that is registered later.
+pub fn at_exit(action: extern "C" fn()) {
+    // SAFETY: a function that lives as long as the program.
+    unsafe { atexit(action) };
 }
 
 impl Driver {
@@ -260,6 +267,37 @@ impl Driver {
 
     /// Submits `count` operations that do nothing, which the driver handles quickly.
     ///
+    /// Work that ends when the number at `address` is at least `value`.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn wait_for_value(&self, stream: usize, address: u64, value: u64) -> Answer {
+        call!(self, "cuStreamWaitValue64", stream => usize, address => u64, value => u64, 0 => u32)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn write_value(&self, stream: usize, address: u64, value: u64) -> Answer {
+        call!(self, "cuStreamWriteValue64", stream => usize, address => u64, value => u64, 0 => u32)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn call_on_host(&self, stream: usize, function: extern "C" fn(*mut c_void)) -> Answer {
+        call!(
+            self, "cuLaunchHostFunc", stream => usize, function => extern "C" fn(*mut c_void),
+            null_mut() => *mut c_void
+        )
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn allocate_pinned(&self, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
+        call!(self, "cuMemHostAlloc", &raw mut address => *mut u64, bytes => usize, 0 => u32)?;
+        Ok(address)
+    }
+
     /// # Errors
     /// The error code that the driver returns.
     pub fn submit_nothing(&self, address: u64, count: u32) -> Answer {

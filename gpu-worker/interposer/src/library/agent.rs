@@ -1,9 +1,9 @@
 //! The interposer's own thread, the agent: it carries out the worker's requests.
 //!
 //! It opens the gate when a lease is granted. To end a lease it closes the gate and waits until nothing is in
-//! flight and the GPU is idle. It returns a lease that the session does not use. While there is no connection
-//! to the worker, the gate is closed. A second thread reads from the connection, so that an allocation gets its
-//! answer even while the agent waits for the GPU at the end of a lease.
+//! flight and the GPU is idle (if that takes long: `drains.rs`). It returns a lease that the session does not use.
+//! While there is no connection to the worker, the gate is closed. A second thread reads from the connection, so
+//! that an allocation gets its answer even while the agent waits for the GPU at the end of a lease.
 //!
 //! **Invariant:** a lease ends only while no stream is being captured.
 
@@ -41,6 +41,9 @@ const RETRY: Duration = Duration::from_millis(50);
 
 /// How often to check whether a capture has ended.
 const CAPTURE: Duration = Duration::from_millis(2);
+
+/// How often to check whether work in flight waits for a thread at the gate.
+const EASE_EVERY: Duration = Duration::from_millis(250);
 
 pub(super) const WELCOME: Duration = Duration::from_secs(5);
 
@@ -134,13 +137,16 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
         };
         let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
         process.line.close();
+        let driver = process.driver();
         agent.ahead = None;
         agent.made.clear();
         // The next connection does not know about places on the host.
         process.unpin(u64::MAX);
+        drop(driver);
         let lost_at = Instant::now();
         let mut is_drained = false;
         frames = loop {
+            let driver = process.driver();
             is_drained = is_drained || agent.drain();
             // A hello cannot describe memory that is only partly on the host.
             if is_drained && process.memory().is_away() {
@@ -148,7 +154,10 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
             }
             match connect(process, introduction) {
                 Ok(frames) => break frames,
-                Err(_) if lost_at.elapsed() < PATIENCE => thread::sleep(RETRY),
+                Err(_) if lost_at.elapsed() < PATIENCE => {
+                    drop(driver);
+                    thread::sleep(RETRY);
+                }
                 Err(_) => {
                     refuse_all(process);
                     let reason = end.err().map(|error| error.to_string());
@@ -184,7 +193,7 @@ impl From<Made> for Heard {
 /// Reads the worker's messages until the connection ends. Answers to requests for memory go to the thread that
 /// asked.
 fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -> io::Result<()> {
-    frames.stream().set_read_timeout(None)?;
+    frames.stream().set_read_timeout(Some(EASE_EVERY))?;
     let reader = thread::Builder::new().name("baton-gpu-read".to_owned());
     let read = move || {
         loop {
@@ -198,7 +207,10 @@ fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -
                     continue;
                 }
                 Ok(Some(message)) => Heard::Said(message),
-                Ok(None) => continue,
+                Ok(None) => {
+                    process.drains.ease(&process.gate);
+                    continue;
+                }
                 Err(error) => Heard::Ended(error),
             };
             let is_over = matches!(message, Heard::Ended(_));
@@ -238,7 +250,9 @@ struct Lease {
 impl Agent {
     fn serve(&mut self, heard: &Receiver<Heard>) -> io::Result<()> {
         loop {
-            match self.next(heard) {
+            let heard = self.next(heard);
+            let _driver = self.process.driver();
+            match heard {
                 Ok(Heard::Said(message)) => self.handle(message),
                 Ok(Heard::Ended(error)) => return Err(error),
                 Ok(Heard::Made(made)) => self.made.push_back(made),
@@ -421,13 +435,23 @@ impl Agent {
         if process.captures.any() {
             return false;
         }
-        process.gate.close();
-        process.gate.wait_until_nothing_is_in_flight();
-        if process.captures.any() {
-            process.gate.open();
-            return false;
+        process.drains.begin();
+        loop {
+            process.gate.close();
+            process.gate.wait_until_nothing_is_in_flight();
+            let captures = process.captures.any();
+            if !captures {
+                process.synchronize();
+            }
+            if !process.drains.end() {
+                continue;
+            }
+            if captures {
+                process.gate.open();
+                return false;
+            }
+            break;
         }
-        process.synchronize();
         process.reap(true);
         process.count_graphs();
         true

@@ -27,6 +27,8 @@ const OPEN: u32 = 1;
 const CLOSED: u32 = 2;
 /// It is never opened again.
 const BROKEN: u32 = 3;
+/// Calls pass, and it is never closed again.
+const GIVEN_UP: u32 = 4;
 
 const ONE_CALL: u64 = 1 << 32 | 1;
 const IN_FLIGHT: u64 = u32::MAX as u64;
@@ -58,7 +60,7 @@ impl Gate {
     pub(super) fn enter(&self, want: impl Fn()) -> Entry {
         loop {
             match self.state.load(SeqCst) {
-                NOT_IN_USE => return Entry::NotInUse,
+                NOT_IN_USE | GIVEN_UP => return Entry::NotInUse,
                 BROKEN => return Entry::Refused,
                 _ => {}
             }
@@ -128,13 +130,13 @@ impl Gate {
         self.set(BROKEN);
     }
 
-    /// Calls pass from now on.
+    /// Calls pass from now on, even if the gate is closed later.
     pub(super) fn give_up(&self) {
-        self.state.store(NOT_IN_USE, SeqCst);
+        self.state.store(GIVEN_UP, SeqCst);
     }
 
     pub(super) fn is_in_use(&self) -> bool {
-        self.state.load(SeqCst) != NOT_IN_USE
+        !matches!(self.state.load(SeqCst), NOT_IN_USE | GIVEN_UP)
     }
 
     pub(super) fn in_flight(&self) -> u64 {
@@ -152,9 +154,8 @@ impl Gate {
 
     fn set(&self, state: u32) {
         let guard = self.guard();
-        if self.state.load(SeqCst) != BROKEN {
-            self.state.store(state, SeqCst);
-        }
+        let set = |now| (!matches!(now, BROKEN | GIVEN_UP)).then_some(state);
+        let _ = self.state.fetch_update(SeqCst, SeqCst, set);
         drop(guard);
         self.changed.notify_all();
     }
@@ -222,6 +223,8 @@ mod tests {
         gate.open();
         assert_eq!(gate.enter(|| {}), Entry::Refused);
         gate.give_up();
+        gate.close();
         assert!(!gate.is_in_use());
+        assert_eq!(gate.enter(|| {}), Entry::NotInUse);
     }
 }

@@ -4,6 +4,7 @@
 
 use std::{
     io::{self, Read as _, Write as _},
+    net::Shutdown,
     os::fd::{AsRawFd as _, RawFd},
     os::unix::net::UnixStream,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
@@ -104,6 +105,14 @@ impl Line {
     pub(super) fn close(&self) {
         self.state().stream = None;
         self.changed.notify_all();
+    }
+
+    /// Ends the connection, and never opens another one.
+    pub(super) fn hang_up(&self) {
+        if let Some(stream) = &self.state().stream {
+            let _ = stream.shutdown(Shutdown::Both);
+        }
+        self.give_up();
     }
 
     /// No worker will answer any more.

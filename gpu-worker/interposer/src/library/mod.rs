@@ -11,6 +11,8 @@
 mod agent;
 mod ahead;
 mod captures;
+mod drains;
+mod exit;
 mod freed;
 mod gate;
 mod heap;
@@ -41,12 +43,15 @@ use std::{
 use crate::wire;
 
 use captures::Captures;
+use drains::Drains;
 use freed::Order;
 use gate::{Entry, Gate};
 use line::{Answer, Line};
 use memory::{Freed, Left, Memory};
 use pools::Pools;
-use sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream};
+use sys::driver::{
+    self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream,
+};
 use trims::Trims;
 use window::Windows;
 use wire::FromSession;
@@ -62,6 +67,9 @@ const ROOM_BYTES: u64 = 512 << 20;
 /// The state of the interposer in this process.
 struct Process {
     gate: Gate,
+    drains: Drains,
+    /// Held by the agent while it uses the driver, and taken for good when the process exits.
+    driver: Mutex<()>,
     windows: Windows,
     captures: Captures,
     pools: Pools,
@@ -84,6 +92,8 @@ struct Process {
 
 static PROCESS: Process = Process {
     gate: Gate::new(),
+    drains: Drains::new(),
+    driver: Mutex::new(()),
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
@@ -111,6 +121,8 @@ impl Process {
         agent::start(self);
         if self.gate.is_in_use() {
             sys::forget_in_forked_children();
+            // The driver has registered its own end before, so that comes after.
+            sys::end_at_exit();
         }
     }
 
@@ -194,6 +206,10 @@ impl Process {
     /// The memory on the GPU is lost. From now on all calls fail, even if the driver no longer reports its
     /// error.
     fn lose_memory(&self, code: Code) {
+        if code == DEINITIALIZED {
+            // The process exits, and nothing will use the memory.
+            return self.gate.give_up();
+        }
         self.gate.break_down();
         if !driver::is_sticky(code) {
             eprintln!(

@@ -4,10 +4,12 @@
 //! `error` with the driver's code. Buffers are named arrays of 64-bit numbers.
 
 use std::collections::HashMap;
+use std::ffi::c_void;
 use std::io::{self, BufRead as _, Write as _};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
-use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, beside_child, in_child};
+use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, at_exit, beside_child, in_child};
 
 struct Client {
     driver: Driver,
@@ -28,7 +30,28 @@ struct Buffer {
     value: u64,
 }
 
+/// Whether the exit of this process waits for the end of standard input.
+static EXITS_SLOWLY: AtomicBool = AtomicBool::new(false);
+
+extern "C" fn exit() {
+    if EXITS_SLOWLY.load(SeqCst) {
+        let _ = say("ok exiting");
+        let _ = std::fs::read("/dev/stdin");
+    }
+}
+
+/// How many launches aside were submitted.
+static ASIDE: AtomicU64 = AtomicU64::new(0);
+
+/// A host function that waits for a launch aside.
+extern "C" fn wait_for_launch_aside(_: *mut c_void) {
+    while ASIDE.load(SeqCst) == 0 {
+        std::thread::yield_now();
+    }
+}
+
 fn main() -> io::Result<()> {
+    at_exit(exit);
     let mut client = match Client::open() {
         Ok(client) => client,
         Err(Refusal(code)) => return say(&format!("error {code}")),
@@ -41,6 +64,9 @@ fn main() -> io::Result<()> {
             Ok(answer) => format!("ok {answer}"),
             Err(Refusal(code)) => format!("error {code}"),
         })?;
+        if EXITS_SLOWLY.load(SeqCst) {
+            break;
+        }
     }
     Ok(())
 }
@@ -125,6 +151,22 @@ impl Client {
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
             ["calls-of-launches", count] => self.calls_of_launches(number(count)?),
             ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
+            ["wait-for-value", name, value] => nothing(driver.wait_for_value(
+                self.stream,
+                self.buffer(name)?.address,
+                number(value)?,
+            )),
+            ["write-value-aside", name, value] => self.write_aside(name, number(value)?),
+            ["wait-for-launch-aside"] => {
+                nothing(driver.call_on_host(self.stream, wait_for_launch_aside))
+            }
+            ["allocate-pinned", bytes] => {
+                nothing(driver.allocate_pinned(number(bytes)? as usize).map(drop))
+            }
+            ["exit-slowly"] => {
+                EXITS_SLOWLY.store(true, SeqCst);
+                Ok(String::new())
+            }
             ["time-submissions", batches] => self.time_submissions(number(batches)?),
             ["synchronize"] => nothing(self.driver.synchronize()),
             ["memory"] => self
@@ -297,11 +339,28 @@ impl Client {
         let (driver, kernel) = (self.driver, self.driver.kernel(kernel)?);
         let context = driver.context()?;
         std::thread::spawn(move || {
-            let launches = driver
-                .set_context(context)
-                .and_then(|()| (0..count).try_for_each(|_| kernel.launch(0, &[])));
+            let launches = driver.set_context(context).and_then(|()| {
+                (0..count).try_for_each(|_| {
+                    kernel.launch(0, &[])?;
+                    ASIDE.fetch_add(1, SeqCst);
+                    Ok(())
+                })
+            });
             launches
                 .unwrap_or_else(|Refusal(code)| eprintln!("A launch aside was refused: {code}"));
+        });
+        Ok(String::new())
+    }
+
+    /// Writes to the buffer's first number in a separate thread and stream, without waiting for it.
+    fn write_aside(&self, name: &str, value: u64) -> Answer<String> {
+        let (driver, address) = (self.driver, self.buffer(name)?.address);
+        let (context, stream) = (driver.context()?, driver.stream()?);
+        std::thread::spawn(move || {
+            let written = driver
+                .set_context(context)
+                .and_then(|()| driver.write_value(stream, address, value));
+            written.unwrap_or_else(|Refusal(code)| eprintln!("A write aside was refused: {code}"));
         });
         Ok(String::new())
     }

@@ -12,6 +12,9 @@ pub(crate) enum Work {
     Kernel(Kernel),
     Copy { to: u64, from: u64, bytes: usize },
     Fill { to: u64, value: Vec<u8>, count: usize },
+    /// Waits until the number at this address is at least `value`.
+    Wait { address: u64, value: u64 },
+    Call { function: sys::HostFunction, data: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -36,6 +39,8 @@ impl Work {
             Self::Kernel(_) => false,
             Self::Copy { to, from, bytes } => overlaps(*to, *bytes as u64) || overlaps(*from, *bytes as u64),
             Self::Fill { to, value, count } => overlaps(*to, (value.len() * count) as u64),
+            Self::Wait { address, .. } => overlaps(*address, 8),
+            Self::Call { .. } => false,
         }
     }
 }
@@ -138,6 +143,12 @@ fn do_it(work: Work) {
             }
         }
         Work::Fill { to, value, count } => sys::fill(to, &value, count),
+        Work::Wait { address, value } => {
+            while sys::number_at(address) < value {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        }
+        Work::Call { function, data } => sys::call(function, data),
     }
 }
 

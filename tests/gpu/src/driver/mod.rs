@@ -17,7 +17,7 @@ mod sys;
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
 use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use engine::Work;
@@ -27,6 +27,8 @@ pub(crate) const SUCCESS: Code = 0;
 pub(crate) const INVALID_VALUE: Code = 1;
 pub(crate) const OUT_OF_MEMORY: Code = 2;
 pub(crate) const NOT_INITIALIZED: Code = 3;
+/// CUDA_ERROR_DEINITIALIZED: This indicates that the CUDA driver is in the process of shutting down.
+pub(crate) const DEINITIALIZED: Code = 4;
 pub(crate) const INVALID_DEVICE: Code = 101;
 pub(crate) const INVALID_CONTEXT: Code = 201;
 pub(crate) const INVALID_HANDLE: Code = 400;
@@ -44,6 +46,9 @@ pub(crate) const UNKNOWN: Code = 999;
 
 /// The process that initialised the driver; a forked child has another number.
 static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// Set when the process exits.
+static HAS_ENDED: AtomicBool = AtomicBool::new(false);
 
 /// The fatal error that every call returns from now on; 0 if there is none.
 pub(crate) static STICKY: AtomicI32 = AtomicI32::new(0);
@@ -69,6 +74,7 @@ pub(crate) fn initialize() -> Code {
     match card::open() {
         Ok(()) => {
             sys::notice_forks();
+            sys::notice_exit();
             SUCCESS
         }
         Err(_) => 100,
@@ -94,6 +100,9 @@ pub(crate) fn refusal(name: &str) -> Option<Code> {
     CALLS.fetch_add(1, SeqCst);
     if !is_initialized() {
         return Some(NOT_INITIALIZED);
+    }
+    if HAS_ENDED.load(SeqCst) {
+        return Some(DEINITIALIZED);
     }
     let sticky = STICKY.load(SeqCst);
     if sticky != 0 {

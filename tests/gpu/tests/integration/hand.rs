@@ -69,6 +69,11 @@ impl Hand {
         self.stream.write_all(&message.encode()).unwrap();
     }
 
+    /// The process may have closed the connection.
+    pub(crate) fn try_say(&mut self, message: ToSession) {
+        let _ = self.stream.write_all(&message.encode());
+    }
+
     pub(crate) fn grant(&mut self) {
         let mut leases = self.leases.lock().unwrap();
         leases.are_granted = true;
@@ -106,6 +111,11 @@ impl Hand {
 
     pub(crate) fn until_yielded(&self) {
         self.until(|message| matches!(message, FromSession::Yielded { .. }));
+    }
+
+    /// All further messages, until the process closes the connection or falls silent.
+    pub(crate) fn until_left(&self) -> Vec<FromSession> {
+        std::iter::from_fn(|| self.said.recv_timeout(PATIENCE).ok()).collect()
     }
 
     pub(crate) fn until(&self, is_meant: impl Fn(FromSession) -> bool) -> FromSession {

@@ -42,6 +42,57 @@ fn an_allocation_does_not_wait_for_kernels() {
 }
 
 #[test]
+fn a_lease_ends_though_its_work_waits_for_a_thread_at_the_gate() {
+    for (wait, goes_on) in [
+        ("wait-for-value a 1", "write-value-aside a 1"),
+        ("wait-for-launch-aside", "launch-aside nothing 1"),
+    ] {
+        let mut world = World::new(64 * MIB);
+        let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+        hand.grant();
+        client.does("allocate a 512");
+        client.does("set a 0");
+        client.does(wait);
+        hand.drop_lease();
+        // The agent waits for the GPU behind the closed gate.
+        assert!(eventually(|| world.machine.waiting().unwrap() == 1));
+        client.does(goes_on);
+        hand.until_yielded();
+    }
+}
+
+#[test]
+fn a_process_that_exits_reports_no_fault() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    hand.grant();
+    client.does(&format!("allocate a {}", 8 * MIB));
+    client.does("exit-slowly");
+    assert_eq!(client.answer().unwrap(), "ok exiting");
+    hand.try_say(ToSession::SwapOut { bytes: 8 * MIB });
+    let last = hand.until_left();
+    let faults = last
+        .iter()
+        .filter(|message| matches!(message, FromSession::Fault { .. }));
+    assert_eq!(faults.count(), 0, "{last:?}");
+}
+
+#[test]
+fn pinned_memory_counts_as_used() {
+    let mut world = World::new(64 * MIB);
+    let mut client = world.client();
+    let process = client.child.id();
+    let resident = || {
+        let statm = std::fs::read_to_string(format!("/proc/{process}/statm")).unwrap();
+        let pages = statm.split_whitespace().nth(1).unwrap();
+        pages.parse::<u64>().unwrap() * 4096
+    };
+    let before = resident();
+    client.does(&format!("allocate-pinned {}", 32 * MIB));
+    assert!(resident() >= before + 32 * MIB);
+}
+
+#[test]
 fn allocating_in_order_costs_no_more_than_twice_what_the_driver_s_pool_costs() {
     for bytes in [4 * MIB, 1024] {
         let pairs = format!("pairs {bytes} 50");

@@ -13,6 +13,8 @@ pub(in super::super) type Code = i32;
 pub(in super::super) const SUCCESS: Code = 0;
 pub(in super::super) const INVALID_VALUE: Code = 1;
 pub(in super::super) const OUT_OF_MEMORY: Code = 2;
+/// The driver ends because its process exits.
+pub(in super::super) const DEINITIALIZED: Code = 4;
 const INVALID_CONTEXT: Code = 201;
 pub(in super::super) const NOT_FOUND: Code = 500;
 pub(in super::super) const NOT_SUPPORTED: Code = 801;

@@ -34,6 +34,7 @@ unsafe extern "C" {
     fn setenv(name: *const c_char, value: *const c_char, overwrites: c_int) -> c_int;
     fn sigfillset(set: *mut SignalSet) -> c_int;
     fn pthread_sigmask(how: c_int, set: *const SignalSet, before: *mut SignalSet) -> c_int;
+    fn atexit(action: extern "C" fn()) -> c_int;
     fn pthread_atfork(
         before: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
@@ -173,6 +174,12 @@ pub(in super::super) fn work_behind_others() {
 pub(in super::super) fn in_forked_children(action: extern "C" fn()) {
     // SAFETY: a function that lives as long as the library.
     unsafe { pthread_atfork(None, None, Some(action)) };
+}
+
+/// `action` runs when this process exits, before everything that was registered earlier.
+pub(in super::super) fn at_exit(action: extern "C" fn()) {
+    // SAFETY: a function that lives as long as the library.
+    unsafe { atexit(action) };
 }
 
 /// Sets a variable in the environment of this process and of its children.

@@ -27,6 +27,14 @@ pub(super) fn forget_in_forked_children() {
     host::in_forked_children(forget);
 }
 
+/// Functions that are registered later run earlier.
+pub(super) fn end_at_exit() {
+    extern "C" fn end() {
+        PROCESS.end();
+    }
+    host::at_exit(end);
+}
+
 /// Whether sessions time-share the GPU.
 fn is_in_use() -> bool {
     PROCESS.gate.is_in_use()

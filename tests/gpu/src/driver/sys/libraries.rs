@@ -215,13 +215,6 @@ api! {
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) { cuEventRecord(event, stream) }
 
-    // The function runs after all earlier work in the stream.
-    fn cuLaunchHostFunc(stream: usize, function: unsafe extern "C" fn(*mut c_void), data: *mut c_void) {
-        let code = cuStreamSynchronize(stream);
-        function(data);
-        code
-    }
-
     fn cuStreamAddCallback(
         stream: usize, function: unsafe extern "C" fn(usize, c_int, *mut c_void), data: *mut c_void, _flags: c_uint,
     ) {

@@ -67,12 +67,14 @@ static ENTRIES: &[Entry] = entries! {
     "cuMemsetD8" 3020 false cuMemsetD8_v2;
     "cuStreamBeginCapture" 10010 false cuStreamBeginCapture_v2;
     "cuStreamDestroy" 4000 false cuStreamDestroy_v2;
+    "cuStreamWaitValue64" 11070 false cuStreamWaitValue64_v2;
+    "cuStreamWriteValue64" 11070 false cuStreamWriteValue64_v2;
     "cuCtxRecordEvent" 12050 false cuCtxRecordEvent;
     = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuMemAllocFromPoolAsync
       cuMemGetDefaultMemPool cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
       cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
       cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize cuGetErrorName cuGetErrorString cuGraphDestroy
-      cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuIpcGetMemHandle cuMemAddressFree
+      cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuLaunchHostFunc cuIpcGetMemHandle cuMemAddressFree
       cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged cuMemCreate cuMemFreeAsync cuMemFreeHost
       cuMemGetAllocationGranularity cuMemHostAlloc cuMemHostUnregister cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap
       cuMemcpy cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async cuModuleGetFunction cuModuleLoadData cuModuleUnload

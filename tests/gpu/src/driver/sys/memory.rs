@@ -156,6 +156,8 @@ api! {
 
     fn cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: c_uint) {
         let Some(pages) = pages(bytes) else { return OUT_OF_MEMORY };
+        // Pinned pages exist (cudaHostAlloc: allocates memory that is page-locked).
+        super::fill(pages, &[0], bytes);
         lock(&HOST).insert(pages, bytes);
         put(address, pages)
     }

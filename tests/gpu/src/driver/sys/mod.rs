@@ -25,6 +25,7 @@ unsafe extern "C" {
     fn memfd_create(name: *const c_char, flags: u32) -> c_int;
     fn ftruncate(file: c_int, bytes: c_long) -> c_int;
     fn close(file: c_int) -> c_int;
+    fn atexit(action: extern "C" fn()) -> c_int;
     fn pthread_atfork(
         before: Option<extern "C" fn()>,
         parent: Option<extern "C" fn()>,
@@ -85,6 +86,17 @@ pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
 
 pub(crate) use pinned::notice_forks;
 
+/// From now on, calls that come while this process exits get an error.
+pub(crate) fn notice_exit() {
+    extern "C" fn exits() {
+        crate::HAS_ENDED.store(true, std::sync::atomic::Ordering::SeqCst);
+    }
+    static ONCE: std::sync::Once = std::sync::Once::new();
+    ONCE.call_once(|| {
+        unsafe { atexit(exits) };
+    });
+}
+
 /// Functions that libraries look up and that are not implemented here: they return that they are not supported.
 mod absent {
     include!(env!("ABSENT"));
@@ -108,6 +120,17 @@ pub(crate) fn add(to: u64, count: u64, value: u64) {
         }
     }
 }
+
+/// The number at an address that other threads write to.
+pub(crate) fn number_at(address: u64) -> u64 {
+    unsafe { (address as *const u64).read_volatile() }
+}
+
+pub(crate) fn call(function: HostFunction, data: usize) {
+    unsafe { function(data as *mut c_void) };
+}
+
+pub(crate) type HostFunction = unsafe extern "C" fn(*mut c_void);
 
 /// Writes a result to the caller's address.
 unsafe fn put<T>(at: *mut T, value: T) -> crate::Code {

@@ -3,12 +3,12 @@
 use std::ffi::{c_int, c_uint, c_void};
 use std::time::Duration;
 
-use super::{api, put};
+use super::{HostFunction, api, put};
 use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
-    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, OUT_OF_MEMORY, SUCCESS,
-    Stream, context, is_default, objects, spoils_captures, stale, submit,
+    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
+    SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
 /// The kernel of this name, for example `add` or `sleep_20ms`. `words` points to its arguments, as in a launch.
@@ -106,6 +106,26 @@ api! {
             Ok(_) => NOT_READY,
             Err(code) => code,
         }
+    }
+
+    // The function runs after all earlier work in the stream.
+    fn cuLaunchHostFunc(stream: usize, function: HostFunction, data: *mut c_void) {
+        submit(stream, Work::Call { function, data: data as usize })
+    }
+
+    // Later work in the stream waits for the number. 0 (CU_STREAM_WAIT_VALUE_GEQ): until it is at least the value.
+    fn cuStreamWaitValue64_v2(stream: usize, address: u64, value: u64, flags: c_uint) {
+        match flags {
+            0 => submit(stream, Work::Wait { address, value }),
+            _ => NOT_SUPPORTED,
+        }
+    }
+
+    // Other streams do not delay it.
+    fn cuStreamWriteValue64_v2(stream: usize, address: u64, value: u64, _flags: c_uint) {
+        let code = cuStreamSynchronize(stream);
+        super::fill(address, &value.to_le_bytes(), 1);
+        code
     }
 
     // ---- events
