@@ -52,6 +52,15 @@ def test_what_decides_has_no_means_to_do_anything(crate: str) -> None:
     assert below & IMPURE == set()
 
 
+def test_unsafe_code_is_in_modules_named_sys() -> None:
+    manifests_of_all = [folder for folder in manifests().values() if folder != ROOT]
+    files = {path for folder in manifests_of_all for path in folder.rglob("*.rs")}
+    files |= {path for name in ("src", "tests/cli") for path in (ROOT / name).rglob("*.rs")}
+    allowing = {path.relative_to(ROOT) for path in files if "allow(unsafe_code)" in path.read_text()}
+    assert allowing, "The pattern finds nothing"
+    assert {path for path in allowing if "sys" not in path.with_suffix("").parts} == set()
+
+
 # ---- modules
 
 

@@ -10,7 +10,6 @@
 
 mod arbitration;
 mod connection;
-mod driver;
 mod hardware;
 mod mode;
 mod monitor;

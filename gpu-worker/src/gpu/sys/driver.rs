@@ -2,7 +2,6 @@
 //!
 //! Types are cudarc's, which come from NVIDIA's headers. Its look-ups are not used, because they end a program on a
 //! machine without a driver.
-#![allow(unsafe_code)]
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},

@@ -1,6 +1,8 @@
-//! What the driver's monitoring reports about a slice (MIG), for which the library that this worker uses has no
-//! function.
+//! Functions of the driver that no safe library offers: those of the two programs that a worker starts (`driver.rs`),
+//! and what the driver's monitoring reports about a slice (MIG).
 #![allow(unsafe_code)]
+
+pub(super) mod driver;
 
 use std::ffi::{OsStr, c_uint};
 
