@@ -15,6 +15,7 @@ mod batch;
 mod calls;
 mod context;
 mod device;
+mod disk;
 mod environments;
 pub mod gpu;
 mod host_memory;
@@ -93,6 +94,8 @@ pub struct Config {
     pub idle_exit: Option<Duration>,
     /// How much memory the processes of one session may use together; `None`: no limit.
     pub session_memory_bytes: Option<u64>,
+    /// How much a session may store on the machine's disk; `None`: no limit.
+    pub session_disk_bytes: Option<u64>,
     /// How many processes and threads a session in a sandbox may have.
     pub session_processes: u32,
     /// The time of how many processors a session in a sandbox may use; `None`: no limit.

@@ -119,6 +119,22 @@ pub(crate) fn out_of_memory(memory_bytes: u64, limit_bytes: u64) -> RemoteError 
     )
 }
 
+/// `used_bytes`: `None` if the worker cannot look into one of the session's folders.
+pub(crate) fn disk_full(used_bytes: Option<u64>, limit_bytes: u64) -> RemoteError {
+    let used = used_bytes.map_or_else(
+        || "has a folder that the GPU machine cannot measure".to_owned(),
+        |used| format!("stored {} on the GPU machine's disk", bytes(used)),
+    );
+    error(
+        "DiskFull",
+        &format!(
+            "The cell was stopped because its session {used}; the limit is {}",
+            bytes(limit_bytes)
+        ),
+        "store less in files and packages at a time, or read files in parts",
+    )
+}
+
 pub(crate) fn cancelled() -> RemoteError {
     error(
         "KeyboardInterrupt",

@@ -65,7 +65,7 @@ pub(crate) async fn serve_notebook(
                 match rest {
                     AfterCell::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
                     AfterCell::Ended(death) => {
-                        tracing::info!(?death.status, "A session ended while no cell ran");
+                        tracing::info!(?death.status, ?death.full_disk, "A session ended while no cell ran");
                         session = None;
                     }
                     AfterCell::Released => session = vacate(session, reporter.notebook).await,

@@ -123,6 +123,7 @@ pub(crate) fn config_for_one_person(
         session_idle: settings.worker_session_idle,
         idle_exit: None,
         session_memory_bytes: settings.worker_session_memory.map(|size| size.bytes),
+        session_disk_bytes: settings.worker_session_disk.map(|size| size.bytes),
         session_processes: settings.worker_session_processes,
         session_cpus: settings.worker_session_cpus,
         session_scratch_bytes: settings.worker_session_scratch.bytes,

@@ -423,6 +423,11 @@ settings! {
     flag: Some(("session-memory", &["worker", "up"])),
     default: Nothing { described: "no limit" };
 
+    #[doc = "How much a session may store on the machine's disk: in its mirror of the notebook's folder, in the packages that its cells install, and, under Landlock, in its home and temporary folder. The worker measures this about once a second, and ends a session that stores more; the cell says why."]
+    worker_session_disk: Option<Size> = "worker.session_disk",
+    flag: Some(("session-disk", &["worker", "up"])),
+    default: Nothing { described: "no limit" };
+
     #[doc = "How many processes and threads a sandboxed session may have."]
     worker_session_processes: u32 = "worker.session_processes",
     flag: Some(("session-processes", &["worker", "up"])),

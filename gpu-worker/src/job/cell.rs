@@ -253,6 +253,10 @@ impl Run<'_> {
                 for output in self.session.remains().await {
                     self.batcher.push(output);
                 }
+                if let Some(full) = death.full_disk {
+                    let error = messages::disk_full(full.used_bytes, full.limit_bytes);
+                    return Some(Ending::without_state(Outcome::WorkerLost, error));
+                }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
                 if let Some(limit) = death.exceeded_memory_bytes {
                     let error = messages::out_of_memory(self.memory_bytes.max(limit), limit);

@@ -40,7 +40,7 @@ impl Scratch {
 
     /// The folders to which the session may write. Shared memory is not among them, because the worker opens its files
     /// for the session.
-    pub(super) fn writable(&self) -> [PathBuf; 2] {
+    pub(crate) fn writable(&self) -> [PathBuf; 2] {
         [self.home(), self.temporary()]
     }
 

@@ -6,6 +6,7 @@
 //! it.
 
 use std::os::unix::process::ExitStatusExt as _;
+use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::sync::{Arc, OnceLock};
 
@@ -52,7 +53,7 @@ enum Around {
     Confined {
         /// The supervisor; `None` if it is a fork.
         _outermost: Option<Outermost>,
-        _scratch: Scratch,
+        scratch: Scratch,
     },
 }
 
@@ -238,7 +239,7 @@ impl Life {
     ) -> Self {
         let around = Around::Confined {
             _outermost: outermost,
-            _scratch: scratch,
+            scratch,
         };
         Self::supervised(around, report, group)
     }
@@ -278,6 +279,14 @@ impl Life {
 
     pub(super) fn group(&self) -> Option<&Group> {
         self.walls()?.group.as_ref()
+    }
+
+    /// Folders of the session's own that are on the machine's disk.
+    pub(super) fn scratch(&self) -> Vec<PathBuf> {
+        match self.walls().map(|walls| &walls.around) {
+            Some(Around::Confined { scratch, .. }) => scratch.writable().into(),
+            _ => Vec::new(),
+        }
     }
 
     pub(super) fn walls(&self) -> Option<&Arc<Walls>> {

@@ -33,6 +33,7 @@ pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartOrder, start};
 pub(crate) use self::start_error::StartError;
 pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
+use crate::disk::{Disk, Full};
 use crate::gpu::{Membership, Part, ProgramError};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
@@ -55,6 +56,8 @@ pub(crate) struct Session {
     /// `None` if it works in the notebook's folder itself.
     pub(crate) mirror: Option<SessionMirror>,
     shim_reader: ShimReader,
+    /// `None` if it may store any amount on the disk.
+    disk: Option<Disk>,
     /// When its connection closed or broke.
     broken_at: Option<Instant>,
     life: Life,
@@ -86,6 +89,13 @@ async fn serve(mirror: &mut Option<SessionMirror>) -> Infallible {
     }
 }
 
+async fn full(disk: &mut Option<Disk>) -> Full {
+    match disk {
+        Some(disk) => disk.full().await,
+        None => std::future::pending().await,
+    }
+}
+
 /// The state of a session's object table.
 pub(crate) struct Held {
     pub(crate) version: StateVersion,
@@ -106,7 +116,7 @@ pub(crate) enum AfterCell {
     Released,
 }
 
-/// How a session ended that the worker did not end.
+/// How a session ended that the worker did not end, or why it has to end.
 #[derive(Debug)]
 pub(crate) struct Death {
     /// `None` if only its connection broke, or if the status is unknown.
@@ -114,6 +124,8 @@ pub(crate) struct Death {
     pub(crate) last_lines: Vec<String>,
     /// The memory limit, if its control group exceeded it.
     pub(crate) exceeded_memory_bytes: Option<u64>,
+    /// Set if it has to end because it takes too much disk.
+    pub(crate) full_disk: Option<Full>,
 }
 
 impl Session {
@@ -126,6 +138,11 @@ impl Session {
                 // Messages that were sent before the end are received first.
                 biased;
                 never = serve(&mut self.mirror) => match never {},
+                full = full(&mut self.disk) => {
+                    let mut death = self.death(None);
+                    death.full_disk = Some(full);
+                    return SessionEvent::Ended(death);
+                }
                 message = self.shim_reader.receive() => {
                     match message {
                         Ok(Some(message)) => return SessionEvent::Said(message),
@@ -146,6 +163,7 @@ impl Session {
             status,
             last_lines: self.log.last_lines(5),
             exceeded_memory_bytes: self.life.group().and_then(Group::exceeded_memory_bytes),
+            full_disk: None,
         }
     }
 

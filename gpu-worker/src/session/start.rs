@@ -20,6 +20,7 @@ use super::launch::{self, Launch, Launched, Walls};
 use super::zygote::Zygote;
 use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
 use crate::Config;
+use crate::disk::Disk;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
@@ -222,7 +223,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     }
     let mark = starting.finish();
     life.has_kernel(kernel);
+    let mut folders = vec![packages.folder().to_owned()];
+    folders.extend(mirror.as_ref().map(|mirror| mirror.root().to_owned()));
+    folders.extend(life.scratch());
+    let limit_bytes = order.config.session_disk_bytes;
     Ok(Session {
+        disk: limit_bytes.map(|limit_bytes| Disk::watch(folders, limit_bytes)),
         shim,
         hello,
         held: None,

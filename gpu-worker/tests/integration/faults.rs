@@ -178,6 +178,23 @@ async fn too_much_memory_ends_the_session() {
     worker.run(notebook.cell("")).await.ok();
 }
 
+#[tokio::test]
+async fn too_much_on_the_disk_ends_the_session() {
+    let mut worker = Worker::start_with(|config| config.session_disk_bytes = Some(30 << 20)).await;
+    let mut notebook = Notebook::new();
+    let code = "import os, time
+path = os.environ['BATON_PACKAGES_FOLDER']
+os.makedirs(path)
+open(path + '/large', 'wb').write(bytes([1]) * (40 << 20))
+time.sleep(600)";
+    let ran = worker.run(notebook.cell(code)).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    let text = ran.error_text();
+    assert!(text.contains("the limit is 30 MiB"), "{text}");
+    notebook.forget();
+    worker.run(notebook.cell("")).await.ok();
+}
+
 /// The manifest has less than a hundred kilobytes, and names one chunk a thousand times.
 #[tokio::test]
 async fn a_manifest_of_more_than_a_session_may_have_takes_no_memory() {

@@ -110,6 +110,7 @@ pub(crate) fn config(dial: Dial, folder: &Path) -> Config {
         cache_limit_bytes: 1 << 30,
         session_idle: Duration::from_secs(600),
         session_memory_bytes: None,
+        session_disk_bytes: None,
         cancel_grace: Duration::from_secs(2),
         stop_grace: None,
         files: FilesChoice::Auto,

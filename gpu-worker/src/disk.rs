@@ -1,0 +1,160 @@
+//! How much disk a session takes in the folders to which it can write.
+//!
+//! In: the folders. Out: that they hold more than the session may store. Files that a cell has removed but still has
+//! open do not count.
+//!
+//! **Invariant:** a folder in which the worker cannot look counts as too full, because it could hide anything.
+
+use std::collections::HashSet;
+use std::fs;
+use std::io::{self, ErrorKind};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use tokio::sync::watch;
+use tokio::task::{AbortHandle, spawn_blocking};
+
+/// The shortest pause between two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Looking takes at most one part in this many of the time.
+const PART: u32 = 20;
+
+/// The unit in which the system counts the space of a file (`stat(2)`).
+const BLOCK_BYTES: u64 = 512;
+
+/// Watches the folders of a session until it is dropped.
+pub(crate) struct Disk {
+    full: watch::Receiver<Option<Full>>,
+    task: AbortHandle,
+}
+
+/// The folders hold more than they may.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Full {
+    /// `None` if the worker cannot look into one of the folders.
+    pub(crate) used_bytes: Option<u64>,
+    pub(crate) limit_bytes: u64,
+}
+
+impl Disk {
+    pub(crate) fn watch(folders: Vec<PathBuf>, limit_bytes: u64) -> Self {
+        let (says, full) = watch::channel(None);
+        let task = tokio::spawn(async move {
+            loop {
+                let since = Instant::now();
+                let of = folders.clone();
+                let look = spawn_blocking(move || used_bytes(of, limit_bytes));
+                // The runtime ends if the task was cancelled.
+                let Ok(used) = look.await else { return };
+                let used_bytes = used.ok();
+                if used_bytes.is_none_or(|bytes| bytes > limit_bytes) {
+                    let full = Full {
+                        used_bytes,
+                        limit_bytes,
+                    };
+                    says.send_replace(Some(full));
+                    return;
+                }
+                tokio::time::sleep(LOOK_EVERY.max(since.elapsed() * PART)).await;
+            }
+        });
+        Self {
+            full,
+            task: task.abort_handle(),
+        }
+    }
+
+    /// Waits until the folders hold too much. Cancel safe.
+    pub(crate) async fn full(&mut self) -> Full {
+        let full = self.full.wait_for(Option::is_some).await;
+        match full.ok().and_then(|full| *full) {
+            Some(full) => full,
+            None => std::future::pending().await,
+        }
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+/// Follows no links. Stops once the sum is above `enough`.
+fn used_bytes(mut folders: Vec<PathBuf>, enough: u64) -> io::Result<u64> {
+    let mut several_names = HashSet::new();
+    let mut sum = 0;
+    while let Some(folder) = folders.pop() {
+        let Some(entries) = unless_gone(fs::read_dir(&folder))? else {
+            continue;
+        };
+        for entry in entries {
+            let entry = entry?;
+            let Some(status) = unless_gone(entry.metadata())? else {
+                continue;
+            };
+            if status.is_dir() {
+                folders.push(entry.path());
+            } else if status.nlink() > 1 && !several_names.insert((status.dev(), status.ino())) {
+                continue;
+            }
+            sum += status.blocks() * BLOCK_BYTES;
+            if sum > enough {
+                return Ok(sum);
+            }
+        }
+    }
+    Ok(sum)
+}
+
+/// `None` if it was removed meanwhile.
+fn unless_gone<T>(result: io::Result<T>) -> io::Result<Option<T>> {
+    match result {
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => {
+            Ok(None)
+        }
+        result => result.map(Some),
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn space_counts_once_and_holes_do_not() {
+        let folder = tempfile::tempdir().unwrap();
+        let used = || used_bytes(vec![folder.path().to_owned()], u64::MAX).unwrap();
+        let below = folder.path().join("below");
+        fs::create_dir(&below).unwrap();
+        let empty = used();
+        let sparse = fs::File::create(folder.path().join("placeholder")).unwrap();
+        sparse.set_len(1 << 40).unwrap();
+        std::os::unix::fs::symlink("/usr", below.join("link")).unwrap();
+        assert!(used() < empty + (1 << 20));
+        fs::write(below.join("file"), vec![1; 4 << 20]).unwrap();
+        let full = used();
+        assert!(full >= empty + (4 << 20));
+        fs::hard_link(below.join("file"), folder.path().join("again")).unwrap();
+        assert!(used() < full + (1 << 20));
+    }
+
+    #[test]
+    fn a_folder_in_which_nothing_can_be_seen_is_an_error() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut deep = fs::File::open(folder.path()).unwrap();
+        // Deeper than any path that the system accepts.
+        for _ in 0..100 {
+            let name = "n".repeat(60);
+            nix::sys::stat::mkdirat(&deep, &*name, nix::sys::stat::Mode::S_IRWXU).unwrap();
+            let flags = nix::fcntl::OFlag::O_DIRECTORY;
+            let mode = nix::sys::stat::Mode::empty();
+            deep = nix::fcntl::openat(&deep, &*name, flags, mode)
+                .unwrap()
+                .into();
+        }
+        assert!(used_bytes(vec![folder.path().to_owned()], u64::MAX).is_err());
+    }
+}
