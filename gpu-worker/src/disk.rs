@@ -151,7 +151,9 @@ mod tests {
             nix::sys::stat::mkdirat(&deep, &*name, nix::sys::stat::Mode::S_IRWXU).unwrap();
             let flags = nix::fcntl::OFlag::O_DIRECTORY;
             let mode = nix::sys::stat::Mode::empty();
-            deep = nix::fcntl::openat(&deep, &*name, flags, mode).unwrap().into();
+            deep = nix::fcntl::openat(&deep, &*name, flags, mode)
+                .unwrap()
+                .into();
         }
         assert!(used_bytes(vec![folder.path().to_owned()], u64::MAX).is_err());
     }

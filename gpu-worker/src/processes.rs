@@ -27,12 +27,18 @@ pub(crate) fn new_mark(notebook: NotebookId) -> String {
 
 /// The notebook whose session started this process.
 pub(crate) fn notebook_of(process: u32) -> Option<NotebookId> {
+    let mark = variable_of(Pid::from_raw(process.cast_signed()), MARK)?;
+    let (notebook, _) = mark.split_once('-')?;
+    notebook.parse().ok()
+}
+
+/// A variable in the environment with which a process was started.
+pub(crate) fn variable_of(process: Pid, name: &str) -> Option<String> {
     let environment = fs::read(format!("/proc/{process}/environ")).ok()?;
     let mut entries = environment.split(|byte| *byte == 0);
-    let prefix = format!("{MARK}=");
-    let mark = entries.find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
-    let (notebook, _) = str::from_utf8(mark).ok()?.split_once('-')?;
-    notebook.parse().ok()
+    let prefix = format!("{name}=");
+    let value = entries.find_map(|entry| entry.strip_prefix(prefix.as_bytes()))?;
+    String::from_utf8(value.to_vec()).ok()
 }
 
 /// Sends the signal to the session's process group, as a terminal's Ctrl-C would.

@@ -42,6 +42,8 @@ pub(super) enum Order {
     LeaveRoom(Token),
     TellProcesses(oneshot::Sender<Vec<Pid>>),
     HostHas(HostRoom),
+    /// A process of this session uses the GPU without a connection.
+    Bypassed(Token, Pid),
 }
 
 /// Nothing is sent over it. The last clone is dropped when every process has adopted the new limit.
@@ -179,6 +181,14 @@ impl Arbitration {
                 let _ = answer.send(processes.collect());
             }
             Order::HostHas(room) => self.on_host(&room),
+            Order::Bypassed(token, process) => {
+                if let Some(session) = self.sessions.get_mut(&token) {
+                    tracing::warn!(
+                        "Process {process} of a session uses the GPU without time-sharing"
+                    );
+                    session.usage.bypassed = true;
+                }
+            }
             Order::Vacated(lone) => {
                 let process = self.processes.get(&lone.number);
                 let session = process.and_then(|one| self.sessions.get(&one.token));

@@ -9,6 +9,7 @@
 //! session.
 
 mod arbitration;
+mod bypasses;
 mod connection;
 mod hardware;
 mod mode;
@@ -38,7 +39,9 @@ pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
 pub(crate) use self::monitor::{CUDA_VISIBLE_DEVICES, lost};
-pub use self::monitor::{MONITORING, Monitored, Reading, gpus, monitor, slices, smallest_slice};
+pub use self::monitor::{
+    MONITORING, Monitored, Reading, each, gpus, monitor, slices, smallest_slice,
+};
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
 pub(crate) use self::{shared::Membership, timeshare::Timeshare};
@@ -127,6 +130,8 @@ pub struct Usage {
     pub fault: Option<u32>,
     /// Why the arbiter ended it, if it did.
     pub ended: Option<EndReason>,
+    /// Whether a process of it used the GPU without time-sharing.
+    pub bypassed: bool,
 }
 
 impl Gpu {
@@ -148,10 +153,11 @@ impl Gpu {
         let listener = UnixListener::bind(socket)?;
         let (orders, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
+        let bypasses = bypasses::watch(monitored.clone(), orders.clone());
         let arbitration = Arbitration::new(Box::new(settings), monitored);
         let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
-            tokio::join!(arbitration.run(given, heard), connections);
+            tokio::join!(arbitration.run(given, heard), connections, bypasses);
         });
         Ok(Self { orders, task })
     }

@@ -17,6 +17,7 @@ use baton_protocol::{
     ComputeCapability,
     worker::{GpuLoad, SessionLoad},
 };
+use nix::unistd::Pid;
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
 use tokio::{sync::watch, time::timeout};
 
@@ -39,6 +40,8 @@ pub struct Reading {
     pub gpus: Vec<GpuLoad>,
     /// In the same order.
     pub hardware: Vec<Hardware>,
+    /// In the same order: the processes that have a context.
+    pub processes: Vec<Vec<Pid>>,
     /// In the same order; unknown if the driver does not report it.
     pub capabilities: Vec<Option<ComputeCapability>>,
     /// The driver's version.
@@ -77,11 +80,22 @@ impl Monitored {
         self.asked(|gpu| gpu.memory_total_bytes.saturating_sub(gpu.memory_used_bytes))
     }
 
+    /// The processes that have a context on it.
+    pub(super) fn processes(&self) -> Vec<Pid> {
+        let reading = self.reading.borrow();
+        let place = self.place_in(&reading);
+        let processes = place.and_then(|place| reading.processes.get(place));
+        processes.cloned().unwrap_or_default()
+    }
+
     fn asked(&self, what: impl FnOnce(&GpuLoad) -> u64) -> Option<u64> {
         let reading = self.reading.borrow();
+        reading.gpus.get(self.place_in(&reading)?).map(what)
+    }
+
+    fn place_in(&self, reading: &Reading) -> Option<usize> {
         let mut all = reading.hardware.iter();
-        let place = all.position(|hardware| *hardware == self.hardware)?;
-        reading.gpus.get(place).map(what)
+        all.position(|hardware| *hardware == self.hardware)
     }
 }
 
@@ -92,7 +106,8 @@ fn uuid_of(name: &str) -> Option<u128> {
 }
 
 /// Each GPU in `reading`.
-pub(super) fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
+#[must_use]
+pub fn each(reading: &watch::Receiver<Reading>) -> Vec<Monitored> {
     let all = reading.borrow().hardware.clone();
     let one = |hardware| Monitored {
         reading: reading.clone(),
@@ -216,11 +231,18 @@ fn read(nvml: &Nvml, library: &OsStr, visible: Option<&str>) -> Reading {
     for (index, device) in (0..).zip(devices(nvml, visible)) {
         let asked = device.and_then(|device| {
             let hardware = Hardware::of(&device, library)?;
-            Ok((hardware, capability(&device), load(index, &device)?))
+            let processes = with_context(&device);
+            Ok((
+                hardware,
+                processes,
+                capability(&device),
+                load(index, &device)?,
+            ))
         });
         match asked {
-            Ok((hardware, capability, gpu)) => {
+            Ok((hardware, processes, capability, gpu)) => {
                 reading.hardware.push(hardware);
+                reading.processes.push(processes);
                 reading.capabilities.push(capability);
                 reading.gpus.push(gpu);
             }
@@ -271,6 +293,13 @@ fn load(index: u32, device: &Device<'_>) -> Result<GpuLoad, NvmlError> {
         memory_total_bytes: memory.total,
         sessions: sessions(device),
     })
+}
+
+/// The driver does not report processes in other namespaces.
+fn with_context(device: &Device<'_>) -> Vec<Pid> {
+    let all = device.running_compute_processes().unwrap_or_default();
+    let numbers = all.into_iter().map(|process| process.pid.cast_signed());
+    numbers.map(Pid::from_raw).collect()
 }
 
 /// Memory and load of the processes of this worker's sessions. The driver does not report processes in other

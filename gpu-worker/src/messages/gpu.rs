@@ -47,6 +47,10 @@ pub(crate) fn gpu_fault(code: u32) -> String {
     )
 }
 
+/// A process of the session used the GPU, and Baton's library in it never noticed.
+pub(crate) const GPU_BYPASSED: &str = "a program of this notebook used the GPU without time-sharing: it may slow down other cells on this GPU and run out \
+     of GPU memory; your course staff can give such programs a GPU of their own";
+
 /// While the session had no cell, it made room for others.
 pub(crate) fn gpu_not_back() -> String {
     "the session made room on the GPU for others and could not return; this cell runs in a new session with your \

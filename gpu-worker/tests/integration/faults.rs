@@ -189,8 +189,7 @@ async fn too_much_memory_ends_the_session() {
 
 #[tokio::test]
 async fn too_much_on_the_disk_ends_the_session() {
-    let mut worker =
-        Worker::start_with(|config| config.session_disk_bytes = Some(30 << 20)).await;
+    let mut worker = Worker::start_with(|config| config.session_disk_bytes = Some(30 << 20)).await;
     let mut notebook = Notebook::new();
     let code = "import os, time
 path = os.environ['BATON_PACKAGES_FOLDER']

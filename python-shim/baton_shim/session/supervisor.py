@@ -50,8 +50,8 @@ def supervise() -> None:
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)
-        # The worker interrupts the kernel's group. No process can join the groups of another POSIX session, so it cannot
-        # change their priority either.
+        # The worker interrupts the kernel's group. No process of another POSIX session can join this group and then
+        # change its priority.
         os.setsid()
         os.environ["JPY_PARENT_PID"] = str(os.getppid())
         return

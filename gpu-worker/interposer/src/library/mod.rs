@@ -12,6 +12,7 @@ mod agent;
 mod ahead;
 mod captures;
 mod drains;
+mod exit;
 mod freed;
 mod gate;
 mod heap;
@@ -35,7 +36,7 @@ use std::{
         Mutex, MutexGuard, PoisonError, RwLock, RwLockReadGuard,
         atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 #[cfg(test)]
@@ -62,9 +63,6 @@ const RETRY: Duration = Duration::from_millis(20);
 /// `ROOM_BYTES`.
 const ROOM_PART: u64 = 20;
 const ROOM_BYTES: u64 = 512 << 20;
-
-/// How long the end of the process waits for what the agent is doing.
-const LAST_WORK: Duration = Duration::from_secs(5);
 
 /// The state of the interposer in this process.
 struct Process {
@@ -126,31 +124,6 @@ impl Process {
             // The driver has registered its own end before, so that comes after.
             sys::end_at_exit();
         }
-    }
-
-    /// The process exits. From now on the agent does not use the driver, which is about to end, too.
-    fn end(&self) {
-        if !self.gate.is_in_use() {
-            return;
-        }
-        let since = Instant::now();
-        loop {
-            match self.driver.try_lock() {
-                Ok(driver) => {
-                    std::mem::forget(driver);
-                    break;
-                }
-                Err(_) if since.elapsed() < LAST_WORK => std::thread::sleep(RETRY),
-                Err(_) => break,
-            }
-        }
-        self.line.hang_up();
-        self.gate.give_up();
-    }
-
-    /// The agent must hold this while it uses the driver. Waits for ever if the process exits.
-    fn driver(&self) -> MutexGuard<'_, ()> {
-        self.driver.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn welcome(&self, cap_bytes: u64, descriptor: RawFd) {

@@ -3,8 +3,8 @@
 use std::{io, time::Duration};
 
 use super::super::{
-    sys::driver::{Driver, DriverError, OUT_OF_MEMORY, State},
     program::answer_lines,
+    sys::driver::{Driver, DriverError, OUT_OF_MEMORY, State},
 };
 
 pub(super) const SLEEP: &str = "sleep";

@@ -4,8 +4,8 @@ use std::io;
 
 use super::{
     super::{
-        sys::driver::{Address, Driver, DriverError, Kernel},
         program::answer_lines,
+        sys::driver::{Address, Driver, DriverError, Kernel},
     },
     MEMORY_BYTES,
 };

@@ -48,6 +48,9 @@ impl Run<'_> {
             self.batcher
                 .push(messages::warning(&messages::gpu_fault(code)));
         }
+        if used.bypassed {
+            self.batcher.push(messages::warning(messages::GPU_BYPASSED));
+        }
         used.fault.is_none() && used.ended.is_none()
     }
 }

@@ -64,6 +64,9 @@ fn main() -> io::Result<()> {
             Ok(answer) => format!("ok {answer}"),
             Err(Refusal(code)) => format!("error {code}"),
         })?;
+        if EXITS_SLOWLY.load(SeqCst) {
+            break;
+        }
     }
     Ok(())
 }
@@ -148,17 +151,21 @@ impl Client {
             ["launch", kernel, count] => self.launch(kernel, number(count)?),
             ["calls-of-launches", count] => self.calls_of_launches(number(count)?),
             ["launch-aside", kernel, count] => self.launch_aside(kernel, number(count)?),
-            ["wait-for-value", name, value] => {
-                nothing(driver.wait_for_value(self.stream, self.buffer(name)?.address, number(value)?))
-            }
+            ["wait-for-value", name, value] => nothing(driver.wait_for_value(
+                self.stream,
+                self.buffer(name)?.address,
+                number(value)?,
+            )),
             ["write-value-aside", name, value] => self.write_aside(name, number(value)?),
             ["wait-for-launch-aside"] => {
                 nothing(driver.call_on_host(self.stream, wait_for_launch_aside))
             }
-            ["allocate-pinned", bytes] => nothing(driver.allocate_pinned(number(bytes)? as usize).map(drop)),
+            ["allocate-pinned", bytes] => {
+                nothing(driver.allocate_pinned(number(bytes)? as usize).map(drop))
+            }
             ["exit-slowly"] => {
                 EXITS_SLOWLY.store(true, SeqCst);
-                std::process::exit(0)
+                Ok(String::new())
             }
             ["time-submissions", batches] => self.time_submissions(number(batches)?),
             ["synchronize"] => nothing(self.driver.synchronize()),
@@ -332,15 +339,13 @@ impl Client {
         let (driver, kernel) = (self.driver, self.driver.kernel(kernel)?);
         let context = driver.context()?;
         std::thread::spawn(move || {
-            let launches = driver
-                .set_context(context)
-                .and_then(|()| {
-                    (0..count).try_for_each(|_| {
-                        kernel.launch(0, &[])?;
-                        ASIDE.fetch_add(1, SeqCst);
-                        Ok(())
-                    })
-                });
+            let launches = driver.set_context(context).and_then(|()| {
+                (0..count).try_for_each(|_| {
+                    kernel.launch(0, &[])?;
+                    ASIDE.fetch_add(1, SeqCst);
+                    Ok(())
+                })
+            });
             launches
                 .unwrap_or_else(|Refusal(code)| eprintln!("A launch aside was refused: {code}"));
         });

@@ -67,7 +67,7 @@ fn a_process_that_exits_reports_no_fault() {
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     hand.grant();
     client.does(&format!("allocate a {}", 8 * MIB));
-    client.send("exit-slowly");
+    client.does("exit-slowly");
     assert_eq!(client.answer().unwrap(), "ok exiting");
     hand.try_say(ToSession::SwapOut { bytes: 8 * MIB });
     let last = hand.until_left();

@@ -2,11 +2,11 @@
 
 use std::process::Command;
 
-use baton_gpu_worker::gpu::{Hardware, MONITORING, Reading, Slice, gpus, monitor, slices};
+use baton_gpu_worker::gpu::{Hardware, MONITORING, Reading, Slice, each, gpus, monitor, slices};
 use baton_interposer::wire::{DEVICE, TOKEN};
 use tokio::sync::watch;
 
-use crate::world::{Client, MIB, World};
+use crate::world::{Client, MIB, World, eventually};
 
 const NOTEBOOK: &str = "0193f2a4c5d67e8f9a0b1c2d3e4f5061";
 const GPU_IS_LOST: u64 = 15;
@@ -72,6 +72,23 @@ fn a_worker_knows_what_its_gpu_does_and_for_whom() {
     world.read(&mut reading, |reading| {
         reading.gpus[0].memory_used_bytes == 0
     });
+}
+
+#[test]
+fn a_worker_notices_a_process_that_never_connects() {
+    let mut world = World::new(64 * MIB);
+    let reading = world.monitor(None);
+    world.monitored = each(&reading).pop();
+    world.stop_worker();
+    world.start_worker();
+    let [honest, other] = [(); 2].map(|()| world.admit(None));
+    let _connected = world.client_of(honest, &[]);
+    let mut alone = world.command_of(other);
+    alone.env_remove("LD_PRELOAD");
+    let _alone = Client::start(alone);
+    let is_noticed = || world.usage(other).bypassed;
+    assert!(eventually(is_noticed));
+    assert!(!world.usage(honest).bypassed);
 }
 
 #[test]

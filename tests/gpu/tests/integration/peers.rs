@@ -335,7 +335,7 @@ fn connections_without_a_session_do_not_pile_up() {
 fn a_process_that_may_not_connect_does_not_compute() {
     let mut world = World::new(64 * MIB);
     let token = world.admit(None);
-    std::fs::set_permissions(world.socket(), Permissions::from_mode(0)).unwrap();
+    std::fs::set_permissions(world.socket(), Permissions::from_mode(0o000)).unwrap();
     let client = world.command_of(token);
     let mut command = Command::new("setpriv");
     // Otherwise root could connect.

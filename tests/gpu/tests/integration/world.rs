@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
-use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
 use tempfile::TempDir;
@@ -20,6 +20,8 @@ pub(crate) struct World {
     folder: TempDir,
     runtime: Runtime,
     gpu: Option<Gpu>,
+    /// The worker's monitoring of the card, from its next start on.
+    pub(crate) monitored: Option<Monitored>,
     settings: Settings,
     interposer: PathBuf,
     pub(crate) tokens: Vec<Token>,
@@ -56,6 +58,7 @@ impl World {
             folder,
             runtime,
             gpu: None,
+            monitored: None,
             settings,
             interposer,
             tokens: Vec::new(),
@@ -69,7 +72,7 @@ impl World {
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
         let settings = self.settings.clone();
-        let gpu = Gpu::start(&self.socket(), |_| settings, None).unwrap();
+        let gpu = Gpu::start(&self.socket(), |_| settings, self.monitored.clone()).unwrap();
         for token in &self.tokens {
             let released = gpu.admit(admission(*token, None));
             self.released.insert(*token, released);
