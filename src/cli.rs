@@ -10,11 +10,12 @@ use std::{ffi::OsString, path::PathBuf};
 
 pub(crate) use self::env::ENV;
 use baton_gpu_worker::gpu::{sleep, trial};
+use baton_protocol::address::BrokerAddress;
 use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
 
 use crate::{
     arguments::{Place, is_notebook},
-    settings::{Setting, flags_of},
+    settings::{Setting, Value, flags_of},
 };
 
 /// Commands that the package `baton` starts, never a person.
@@ -23,7 +24,51 @@ pub(crate) const DETACHED: &str = "detached";
 /// A flag that marks a detached service for its own process, and for notebooks that start one.
 pub(crate) const IN_BACKGROUND: &str = "in-background";
 
+/// The commands in the help, by what they are for.
+const GROUPS: [(&str, &[&str]); 4] = [
+    (
+        "Your cells and jobs",
+        &[
+            "status", "jobs", "explain", "cancel", "run", "logs", "fetch", "files", "states", "env",
+        ],
+    ),
+    (
+        "Course staff",
+        &[
+            "courses", "course", "usage", "hold", "release", "front", "publish", "audit", "plan",
+        ],
+    ),
+    (
+        "Services",
+        &[
+            "up", "broker", "worker", "chunks", "workers", "drain", "resume", "pools", "people",
+            "bench",
+        ],
+    ),
+    (
+        "Set-up",
+        &["login", "install", "doctor", "config", "kernel"],
+    ),
+];
+
 pub(crate) fn command() -> Command {
+    let command = all_commands();
+    let groups = GROUPS.map(|(heading, names)| {
+        let lines = names.iter().filter_map(|name| {
+            let about = command.find_subcommand(name)?.get_about()?;
+            Some(format!("  {name:<9}{about}\n"))
+        });
+        format!("{heading}:\n{}", lines.collect::<String>())
+    });
+    command
+        .help_template("{about}\n\n{usage-heading} {usage}{after-help}\n\nOptions:\n{options}")
+        .after_help(format!(
+            "{}\n`baton help COMMAND` explains a command",
+            groups.join("\n")
+        ))
+}
+
+fn all_commands() -> Command {
     Command::new("baton")
         .about("A class shares GPUs from ordinary Jupyter notebooks")
         .version(env!("CARGO_PKG_VERSION"))
@@ -101,6 +146,7 @@ pub(crate) fn command() -> Command {
                 )
                 .subcommand(Command::new("reference").about("Print the reference of all settings")),
         )
+        .subcommand(login())
         .subcommand(install())
         .subcommand(people())
         .subcommand(env::env())
@@ -169,39 +215,41 @@ fn questions() -> [Command; 5] {
     let states = ["queued", "assigned", "started", "finished", "unfinished"];
     let person = || filter("person", "Only for this person");
     let course = || filter("course", "Only for this course");
-    let questions =
-        [
-            Command::new("jobs")
-                .about("List jobs, newest first")
-                .arg(
-                    Arg::new("state")
-                        .long("state")
-                        .value_name("STATE")
-                        .value_parser(states)
-                        .help("Only in this state"),
-                )
-                .args([person(), course()])
-                .arg(Arg::new("group").long("group").value_name("GROUP").help(
-                    "Only the jobs of this group, by its last digits, as `baton run` prints them",
-                ))
-                .arg(number("limit", "20", "The largest number of entries")),
-            Command::new("workers").about("List workers and what they run"),
-            Command::new("courses").about("List courses and their limits"),
-            Command::new("usage")
-                .about("Show how much GPU time each person used")
-                .args([person(), course()])
-                .arg(number("days", "7", "For this many days, including today")),
-            Command::new("explain")
-                .about("Explain why a job is where it is")
-                .arg(Arg::new("job").value_name("JOB").required(true).help(
-                    "The last digits of the job, as errors, pages and `baton jobs` show them",
-                )),
-        ];
+    let questions = [
+        Command::new("jobs")
+            .about("List jobs, newest first")
+            .arg(
+                Arg::new("state")
+                    .long("state")
+                    .value_name("STATE")
+                    .value_parser(states)
+                    .help("Only in this state"),
+            )
+            .args([person(), course()])
+            .arg(Arg::new("group").long("group").value_name("GROUP").help(
+                "Only the jobs of this group, by its last digits, as `baton run` prints them",
+            ))
+            .arg(number("limit", "20", "The largest number of entries")),
+        Command::new("workers").about("List workers and what they run"),
+        Command::new("courses").about("List courses and their limits"),
+        Command::new("usage")
+            .about("Show how much GPU time each person used")
+            .args([person(), course()])
+            .arg(number("days", "7", "For this many days, including today")),
+        Command::new("explain")
+            .about("Explain why a job is where it is")
+            .arg(job()),
+    ];
     questions.map(|question| with_flags(question.arg(switch("json", "Print JSON"))))
 }
 
 fn pools() -> Command {
-    let pool = || Arg::new("pool").value_name("POOL").required(true);
+    let pool = || {
+        Arg::new("pool")
+            .value_name("POOL")
+            .required(true)
+            .help("The name of the pool in the broker's settings")
+    };
     let json = || switch("json", "Print JSON");
     let pools = Command::new("pools")
         .about("List pools and what became of the workers that they requested")
@@ -240,6 +288,24 @@ fn states() -> Command {
     with_flags(states)
 }
 
+/// A job by the end of its id.
+fn job() -> Arg {
+    let digits = |text: &str| {
+        let is_end = !text.is_empty() && text.chars().all(|digit| digit.is_ascii_hexdigit());
+        match is_end {
+            true => Ok(text.to_owned()),
+            false => Err(
+                "the last digits of a job are expected, such as 7f3a: `baton jobs` lists the jobs",
+            ),
+        }
+    };
+    Arg::new("job")
+        .value_name("JOB")
+        .value_parser(digits)
+        .required(true)
+        .help("The last digits of the job, as errors, pages and `baton jobs` show them")
+}
+
 fn number(name: &'static str, default: &'static str, help: &'static str) -> Arg {
     Arg::new(name)
         .long(name)
@@ -271,6 +337,17 @@ fn kernel() -> Command {
 /// `baton kernel --help` asks for this program's help only if there is no other argument.
 pub(crate) fn asks_for_help(arguments: &[OsString]) -> bool {
     matches!(arguments, [only] if only == "--help" || only == "-h")
+}
+
+fn login() -> Command {
+    let address = Arg::new("address")
+        .value_name("ADDRESS")
+        .value_parser(BrokerAddress::from_text)
+        .required(true)
+        .help("The address of the broker, such as https://gpu.example.org:8470");
+    let login = Command::new("login")
+        .about("Store your token for the broker of a course, after asking for it and checking it");
+    with_flags(login.arg(address))
 }
 
 fn install() -> Command {
@@ -408,4 +485,46 @@ fn flag(setting: &'static Setting) -> Option<Arg> {
             .value_name("VALUE")
             .help(help),
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_help_lists_each_command_once() {
+        let mut listed: Vec<&str> = GROUPS
+            .iter()
+            .flat_map(|(_, names)| *names)
+            .copied()
+            .collect();
+        listed.sort_unstable();
+        let all = all_commands();
+        let shown = all
+            .get_subcommands()
+            .filter(|command| !command.is_hide_set());
+        let mut shown: Vec<&str> = shown.map(Command::get_name).collect();
+        shown.sort_unstable();
+        assert_eq!(listed, shown);
+        let help = command().render_help().to_string();
+        assert!(
+            help.contains("\nCourse staff:\n  courses  List courses"),
+            "{help}"
+        );
+    }
+
+    #[test]
+    fn each_argument_has_a_help() {
+        fn check(command: &Command) {
+            for argument in command
+                .get_arguments()
+                .filter(|argument| !argument.is_hide_set())
+            {
+                let (command, argument_name) = (command.get_name(), argument.get_id());
+                assert!(argument.get_help().is_some(), "{command}: {argument_name}");
+            }
+            command.get_subcommands().for_each(check);
+        }
+        check(&command());
+    }
 }

@@ -61,6 +61,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "chunks" => commands::chunks::main(&settings()?),
         "worker" => commands::worker::main(&settings()?),
         "config" => commands::config::main(surroundings, matches),
+        "login" => commands::login::main(surroundings, &settings()?, matches),
         "install" => commands::install::main(surroundings, &cli::place(matches)),
         "doctor" => commands::doctor::main(
             surroundings,

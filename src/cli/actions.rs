@@ -2,7 +2,7 @@
 
 use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
 
-use super::{number, switch, with_flags};
+use super::{job, number, switch, with_flags};
 use crate::settings::Value;
 use std::{path::PathBuf, time::Duration};
 
@@ -16,13 +16,12 @@ fn lesson(text: &str) -> Result<(String, u32), String> {
 }
 
 pub(super) fn actions() -> [Command; 8] {
-    let job = || {
-        Arg::new("job")
-            .value_name("JOB")
+    let worker = || {
+        Arg::new("worker")
+            .value_name("WORKER")
             .required(true)
-            .help("The last digits of the job, as errors, pages and `baton jobs` show them")
+            .help("The name of the worker, as `baton workers` shows it")
     };
-    let worker = || Arg::new("worker").value_name("WORKER").required(true);
     let why = |help: &'static str| {
         Arg::new("reason")
             .long("reason")
@@ -50,7 +49,7 @@ pub(super) fn actions() -> [Command; 8] {
             .arg(worker())
             .arg(why("The reason; waiting people read it").required(true)),
         Command::new("resume")
-            .about("Let a worker accept jobs again")
+            .about("Let a drained worker accept jobs again (for a job: `baton run --resume`)")
             .arg(worker()),
         course(),
         Command::new("audit")

@@ -57,6 +57,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.worker_grace = settings.broker_worker_grace;
     config.proxy_grace = settings.broker_proxy_grace;
     config.monitor_token = settings.monitor_token()?;
+    let everyone_has_a_token = config.people.is_some() || config.hub.is_some();
     let (token, kept_in) = token.unzip();
     config.token = token;
 
@@ -65,7 +66,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     runtime.block_on(async {
         let mut signals = EndSignals::listen().context("Failed to listen for signals")?;
         let ready = move |address| {
-            greet(&address, kept_in.as_deref());
+            greet(&address, kept_in.as_deref(), everyone_has_a_token);
             notify::serves(&format!("Listening on {address}"));
         };
         let end = async move {
@@ -130,10 +131,19 @@ fn token(settings: &Settings, listen: &Listen) -> anyhow::Result<Option<(String,
     Ok(Some((token_in(&path)?, path.display().to_string())))
 }
 
-fn greet(address: &BrokerAddress, token_kept_in: Option<&str>) {
+fn greet(address: &BrokerAddress, token_kept_in: Option<&str>, everyone_has_a_token: bool) {
     println!("The broker listens on {address}");
     println!("Notebooks and workers find it with BATON_BROKER_ADDRESS={address}");
-    if let Some(place) = token_kept_in {
-        println!("They need the token in {place}");
+    if everyone_has_a_token {
+        println!(
+            "Each person who is not in a Hub and each worker needs a token of their own: `baton people add NAME`"
+        );
+    }
+    match token_kept_in {
+        Some(place) if everyone_has_a_token => {
+            println!("The token in {place} opens everything: keep it on this machine");
+        }
+        Some(place) => println!("They need the token in {place}"),
+        None => {}
     }
 }

@@ -12,6 +12,7 @@ pub(crate) mod files;
 pub(crate) mod install;
 mod join;
 pub(crate) mod kernel;
+pub(crate) mod login;
 pub(crate) mod people;
 pub(crate) mod plan;
 pub(crate) mod pools;

@@ -136,11 +136,9 @@ impl Value for Paths {
 
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
-        let paths: Vec<_> = listed(text).into_iter().map(PathBuf::from).collect();
-        paths
-            .iter()
-            .all(|path| path.is_absolute())
-            .then_some(Self(paths))
+        let paths = listed(text).into_iter();
+        let paths: Option<Vec<_>> = paths.map(|path| PathBuf::parse(path)).collect();
+        paths.map(Self)
     }
 }
 

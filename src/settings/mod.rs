@@ -32,6 +32,7 @@ use kinds::{
 };
 use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
+use table::and_clients;
 pub(crate) use value::Value;
 
 /// One line of `baton config show`.
@@ -76,27 +77,35 @@ macro_rules! settings {
 }
 
 settings! {
-    #[doc = "The broker's address. Without it, the first `%%gpu` cell starts a broker for this user on this machine."]
+    #[doc = "The broker's address. Without it, notebooks and commands use the broker of this user on this machine, which the first `%%gpu` cell starts."]
     broker_address: Option<BrokerAddress> = "broker_address",
-    flag: Some(("broker", &["worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
+    flag: Some(("broker", and_clients!("worker", "chunks"))),
     default: Nothing { described: "the broker of this user on this machine" };
 
     #[doc = "A file with certificates (PEM) of authorities, such as the university's own, to trust in addition to the system's. They apply to a broker and a JupyterHub whose addresses begin with `https`."]
     ca_file: Option<PathBuf> = "ca_file",
-    flag: Some(("ca-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
+    flag: Some(("ca-file", and_clients!("login", "broker", "worker", "chunks"))),
     default: Nothing { described: "none: the authorities that the system trusts" };
 
-    #[doc = "The secret that broker, workers and notebooks share. It cannot be in the configuration file: use `token_file`."]
+    #[doc = "The token that opens the broker: your own or a worker's, as `baton people add` prints it; for a broker, the token that opens everything. It cannot be in the configuration file: use `token_file`."]
     token: Option<String> = "token",
     flag: None,
     default: Nothing { described: "the contents of `token_file`" }, secret: true;
 
-    #[doc = "A file that holds the secret that broker, workers and notebooks share."]
+    #[doc = "A file that contains the token that opens the broker: your own or a worker's, as `baton people add` prints it; for a broker, the token that opens everything."]
     token_file: Option<PathBuf> = "token_file",
-    flag: Some(("token-file", &["broker", "worker", "chunks", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
+    flag: Some(("token-file", and_clients!("broker", "worker", "chunks"))),
     default: Computed {
         text: |surroundings| surroundings.credential("token"),
         described: "`$CREDENTIALS_DIRECTORY/token` with `LoadCredential=token:FILE` of systemd; for a broker that listens on TCP, `token` in `state_folder`, created at the first start",
+    };
+
+    #[doc = "The file in which `baton login` stores your token. It is used if no other token is set, and sent only to the broker that `broker_address` names. Only you may be able to read it."]
+    login_token_file: PathBuf = "login_token_file",
+    flag: None,
+    default: Computed {
+        text: |surroundings| surroundings.login_token().display().to_string(),
+        described: "`$XDG_CONFIG_HOME/baton/token`, else `~/.config/baton/token`",
     };
 
     #[doc = "The JupyterHub token with which notebooks, and commands in a terminal of JupyterLab, identify their person if no other token is set. It is sent only to the broker that `broker_address` names."]
@@ -157,7 +166,7 @@ settings! {
 
     #[doc = "The folder in which the broker of this user keeps its socket, lock, token and log. Only this user may enter it."]
     runtime_folder: PathBuf = "runtime_folder",
-    flag: Some(("runtime-folder", &["up", "worker", "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front", "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env"])),
+    flag: Some(("runtime-folder", and_clients!("up", "worker"))),
     default: Computed {
         text: |surroundings| surroundings.runtime_folder().display().to_string(),
         described: "`$XDG_RUNTIME_DIR/baton`, else `/tmp/baton-UID`",

@@ -1,6 +1,6 @@
 //! Tokens, which are in a setting or in a file of their own.
 
-use std::path::Path;
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 use baton_transport::Token;
 
@@ -30,7 +30,23 @@ impl Settings {
         let of_hub = of_hub.filter(|_| self.broker_address.is_some());
         let own = self.token_text()?;
         let of_hub = of_hub.map(Token::of_notebook_server);
-        Ok(own.as_deref().map(Token::new).or(of_hub))
+        match own.as_deref().map(Token::new).or(of_hub) {
+            None if self.broker_address.is_some() => self.login_token(),
+            token => Ok(token),
+        }
+    }
+
+    /// The token of `baton login`.
+    fn login_token(&self) -> Result<Option<Token>, SettingsError> {
+        let path = &self.login_token_file;
+        let Ok(metadata) = std::fs::metadata(path) else {
+            return Ok(None);
+        };
+        if metadata.permissions().mode() & 0o077 != 0 {
+            return Err(SettingsError::OpenTokenFile { path: path.clone() });
+        }
+        let token = secret(None, Some(path))?;
+        Ok(token.as_deref().map(Token::new))
     }
 }
 

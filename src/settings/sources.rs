@@ -46,6 +46,8 @@ pub(crate) enum SettingsError {
         expected: &'static str,
         found: String,
     },
+    #[error("Other users can read the token in {}\nhint: chmod 600 {}", path.display(), path.display())]
+    OpenTokenFile { path: PathBuf },
     #[error("Failed to read the token from {}", path.display())]
     TokenFile {
         path: PathBuf,

@@ -105,10 +105,19 @@ impl Surroundings {
     }
 
     pub(crate) fn user_configuration(&self) -> PathBuf {
+        self.configuration_folder().join("config.toml")
+    }
+
+    /// The file in which `baton login` stores this user's token.
+    pub(crate) fn login_token(&self) -> PathBuf {
+        self.configuration_folder().join("token")
+    }
+
+    fn configuration_folder(&self) -> PathBuf {
         let folder = self.folder("XDG_CONFIG_HOME");
         folder
             .unwrap_or_else(|| self.home().join(".config"))
-            .join("baton/config.toml")
+            .join("baton")
     }
 
     fn home(&self) -> PathBuf {

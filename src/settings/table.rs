@@ -2,6 +2,18 @@
 
 use super::Surroundings;
 
+/// These commands, and all that ask the broker or act on it.
+macro_rules! and_clients {
+    ($($command:literal),*) => {
+        &[
+            $($command,)*
+            "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front",
+            "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env",
+        ]
+    };
+}
+pub(super) use and_clients;
+
 pub(crate) struct Setting {
     /// The key in the configuration file; the part before the dot is the section.
     pub(crate) key: &'static str,

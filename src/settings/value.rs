@@ -147,10 +147,13 @@ impl Value for u32 {
 }
 
 impl Value for PathBuf {
-    const EXPECTED: &'static str = "an absolute path";
+    const EXPECTED: &'static str = "an absolute path, or one that begins with ~/";
 
     fn parse(text: &str) -> Option<Self> {
-        let path = Self::from(text);
+        let path = match text.strip_prefix("~/") {
+            Some(rest) => std::env::home_dir()?.join(rest),
+            None => Self::from(text),
+        };
         path.is_absolute().then_some(path)
     }
 

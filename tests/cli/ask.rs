@@ -1,11 +1,51 @@
 //! `baton jobs`, `workers`, `courses`, `usage` and `explain` on a broker where nothing has run.
 
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
+
 use nix::sys::signal::Signal;
 
 use crate::home::{Home, Said};
 
 const COURSES: &str =
     "[course.ml101]\ntime_limit = \"5m\"\nbudget = { gpu_time = \"2h\", reset = \"04:00\" }\n";
+
+/// From then on, commands need neither the address nor the token.
+fn log_in(home: &Home, address: &str, token: &str) {
+    let configuration = home.write(".config/baton/config.toml", "course = \"ml101\"\n");
+    let refused = home.run_with_input(&["login", address], "wrong\n");
+    assert!(
+        refused.stderr.contains("does not accept this token"),
+        "{}",
+        refused.stderr
+    );
+    let stored = home.path(".config/baton/token");
+    assert!(!stored.exists());
+    let login = home.run_with_input(&["login", address], token);
+    assert!(
+        login.stdout.contains("Your courses: ml101"),
+        "{}",
+        login.stderr
+    );
+    for file in [&stored, &configuration] {
+        assert_eq!(file.metadata().unwrap().permissions().mode() & 0o777, 0o600);
+    }
+    let text = std::fs::read_to_string(configuration).unwrap();
+    assert_eq!(
+        text,
+        format!("course = \"ml101\"\nbroker_address = \"{address}\"\n")
+    );
+    let said = home.run(&["courses"]);
+    assert!(said.stdout.contains("ml101"), "{}", said.stderr);
+    std::fs::set_permissions(&stored, Permissions::from_mode(0o640)).unwrap();
+    let open = home.run(&["courses"]);
+    assert!(
+        open.stderr.contains("Other users can read the token in"),
+        "{}",
+        open.stderr
+    );
+    std::fs::remove_file(home.path(".config/baton/config.toml")).unwrap();
+    std::fs::remove_file(stored).unwrap();
+}
 
 #[test]
 fn what_a_broker_says_to_a_person() {
@@ -34,6 +74,12 @@ fn what_a_broker_says_to_a_person() {
     ];
     let mut broker = home.start(&[listen.as_slice(), files.as_slice()].concat());
     let address = broker.line("The broker listens on ");
+    broker.line("Each person who is not in a Hub and each worker needs a token of their own: ");
+    let all = broker.line("The token in ");
+    assert!(
+        all.ends_with("state/token opens everything: keep it on this machine"),
+        "{all}"
+    );
     let ask = |question: &[&str]| {
         let how = ["--broker", &address, "--token-file", &token];
         home.run(&[question, how.as_slice()].concat())
@@ -64,17 +110,17 @@ fn what_a_broker_says_to_a_person() {
         ask(&["explain", "7f3a"]),
         "There is no cell with an id ending in 7f3a that you can see\nhint: ",
     );
-    fails(
-        ask(&["explain", "train"]),
-        "`ends_with` must be the last hexadecimal digits of a job\nhint: ",
-    );
+    let wrong = ask(&["explain", "train"]);
+    assert_eq!(wrong.status.code(), Some(2));
+    let expected = "the last digits of a job are expected, such as 7f3a";
+    assert!(wrong.stderr.contains(expected), "{}", wrong.stderr);
     fails(
         ask(&["states", "--delete", "friday"]),
         "You have no saved state friday",
     );
     fails(
         home.run(&["jobs", "--broker", &address]),
-        "does not accept this token",
+        "needs a token, and none was given\nhint: store your token with `baton login`",
     );
     for (act, why) in [
         (
@@ -91,6 +137,7 @@ fn what_a_broker_says_to_a_person() {
             why => fails(said, why),
         }
     }
+    log_in(&home, &address, &add.stdout);
     let own = home.path("state/token").display().to_string();
     let operate = |act: &[&str]| {
         let how = ["--broker", &address, "--token-file", &own];

@@ -41,7 +41,9 @@ fn a_broker_without_configuration_has_a_token_and_says_where() {
     );
     let stranger = ask(&["doctor"]);
     assert!(
-        stranger.stdout.contains("does not accept this token"),
+        stranger
+            .stdout
+            .contains("needs a token, and none was given"),
         "{}",
         stranger.stdout
     );

@@ -90,10 +90,7 @@ fn a_worker_of_another_python_is_tried_and_compared() {
         &bad,
         "A worker here cannot run cells. The session could not start",
     );
-    assert!(
-        failed.contains(" -m pip install baton-jupyter=="),
-        "{failed}"
-    );
+    assert!(failed.ends_with(" -m pip install ."), "{failed}");
     assert!(bad.stdout.contains("No module named"), "{}", bad.stdout);
     let none = doctor("/nowhere/python");
     assert!(fix(&none, "Failed to start /nowhere/python").contains("worker.python"));

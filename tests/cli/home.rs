@@ -107,13 +107,25 @@ impl Home {
         said(&mut self.command(arguments))
     }
 
+    pub(crate) fn run_with_input(&self, arguments: &[&str], input: &str) -> Said {
+        let file = self.write("input", input);
+        said_to(
+            &mut self.command(arguments),
+            fs::File::open(file).unwrap().into(),
+        )
+    }
+
     pub(crate) fn start(&self, arguments: &[&str]) -> Service {
         Service::start(&mut self.command(arguments))
     }
 }
 
 pub(crate) fn said(command: &mut Command) -> Said {
-    let output = command.stdin(Stdio::null()).output().unwrap();
+    said_to(command, Stdio::null())
+}
+
+fn said_to(command: &mut Command, input: Stdio) -> Said {
+    let output = command.stdin(input).output().unwrap();
     Said {
         status: output.status,
         stdout: String::from_utf8(output.stdout).unwrap(),

@@ -138,7 +138,7 @@ fn a_roster_is_imported_as_often_as_it_grows() {
         "roster.csv",
         "email,name,course,role\n\
          a@x,\"Lovelace, Ada\",ml101,\n\
-         a@x,\"Lovelace, Ada\",vision, staff\n\
+         a@x,\"Lovelace, Ada\",vision, Staff\n\
          b@x,bob,,student\n\
          t@x,tia,vision,\n",
     );
@@ -182,7 +182,10 @@ fn a_roster_is_imported_as_often_as_it_grows() {
     assert_eq!(text(&home), before);
     for (roster, why) in [
         ("person\nada\n", "no column `name`"),
-        ("name,role\nada,boss\n", "Line 2"),
+        (
+            "name,course,role\nada,ml,boss\n",
+            "Line 2 is not valid\n  because: The role must be student or staff, not boss",
+        ),
         ("name,course\nada,ml\n,ml\n", "Line 3"),
     ] {
         home.write("roster.csv", roster);

@@ -11,7 +11,7 @@ use reqwest::{
 use baton_protocol::{address::BrokerAddress, api::Problem};
 use serde::{Serialize, de::DeserializeOwned};
 
-use crate::{Dial, LinkError, dial::CONNECT_TIMEOUT, tls};
+use crate::{Dial, LinkError, TokenProblem, dial::CONNECT_TIMEOUT, tls};
 
 mod exchange;
 
@@ -145,7 +145,10 @@ impl Api {
             StatusCode::UNAUTHORIZED if self.dial.was_exchanged() => {
                 LinkError::Forgotten { address }
             }
-            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
+            StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized {
+                address,
+                problem: TokenProblem::of(self.dial.token.as_ref()),
+            },
             StatusCode::INSUFFICIENT_STORAGE => LinkError::StoreFull { text },
             StatusCode::NOT_FOUND => LinkError::NotFound {
                 address,

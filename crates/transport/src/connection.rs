@@ -17,7 +17,7 @@ use tokio_tungstenite::{
 };
 
 use crate::{
-    Dial, LinkError,
+    Dial, LinkError, TokenProblem,
     api::{self, authorization},
     dial::{CONNECT_TIMEOUT, Duplex},
 };
@@ -169,7 +169,10 @@ fn handshake_failed(dial: &Dial, path: &str, error: tungstenite::Error) -> LinkE
         return error;
     }
     match response.status() {
-        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized { address },
+        StatusCode::UNAUTHORIZED | StatusCode::FORBIDDEN => LinkError::Unauthorized {
+            address,
+            problem: TokenProblem::of(dial.token.as_ref()),
+        },
         StatusCode::NOT_FOUND => LinkError::NotFound {
             address,
             path: path.to_owned(),

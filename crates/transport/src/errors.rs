@@ -2,6 +2,7 @@
 
 use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
+use crate::token::Token;
 use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
 
 type Source = Box<dyn Error + Send + Sync>;
@@ -24,8 +25,11 @@ pub enum LinkError {
     },
     #[error("The broker at {address} does not answer")]
     NoAnswer { address: BrokerAddress },
-    #[error("The broker at {address} does not accept this token")]
-    Unauthorized { address: BrokerAddress },
+    #[error("The broker at {address} {problem}\nhint: {}", problem.hint())]
+    Unauthorized {
+        address: BrokerAddress,
+        problem: TokenProblem,
+    },
     /// The token from the last exchange is no longer valid; the next attempt exchanges again.
     #[error("The broker at {address} no longer knows this notebook's token")]
     Forgotten { address: BrokerAddress },
@@ -85,6 +89,43 @@ pub enum LinkError {
     /// The receiver of the chunks could not use one.
     #[error("A received chunk could not be used")]
     Receiver(#[source] Source),
+}
+
+/// Why a broker does not let a program in.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TokenProblem {
+    Missing,
+    NotAccepted,
+}
+
+impl TokenProblem {
+    pub(crate) fn of(token: Option<&Token>) -> Self {
+        match token {
+            Some(_) => Self::NotAccepted,
+            None => Self::Missing,
+        }
+    }
+
+    #[must_use]
+    pub fn hint(self) -> &'static str {
+        match self {
+            Self::Missing => {
+                "store your token with `baton login`, or name its file with BATON_TOKEN_FILE"
+            }
+            Self::NotAccepted => {
+                "`baton config show` says where it is from. Get a new one from your course staff, and store it with `baton login`"
+            }
+        }
+    }
+}
+
+impl fmt::Display for TokenProblem {
+    fn fmt(&self, text: &mut fmt::Formatter<'_>) -> fmt::Result {
+        text.write_str(match self {
+            Self::Missing => "needs a token, and none was given",
+            Self::NotAccepted => "does not accept this token",
+        })
+    }
 }
 
 fn hint(problem: &Problem) -> String {

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from types import FunctionType
 from typing import Any, NamedTuple, TypeVar
 
-UPDATE = "hint: update it with: python -m pip install --upgrade baton-jupyter"
+UPDATE = "hint: update Baton as you installed it, from its source folder: python -m pip install ."
 
 Result = TypeVar("Result")
 

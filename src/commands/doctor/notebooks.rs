@@ -76,7 +76,9 @@ fn shim(python: &Python) -> Finding {
 
 fn reinstall(python: &Python) -> String {
     let (python, own) = (python.executable.display(), env!("CARGO_PKG_VERSION"));
-    format!("{python} -m pip install --force-reinstall baton-jupyter=={own}")
+    format!(
+        "install Baton {own} into this Python as you installed this program, from its source folder: {python} -m pip install ."
+    )
 }
 
 fn kernelspec(surroundings: &Surroundings, python: &Python) -> Finding {

@@ -101,8 +101,8 @@ async fn say_hello(
                 );
             }
             LinkError::CaFile { .. } => "correct BATON_CA_FILE",
-            LinkError::Unauthorized { .. } => {
-                "name the file of the broker's token with BATON_TOKEN_FILE"
+            LinkError::Unauthorized { address, problem } => {
+                return (format!("The broker at {address} {problem}"), problem.hint());
             }
             _ => "start it with `baton broker`, or correct BATON_BROKER_ADDRESS",
         };

@@ -202,9 +202,9 @@ fn runs_a_cell(settings: &Settings, python: &Path, in_sandbox: bool) -> Finding 
         Err(error) => Finding::wrong(
             format!("A worker here cannot run cells. {error:#}"),
             format!(
-                "{} -m pip install baton-jupyter=={}",
-                python.display(),
+                "if Baton is missing there, install Baton {} as you installed this program, from its source folder: {} -m pip install .",
                 env!("CARGO_PKG_VERSION"),
+                python.display(),
             ),
         ),
     }

@@ -13,7 +13,7 @@ struct Line {
     course: Option<String>,
     /// A student if the column is empty.
     #[serde(default)]
-    role: Option<Role>,
+    role: Option<String>,
 }
 
 /// Everyone in the roster, with their courses. `course` is for lines without one.
@@ -37,8 +37,17 @@ pub(super) fn read(
         let named = line.course.as_deref().filter(|course| !course.is_empty());
         let courses = people.entry(line.name).or_default();
         if let Some(course) = named.or(course) {
-            courses.insert(course.to_owned(), line.role.unwrap_or(Role::Student));
+            let role = role(line.role.as_deref().unwrap_or_default()).with_context(at)?;
+            courses.insert(course.to_owned(), role);
         }
     }
     Ok(people)
+}
+
+fn role(text: &str) -> anyhow::Result<Role> {
+    match text.to_lowercase().as_str() {
+        "" | "student" => Ok(Role::Student),
+        "staff" => Ok(Role::Staff),
+        _ => anyhow::bail!("The role must be student or staff, not {text}"),
+    }
 }

@@ -208,7 +208,7 @@ fn used_up(course: &str, budget: &Budget) -> RemoteError {
             budget.reset,
         ),
         traceback: Vec::new(),
-        hint: Some("ordinary cells work; ask your course staff for more".to_owned()),
+        hint: Some("ordinary cells work until then; only the operator of the broker can raise the budget of a course".to_owned()),
     }
 }
 

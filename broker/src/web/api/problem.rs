@@ -240,7 +240,9 @@ fn hint_of(not_done: &NotDone) -> &'static str {
             "`baton jobs` and the first page of the dashboard list those that you can see"
         }
         NotDone::UnknownPool(_) => "`baton pools` lists them",
-        NotDone::UnknownWorker(_) => "`baton workers` and the Workers page list them",
+        NotDone::UnknownWorker(_) => {
+            "`baton workers` and the Workers page list them. For a job, use `baton run --resume`"
+        }
         NotDone::UnknownCourse(_) => {
             "`baton courses` and the Courses page list those that you can see"
         }

@@ -8,7 +8,9 @@ use baton_protocol::{
     ComputeCapability, Environment, EnvironmentState, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
-use baton_scheduling::queue::{Declared, Job, NO_GPU, Offer, Reason, Worker, estimate_starts, plan};
+use baton_scheduling::queue::{
+    Declared, Job, NO_GPU, Offer, Reason, Worker, estimate_starts, plan,
+};
 use std::sync::Arc;
 
 fn gpu(model: &str, gibibytes: u64, capability: &str) -> Device {
@@ -134,7 +136,10 @@ fn only_what_is_declared_excludes() {
         (environment("ml102"), true, false),
         (Requirement::Time { ms: 1 }, true, true),
     ] {
-        let found = (declared.may_meet(&requirement), without.may_meet(&requirement));
+        let found = (
+            declared.may_meet(&requirement),
+            without.may_meet(&requirement),
+        );
         assert_eq!(found, (of_declared, of_without), "{requirement}");
         assert!(Declared::default().may_meet(&requirement), "{requirement}");
     }

@@ -470,9 +470,9 @@ enum Noted {
 fn no_broker(error: LinkError, waits: bool) -> NoBroker {
     let reason = describe(&error);
     match error {
-        LinkError::Unauthorized { .. } => NoBroker::Ever(Obstacle {
-            reason,
-            hint: "ask your course staff for the token, and see `baton config show`",
+        LinkError::Unauthorized { address, problem } => NoBroker::Ever(Obstacle {
+            reason: format!("the broker at {address} {problem}"),
+            hint: problem.hint(),
         }),
         LinkError::TooMuch { problem, .. } if !waits => NoBroker::Ever(Obstacle {
             reason: problem.detail,

@@ -1,0 +1,112 @@
+//! `baton login`: checks a person's token and stores it, with the address of the broker.
+
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, IsTerminal, Write},
+    path::Path,
+    process::ExitCode,
+};
+
+use anyhow::Context;
+use baton_protocol::{
+    address::BrokerAddress,
+    api::{Course, Page},
+};
+use baton_transport::{Api, Dial, Token};
+use clap::ArgMatches;
+use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
+use toml_edit::{DocumentMut, value};
+
+use super::ask::run;
+use crate::{
+    service::private_file,
+    settings::{Settings, Surroundings},
+};
+
+pub(crate) fn main(
+    surroundings: &Surroundings,
+    settings: &Settings,
+    matches: &ArgMatches,
+) -> anyhow::Result<ExitCode> {
+    let address = matches.get_one::<BrokerAddress>("address");
+    let address = address.context("Which broker?")?.clone();
+    let text = read_token()?;
+    let text = text.trim();
+    anyhow::ensure!(!text.is_empty(), "No token was given");
+    run(async {
+        let dial = Dial {
+            address: address.clone(),
+            token: Some(Token::new(text)),
+            ca_file: settings.ca_file.clone(),
+        };
+        let courses: Page<Course> = Api::new(&dial)?.ask("/v1/courses", &[]).await?;
+        let token_file = &settings.login_token_file;
+        store(token_file, text)?;
+        let configuration = surroundings.user_configuration();
+        store(&configuration, &with_address(&configuration, &address)?)?;
+        let names: Vec<&str> = courses
+            .items
+            .iter()
+            .map(|course| course.course.as_str())
+            .collect();
+        let courses = match names.as_slice() {
+            [] => "none".to_owned(),
+            names => names.join(", "),
+        };
+        Ok(format!(
+            "The broker accepts the token. Your courses: {courses}\n\
+             Stored the token in {} and the address in {}\n\
+             Restart the kernels of open notebooks\n",
+            token_file.display(),
+            configuration.display()
+        ))
+    })
+}
+
+/// The configuration file with this address; everything else stays as it is.
+fn with_address(file: &Path, address: &BrokerAddress) -> anyhow::Result<String> {
+    let text = match fs::read_to_string(file) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text.with_context(|| format!("Failed to read {}", file.display()))?,
+    };
+    let document = text.parse::<DocumentMut>();
+    let mut document = document.with_context(|| format!("{} is not TOML", file.display()))?;
+    document["broker_address"] = value(address.to_string());
+    Ok(document.to_string())
+}
+
+/// Writes a file that only this user can read.
+fn store(file: &Path, text: &str) -> anyhow::Result<()> {
+    let write = || {
+        if let Some(folder) = file.parent() {
+            fs::create_dir_all(folder)?;
+        }
+        // A file that exists would keep its mode.
+        let next = file.with_extension("new");
+        let mut options = OpenOptions::new();
+        let mut new = private_file(&next, options.write(true).create(true).truncate(true))?;
+        writeln!(new, "{}", text.trim_end())?;
+        new.sync_all()?;
+        fs::rename(&next, file)
+    };
+    write().with_context(|| format!("Failed to write {}", file.display()))
+}
+
+/// Reads the token without showing it.
+fn read_token() -> anyhow::Result<String> {
+    let mut text = String::new();
+    if !io::stdin().is_terminal() {
+        io::stdin().read_line(&mut text)?;
+        return Ok(text);
+    }
+    eprint!("Token: ");
+    let shown = tcgetattr(io::stdin()).context("Failed to hide the token")?;
+    let mut hidden: Termios = shown.clone();
+    hidden.local_flags.remove(LocalFlags::ECHO);
+    tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &hidden).context("Failed to hide the token")?;
+    let read = io::stdin().read_line(&mut text);
+    tcsetattr(io::stdin(), SetArg::TCSAFLUSH, &shown)?;
+    eprintln!();
+    read.context("Failed to read the token")?;
+    Ok(text)
+}
