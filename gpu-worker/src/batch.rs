@@ -5,7 +5,8 @@
 //! it was. Nothing else changes its place.
 //!
 //! While no batches are taken, displays and streams beyond [`PENDING_BYTES`] are left out and counted, and the
-//! student reads how many. Other messages are left out only if a single one is larger than that.
+//! student reads how many. Other messages beyond that make the batcher full: the session must wait before it sends
+//! more. If nothing makes it wait, they are left out beyond twice that.
 //!
 //! **Invariant:** no I/O; the clock comes from the caller.
 
@@ -21,8 +22,9 @@ const INTERVAL: Duration = Duration::from_millis(60);
 const BATCH_BYTES: usize = 64 << 10;
 /// A joined text does not grow beyond this.
 const TEXT_BYTES: usize = 1 << 20;
-/// Also the most that fits into one message to the broker.
 const PENDING_BYTES: usize = 32 << 20;
+/// The most that fits into one message to the broker.
+pub(crate) const LARGEST_OUTPUT_BYTES: u64 = PENDING_BYTES as u64;
 
 /// What is left out first while outputs cannot be sent.
 const DISPENSABLE: [&str; 3] = ["stream", "display_data", "update_display_data"];
@@ -51,12 +53,12 @@ impl Batcher {
     pub(crate) fn push(&mut self, output: Output) {
         let bytes = output_bytes(&output);
         let is_dispensable = DISPENSABLE.contains(&output.kind.as_str());
-        let ahead_bytes = if is_dispensable {
-            self.pending_bytes
+        let most_bytes = if is_dispensable {
+            PENDING_BYTES
         } else {
-            0
+            2 * PENDING_BYTES
         };
-        if ahead_bytes + bytes > PENDING_BYTES {
+        if bytes > PENDING_BYTES || self.pending_bytes + bytes > most_bytes {
             self.left_out += 1;
             return;
         }
@@ -76,6 +78,11 @@ impl Batcher {
         } else {
             self.pending.push_back(Pending::Text(stream));
         }
+    }
+
+    /// Whether the session must wait before it sends more, because no output may be left out for it.
+    pub(crate) fn is_full(&self) -> bool {
+        self.pending_bytes > PENDING_BYTES
     }
 
     /// When the next batch is due; `None` while there is nothing to send.
@@ -234,12 +241,25 @@ mod tests {
         batcher.push(other("display_data", PENDING_BYTES - 10));
         batcher.push(other("update_display_data", 100));
         batcher.push(stream("stdout", "lost"));
+        assert!(!batcher.is_full());
         batcher.push(other("comm_msg", 100));
+        assert!(batcher.is_full());
         let kinds: Vec<String> = batcher
             .take(Instant::now())
             .into_iter()
             .map(|output| output.kind)
             .collect();
         assert_eq!(kinds, ["display_data", "comm_msg", "stream"]);
+        assert!(!batcher.is_full());
+    }
+
+    #[test]
+    fn widgets_are_left_out_only_if_nothing_makes_them_wait() {
+        let mut batcher = Batcher::default();
+        for _ in 0..10 {
+            batcher.push(other("comm_msg", PENDING_BYTES / 2 - 10));
+        }
+        assert_eq!((batcher.pending.len(), batcher.left_out), (4, 6));
+        assert!(batcher.is_full());
     }
 }

@@ -15,7 +15,7 @@ use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
 use crate::sandbox::Sandbox;
 use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
-use crate::transfer::{Access, state_limit_bytes};
+use crate::transfer::Access;
 
 #[derive(Clone)]
 pub(crate) struct Context {
@@ -95,7 +95,6 @@ impl Context {
             place: self.sharing.place().await,
             sharing: &self.sharing,
             account,
-            largest_message_bytes: self.access.state_limit_bytes(),
             config: &self.config,
             is_trial: false,
         })
@@ -153,7 +152,6 @@ pub(crate) async fn try_a_session(
         place: sharing.place().await,
         sharing,
         account: 0,
-        largest_message_bytes: state_limit_bytes(config.session_memory_bytes),
         config,
         zygote,
         is_trial: true,

@@ -160,6 +160,18 @@ pub(crate) fn state_lost(problem: &(dyn std::error::Error + 'static)) -> RemoteE
     )
 }
 
+/// A session's message, which is not an output.
+pub(crate) fn message_too_large(message_bytes: u64) -> RemoteError {
+    error(
+        "MessageTooLarge",
+        &format!(
+            "The Python process that ran the cell was ended because it sent a message of {}",
+            bytes(message_bytes)
+        ),
+        "keep many small arrays in one large array, or delete those that are no longer needed",
+    )
+}
+
 pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
     error(
         "StateTooLarge",

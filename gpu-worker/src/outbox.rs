@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use baton_protocol::{JobEvent, Output, Payload, Piece, State};
+use baton_protocol::{JobEvent, Output, Payload, Piece, RemoteError, State};
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
@@ -134,11 +134,32 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
             JobEvent::Output(output) => output_bytes(output),
-            JobEvent::NamesWanted { names, .. } => names.iter().map(String::len).sum(),
-            JobEvent::Finished { state, files, .. } => {
-                state.as_ref().map_or(0, state_bytes) + files.as_ref().map_or(0, payload_bytes)
+            JobEvent::InputWanted { prompt, .. } => prompt.len(),
+            JobEvent::NamesWanted { names, .. } => text_bytes(names),
+            JobEvent::NotStarted { error } => error_bytes(error),
+            JobEvent::Finished {
+                state,
+                files,
+                error,
+                ..
+            } => {
+                state.as_ref().map_or(0, state_bytes)
+                    + files.as_ref().map_or(0, payload_bytes)
+                    + error.as_ref().map_or(0, error_bytes)
             }
-            JobEvent::DeferredState { state, .. } => state.as_ref().map_or(0, state_bytes),
+            JobEvent::DeferredState { state, error } => {
+                state.as_ref().map_or(0, state_bytes) + error.as_ref().map_or(0, error_bytes)
+            }
+            JobEvent::Salvaged {
+                state,
+                files,
+                error,
+            } => {
+                let pieces = state.iter().flat_map(|state| state.manifest.pieces());
+                pieces.map(piece_bytes).sum::<usize>()
+                    + size_of_val(files.as_slice())
+                    + error.as_ref().map_or(0, error_bytes)
+            }
             JobEvent::FilesWanted { wanted, .. } => payload_bytes(wanted),
             _ => 0,
         }
@@ -154,6 +175,14 @@ pub(crate) fn state_bytes(state: &State) -> usize {
         }
     };
     manifest.pieces().map(piece_bytes).sum()
+}
+
+fn error_bytes(error: &RemoteError) -> usize {
+    error.name.len() + error.value.len() + text_bytes(&error.traceback)
+}
+
+fn text_bytes(lines: &[String]) -> usize {
+    lines.iter().map(|line| OVERHEAD + line.len()).sum()
 }
 
 fn payload_bytes(payload: &Payload) -> usize {

@@ -36,7 +36,7 @@ pub(crate) enum Report {
 pub(crate) struct EventSink {
     pub(crate) job: JobId,
     pub(crate) fencing: FencingNumber,
-    /// Unbounded; `unsent_bytes` bounds outputs, the only events that can be many.
+    /// Unbounded; a session that could send many events waits while `unsent_bytes` is above its limit.
     pub(crate) reports: mpsc::UnboundedSender<Report>,
     /// Bytes that the broker has not acknowledged yet. The agent subtracts those that it has.
     pub(crate) unsent_bytes: Arc<AtomicUsize>,
@@ -56,7 +56,7 @@ impl EventSink {
         });
     }
 
-    /// Whether outputs must wait, because the broker accepts less than the cell writes.
+    /// Whether outputs and questions must wait, because the broker accepts less than the cell sends.
     pub(crate) fn is_full(&self) -> bool {
         const LIMIT_BYTES: usize = 32 << 20;
         self.unsent_bytes.load(Ordering::Relaxed) > LIMIT_BYTES

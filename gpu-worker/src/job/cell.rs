@@ -49,6 +49,9 @@ const MEMORY_POLL: Duration = Duration::from_millis(250);
 /// How long outputs wait before the next look, while too many bytes are not acknowledged yet.
 const FULL_POLL: Duration = Duration::from_millis(60);
 
+/// How long to receive what a session has sent before its end.
+const LAST_OUTPUTS: Duration = Duration::from_secs(1);
+
 pub(crate) async fn run_cell(
     context: &Context,
     ready: Ready<'_>,
@@ -93,6 +96,7 @@ pub(crate) async fn run_cell(
         transport,
         questions: 0,
         asks: false,
+        question: None,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
@@ -135,6 +139,8 @@ struct Run<'context> {
     questions: u64,
     /// Whether the last of these questions has no answer yet.
     asks: bool,
+    /// A question of the cell that waits, like the outputs before it, until the broker accepts more.
+    question: Option<JobEvent>,
     phase: Phase<'context>,
     batcher: Batcher,
     usage: Usage,
@@ -205,6 +211,7 @@ impl Run<'_> {
 
     async fn next_event(&mut self, order: &mut Order, memory: &mut Interval) -> Event {
         let output_due = self.output_due(order);
+        let must_wait = self.session_must_wait();
         let (ignored_at, time_is_up_at) = (self.cancel_ignored_at(), self.time_is_up_at());
         let moved = async {
             match &mut self.phase {
@@ -213,8 +220,14 @@ impl Run<'_> {
                 _ => std::future::pending().await,
             }
         };
+        let session = async {
+            match must_wait {
+                true => SessionEvent::Ended(self.session.ended().await),
+                false => self.session.next().await,
+            }
+        };
         tokio::select! {
-            event = self.session.next() => Event::Session(event),
+            event = session => Event::Session(event),
             Ok(()) = order.permission.changed() => Event::Permitted,
             Some(answer) = order.inputs.recv() => Event::Input(answer),
             () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
@@ -229,13 +242,23 @@ impl Run<'_> {
         }
     }
 
+    /// Whether the session's messages must stay unread: nothing of what is here may be left out. (While it applies the
+    /// state, no output is sent. So it would wait for ever, and outputs are left out instead.)
+    fn session_must_wait(&self) -> bool {
+        let is_full = self.batcher.is_full() || self.question.is_some();
+        is_full && !matches!(self.phase, Phase::Applying { .. })
+    }
+
     fn output_due(&self, order: &Order) -> Option<Instant> {
         // Output of the session while it applies the state is shown with the cell's own output.
         if matches!(self.phase, Phase::Applying { .. }) {
             return None;
         }
         let now = Instant::now();
-        let due = Instant::from_std(self.batcher.due(now.into_std())?);
+        let due = match self.question {
+            Some(_) => now,
+            None => Instant::from_std(self.batcher.due(now.into_std())?),
+        };
         Some(if order.events.is_full() {
             now + FULL_POLL
         } else {
@@ -250,13 +273,19 @@ impl Run<'_> {
                 return self.on_said(message, order, cell).await;
             }
             Event::Session(SessionEvent::Ended(death)) => {
-                for output in self.session.remains().await {
+                self.session.end_processes();
+                let deadline = Instant::now() + LAST_OUTPUTS;
+                while let Some(output) = self.session.remaining(deadline).await {
                     self.batcher.push(output);
                 }
                 tracing::warn!(?death.status, "A session died while it ran a cell");
                 if let Some(limit) = death.exceeded_memory_bytes {
                     let error = messages::out_of_memory(self.memory_bytes.max(limit), limit);
                     return Some(Ending::without_state(Outcome::OutOfMemory, error));
+                }
+                if let Some(bytes) = death.refused_bytes {
+                    let error = messages::message_too_large(bytes);
+                    return Some(Ending::without_state(Outcome::WorkerLost, error));
                 }
                 let error =
                     messages::session_died(death.status, &death.last_lines, self.memory_bytes);
@@ -302,9 +331,20 @@ impl Run<'_> {
         }
     }
 
+    /// The question must appear after what was printed before it.
+    fn ask(&mut self, question: JobEvent, order: &Order) {
+        self.question = Some(question);
+        if !order.events.is_full() {
+            self.flush(order);
+        }
+    }
+
     fn flush(&mut self, order: &Order) {
         for output in self.batcher.take(std::time::Instant::now()) {
             order.events.send(JobEvent::Output(output));
+        }
+        if let Some(question) = self.question.take() {
+            order.events.send(question);
         }
     }
 

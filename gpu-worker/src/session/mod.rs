@@ -24,8 +24,9 @@ use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
 use baton_protocol::{Output, StateVersion};
+use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
-use tokio::time::{Instant, timeout_at};
+use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use self::keeper::{Keeper, Keepers};
 use self::life::Life;
@@ -57,6 +58,8 @@ pub(crate) struct Session {
     shim_reader: ShimReader,
     /// When its connection closed or broke.
     broken_at: Option<Instant>,
+    /// The size of a message that was too large. It broke the connection.
+    refused_bytes: Option<u64>,
     life: Life,
     kernel: Pid,
     /// The path of its Python, as the configuration or the notebook names it.
@@ -112,6 +115,8 @@ pub(crate) struct Death {
     /// `None` if only its connection broke, or if the status is unknown.
     pub(crate) status: Option<ExitStatus>,
     pub(crate) last_lines: Vec<String>,
+    /// The size of its last message, if that was too large.
+    pub(crate) refused_bytes: Option<u64>,
     /// The memory limit, if its control group exceeded it.
     pub(crate) exceeded_memory_bytes: Option<u64>,
 }
@@ -130,7 +135,12 @@ impl Session {
                     match message {
                         Ok(Some(message)) => return SessionEvent::Said(message),
                         Ok(None) => {}
-                        Err(error) => tracing::warn!(%error, "The connection to a session broke"),
+                        Err(error) => {
+                            tracing::warn!(%error, "The connection to a session broke");
+                            if let FrameError::TooLarge(bytes) = error {
+                                self.refused_bytes = Some(bytes);
+                            }
+                        }
                     }
                     *self.broken_at.insert(Instant::now())
                 }
@@ -141,27 +151,42 @@ impl Session {
         SessionEvent::Ended(self.death(status.ok().flatten()))
     }
 
+    /// Waits for its end without reading its messages: the session waits once its connection is full. Cancel safe.
+    pub(crate) async fn ended(&mut self) -> Death {
+        let status = tokio::select! {
+            never = serve(&mut self.mirror) => match never {},
+            status = self.life.ended() => status,
+        };
+        self.death(status)
+    }
+
     fn death(&self, status: Option<ExitStatus>) -> Death {
         Death {
             status,
             last_lines: self.log.last_lines(5),
+            refused_bytes: self.refused_bytes,
             exceeded_memory_bytes: self.life.group().and_then(Group::exceeded_memory_bytes),
         }
     }
 
-    /// The outputs that a session published before its end and that were not received yet. (Does not wait until the
-    /// connection closes, because the session's children may hold it open.)
-    pub(crate) async fn remains(&mut self) -> Vec<Output> {
+    /// The next output that the session published before its end and that was not received yet; `None` after the last
+    /// one, and at the deadline. (Does not wait until the connection closes, because a keeper may hold it open.) Its
+    /// processes must have been ended, because they could send more for ever.
+    pub(crate) async fn remaining(&mut self, deadline: Instant) -> Option<Output> {
         const PATIENCE: Duration = Duration::from_millis(20);
-        let mut outputs = Vec::new();
-        while let Ok(Ok(Some(message))) =
-            tokio::time::timeout(PATIENCE, self.shim_reader.receive()).await
-        {
-            if let FromSession::Published { output } = message {
-                outputs.push(output);
+        while Instant::now() < deadline {
+            let message = timeout(PATIENCE, self.shim_reader.receive()).await;
+            if let FromSession::Published { output } = message.ok()?.ok()?? {
+                return Some(output);
             }
         }
-        outputs
+        None
+    }
+
+    /// Ends its processes, except the keepers.
+    pub(crate) fn end_processes(&mut self) {
+        let keepers = self.keepers.living();
+        self.life.end_all(self.kernel, &self.mark, &keepers);
     }
 
     /// Waits for an event while no job uses the session. Outputs are dropped, because they belong to no cell.
@@ -256,7 +281,6 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        let keepers = self.keepers.living();
-        self.life.end_all(self.kernel, &self.mark, &keepers);
+        self.end_processes();
     }
 }

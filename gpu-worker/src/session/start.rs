@@ -20,6 +20,7 @@ use super::launch::{self, Launch, Launched, Walls};
 use super::zygote::Zygote;
 use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
 use crate::Config;
+use crate::batch::LARGEST_OUTPUT_BYTES;
 use crate::gpu::{Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
@@ -42,6 +43,10 @@ const TRIAL: &str = "BATON_TRIAL";
 /// How many lines of output the error of a failed start contains.
 const LINES: usize = 12;
 
+/// A session's message is in the worker's memory, which no control group of the session limits. The largest messages
+/// are outputs, and lists of segments: large parts of a state are read from the session's memory.
+const LARGEST_MESSAGE_BYTES: u64 = LARGEST_OUTPUT_BYTES + (64 << 20);
+
 pub(crate) struct StartOrder<'a> {
     /// The worker's environment to which the Python belongs, if notebooks can install this environment, too.
     pub(crate) environment: Option<&'a str>,
@@ -59,7 +64,6 @@ pub(crate) struct StartOrder<'a> {
     pub(crate) sharing: &'a Sharing,
     pub(crate) place: Option<Place>,
     pub(crate) account: u64,
-    pub(crate) largest_message_bytes: u64,
     pub(crate) config: &'a Config,
     /// Forks the session; `None` starts a fresh Python.
     pub(crate) zygote: Option<Arc<Zygote>>,
@@ -199,7 +203,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     }
 
     let (kernel, shim_reader, shim, hello) = tokio::select! {
-        said = accept_shim(pair, order.largest_message_bytes) => match said {
+        said = accept_shim(pair) => match said {
             // The process has ended, or is about to end.
             Err(StartError::Shim(ShimError::Closed)) => {
                 let status = tokio::time::timeout(LAST_BREATH, life.ended()).await;
@@ -233,6 +237,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         gpu,
         shim_reader,
         broken_at: None,
+        refused_bytes: None,
         life,
         kernel,
         python: order.python,
@@ -288,12 +293,9 @@ fn moved(path: &Path, from: &Path, to: &Path) -> PathBuf {
     }
 }
 
-async fn accept_shim(
-    pair: ShimPair,
-    largest_message_bytes: u64,
-) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
+async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
     let (kernel, reader, writer) = pair.greeted().await?;
-    let mut reader = reader.within(largest_message_bytes);
+    let mut reader = reader.within(LARGEST_MESSAGE_BYTES);
     match reader.receive().await? {
         Some(FromSession::Hello(hello)) => Ok((kernel, reader, writer, hello)),
         _ => Err(StartError::NoHello),

@@ -6,6 +6,7 @@ mod cells;
 mod connection;
 mod faults;
 mod files;
+mod floods;
 mod harness;
 mod lanes;
 mod real;

@@ -19,6 +19,9 @@ from jupyter_client.session import DELIM
 
 from baton_shim.base.link import Link, LinkClosed
 
+# The worker refuses a message that is much larger, and ends the session.
+_LARGEST_BYTES = 32 << 20
+
 # Messages that the notebook kernel sends itself, or that only a kernel's own clients need.
 _NOT_SENT = frozenset("status execute_input execute_result iopub_welcome shutdown_reply debug_event".split())
 
@@ -53,6 +56,8 @@ class Publisher:
         kind = json.loads(header)["msg_type"]
         if kind in _NOT_SENT:
             return
+        if (size := sum(map(len, parts))) > _LARGEST_BYTES:
+            kind, content, metadata, buffers = "stream", _left_out(size), b"{}", []
         output = {"kind": kind, "content": content, "metadata": metadata, "buffers": buffers}
         try:
             self._link.send("published", listen=False, output=output)
@@ -68,3 +73,8 @@ class Publisher:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._socket, name)
+
+
+def _left_out(size: int) -> bytes:
+    text = f"Baton left out an output of {size >> 20} MiB here: one output may have {_LARGEST_BYTES >> 20} MiB\n"
+    return json.dumps({"name": "stderr", "text": text}).encode()

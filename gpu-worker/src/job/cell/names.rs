@@ -21,7 +21,7 @@ impl Run<'_> {
         self.questions += 1;
         let number = self.questions;
         self.asks = true;
-        order.events.send(JobEvent::NamesWanted { number, names });
+        self.ask(JobEvent::NamesWanted { number, names }, order);
     }
 
     /// A reconnect can repeat an answer. Only the answer to the last question counts, and only once.

@@ -105,13 +105,12 @@ impl Run<'_> {
                 phase,
             ) => {
                 self.phase = phase;
-                // The question must appear after what was printed before it.
-                self.flush(order);
-                order.events.send(JobEvent::InputWanted {
+                let wanted = JobEvent::InputWanted {
                     question,
                     prompt,
                     password,
-                });
+                };
+                self.ask(wanted, order);
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;

@@ -1,0 +1,178 @@
+//! Cells that make their session send more than the broker, or this machine, has room for.
+
+use baton_protocol::worker::{FromWorker, ToWorker};
+use baton_protocol::{JobEvent, JobId, Outcome, Submission};
+
+use crate::harness::{Notebook, Ran, Worker, within};
+
+/// `frame(name, body)` makes a frame of the session's own connection.
+const FRAMES: &str = "import os, signal, struct, msgpack
+link = get_ipython().kernel.link
+def frame(name, body):
+    document = msgpack.packb({name: body})
+    return struct.pack('>Q', len(document)) + document
+def comm(number):
+    content = ('{\"number\": %d}' % number).encode()
+    output = {'kind': 'comm_msg', 'content': content, 'metadata': b'{}', 'buffers': [bytes(1 << 20)]}
+    return frame('published', {'output': output})
+def question(number):
+    prompt = str(number) + ' ' * (1 << 20)
+    body = {'message_id': 'cell-1', 'question': number, 'prompt': prompt, 'password': False}
+    return frame('input_wanted', body)
+";
+
+/// How many messages of 1 MiB a cell sends.
+const MESSAGES: u64 = 120;
+
+/// Sends messages until the connection accepts no more for some seconds, then does `then`, and then sends the rest.
+fn flood(message: &str, path: &std::path::Path, then: &str) -> String {
+    let path = path.display();
+    format!(
+        "{FRAMES}
+for number in range({MESSAGES}):
+    rest = memoryview({message}(number))
+    while rest:
+        try:
+            rest = rest[link.socket.send(rest):]
+        except TimeoutError:
+            link.socket.settimeout(None)
+            {then}
+            open('{path}', 'w').write(str(number))
+    if number == 0:
+        link.socket.settimeout(3)
+link.socket.settimeout(None)
+"
+    )
+}
+
+/// Receives the worker's events without acknowledging any, until `end`. Returns them, and the last one's number.
+async fn unacknowledged(
+    worker: &mut Worker,
+    job: JobId,
+    end: impl Fn(&[JobEvent]) -> bool,
+) -> (Vec<JobEvent>, u64) {
+    let (mut all, mut last) = (Vec::new(), 0);
+    within(async {
+        while !end(&all) {
+            let wait = tokio::time::sleep(std::time::Duration::from_millis(5));
+            tokio::select! {
+                message = worker.line.receive() => {
+                    if let FromWorker::Events { first, events, .. } = message {
+                        last = first + events.len() as u64 - 1;
+                        acknowledge_start(worker, job, &events).await;
+                        all.extend(events);
+                    }
+                }
+                () = wait => {}
+            }
+        }
+    })
+    .await;
+    (all, last)
+}
+
+/// A cell begins only when its start is stored.
+async fn acknowledge_start(worker: &mut Worker, job: JobId, events: &[JobEvent]) {
+    if matches!(events, [JobEvent::Started { .. }, ..]) {
+        acknowledge(worker, job, 1).await;
+    }
+}
+
+async fn acknowledge(worker: &mut Worker, job: JobId, number: u64) {
+    let message = ToWorker::Acknowledge {
+        job,
+        fencing: 1,
+        number,
+    };
+    worker.line.send(message).await;
+}
+
+/// The numbers of the cell's messages.
+fn numbers(events: &[JobEvent]) -> Vec<u64> {
+    let number = |event: &JobEvent| match event {
+        JobEvent::Output(output) if output.kind == "comm_msg" => {
+            let content: serde_json::Value = serde_json::from_slice(&output.content).unwrap();
+            content["number"].as_u64()
+        }
+        JobEvent::InputWanted { question, .. } => Some(*question),
+        _ => None,
+    };
+    events.iter().filter_map(number).collect()
+}
+
+async fn flooded(message: &str) {
+    let mut worker = Worker::start().await;
+    let path = worker.folder.path().join("waited-at");
+    let submission = Notebook::new().cell(&flood(message, &path, "pass"));
+    let job = submission.job;
+    worker.assign(submission).await;
+    let (mut events, last) = unacknowledged(&mut worker, job, |_| path.exists()).await;
+    let waited_at: u64 = std::fs::read_to_string(&path).unwrap().parse().unwrap();
+    assert!(waited_at < 100, "{waited_at}");
+    acknowledge(&mut worker, job, last).await;
+    let ran = worker.until_finished(job).await.ok();
+    events.extend(ran.events);
+    assert_eq!(numbers(&events), (0..MESSAGES).collect::<Vec<_>>());
+}
+
+#[tokio::test]
+async fn a_cell_waits_while_its_messages_to_widgets_are_not_stored() {
+    flooded("comm").await;
+}
+
+#[tokio::test]
+async fn a_cell_waits_while_its_questions_are_not_stored() {
+    flooded("question").await;
+}
+
+#[tokio::test]
+async fn the_end_of_a_session_that_waits_is_noticed() {
+    let mut worker = Worker::start().await;
+    let path = worker.folder.path().join("never");
+    let code = flood("comm", &path, "os.kill(os.getpid(), signal.SIGKILL)");
+    let submission = Notebook::new().cell(&code);
+    let job = submission.job;
+    worker.assign(submission).await;
+    let ended = |events: &[JobEvent]| events.last().is_some_and(JobEvent::is_last);
+    let (events, _) = unacknowledged(&mut worker, job, ended).await;
+    assert_eq!(Ran::new(events).outcome, Outcome::WorkerLost);
+}
+
+async fn ends(submission: Submission) -> Ran {
+    Worker::start().await.run(submission).await
+}
+
+#[tokio::test]
+async fn a_child_that_goes_on_sending_does_not_delay_the_end_of_its_session() {
+    let code = format!(
+        "{FRAMES}
+reader, writer = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    message = comm(0)
+    link.socket.sendall(message)
+    os.write(writer, b'!')
+    while True:
+        link.socket.sendall(message)
+os.read(reader, 1)
+os.kill(os.getpid(), signal.SIGKILL)
+"
+    );
+    let ran = ends(Notebook::new().cell(&code)).await;
+    assert_eq!(ran.outcome, Outcome::WorkerLost);
+    assert!(
+        ran.error_text().contains("signal 9"),
+        "{}",
+        ran.error_text()
+    );
+}
+
+#[tokio::test]
+async fn a_session_that_sends_too_large_a_message_is_ended() {
+    let code =
+        format!("{FRAMES}\nlink.socket.sendall(struct.pack('>Q', 200 << 20) + bytes(1 << 20))");
+    let ran = ends(Notebook::new().cell(&code)).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    let text = ran.error_text();
+    assert!(text.contains("sent a message of 200 MiB"), "{text}");
+}
