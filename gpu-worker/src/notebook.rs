@@ -74,8 +74,8 @@ pub(crate) async fn serve_notebook(
             () = Salvage::wanted(salvage.as_ref()), if session.is_some() => {
                 if let (Some(salvage), Some(from)) = (salvage.take(), session.take()) {
                     let patience = context.config.patience;
-                    let chunk_client = context.access.chunk_client.clone();
-                    session = salvage.take(from, patience, chunk_client).await;
+                    let access = context.access.clone();
+                    session = salvage.take(from, patience, access).await;
                 }
             }
             sent = deferred.next() => {

@@ -8,7 +8,10 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_chunks::{BlobError, Bundle, ChunkDirectory, Collector, Ledger, is_quick, pack};
+use baton_chunks::{
+    BlobError, Bundle, ChunkDirectory, Collector, Ledger, check_size, is_quick, pack,
+};
+use baton_humanize::duration;
 use baton_jupyter_wire::folder::FolderError;
 use baton_mirror::FilesError;
 use baton_protocol::shim::Snapshot;
@@ -17,7 +20,7 @@ use baton_transport::{
     Backoff, ChunkClient, LinkError, TransportChoice, Unreachable, deposit, fetch,
 };
 use tokio::task::{JoinError, spawn_blocking};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::host_memory;
@@ -40,13 +43,16 @@ pub(crate) struct Access {
 impl Access {
     /// How many bytes a cell's state may have now, on its way in or out.
     pub(crate) fn state_limit_bytes(&self) -> u64 {
-        state_limit_bytes(self.memory_limit_bytes)
+        let allowed = self.memory_limit_bytes.unwrap_or(u64::MAX);
+        allowed.min(host_memory::available_bytes())
     }
-}
 
-pub(crate) fn state_limit_bytes(memory_limit_bytes: Option<u64>) -> u64 {
-    let allowed = memory_limit_bytes.unwrap_or(u64::MAX);
-    allowed.min(host_memory::available_bytes())
+    /// The most that a session's memory can hold. What is free now does not matter, because a snapshot names all
+    /// segments, also those that the notebook already has.
+    fn snapshot_limit_bytes(&self) -> u64 {
+        let machine = || host_memory::memory().total_bytes;
+        self.memory_limit_bytes.unwrap_or_else(machine)
+    }
 }
 
 /// State could not be transferred.
@@ -64,6 +70,8 @@ pub(crate) enum TransferError {
     AtHome { reason: String },
     #[error("The notebook sent an unexpected answer")]
     Answer,
+    #[error("The transfer of the state took longer than {}", duration(*.0))]
+    TooSlow(Duration),
     #[error("The notebook's memory can no longer be reached")]
     Unreachable,
     #[error("The transfer of the state was aborted")]
@@ -186,10 +194,11 @@ impl From<TransferError> for NotSent {
 
 /// Reads what changed and moves it to where the proxy can get it. Dropping the future stops the reading.
 pub(crate) async fn send_back(
-    chunk_client: ChunkClient,
+    access: &Access,
     transport: Transport,
     changes: Changes,
 ) -> Result<(State, Ledger), NotSent> {
+    check_size(&changes.snapshot, access.snapshot_limit_bytes()).map_err(TransferError::from)?;
     let changes = match transport {
         Transport::Chunks => changes,
         Transport::Memory { holder, key } => {
@@ -234,7 +243,7 @@ pub(crate) async fn send_back(
         ledger,
     } = &changes;
     let collector = Collector::new(*kernel, *base, snapshot.clone(), ledger.clone());
-    match collect(chunk_client, collector).await {
+    match collect(&access.chunk_client, collector).await {
         Ok((manifest, ledger)) => Ok((State::Chunks(manifest), ledger)),
         Err(error) => Err(NotSent {
             error,
@@ -243,17 +252,33 @@ pub(crate) async fn send_back(
     }
 }
 
+/// The transfer of a state that is slower than this is given up, because it occupies a slot.
+const SLOWEST_BYTES_PER_SECOND: u64 = 1 << 20;
+
 /// Tries again for as long as `patience` allows, because only the session has what the cell changed. The broker may
 /// soon have room for it, or this machine memory.
 pub(crate) async fn send_patiently(
     patience: Duration,
-    chunk_client: ChunkClient,
+    access: Access,
+    transport: Transport,
+    changes: Changes,
+) -> Result<(State, Ledger), TransferError> {
+    let seconds = changes.snapshot.bytes() / SLOWEST_BYTES_PER_SECOND;
+    let longest = patience.saturating_add(Duration::from_secs(seconds));
+    let sending = send_again_and_again(patience, access, transport, changes);
+    let too_slow = |_| TransferError::TooSlow(longest);
+    timeout(longest, sending).await.map_err(too_slow)?
+}
+
+async fn send_again_and_again(
+    patience: Duration,
+    access: Access,
     transport: Transport,
     mut changes: Changes,
 ) -> Result<(State, Ledger), TransferError> {
     let (began, mut backoff) = (Instant::now(), Backoff::default());
     loop {
-        let not_sent = match send_back(chunk_client.clone(), transport.clone(), changes).await {
+        let not_sent = match send_back(&access, transport.clone(), changes).await {
             Ok(sent) => return Ok(sent),
             Err(not_sent) => not_sent,
         };

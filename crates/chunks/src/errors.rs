@@ -48,7 +48,7 @@ pub enum BlobError {
     /// Neither memory nor swap has enough free space.
     #[error("This machine has no memory left for the state")]
     MemoryFull,
-    /// Judged by the manifest; nothing has been allocated yet.
+    /// Judged by the manifest or snapshot; nothing has been allocated yet.
     #[error("The state has {bytes} bytes; there is room for {limit_bytes}")]
     NoRoom { bytes: u64, limit_bytes: u64 },
     #[error("The received state contradicts itself: {0}")]

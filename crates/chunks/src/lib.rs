@@ -30,7 +30,7 @@ pub use collector::Collector;
 pub use directory::{ChunkDirectory, StoredChunk};
 pub use errors::BlobError;
 pub use ledger::Ledger;
-pub use packer::{is_quick, pack};
+pub use packer::{check_size, is_quick, pack};
 
 use baton_protocol::{ChunkHash, memory::BLOCK_BYTES};
 use twox_hash::XxHash3_128;

@@ -47,8 +47,16 @@ const MOST_THREADS: usize = 4;
 #[must_use]
 pub fn is_quick(snapshot: &Snapshot) -> bool {
     const MOST_BYTES: u64 = 64 << 10;
-    let segments: u64 = snapshot.segments.iter().map(|view| view.bytes).sum();
-    snapshot.stream.bytes() + segments < MOST_BYTES
+    snapshot.bytes() < MOST_BYTES
+}
+
+/// Checks what a snapshot claims, before any memory is read or reserved for it.
+pub fn check_size(snapshot: &Snapshot, limit_bytes: u64) -> Result<(), BlobError> {
+    let bytes = snapshot.bytes();
+    match bytes > limit_bytes {
+        true => Err(BlobError::NoRoom { bytes, limit_bytes }),
+        false => Ok(()),
+    }
 }
 
 /// `pid` is the kernel that made the snapshot; `ledger` is the state after the last message of the
@@ -67,7 +75,7 @@ pub fn pack(
     };
     ledger.check_snapshot(&snapshot.segments, &snapshot.dropped_segments)?;
     let mut end = snapshot.stream.bytes();
-    let tasks = lay_out(pid, &snapshot.segments, ledger, &mut end)?;
+    let tasks = lay_out(pid, &snapshot.segments, ledger, &mut end, cancelled)?;
     let file = sealed::create()?;
     sealed::make_room(&file, end, cancelled)?;
     write_stream(pid, &snapshot.stream, &file)?;

@@ -15,6 +15,15 @@ pub struct Snapshot {
     pub dropped_segments: Vec<u32>,
 }
 
+impl Snapshot {
+    /// Stream and segments together; the largest number if the sum is larger than that.
+    #[must_use]
+    pub fn bytes(&self) -> u64 {
+        let segments = self.segments.iter().map(|view| view.bytes);
+        segments.fold(self.stream.bytes(), u64::saturating_add)
+    }
+}
+
 /// The pickle stream: its parts in order.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
@@ -34,7 +43,8 @@ pub enum StreamPart {
 impl Stream {
     #[must_use]
     pub fn bytes(&self) -> u64 {
-        self.0.iter().map(StreamPart::bytes).sum()
+        let parts = self.0.iter().map(StreamPart::bytes);
+        parts.fold(0, u64::saturating_add)
     }
 }
 

@@ -18,7 +18,7 @@ use std::time::Duration;
 use baton_chunks::{BlobError, Ledger};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
-use baton_transport::{Backoff, ChunkClient};
+use baton_transport::Backoff;
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -26,8 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Held, Keeper};
-use crate::transfer::TransferError;
-use crate::transfer::{Changes, Transport, send_back};
+use crate::transfer::{Access, Changes, TransferError, Transport, send_back};
 
 /// A cell that is queued behind this one starts within this time, and may change what would otherwise be sent over
 /// the network.
@@ -39,7 +38,7 @@ pub(crate) struct DeferredState {
     last_event: LastEvent,
     /// The notebook asks for this.
     wanted: Arc<Notify>,
-    chunk_client: ChunkClient,
+    access: Access,
     transport: Transport,
     /// The session's process.
     kernel: i32,
@@ -76,7 +75,7 @@ impl DeferredState {
     /// The job has ended, and its end announced that this follows.
     pub(crate) fn new(
         order: DeferredOrder,
-        (chunk_client, transport): (ChunkClient, Transport),
+        (access, transport): (Access, Transport),
         kernel: i32,
         held: &Held,
     ) -> Self {
@@ -87,7 +86,7 @@ impl DeferredState {
                 said: false,
             },
             wanted: order.wanted,
-            chunk_client,
+            access,
             transport,
             kernel,
             keeper: None,
@@ -219,14 +218,14 @@ impl DeferredState {
             snapshot,
             ledger: self.ledger.clone(),
         };
-        let (chunk_client, transport) = (self.chunk_client.clone(), self.transport.clone());
+        let (access, transport) = (self.access.clone(), self.transport.clone());
         Box::pin(async move {
             let pause = match transport {
                 Transport::Chunks => BEFORE_CHUNKS,
                 Transport::Memory { .. } => BEFORE_MEMORY,
             };
             tokio::time::sleep(pause).await;
-            send_back(chunk_client, transport, changes)
+            send_back(&access, transport, changes)
                 .await
                 .map_err(|not_sent| not_sent.error)
         })
@@ -242,6 +241,7 @@ fn is_lasting(error: &TransferError) -> bool {
                 | BlobError::ProcessGone { .. }
                 | BlobError::Memory { .. }
                 | BlobError::Ledger { .. }
+                | BlobError::NoRoom { .. }
         )
     )
 }

@@ -14,7 +14,6 @@ use baton_protocol::{
     AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, SessionId, State,
     StateVersion,
 };
-use baton_transport::ChunkClient;
 use tokio_util::sync::CancellationToken;
 
 use super::Order;
@@ -22,7 +21,7 @@ use crate::gpu::Cell;
 use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Session, SessionEvent};
-use crate::transfer::{Changes, Transport, send_patiently};
+use crate::transfer::{Access, Changes, Transport, send_patiently};
 
 pub(crate) struct Salvage {
     events: EventSink,
@@ -65,11 +64,11 @@ impl Salvage {
         mut self,
         mut session: Session,
         patience: Duration,
-        chunk_client: ChunkClient,
+        access: Access,
     ) -> Option<Session> {
         let revoked = self.revoked.clone();
         let salvaged = tokio::select! {
-            salvaged = salvage(&mut session, &self.message_id, patience, chunk_client) => salvaged,
+            salvaged = salvage(&mut session, &self.message_id, patience, access) => salvaged,
             () = revoked.cancelled() => return None,
         };
         let folder = self.folder.take();
@@ -108,7 +107,7 @@ async fn salvage(
     session: &mut Session,
     message_id: &str,
     patience: Duration,
-    chunk_client: ChunkClient,
+    access: Access,
 ) -> Result<(AboutState, Manifest), RemoteError> {
     if let Err(error) = session.wake().await {
         tracing::warn!("A session could not return to the GPU: {error}");
@@ -151,7 +150,7 @@ async fn salvage(
         snapshot,
         ledger: Ledger::default(),
     };
-    let sent = send_patiently(patience, chunk_client, Transport::Chunks, changes).await;
+    let sent = send_patiently(patience, access, Transport::Chunks, changes).await;
     session.answer(ToSession::Released { message_id }).await;
     match sent {
         Ok((State::Chunks(manifest), _)) => Ok((*about, manifest)),

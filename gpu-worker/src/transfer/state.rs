@@ -105,7 +105,7 @@ async fn place(
 
 /// Reads the changes from a session and uploads them to the broker.
 pub(crate) async fn collect(
-    chunk_client: ChunkClient,
+    chunk_client: &ChunkClient,
     mut collector: Collector,
 ) -> Result<(Manifest, Ledger), TransferError> {
     loop {
@@ -116,7 +116,7 @@ pub(crate) async fn collect(
         })
         .await?;
         match batch {
-            Some(chunks) => upload(&chunk_client, chunks).await?,
+            Some(chunks) => upload(chunk_client, chunks).await?,
             None => return Ok(collector.finish()),
         }
     }

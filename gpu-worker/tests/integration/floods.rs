@@ -168,6 +168,19 @@ os.kill(os.getpid(), signal.SIGKILL)
 }
 
 #[tokio::test]
+async fn a_state_that_claims_more_than_all_memory_is_refused() {
+    let code = "kernel = get_ipython().kernel
+claim = kernel.snapshot()
+claim['segments'].append({'number': 77, 'address': 4096, 'bytes': 1 << 50, 'fresh': True, 'digests': None})
+kernel.snapshot = lambda: claim
+";
+    let ran = ends(Notebook::new().cell(code)).await;
+    assert_eq!((ran.outcome, &ran.state), (Outcome::WorkerLost, &None));
+    let text = ran.error_text();
+    assert!(text.contains("The state has 1125899906"), "{text}");
+}
+
+#[tokio::test]
 async fn a_session_that_sends_too_large_a_message_is_ended() {
     let code =
         format!("{FRAMES}\nlink.socket.sendall(struct.pack('>Q', 200 << 20) + bytes(1 << 20))");

@@ -45,9 +45,13 @@ pub(super) fn lay_out<'snapshot>(
     views: &'snapshot [SegmentView],
     ledger: &Ledger,
     end: &mut u64,
+    cancelled: &(dyn Fn() -> bool + Sync),
 ) -> Result<Vec<Task<'snapshot>>, BlobError> {
     let mut tasks = Vec::with_capacity(views.len());
     for view in views {
+        if cancelled() {
+            return Err(BlobError::Cancelled);
+        }
         let whole = 0..view.bytes;
         let (placed, sought) = match view.digests {
             _ if view.fresh => (vec![whole.clone()], whole.end..whole.end),

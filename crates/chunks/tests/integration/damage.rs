@@ -1,8 +1,9 @@
 //! Messages that contradict themselves, or what is already there, are refused.
 
-use baton_chunks::{Assembler, BlobError, Collector, Ledger, hash};
+use baton_chunks::{Assembler, BlobError, Collector, Ledger, check_size, hash};
 use baton_protocol::{
-    CHUNK_BYTES, Manifest, Piece, SegmentPart, SessionId, StateVersion, shim::Snapshot,
+    CHUNK_BYTES, Manifest, Piece, SegmentPart, SessionId, StateVersion,
+    shim::{SegmentView, Snapshot, Stream, StreamPart},
 };
 use bytes::Bytes;
 
@@ -156,4 +157,39 @@ fn a_state_that_says_more_than_there_is_room_for_is_refused() {
         "{error:?}"
     );
     assert!(Assembler::new(large, Ledger::default(), 1 << 30).is_ok());
+}
+
+/// The parts of a snapshot claim more than a session's memory can hold, also more than a number can count.
+#[test]
+fn a_snapshot_that_claims_too_much_is_refused() {
+    #[track_caller]
+    fn check(stream_bytes: u64, segment_bytes: &[u64], expected: Option<u64>) {
+        let address = 4096;
+        let bytes = stream_bytes;
+        let snapshot = Snapshot {
+            messages: 0,
+            stream: Stream(vec![StreamPart::At { address, bytes }]),
+            segments: (1..)
+                .zip(segment_bytes)
+                .map(|(number, bytes)| SegmentView {
+                    number,
+                    address,
+                    bytes: *bytes,
+                    fresh: true,
+                    digests: None,
+                })
+                .collect(),
+            dropped_segments: Vec::new(),
+        };
+        let found = match check_size(&snapshot, 1 << 30) {
+            Err(BlobError::NoRoom { bytes, .. }) => Some(bytes),
+            other => other.map(|()| None).unwrap(),
+        };
+        assert_eq!(found, expected);
+    }
+    check(1 << 20, &[1 << 20, 1 << 20], None);
+    check(0, &[1 << 50], Some(1 << 50));
+    check(1 << 50, &[], Some(1 << 50));
+    check(1, &[1 << 29, 1 << 29], Some((1 << 30) + 1));
+    check(2, &[u64::MAX, 1], Some(u64::MAX));
 }

@@ -56,8 +56,8 @@ impl Run<'_> {
             ledger,
         };
         let patience = self.context.config.patience;
-        let chunk_client = self.context.access.chunk_client.clone();
-        let collecting = send_patiently(patience, chunk_client, self.transport.clone(), changes);
+        let access = self.context.access.clone();
+        let collecting = send_patiently(patience, access, self.transport.clone(), changes);
         let kernel_bytes = processes::resident_of(self.session.kernel());
         if let Some(ending) = self.on_memory(Some(kernel_bytes.max(self.memory_bytes))) {
             return Some(ending);
@@ -127,11 +127,8 @@ impl Run<'_> {
                 revoked: order.revoked.clone(),
                 wanted: order.deferred_wanted.clone(),
             };
-            let chunk_client = (
-                self.context.access.chunk_client.clone(),
-                self.transport.clone(),
-            );
-            DeferredState::new(rest, chunk_client, self.session.kernel().as_raw(), &held)
+            let transfer = (self.context.access.clone(), self.transport.clone());
+            DeferredState::new(rest, transfer, self.session.kernel().as_raw(), &held)
         });
         self.session.held = Some(held);
         Some(Ending {
