@@ -15,8 +15,8 @@ use baton_humanize::bytes;
 use baton_protocol::{Output, RemoteError};
 
 pub(crate) use self::files::{
-    file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,
-    files_not_copied, folder_cut, mirror_lost_before, second_name,
+    few, file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,
+    files_not_copied, folder_cut, mirror_cut, mirror_lost_before, second_name,
 };
 pub(crate) use self::gpu::{
     gpu_failed_before, gpu_fault, gpu_not_back, kept_the_gpu, no_gpu_limit, no_room_on_the_gpu,

@@ -21,16 +21,19 @@ const BATCH: usize = 16;
 
 pub struct ContentReader {
     file: File,
+    bytes: u64,
     offset: u64,
     pieces: Vec<Piece>,
     ended: bool,
 }
 
 impl ContentReader {
+    /// Reads no more than the first `bytes`, because a process could append to the file without end.
     #[must_use]
-    pub fn new(file: File) -> Self {
+    pub fn new(file: File, bytes: u64) -> Self {
         Self {
             file,
+            bytes,
             offset: 0,
             pieces: Vec::new(),
             ended: false,
@@ -41,7 +44,9 @@ impl ContentReader {
     pub fn next_batch(&mut self) -> io::Result<Vec<(ChunkHash, Bytes)>> {
         let mut batch = Vec::new();
         while !self.ended && batch.len() < BATCH {
-            let bytes = read_chunk(&self.file, self.offset)?;
+            let mut bytes = read_chunk(&self.file, self.offset)?;
+            let left = usize::try_from(self.bytes - self.offset);
+            bytes.truncate(left.unwrap_or(CHUNK_BYTES));
             self.ended = bytes.len() < CHUNK_BYTES;
             self.offset += bytes.len() as u64;
             if bytes.len() <= INLINE_BYTES {
@@ -61,7 +66,7 @@ impl ContentReader {
         Ok(batch)
     }
 
-    /// Returns the content of the whole file. The caller sets `stamp` if it has one.
+    /// Returns the content. The caller sets `stamp` if it has one.
     pub fn finish(self) -> io::Result<Content> {
         let status = Status::from(&self.file.metadata()?);
         Ok(Content {

@@ -9,6 +9,7 @@ pub(crate) mod compare;
 pub(crate) mod placeholders;
 mod removals;
 
+use std::borrow::Cow;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
@@ -51,6 +52,8 @@ pub struct Scan {
     pub differences: Vec<Difference>,
     /// Names that are gone without a proof that the cell removed them. They are not differences.
     pub missing: Vec<RelativePath>,
+    /// Whether there is more than was looked at. Then no name counts as gone.
+    pub cut: bool,
 }
 
 impl Mirror {
@@ -228,10 +231,10 @@ impl Mirror {
         Ok(())
     }
 
-    /// Returns the differences from the last listing. After an error the mirror is lost, because
-    /// the cell's changes cannot be known.
-    pub fn scan(&self) -> Result<Scan, FilesError> {
-        let walked = walk(&self.root, usize::MAX, None);
+    /// Returns the differences from the last listing, among up to `most` files and folders. After an error the mirror
+    /// is lost, because the cell's changes cannot be known.
+    pub fn scan(&self, most: usize) -> Result<Scan, FilesError> {
+        let walked = walk(&self.root, most, None);
         if let Some(error) = walked.errors.into_iter().next() {
             return Err(error);
         }
@@ -254,13 +257,28 @@ impl Mirror {
                 found.insert(path, file);
             }
         }
-        let differences = compare(&self.known, &found);
-        let (differences, missing) = self.removals.proven(&self.known, &found, differences);
+        let now = match walked.cut {
+            true => Cow::Owned(self.with_unseen(&found)),
+            false => Cow::Borrowed(&found),
+        };
+        let differences = compare(&self.known, &now);
+        let (differences, missing) = self.removals.proven(&self.known, &now, differences);
         Ok(Scan {
             found,
             differences,
             missing,
+            cut: walked.cut,
         })
+    }
+
+    /// Adds what is known and was not found, as if it were unchanged.
+    fn with_unseen(&self, found: &BTreeMap<RelativePath, Found>) -> BTreeMap<RelativePath, Found> {
+        let known = self.known.iter();
+        let mut all: BTreeMap<_, _> = known
+            .map(|(path, known)| (path.clone(), known.here.clone()))
+            .collect();
+        all.extend(found.clone());
+        all
     }
 
     /// Records that these differences are being sent home. `written` has the bytes of files that

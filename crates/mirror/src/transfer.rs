@@ -19,9 +19,13 @@ use crate::{ContentReader, ContentWriter, FilesError};
 /// The number of chunks to transfer at once.
 const GROUP: usize = 16;
 
-/// Sends the bytes of a file to the broker.
-pub async fn read_file(chunk_client: &ChunkClient, file: File) -> Result<Content, FilesError> {
-    let mut reader = ContentReader::new(file);
+/// Sends the first `bytes` of a file to the broker: those that it had when it was found.
+pub async fn read_file(
+    chunk_client: &ChunkClient,
+    file: File,
+    bytes: u64,
+) -> Result<Content, FilesError> {
+    let mut reader = ContentReader::new(file, bytes);
     loop {
         let batch;
         (reader, batch) = spawn_blocking(move || {

@@ -42,6 +42,21 @@ pub(crate) fn folder_cut(folder: &Path) -> String {
     )
 }
 
+pub(crate) fn mirror_cut(most: usize) -> String {
+    format!(
+        "The copy of the notebook's folder on the GPU machine has more than {most} files; those in the deepest folders \
+         stay there, and no file is deleted here; delete what you do not need, or put many small files into one archive"
+    )
+}
+
+/// The first of these notes, and how many more there are.
+pub(crate) fn few(notes: impl ExactSizeIterator<Item = String>) -> impl Iterator<Item = String> {
+    const SHOWN: usize = 10;
+    let more = notes.len().saturating_sub(SHOWN);
+    let rest = (more > 0).then(|| format!("The same is true of {more} more files"));
+    notes.take(SHOWN).chain(rest)
+}
+
 pub(crate) fn second_name(path: &RelativePath) -> String {
     format!(
         "'{path}' stays on the GPU machine: it is another name (a hard link) of a file that no cell has opened; \
@@ -98,4 +113,20 @@ pub(crate) fn files_not_collected(problem: &(dyn std::error::Error + 'static)) -
         ),
         "run the cell again; if it fails again, tell your course staff",
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn many_notes_become_few() {
+        let notes = |count: usize| few((0..count).map(|number| number.to_string())).count();
+        assert_eq!(
+            (notes(0), notes(10), notes(11), notes(1000)),
+            (0, 10, 11, 11)
+        );
+        let last = few((0..1000).map(|number| number.to_string())).last();
+        assert_eq!(last.as_deref(), Some("The same is true of 990 more files"));
+    }
 }

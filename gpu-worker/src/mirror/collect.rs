@@ -14,6 +14,9 @@ use super::{SessionMirror, lock};
 use crate::messages;
 use crate::transfer::{Access, TransferError};
 
+/// The most files and folders of a mirror to look at.
+const MOST_ENTRIES: usize = 50_000;
+
 #[derive(Default)]
 pub(crate) struct Collected {
     /// A list of changes, if there are any.
@@ -29,9 +32,15 @@ pub(crate) struct Collected {
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
 ) -> impl Future<Output = Result<Collected, TransferError>> + Send + 'static {
-    let notes = std::mem::take(&mut mirror.notes);
+    let limit_bytes = mirror.config.files_limit_bytes;
+    let mut notes = std::mem::take(&mut mirror.notes);
+    let too_large = std::mem::take(&mut mirror.too_large);
+    let not_opened = too_large
+        .iter()
+        .map(|(path, bytes)| messages::file_not_opened(path, *bytes, limit_bytes));
+    notes.extend(messages::few(not_opened));
     let collecting = Collecting {
-        limit_bytes: mirror.config.files_limit_bytes,
+        limit_bytes,
         access: mirror.access.clone(),
         mirror: mirror.mirror.clone(),
         notes,
@@ -49,15 +58,18 @@ struct Collecting {
 impl Collecting {
     async fn run(mut self) -> Result<Collected, TransferError> {
         let mirror = self.mirror.clone();
-        let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan()).await??);
+        let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan(MOST_ENTRIES)).await??);
         self.notes.extend(messages::files_missing(&scan.missing));
+        if scan.cut {
+            self.notes.push(messages::mirror_cut(MOST_ENTRIES));
+        }
         let (fitting, left) = fitting(&scan.differences, self.limit_bytes);
         let limit_bytes = self.limit_bytes;
-        self.notes
-            .extend(left.iter().map(|(path, bytes)| match bytes {
-                Some(bytes) => messages::file_too_large(path, *bytes, limit_bytes),
-                None => messages::second_name(path),
-            }));
+        let left = left.iter().map(|(path, bytes)| match bytes {
+            Some(bytes) => messages::file_too_large(path, *bytes, limit_bytes),
+            None => messages::second_name(path),
+        });
+        self.notes.extend(messages::few(left));
         let mut changes = Vec::new();
         let mut written = HashMap::new();
         let mut sent = Vec::new();
@@ -65,9 +77,13 @@ impl Collecting {
             match &difference {
                 Difference::Change(change) => changes.push(change.clone()),
                 Difference::Written {
-                    path, over, unsure, ..
+                    path,
+                    over,
+                    bytes,
+                    unsure,
+                    ..
                 } => {
-                    let Some(content) = self.read(&scan, path).await? else {
+                    let Some(content) = self.read(&scan, path, *bytes).await? else {
                         continue;
                     };
                     written.insert(path.clone(), content.clone());
@@ -106,16 +122,20 @@ impl Collecting {
         })
     }
 
-    /// Returns `None` if the file no longer exists.
+    /// Returns the first `bytes` of a file, or `None` if it no longer exists.
     async fn read(
         &self,
         scan: &Arc<Scan>,
         path: &RelativePath,
+        bytes: u64,
     ) -> Result<Option<Content>, TransferError> {
         let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
         let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
         match found {
-            Some(file) => Ok(Some(read_file(&self.access.chunk_client, file).await?)),
+            Some(file) => {
+                let content = read_file(&self.access.chunk_client, file, bytes).await?;
+                Ok(Some(content))
+            }
             None => Ok(None),
         }
     }

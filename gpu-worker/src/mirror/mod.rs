@@ -10,7 +10,7 @@ mod collect;
 mod questions;
 mod watch;
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::convert::Infallible;
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -67,6 +67,8 @@ pub(crate) struct SessionMirror {
     access: Access,
     /// Notes for the student, which the next [`collect`] takes.
     notes: Vec<String>,
+    /// Files that the cell could not open, and their sizes in bytes.
+    too_large: BTreeMap<RelativePath, u64>,
     _folder: PrivateFolder,
 }
 
@@ -159,6 +161,7 @@ impl SessionMirror {
             config: config.clone(),
             access: access.clone(),
             notes: Vec::new(),
+            too_large: BTreeMap::new(),
             _folder: private,
         })
     }
@@ -315,11 +318,7 @@ impl SessionMirror {
         };
         let limit_bytes = self.config.files_limit_bytes;
         if opened.placeholder.bytes > limit_bytes {
-            self.notes.push(messages::file_not_opened(
-                &path,
-                opened.placeholder.bytes,
-                limit_bytes,
-            ));
+            self.too_large.insert(path, opened.placeholder.bytes);
             opened.waiting.refuse(libc::EFBIG);
             return;
         }

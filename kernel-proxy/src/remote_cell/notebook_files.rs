@@ -384,10 +384,10 @@ async fn read(
     path: RelativePath,
     chunks: &ChunkClient,
 ) -> Result<Content, NoContent> {
-    let (file, stamp) = spawn_blocking(move || {
+    let (file, status) = spawn_blocking(move || {
         let file = open_listed(&root, &path)?;
-        let stamp = stamp(&Status::from(&file.metadata()?));
-        Ok((file, stamp))
+        let status = Status::from(&file.metadata()?);
+        Ok((file, status))
     })
     .await
     .map_err(|error| failed(&error))?
@@ -396,11 +396,11 @@ async fn read(
         io::ErrorKind::PermissionDenied => NoContent::Denied {},
         _ => failed(&error),
     })?;
-    let content = read_file(chunks, file)
+    let content = read_file(chunks, file, status.bytes)
         .await
         .map_err(|error| failed(&error))?;
     Ok(Content {
-        stamp: Some(stamp),
+        stamp: Some(stamp(&status)),
         ..content
     })
 }

@@ -5,6 +5,8 @@ use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::time::SystemTime;
 
+use baton_mirror::ContentReader;
+
 use crate::pair::{Before, Pair, tree};
 
 fn bytes(count: usize) -> Vec<u8> {
@@ -150,5 +152,17 @@ fn permissions_that_a_cell_gives_go_home_whenever_the_file_is_read() {
         let metadata = fs::metadata(home.join(name)).unwrap();
         assert_eq!(metadata.mode() & 0o777, 0o600, "{name}");
         assert_eq!(fs::read_to_string(home.join(name)).unwrap(), "text");
+    }
+}
+
+#[test]
+fn what_is_appended_while_a_file_is_read_is_left_for_later() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("log");
+    for size in [0, 5, 1 << 20, (1 << 20) + 5] {
+        fs::write(&path, bytes(size + (3 << 20))).unwrap();
+        let mut reader = ContentReader::new(File::open(&path).unwrap(), size as u64);
+        while !reader.next_batch().unwrap().is_empty() {}
+        assert_eq!(reader.finish().unwrap().bytes, size as u64);
     }
 }

@@ -135,7 +135,7 @@ fn while_renaming<T>(folder: &Path, outside: &Path, work: impl FnOnce() -> T) ->
 
 /// Everything that a worker reads in the mirror.
 fn collected(mirror: &Mirror) -> Vec<Vec<u8>> {
-    let Ok(scan) = mirror.scan() else {
+    let Ok(scan) = mirror.scan(usize::MAX) else {
         return Vec::new();
     };
     let written = scan.differences.iter().filter_map(|difference| {

@@ -31,7 +31,7 @@ fn a_mirror_that_is_gone_or_replaced_is_lost() {
         let gone =
             |result: Result<(), FilesError>| matches!(result, Err(FilesError::FolderGone { .. }));
         assert!(gone(pair.mirror.check()));
-        assert!(gone(pair.mirror.scan().map(drop)));
+        assert!(gone(pair.mirror.scan(usize::MAX).map(drop)));
     }
 }
 
@@ -41,7 +41,7 @@ fn a_mirror_that_cannot_be_read_is_lost() {
         let pair = filled();
         let mut failed = 0;
         for fault in faults() {
-            match fault.during(|| pair.mirror.scan()) {
+            match fault.during(|| pair.mirror.scan(usize::MAX)) {
                 Ok(scan) => assert!(
                     scan.differences.is_empty(),
                     "{fault:?}: {:?}",

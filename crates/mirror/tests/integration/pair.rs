@@ -104,7 +104,7 @@ impl Pair {
     }
 
     pub(crate) fn commit_home(&mut self) -> Committed {
-        let scan = self.mirror.scan().unwrap();
+        let scan = self.mirror.scan(usize::MAX).unwrap();
         self.commit(scan)
     }
 
@@ -200,7 +200,8 @@ impl Pair {
     }
 
     fn read(&mut self, file: File) -> Content {
-        let mut reader = ContentReader::new(file);
+        let bytes = file.metadata().unwrap().len();
+        let mut reader = ContentReader::new(file, bytes);
         loop {
             let batch = reader.next_batch().unwrap();
             if batch.is_empty() {

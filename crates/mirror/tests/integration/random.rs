@@ -192,29 +192,29 @@ impl Accident {
     fn then_scan(&self, pair: &Pair) -> Result<Scan, FilesError> {
         let root = pair.mirror.root();
         match self {
-            Self::None => pair.mirror.scan(),
-            Self::Fault(fault) => fault.during(|| pair.mirror.scan()),
+            Self::None => pair.mirror.scan(usize::MAX),
+            Self::Fault(fault) => fault.during(|| pair.mirror.scan(usize::MAX)),
             Self::Gone => {
                 fs::remove_dir_all(root).unwrap();
-                pair.mirror.scan()
+                pair.mirror.scan(usize::MAX)
             }
             Self::Replaced => {
                 fs::remove_dir_all(root).unwrap();
                 fs::create_dir(root).unwrap();
-                pair.mirror.scan()
+                pair.mirror.scan(usize::MAX)
             }
             Self::Removed(path) => {
                 let path = root.join(path);
                 let _ = fs::remove_dir_all(&path).or_else(|_| fs::remove_file(&path));
-                pair.mirror.scan()
+                pair.mirror.scan(usize::MAX)
             }
             Self::Covered(path) => {
                 let path = root.join(path);
                 let is_folder = fs::symlink_metadata(&path).is_ok_and(|there| there.is_dir());
                 if !is_folder || !mount(&path) {
-                    return pair.mirror.scan();
+                    return pair.mirror.scan(usize::MAX);
                 }
-                let scan = pair.mirror.scan();
+                let scan = pair.mirror.scan(usize::MAX);
                 assert!(
                     Command::new("umount")
                         .arg(&path)

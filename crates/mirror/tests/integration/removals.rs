@@ -26,7 +26,7 @@ fn what_no_cell_removed_stays_at_home() {
     for number in 0..3 {
         fs::remove_file(pair.at(format!("data/{number}"))).unwrap();
     }
-    let scan = pair.mirror.scan().unwrap();
+    let scan = pair.mirror.scan(usize::MAX).unwrap();
     assert_eq!(scan.missing.len(), 3);
     assert_eq!(scan.differences, []);
     assert!(pair.commit(scan).notes.is_empty());
@@ -71,7 +71,7 @@ fn a_removal_that_was_tried_and_failed_proves_nothing_of_what_is_inside() {
     let folder = pair.removing("data");
     assert!(fs::remove_dir(&folder).is_err());
     fs::remove_file(folder.join("0")).unwrap();
-    assert_eq!(pair.mirror.scan().unwrap().missing.len(), 1);
+    assert_eq!(pair.mirror.scan(usize::MAX).unwrap().missing.len(), 1);
 }
 
 #[test]
@@ -95,7 +95,7 @@ fn what_is_removed_unseen_is_believed_within_limits() {
             differences,
             missing,
             ..
-        } = mirror.scan().unwrap();
+        } = mirror.scan(usize::MAX).unwrap();
         let expected = if believed { (removed, 0) } else { (0, removed) };
         assert_eq!(
             (differences.len(), missing.len()),
@@ -109,4 +109,27 @@ fn what_is_removed_unseen_is_believed_within_limits() {
     check(1, 1, false);
     check(300, 100, true);
     check(300, 101, false);
+}
+
+#[test]
+fn what_a_scan_did_not_reach_counts_as_unchanged() {
+    let mut pair = filled(4);
+    let before = tree(&pair.home);
+    fs::write(pair.at("new"), "x").unwrap();
+    fs::remove_file(pair.removing("data/0")).unwrap();
+    for number in 0..4 {
+        fs::write(pair.at(format!("data/more-{number}")), "x").unwrap();
+    }
+    let scan = pair.mirror.scan(4).unwrap();
+    assert!(scan.cut && scan.missing.is_empty());
+    pair.commit(scan);
+    assert!(!pair.mirror.is_damaged());
+    let after = tree(&pair.home);
+    assert!(after.keys().any(|path| path.ends_with("new")));
+    assert!(before.keys().all(|path| after.contains_key(path)));
+
+    let scan = pair.mirror.scan(usize::MAX).unwrap();
+    assert!(!scan.cut);
+    pair.commit(scan);
+    assert_eq!(tree(&pair.home).len(), before.len() - 1 + 1 + 4);
 }
