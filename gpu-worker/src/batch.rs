@@ -14,9 +14,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 use baton_protocol::Output;
+use baton_protocol::outbox::output_bytes;
 use serde::{Deserialize, Serialize};
-
-use crate::outbox::output_bytes;
 
 const INTERVAL: Duration = Duration::from_millis(60);
 const BATCH_BYTES: usize = 64 << 10;

@@ -24,7 +24,6 @@ mod line;
 mod messages;
 mod mirror;
 mod notebook;
-mod outbox;
 mod packages;
 mod preparation;
 mod processes;

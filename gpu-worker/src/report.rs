@@ -3,10 +3,9 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use baton_protocol::outbox::event_bytes;
 use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId};
 use tokio::sync::mpsc;
-
-use crate::outbox::event_bytes;
 
 pub(crate) enum Report {
     /// A trial session ran no cell. Contains the reason.

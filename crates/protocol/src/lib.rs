@@ -21,6 +21,7 @@ mod job;
 mod machine;
 mod manifest;
 pub mod memory;
+pub mod outbox;
 mod output;
 pub mod proxy;
 mod queue_position;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 
+use baton_protocol::outbox::Outbox;
 use baton_protocol::worker::FromWorker;
 use baton_protocol::{FencingNumber, JobId, Payload, State, Submission};
 use tokio::sync::{Notify, mpsc, watch};
@@ -11,7 +12,6 @@ use tokio_util::sync::CancellationToken;
 use super::Agent;
 use crate::job::{LastWord, Names, Order};
 use crate::mirror::Questions;
-use crate::outbox::Outbox;
 use crate::report::EventSink;
 
 /// A job that this worker holds, until its last event is acknowledged.

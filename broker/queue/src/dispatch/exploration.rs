@@ -2,16 +2,13 @@
 //! either end with messages in flight, a broker that restarts, workers that die, a student who
 //! presses stop, and the passing of time.
 //!
-//! The broker is the real [`Dispatch`], and each worker uses its real `Outbox`. `world.rs` models
+//! The broker is the real [`Dispatch`], and each worker uses its real [`Outbox`](baton_protocol::outbox::Outbox). `world.rs` models
 //! what the worker does with it. Each reachable state is visited once.
 //!
 //! In every state the cell has begun at most once. From every state the job can still end, with
 //! nothing left on any worker.
 #![allow(clippy::unwrap_used)]
 
-#[path = "../../../../gpu-worker/src/outbox.rs"]
-#[expect(dead_code, reason = "the worker asks it more than the model does")]
-mod outbox;
 mod world;
 
 use std::collections::{HashMap, VecDeque};

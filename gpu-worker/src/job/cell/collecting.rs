@@ -1,6 +1,7 @@
 //! Collects the state that a cell leaves: reads it from the session and moves it to where the proxy can fetch it.
 
 use baton_chunks::Ledger;
+use baton_protocol::outbox::state_bytes;
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
 
@@ -9,7 +10,6 @@ use crate::job::deferred_state::{DeferredOrder, DeferredState};
 use crate::job::{Ending, Order};
 use crate::messages;
 use crate::mirror;
-use crate::outbox::state_bytes;
 use crate::processes;
 use crate::session::Held;
 use crate::transfer::TransferError;

@@ -3,7 +3,6 @@
 mod peers;
 mod steps;
 
-use super::outbox::Outbox;
 use crate::{
     Account, WorkerHello,
     dispatch::{
@@ -13,6 +12,7 @@ use crate::{
     record::Write,
     samples::{naming, submission},
 };
+use baton_protocol::outbox::Outbox;
 use baton_protocol::{
     ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome, Usage,
     proxy::{FromProxy, ToProxy},

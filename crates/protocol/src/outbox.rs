@@ -9,13 +9,13 @@
 
 use std::collections::VecDeque;
 
-use baton_protocol::{JobEvent, Output, Payload, Piece, RemoteError, State};
+use crate::{JobEvent, Output, Payload, Piece, RemoteError, State};
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
 
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Outbox {
+pub struct Outbox {
     /// Events that are not acknowledged yet.
     events: VecDeque<JobEvent>,
     /// The number of the last event that was acknowledged.
@@ -35,7 +35,7 @@ pub(crate) struct Outbox {
 }
 
 impl Outbox {
-    pub(crate) fn push(&mut self, event: JobEvent) {
+    pub fn push(&mut self, event: JobEvent) {
         debug_assert!(!self.complete, "nothing follows the last event");
         self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
         self.complete |= event.is_last();
@@ -55,7 +55,7 @@ impl Outbox {
     }
 
     /// The next events to send, and the number of the first one.
-    pub(crate) fn next_batch(&mut self) -> Option<(u64, Vec<JobEvent>)> {
+    pub fn next_batch(&mut self) -> Option<(u64, Vec<JobEvent>)> {
         let mut bytes = 0;
         let batch: Vec<JobEvent> = self
             .events
@@ -74,7 +74,7 @@ impl Outbox {
     }
 
     /// The broker has stored everything up to `number`. Returns how many bytes were removed.
-    pub(crate) fn acknowledge(&mut self, number: u64) -> usize {
+    pub fn acknowledge(&mut self, number: u64) -> usize {
         let count = number.saturating_sub(self.acknowledged);
         let count = usize::try_from(count).map_or(self.events.len(), |n| n.min(self.events.len()));
         self.acknowledged += count as u64;
@@ -86,42 +86,49 @@ impl Outbox {
     }
 
     /// The connection is new, and it is unknown which of the sent events arrived.
-    pub(crate) fn rewind(&mut self) {
+    pub fn rewind(&mut self) {
         self.sent = 0;
     }
 
     /// The number of the last event that the broker is known to have stored.
-    pub(crate) fn acknowledged(&self) -> u64 {
+    #[must_use]
+    pub fn acknowledged(&self) -> u64 {
         self.acknowledged
     }
 
     /// The job has asked to start its cell.
-    pub(crate) fn has_start(&self) -> bool {
+    #[must_use]
+    pub fn has_start(&self) -> bool {
         self.start.is_some()
     }
 
     /// The broker has stored `Started`: the cell may start, and no other worker will get the job.
-    pub(crate) fn start_is_stored(&self) -> bool {
+    #[must_use]
+    pub fn start_is_stored(&self) -> bool {
         self.start.is_some_and(|number| number <= self.acknowledged)
     }
 
     /// The cell has ended; deferred state may follow.
-    pub(crate) fn has_end(&self) -> bool {
+    #[must_use]
+    pub fn has_end(&self) -> bool {
         self.ended
     }
 
     /// The last event has been pushed.
-    pub(crate) fn is_complete(&self) -> bool {
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
         self.complete
     }
 
     /// Everything is stored, and nothing more needs to follow.
-    pub(crate) fn is_handed_over(&self) -> bool {
+    #[must_use]
+    pub fn is_handed_over(&self) -> bool {
         (self.complete || self.deferred_sent || self.salvageable) && self.events.is_empty()
     }
 
     /// Everything is stored, and nothing more will follow.
-    pub(crate) fn is_done(&self) -> bool {
+    #[must_use]
+    pub fn is_done(&self) -> bool {
         self.complete && self.events.is_empty()
     }
 }
@@ -130,7 +137,8 @@ impl Outbox {
 const OVERHEAD: usize = 64;
 
 /// Approximate size of an event.
-pub(crate) fn event_bytes(event: &JobEvent) -> usize {
+#[must_use]
+pub fn event_bytes(event: &JobEvent) -> usize {
     OVERHEAD
         + match event {
             JobEvent::Output(output) => output_bytes(output),
@@ -166,7 +174,8 @@ pub(crate) fn event_bytes(event: &JobEvent) -> usize {
 }
 
 /// The size of a state in a message, without bytes that are elsewhere.
-pub(crate) fn state_bytes(state: &State) -> usize {
+#[must_use]
+pub fn state_bytes(state: &State) -> usize {
     let manifest = match state {
         State::Chunks(manifest) => manifest,
         State::Memory(held) => {
@@ -196,7 +205,8 @@ fn piece_bytes(piece: &Piece) -> usize {
     }
 }
 
-pub(crate) fn output_bytes(output: &Output) -> usize {
+#[must_use]
+pub fn output_bytes(output: &Output) -> usize {
     let buffers: usize = output.buffers.iter().map(bytes::Bytes::len).sum();
     output.content.len() + output.metadata.len() + buffers
 }
@@ -205,7 +215,7 @@ pub(crate) fn output_bytes(output: &Output) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use baton_protocol::{Outcome, Usage};
+    use crate::{Outcome, Usage};
 
     fn started() -> JobEvent {
         JobEvent::Started {
@@ -293,7 +303,7 @@ mod tests {
     fn large_events_go_one_by_one() {
         let mut outbox = Outbox::default();
         let output = || {
-            JobEvent::Output(baton_protocol::Output {
+            JobEvent::Output(Output {
                 kind: "display_data".to_owned(),
                 content: vec![b' '; BATCH_BYTES].into(),
                 metadata: "{}".into(),
