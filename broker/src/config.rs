@@ -38,6 +38,8 @@ pub struct Config {
     pub blob_limit_bytes: u64,
     /// How much of that one person may use.
     pub person_limit_bytes: Option<u64>,
+    /// The most output of one open job that is stored. The oldest above it is deleted.
+    pub output_limit_bytes: u64,
     /// An additional prefix of all paths, such as `/services/baton`, for a reverse proxy that does
     /// not strip it.
     pub url_prefix: Option<String>,
@@ -99,6 +101,7 @@ impl Config {
             blobs: blobs.clone(),
             blob_limit_bytes: 64 << 30,
             person_limit_bytes: None,
+            output_limit_bytes: 256 << 20,
             url_prefix: None,
             requests_a_second: 50,
             chunk_requests_a_second: 500,

@@ -13,7 +13,10 @@ mod leader_election;
 
 pub(crate) use leader_election::Leadership;
 
-use crate::{clock::unix_ms, journal::Journal, metrics::Metrics};
+use crate::{
+    clock::unix_ms, in_flight::Booking, journal::Journal, metrics::Metrics, outputs::Outputs,
+    quota::Quotas,
+};
 use axum::body::Bytes;
 use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
@@ -29,6 +32,7 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
+use baton_transport::LARGEST_MESSAGE_BYTES;
 use std::{
     collections::HashMap,
     hash::{BuildHasher as _, RandomState},
@@ -55,9 +59,9 @@ const LEADERSHIP_CHECK_EVERY: Duration = Duration::from_secs(2);
 pub(crate) enum Event {
     ProxyConnected(ConnectionId, Outgoing, NotebookId, Account),
     WorkerConnected(ConnectionId, Outgoing, WorkerHello),
-    FromProxy(ConnectionId, FromProxy),
+    FromProxy(ConnectionId, FromProxy, Booking),
     /// A message that is not passed to a worker, and the reason.
-    Unwelcome(ConnectionId, FromProxy, Unwelcome),
+    Unwelcome(ConnectionId, FromProxy, Unwelcome, Booking),
     FromWorker(ConnectionId, FromWorker),
     Closed(ConnectionId, Ending),
     CaughtUp {
@@ -90,6 +94,9 @@ pub(crate) struct Engine {
     pub(crate) caught_up: mpsc::WeakSender<Event>,
     pub(crate) activity: watch::Sender<Activity>,
     pub(crate) metrics: Arc<Metrics>,
+    pub(crate) quotas: Arc<Quotas>,
+    /// For the outputs of one open job.
+    pub(crate) output_limit_bytes: u64,
     pub(crate) leadership: watch::Sender<Leadership>,
     /// The address at which other brokers reach this one.
     pub(crate) address: String,
@@ -106,7 +113,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             () = stop.cancelled() => return Ok(()),
             () = leader_election::reject_connections(&mut engine.inbox, pause) => {}
         }
-        let loaded = match leader_election::acquire(&engine).await {
+        let (loaded, output_bytes) = match leader_election::acquire(&engine).await {
             Ok(loaded) => loaded,
             Err(StoreError::OtherLeader { leader }) => {
                 leader_election::follow(&engine, leader);
@@ -130,7 +137,15 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
             }
         };
         said.clear();
-        let journal = Journal::of(&loaded.jobs);
+        let notes = Notes {
+            journal: Journal::of(&loaded.jobs),
+            outputs: Outputs::of(
+                &loaded.jobs,
+                &output_bytes,
+                engine.output_limit_bytes,
+                Arc::clone(&engine.quotas),
+            ),
+        };
         let dispatch = Dispatch::new(
             loaded,
             engine.graces,
@@ -139,7 +154,7 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
         );
         engine.leadership.send_replace(Leadership::Leader);
         let mut connections = Connections::default();
-        let served = serve(&mut engine, dispatch, journal, &mut connections, &stop).await;
+        let served = serve(&mut engine, dispatch, notes, &mut connections, &stop).await;
         for outgoing in connections.open.values() {
             outgoing.close.cancel();
         }
@@ -157,6 +172,12 @@ pub(crate) async fn run(mut engine: Engine, stop: CancellationToken) -> Result<(
     }
 }
 
+/// What is known about jobs from the changes that are stored.
+struct Notes {
+    journal: Journal,
+    outputs: Outputs,
+}
+
 #[derive(Default)]
 struct Connections {
     open: HashMap<ConnectionId, Outgoing>,
@@ -166,7 +187,7 @@ struct Connections {
 async fn serve(
     engine: &mut Engine,
     mut dispatch: Dispatch,
-    mut journal: Journal,
+    mut notes: Notes,
     connections: &mut Connections,
     stop: &CancellationToken,
 ) -> Result<(), StoreError> {
@@ -209,7 +230,7 @@ async fn serve(
             dispatch.on_time_passed(now, &mut actions);
         }
         dispatch.settle(now, &mut actions);
-        let stored = perform(engine, &mut dispatch, &mut journal, connections, actions).await;
+        let stored = perform(engine, &mut dispatch, &mut notes, connections, actions).await;
         stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
         for (caller, done) in answers {
             // The caller may be gone.
@@ -239,10 +260,10 @@ fn handle(
             connections.open.insert(connection, outgoing);
             dispatch.on_worker_connected(connection, hello, now, actions);
         }
-        Event::FromProxy(connection, message) => {
+        Event::FromProxy(connection, message, _booking) => {
             dispatch.on_proxy_message(connection, message, now, actions);
         }
-        Event::Unwelcome(connection, message, why) => {
+        Event::Unwelcome(connection, message, why, _booking) => {
             dispatch.on_proxy_refused(connection, message, &why, now, actions);
         }
         Event::FromWorker(connection, message) => {
@@ -274,19 +295,36 @@ fn handle(
     }
 }
 
-/// Stores first, then sends.
+/// Stores first, then sends. What cannot be sent may lead to further actions.
 async fn perform(
     engine: &Engine,
     dispatch: &mut Dispatch,
-    journal: &mut Journal,
+    notes: &mut Notes,
+    connections: &mut Connections,
+    mut actions: Vec<Action>,
+) -> Result<(), StoreError> {
+    while !actions.is_empty() {
+        actions = perform_once(engine, dispatch, notes, connections, actions).await?;
+    }
+    Ok(())
+}
+
+async fn perform_once(
+    engine: &Engine,
+    dispatch: &mut Dispatch,
+    notes: &mut Notes,
     connections: &mut Connections,
     actions: Vec<Action>,
-) -> Result<(), StoreError> {
+) -> Result<Vec<Action>, StoreError> {
     let mut writes: Vec<Write> = Vec::new();
     let mut sends = Vec::with_capacity(actions.len());
     for action in actions {
         match action {
-            Action::Write(write) => writes.push(write),
+            Action::Write(write) => {
+                let further = notes.outputs.note(&write);
+                writes.push(write);
+                writes.extend(further);
+            }
             Action::Log(observation) => log(&observation),
             send => sends.push(send),
         }
@@ -299,7 +337,7 @@ async fn perform(
         }
         engine.metrics.stored(begun.elapsed());
         for write in &writes {
-            journal.note(write);
+            notes.journal.note(write);
             engine.metrics.changed(write);
             if let Write::Start { job, at_ms, .. } = write
                 && let Some(waited_ms) = dispatch.waited_until(*job, *at_ms)
@@ -309,14 +347,11 @@ async fn perform(
         }
         drop(writes);
     }
+    let mut further = Vec::new();
     for action in sends {
-        let mut behind = Vec::new();
-        send(engine, dispatch, connections, action, &mut behind).await?;
-        for catch_up in behind {
-            send(engine, dispatch, connections, catch_up, &mut Vec::new()).await?;
-        }
+        send(engine, dispatch, connections, action, &mut further).await?;
     }
-    Ok(())
+    Ok(further)
 }
 
 fn log(observation: &Observation) {
@@ -339,7 +374,7 @@ async fn send(
     dispatch: &mut Dispatch,
     connections: &mut Connections,
     action: Action,
-    behind: &mut Vec<Action>,
+    further: &mut Vec<Action>,
 ) -> Result<(), StoreError> {
     match action {
         // Stored already.
@@ -358,7 +393,7 @@ async fn send(
             let before = events.first().map_or(0, |event| event.number - 1);
             let message = ToProxy::Events { job, events };
             if !connections.try_send(connection, &message) {
-                dispatch.on_caught_up(connection, job, before, behind);
+                dispatch.on_caught_up(connection, job, before, further);
             }
         }
         Action::CatchUp {
@@ -393,12 +428,17 @@ async fn send(
                 environment,
                 submission,
             };
-            connections.send(connection, &message);
+            if let Err(bytes) = connections.send_stored(connection, &message) {
+                dispatch.on_not_sent(job, bytes, now(), further);
+            }
         }
         Action::SendState { connection, job } => {
             if let Some(submission) = engine.store.submission(job).await? {
                 let state = submission.state;
-                connections.send(connection, &ToWorker::State { job, state });
+                let message = ToWorker::State { job, state };
+                if let Err(bytes) = connections.send_stored(connection, &message) {
+                    dispatch.on_not_sent(job, bytes, now(), further);
+                }
             }
         }
         Action::Close(connection) => connections.close(connection),
@@ -419,6 +459,10 @@ impl Connections {
 
     /// Returns `false` if the queue is full.
     fn try_send(&self, connection: ConnectionId, message: &impl serde::Serialize) -> bool {
+        self.try_send_frame(connection, || Bytes::from(encode(message)))
+    }
+
+    fn try_send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) -> bool {
         let Some(outgoing) = self.open.get(&connection) else {
             return true;
         };
@@ -426,15 +470,30 @@ impl Connections {
             // A closed queue is not full: the connection will soon report that it has ended.
             return outgoing.frames.is_closed();
         };
-        room.send(Bytes::from(encode(message)));
+        room.send(frame());
         true
     }
 
     fn send(&self, connection: ConnectionId, message: &impl serde::Serialize) {
-        if !self.try_send(connection, message) {
+        self.send_frame(connection, || Bytes::from(encode(message)));
+    }
+
+    fn send_frame(&self, connection: ConnectionId, frame: impl FnOnce() -> Bytes) {
+        if !self.try_send_frame(connection, frame) {
             tracing::warn!("A client stopped reading; closing its connection");
             self.close(connection);
         }
+    }
+
+    /// Sends what a worker needs to run a job. An earlier version may have stored more than a peer
+    /// accepts; the worker would close its connection, and get the same again with the next one.
+    fn send_stored(&self, connection: ConnectionId, message: &ToWorker) -> Result<(), usize> {
+        let frame = Bytes::from(encode(message));
+        if frame.len() > LARGEST_MESSAGE_BYTES {
+            return Err(frame.len());
+        }
+        self.send_frame(connection, || frame);
+        Ok(())
     }
 
     /// The broker can refuse cells that it cannot store. Notebooks with running cells keep waiting.

@@ -7,17 +7,20 @@
 //! **Invariant:** all state is in the database and in the chunk folder or object store, so the
 //! process may be killed at any instant. The broker never decodes a chunk.
 
+mod buckets;
 mod chunk_store;
 mod clock;
 mod config;
 mod engine;
 mod forward;
 mod hub;
+mod in_flight;
 mod journal;
 mod listen;
 mod metrics;
 mod minutes;
 mod objects;
+mod outputs;
 mod pace;
 mod past;
 mod people;
@@ -26,6 +29,7 @@ mod quota;
 mod scale;
 mod screen;
 mod sign_ins;
+mod submissions;
 mod sweep;
 mod timetable;
 mod tls;
@@ -162,6 +166,7 @@ pub async fn run(
     };
     let leadership = watch::Sender::new(Leadership::Unknown);
     let metrics = Arc::<Metrics>::default();
+    let quotas = Arc::new(Quotas::new(config.person_limit_bytes, store.clone()));
     let engine = Engine {
         store: store.clone(),
         graces: Graces {
@@ -177,6 +182,8 @@ pub async fn run(
         caught_up: inbox.downgrade(),
         activity: config.activity.clone().unwrap_or_default(),
         metrics: Arc::clone(&metrics),
+        quotas: Arc::clone(&quotas),
+        output_limit_bytes: config.output_limit_bytes,
         leadership: leadership.clone(),
         address: own_address,
         turns: RandomState::new(),
@@ -224,7 +231,7 @@ pub async fn run(
         access: Arc::new(for_all),
         store: store.clone(),
         chunks: chunks.clone(),
-        quotas: Arc::new(Quotas::new(config.person_limit_bytes, store.clone())),
+        quotas,
         inbox,
         courses: engine.courses.clone(),
         stop: stop.clone(),
@@ -234,8 +241,10 @@ pub async fn run(
         limits: Arc::new(Limits::new(config.requests_a_second)),
         chunk_limits: Arc::new(Limits::new(config.chunk_requests_a_second)),
         most_slots: config.worker_slots,
-        of_person: Arc::new(Connections::new(config.connections_a_person)),
+        of_person: Arc::new(Connections::of_notebooks(config.connections_a_person)),
+        requests_of_person: Arc::new(Connections::of_requests(config.connections_a_person)),
         in_flight: Arc::default(),
+        submissions: Arc::default(),
         leadership: leadership.subscribe(),
         pools,
     };

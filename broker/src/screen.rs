@@ -1,44 +1,37 @@
-//! Checks what the broker accepts from a notebook: only chunks of its own person, within the quota,
-//! and at a limited rate.
+//! Checks what the broker accepts from a notebook: messages that a worker can receive, only chunks
+//! of its own person, within the quota, and at a limited rate.
 //!
 //! In: a message of a proxy. Out: the event for the loop, which also says if something is wrong
 //! with the message.
 
-use crate::{chunk_store::ChunkStore, engine::Event, pace::Verdict, quota::Quotas};
-use baton_broker_queue::{Account, ConnectionId, Unwelcome, measured};
+use crate::{
+    chunk_store::ChunkStore, engine::Event, in_flight::Booking, pace::Verdict, quota::Quotas,
+    submissions::Submissions,
+};
+use baton_broker_queue::{Account, ConnectionId, Unwelcome, fits, measured};
 use baton_broker_store::{Store, StoreError};
-use baton_protocol::{CHUNK_BYTES, ChunkHash, State, encode, proxy::FromProxy};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, State, encoded_bytes, proxy::FromProxy};
 use std::{sync::Arc, time::Duration};
-use tokio::time::sleep;
+use tokio::time::{Instant, sleep};
 
 #[derive(Clone)]
 pub(crate) struct Screen {
-    account: Arc<Account>,
-    store: Store,
-    chunks: ChunkStore,
-    quotas: Arc<Quotas>,
+    pub(crate) account: Arc<Account>,
+    pub(crate) store: Store,
+    pub(crate) chunks: ChunkStore,
+    pub(crate) quotas: Arc<Quotas>,
+    pub(crate) submissions: Arc<Submissions>,
+    /// The person whose cells are counted; `None` for no limit.
+    pub(crate) counted: Option<Arc<str>>,
 }
 
 impl Screen {
-    pub(crate) fn new(
-        account: Account,
-        store: Store,
-        chunks: ChunkStore,
-        quotas: Arc<Quotas>,
-    ) -> Self {
-        Self {
-            account: Arc::new(account),
-            store,
-            chunks,
-            quotas,
-        }
-    }
-
     /// Returns `None` to end the connection: the notebook sends too much, or the database does not answer.
     pub(crate) async fn event(
         self,
         connection: ConnectionId,
         message: FromProxy,
+        booking: Booking,
         verdict: Verdict,
     ) -> Option<Event> {
         match verdict {
@@ -52,9 +45,12 @@ impl Screen {
                 return None;
             }
         }
+        if let (FromProxy::Submit(_), Some(person)) = (&message, &self.counted) {
+            sleep(self.submissions.wait(person, Instant::now())).await;
+        }
         match self.check(&message).await {
-            Ok(None) => Some(Event::FromProxy(connection, message)),
-            Ok(Some(why)) => Some(Event::Unwelcome(connection, message, why)),
+            Ok(None) => Some(Event::FromProxy(connection, message, booking)),
+            Ok(Some(why)) => Some(Event::Unwelcome(connection, message, why, booking)),
             Err(error) => {
                 tracing::error!("Disconnected a notebook: {error}");
                 None
@@ -63,6 +59,9 @@ impl Screen {
     }
 
     async fn check(&self, message: &FromProxy) -> Result<Option<Unwelcome>, StoreError> {
+        if let Err(why) = fits(message) {
+            return Ok(Some(why));
+        }
         let (stored_bytes, state) = match message {
             FromProxy::Submit(submission) => match measured(submission) {
                 Ok(bytes) => (bytes, &submission.state),
@@ -74,7 +73,7 @@ impl Screen {
         if !self.holds_all(state).await? {
             return Ok(Some(Unwelcome::Foreign));
         }
-        let new_bytes = (stored_bytes + encode(state).len()) as u64;
+        let new_bytes = (stored_bytes + encoded_bytes(state)) as u64;
         let exceeded = self.quotas.take(&self.account.owner, new_bytes).await?;
         Ok(exceeded.map(|quota| Unwelcome::Quota {
             would_be_bytes: quota.held_bytes + new_bytes,

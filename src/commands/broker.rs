@@ -38,6 +38,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     config.advertise = settings.broker_advertise.clone().map(|address| address.0);
     config.blob_limit_bytes = settings.broker_chunk_limit.bytes;
     config.person_limit_bytes = Some(settings.broker_person_chunk_limit.bytes);
+    config.output_limit_bytes = settings.broker_output_limit.bytes;
     config.requests_a_second = settings.broker_request_rate;
     config.chunk_requests_a_second = settings.broker_chunk_request_rate;
     config.connections_a_person = settings.broker_person_connection_limit;

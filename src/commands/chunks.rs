@@ -31,6 +31,7 @@ pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
         ca_file: settings.ca_file.clone(),
         blobs: chunks.unwrap_or_else(|| settings.state_folder.join("chunks")),
         blob_limit_bytes: settings.broker_chunk_limit.bytes,
+        connections_a_person: settings.broker_person_connection_limit,
         broker,
         token,
     };

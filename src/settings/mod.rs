@@ -246,6 +246,11 @@ settings! {
     flag: Some(("person-chunk-limit", &["broker"])),
     default: Text("16GiB");
 
+    #[doc = "How many bytes of a cell's output the broker stores until the notebook has the cell's result. The oldest output above that is deleted; a notebook that was connected has it, any other shows a message in its place."]
+    broker_output_limit: Size = "broker.output_limit",
+    flag: None,
+    default: Text("256MiB");
+
     #[doc = "A token that can read `/metrics` and `/v1/scale`, and nothing else: for Prometheus and autoscalers. It cannot be in the configuration file: use `broker.monitor_token_file`."]
     broker_monitor_token: Option<String> = "broker.monitor_token",
     flag: None,

@@ -27,4 +27,4 @@ pub use dispatch::{
 pub use identity::{Identity, Role};
 pub use record::{AuditEntry, Loaded, MemoryCurve, OpenJob, Phase, Remainder, Write};
 pub use spent::Spent;
-pub use unwelcome::{Unwelcome, measured};
+pub use unwelcome::{LARGEST_MESSAGE, Unwelcome, fits, measured};

@@ -50,6 +50,11 @@ pub enum Write {
         acknowledged: Option<u64>,
         events: Vec<NumberedEvent>,
     },
+    /// Deletes the outputs up to this number, because an open job has too many. A later one exists.
+    DropOutputs {
+        job: JobId,
+        through: u64,
+    },
     ReplaceState {
         job: JobId,
         fencing: FencingNumber,

@@ -4,7 +4,8 @@
 use crate::engine::{Engine, Event};
 use baton_broker_queue::Loaded;
 use baton_broker_store::StoreError;
-use std::time::Duration;
+use baton_protocol::JobId;
+use std::{collections::HashMap, time::Duration};
 use tokio::sync::mpsc;
 
 /// How often a follower tries to become the leader.
@@ -21,13 +22,17 @@ pub(crate) enum Leadership {
     Leader,
 }
 
-/// Makes this broker the leader and loads the jobs. From then on no other broker can change them.
-pub(crate) async fn acquire(engine: &Engine) -> Result<Loaded, StoreError> {
+/// Makes this broker the leader and loads the jobs, with the bytes of their outputs. From then on no
+/// other broker can change them.
+pub(crate) async fn acquire(engine: &Engine) -> Result<(Loaded, HashMap<JobId, u64>), StoreError> {
     engine.store.acquire_leadership().await?;
     // Reset this before the announcement. Otherwise two brokers could forward a connection to each other.
     engine.leadership.send_replace(Leadership::Unknown);
     engine.store.announce(&engine.address).await?;
-    engine.store.load().await
+    Ok((
+        engine.store.load().await?,
+        engine.store.output_bytes().await?,
+    ))
 }
 
 pub(crate) fn follow(engine: &Engine, leader: Option<String>) {

@@ -11,9 +11,10 @@
 //! **Invariant:** a cookie is never accepted as a token, nor a token as a cookie.
 
 use super::{
-    Limits, Shared,
+    Limits, Meter, OfBody, Shared,
     attempts::{self, Attempts},
     guests::Guest,
+    limits::limited,
     sign_in,
 };
 use crate::{
@@ -363,7 +364,7 @@ impl Access {
 }
 
 pub(super) async fn programs_need_token(
-    State(access): State<Arc<Access>>,
+    State(shared): State<Shared>,
     request: Request,
     next: Next,
 ) -> Response {
@@ -372,10 +373,11 @@ pub(super) async fn programs_need_token(
     if request.headers().contains_key(header::ORIGIN) {
         return ApiError::WebPage.into_response();
     }
+    let access = &shared.access;
     let open = access.only_this_user && access.token_hash.is_none();
     let from = (request.extensions(), request.headers());
     match access.authorized(bearer(from.1), open, from).await {
-        Ok(caller) => pass_on(caller, request, next).await,
+        Ok(caller) => pass_on(&shared, caller, request, next).await,
         Err(refused) => refused.into_response(),
     }
 }
@@ -455,18 +457,29 @@ pub(super) async fn people_need_token(
         },
     };
     match admitted {
-        Ok(Some(caller)) => pass_on(caller, request, next).await,
+        Ok(Some(caller)) => pass_on(&shared, caller, request, next).await,
         Ok(None) => sign_in::asked(&shared, &request),
         Err(error) => error.into_response(),
     }
 }
 
-async fn pass_on(caller: Caller, mut request: Request, next: Next) -> Response {
-    if let Some(guest) = request.extensions().get::<Guest>() {
-        guest.admit();
+/// Counts the connection and the body for the caller, if the caller is limited.
+async fn pass_on(shared: &Shared, caller: Caller, request: Request, next: Next) -> Response {
+    let person = limited(&caller.identity).map(str::to_owned);
+    let person = person.as_deref();
+    if let Some(guest) = request.extensions().get::<Guest>()
+        && let Err(refused) = guest.admit(person, &shared.requests_of_person)
+    {
+        return refused.into_response();
     }
+    let (parts, body) = request.into_parts();
+    let (meter, body) = Meter::of_body(person, &shared.in_flight, body);
+    let mut request = Request::from_parts(parts, body);
     request.extensions_mut().insert(caller);
-    next.run(request).await
+    request.extensions_mut().insert(OfBody(meter.clone()));
+    let response = next.run(request).await;
+    drop(meter);
+    response
 }
 
 pub(super) fn bearer(headers: &HeaderMap) -> Option<&str> {

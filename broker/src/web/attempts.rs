@@ -3,7 +3,7 @@
 //! A correct token is never refused, because many people may share an address. A program is always
 //! told that its token is wrong. Only the sign-in page responds that there were too many attempts.
 
-use super::limits::Buckets;
+use crate::buckets::Buckets;
 use axum::http::{Extensions, HeaderMap, HeaderName};
 use std::net::IpAddr;
 use tokio::time::Instant;

@@ -9,14 +9,18 @@
 //! **Invariant:** a chunk has a row in the broker's database before this process writes its file.
 
 use super::{
-    Shared,
+    Connections, Meter, Shared,
     access::{self, Caller},
     chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
     guests::Guest,
-    headers, serve,
+    headers,
+    limits::limited,
+    serve,
 };
 use crate::{
-    TlsFiles, listen,
+    TlsFiles,
+    in_flight::InFlight,
+    listen,
     tls::{Certificate, Encrypted},
     web::api::ApiError,
 };
@@ -55,6 +59,8 @@ pub struct ChunkListener {
     /// The broker's folder of chunks.
     pub blobs: PathBuf,
     pub blob_limit_bytes: u64,
+    /// How many notebooks each person may have connected.
+    pub connections_a_person: u32,
     /// The broker's address: `https://HOST:PORT` or `http://HOST:PORT`.
     pub broker: String,
     /// Certificate authorities to trust for the broker, besides those of the system.
@@ -89,6 +95,8 @@ pub async fn serve_chunks(
     let address = listener.local_addr().context("Failed to read the port")?;
     let service = ChunkService {
         chunks: Arc::clone(&chunks),
+        of_person: Arc::new(Connections::of_requests(config.connections_a_person)),
+        in_flight: Arc::default(),
         broker: Arc::new(Broker {
             client: reqwest::Client::builder()
                 .no_proxy()
@@ -140,7 +148,19 @@ async fn keep_counted(chunks: Arc<ChunkDirectory>) {
 #[derive(Clone)]
 struct ChunkService {
     chunks: Arc<ChunkDirectory>,
+    of_person: Arc<Connections>,
+    in_flight: Arc<InFlight>,
     broker: Arc<Broker>,
+}
+
+impl ChunkService {
+    /// The broker has admitted this person's request.
+    fn admit(&self, asker: &Asker, person: Option<&str>) -> Result<(), ApiError> {
+        match &asker.guest {
+            Some(guest) => guest.admit(person, &self.of_person),
+            None => Ok(()),
+        }
+    }
 }
 
 async fn take(
@@ -148,12 +168,15 @@ async fn take(
     asker: Asker,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
+    let person = service.broker.enter(&asker).await?;
+    service.admit(&asker, person.as_deref())?;
+    let (meter, body) = Meter::of_body(person.as_deref(), &service.in_flight, body);
     let mut reader = ChunkReader::of(body);
-    service.broker.enter(&asker).await?;
     while let Some(batch) = reader.next_batch().await? {
         let (named, batch) = chunks::named(batch).await?;
         service.broker.hold(&asker, &named).await?;
         chunks::write(&service.chunks, batch).await?;
+        drop(meter.finished());
     }
     Ok(StatusCode::NO_CONTENT)
 }
@@ -164,7 +187,8 @@ async fn give(
     body: Bytes,
 ) -> Result<Response, ChunkError> {
     let hashes: Vec<ChunkHash> = decode(&body)?;
-    let held = service.broker.held(&asker, &hashes).await?;
+    let (person, held) = service.broker.held(&asker, &hashes).await?;
+    service.admit(&asker, person.as_deref())?;
     chunks::read(&service.chunks, hashes, held).await
 }
 
@@ -195,8 +219,8 @@ struct Broker {
 }
 
 impl Broker {
-    /// Whether the client may upload now.
-    async fn enter(&self, asker: &Asker) -> Result<(), ChunkError> {
+    /// The person who may upload now, if that person is limited.
+    async fn enter(&self, asker: &Asker) -> Result<Option<String>, ChunkError> {
         self.ask(ENTER, asker, &()).await
     }
 
@@ -204,7 +228,7 @@ impl Broker {
         &self,
         asker: &Asker,
         hashes: &[ChunkHash],
-    ) -> Result<Vec<ChunkHash>, ChunkError> {
+    ) -> Result<(Option<String>, Vec<ChunkHash>), ChunkError> {
         self.ask(HELD, asker, &hashes).await
     }
 
@@ -240,9 +264,6 @@ impl Broker {
         if !status.is_success() {
             let text = String::from_utf8_lossy(&body).into_owned();
             return Err(ChunkError::OfBroker { status, text });
-        }
-        if let Some(guest) = &asker.guest {
-            guest.admit();
         }
         Ok(decode(&body)?)
     }
@@ -300,7 +321,7 @@ async fn enter(
 ) -> Result<Vec<u8>, ChunkError> {
     chunks::in_folder(&shared)?;
     chunks::admit(&shared, &identity)?;
-    Ok(encode(&()))
+    Ok(encode(&limited(&identity)))
 }
 
 /// The only query of a download.
@@ -315,7 +336,7 @@ async fn held(
     chunks::in_folder(&shared)?;
     let held = shared.store.held_chunks(&account, &hashes).await?;
     let held: Vec<ChunkHash> = held.into_keys().collect();
-    Ok(encode(&held))
+    Ok(encode(&(limited(&identity), held)))
 }
 
 async fn hold(

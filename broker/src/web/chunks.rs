@@ -8,10 +8,10 @@
 //! **Invariant:** the response for a chunk that the account does not hold is the same as for a
 //! missing one. A request has only a few chunks in memory at a time, however many it moves.
 
-use super::{Caller, Shared};
+use super::{Caller, OfBody, Shared};
 use crate::{
-    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, objects::ObjectsError,
-    people::worker_id, quota::Exceeded, web::api::ApiError,
+    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, in_flight::TooMuch,
+    objects::ObjectsError, people::worker_id, quota::Exceeded, web::api::ApiError,
 };
 use axum::{
     Extension, Router,
@@ -30,6 +30,7 @@ use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{
     collections::{HashMap, HashSet},
+    iter,
     sync::Arc,
 };
 
@@ -113,6 +114,8 @@ pub(super) enum ChunkError {
     Ending,
     #[error("Your notebooks send more requests for chunks than this broker allows")]
     TooOften,
+    #[error(transparent)]
+    Refused(#[from] ApiError),
     #[error("{text}")]
     OfBroker { status: StatusCode, text: String },
     #[error("There is no safe connection to the broker at {address}: {problem}")]
@@ -140,6 +143,9 @@ impl ChunkError {
 
 impl IntoResponse for ChunkError {
     fn into_response(self) -> Response {
+        if let Self::Refused(refused) = self {
+            return refused.into_response();
+        }
         if let Self::Store(error) = &self
             && let Some(shortage) = error.shortage()
         {
@@ -147,6 +153,9 @@ impl IntoResponse for ChunkError {
             return (StatusCode::INSUFFICIENT_STORAGE, shortage).into_response();
         }
         let status = match &self {
+            Self::Request(source) if is_too_much(source) => {
+                return ApiError::TooMuchAtOnce.into_response();
+            }
             Self::TooOften => return ApiError::TooOften.into_response(),
             Self::List(_)
             | Self::TooLarge { .. }
@@ -183,9 +192,15 @@ impl IntoResponse for ChunkError {
                 StatusCode::SERVICE_UNAVAILABLE
             }
             Self::OfBroker { status, .. } => *status,
+            Self::Refused(refused) => refused.status(),
         };
         (status, self.to_string()).into_response()
     }
+}
+
+fn is_too_much(error: &axum::Error) -> bool {
+    let first: &dyn std::error::Error = error;
+    iter::successors(Some(first), |error| error.source()).any(|error| error.is::<TooMuch>())
 }
 
 /// The account that a request about chunks concerns. The request has been counted for its sender.
@@ -327,6 +342,7 @@ pub(super) async fn keep(
 async fn put_chunks(
     State(shared): State<Shared>,
     OnAccount { account, identity }: OnAccount,
+    Extension(OfBody(meter)): Extension<OfBody>,
     body: Body,
 ) -> Result<StatusCode, ChunkError> {
     let folder = in_folder(&shared)?;
@@ -337,6 +353,7 @@ async fn put_chunks(
         charge(&shared, &identity, named.len());
         hold(&shared, &account, &named).await?;
         write(folder, batch).await?;
+        drop(meter.finished());
     }
     Ok(StatusCode::NO_CONTENT)
 }

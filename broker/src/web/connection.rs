@@ -5,6 +5,7 @@
 
 use crate::{
     engine::{Event, Outgoing},
+    in_flight::Booking,
     pace::Pace,
     people::worker_id,
     screen::Screen,
@@ -14,9 +15,11 @@ use axum::{
     body::Bytes,
     extract::ws::{CloseFrame, Message, WebSocket, close_code},
 };
-use baton_broker_queue::{Account, ConnectionId, Ending, Identity, WorkerHello, check_hello};
+use baton_broker_queue::{
+    Account, ConnectionId, Ending, Identity, LARGEST_MESSAGE, WorkerHello, check_hello,
+};
 use baton_protocol::{
-    Machine, PROTOCOL_VERSION, Refusal, decode, encode,
+    Machine, PROTOCOL_VERSION, Refusal, decode, decode_bounded, encode, encoded_bytes,
     proxy::{FromProxy, ToProxy},
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -46,6 +49,9 @@ const SILENCE: Duration = Duration::from_secs(45);
 const HELLO_WITHIN: Duration = Duration::from_secs(5);
 /// How often the broker checks the progress of an incomplete message.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Elements in all lists of a message or a saved state. A chunk of a manifest takes three, so these are the chunks of
+/// 170 GB.
+pub(super) const MOST_ELEMENTS: usize = 1 << 19;
 
 static NEXT_CONNECTION: AtomicU64 = AtomicU64::new(1);
 
@@ -76,9 +82,9 @@ pub(crate) async fn serve_proxy(
                 };
                 let screen = screen(account);
                 let mut pace = Pace::new(Instant::now());
-                let event = move |connection, message| {
+                let event = move |connection, message, booking| {
                     let verdict = pace.count(Instant::now());
-                    screen.clone().event(connection, message, verdict)
+                    screen.clone().event(connection, message, booking, verdict)
                 };
                 serve(opened, came, event).await;
             }
@@ -128,7 +134,15 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 return refuse(opened.socket, &ToWorker::Refused(refusal)).await;
             }
             let came = |connection, outgoing| Event::WorkerConnected(connection, outgoing, hello);
-            let event = |connection, message| ready(Some(Event::FromWorker(connection, message)));
+            // A notebook would not accept it from the broker.
+            let fits = |message: &FromWorker| encoded_bytes(message) <= LARGEST_MESSAGE;
+            let event = |connection, message, _| {
+                let fits = fits(&message);
+                if !fits {
+                    tracing::warn!("Disconnected a worker: its message is too large");
+                }
+                ready(fits.then_some(Event::FromWorker(connection, message)))
+            };
             serve(opened, came, event).await;
         }
         Some(FromWorker::Hello {
@@ -175,8 +189,8 @@ async fn hello<Incoming: DeserializeOwned + Versioned>(opened: &mut Opened) -> O
         let message = timeout_at(by, opened.socket.recv()).await.ok()??.ok()?;
         match message {
             Message::Binary(frame) => {
-                opened.meter.finished();
-                return decode(&frame)
+                drop(opened.meter.finished());
+                return decode_bounded(&frame, MOST_ELEMENTS)
                     .ok()
                     .or_else(|| Some(Incoming::of_version(version_of(&frame)?)));
             }
@@ -258,7 +272,7 @@ async fn refuse(mut socket: WebSocket, reason: &impl serde::Serialize) {
 async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>>(
     opened: Opened,
     came: impl FnOnce(ConnectionId, Outgoing) -> Event,
-    mut event: impl FnMut(ConnectionId, Incoming) -> Coming,
+    mut event: impl FnMut(ConnectionId, Incoming, Booking) -> Coming,
 ) {
     let connection = ConnectionId(NEXT_CONNECTION.fetch_add(1, Ordering::Relaxed));
     let Opened {
@@ -278,7 +292,7 @@ async fn serve<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>
     }
     let (writer, reader) = socket.split();
     let ending = tokio::select! {
-        ending = read(reader, &meter, &inbox, |message| event(connection, message)) => ending,
+        ending = read(reader, &meter, &inbox, |message, booking| event(connection, message, booking)) => ending,
         ending = write(writer, queue, &close) => ending,
     };
     // If the engine has ended, it does not need this event.
@@ -289,7 +303,7 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
     mut reader: SplitStream<WebSocket>,
     meter: &Meter,
     inbox: &mpsc::Sender<Event>,
-    mut event: impl FnMut(Incoming) -> Coming,
+    mut event: impl FnMut(Incoming, Booking) -> Coming,
 ) -> Ending {
     let mut watch = Watch::default();
     let mut looks = interval(LOOK_EVERY);
@@ -312,16 +326,16 @@ async fn read<Incoming: DeserializeOwned, Coming: Future<Output = Option<Event>>
             }
         };
         match message {
-            Message::Binary(frame) => match decode(&frame) {
+            Message::Binary(frame) => match decode_bounded(&frame, MOST_ELEMENTS) {
                 Ok(message) => {
-                    let Some(event) = event(message).await else {
+                    let booking = meter.finished();
+                    watch.finished();
+                    let Some(event) = event(message, booking).await else {
                         return Ending::Silent;
                     };
                     if inbox.send(event).await.is_err() {
                         return Ending::Silent;
                     }
-                    meter.finished();
-                    watch.finished();
                 }
                 Err(error) => {
                     tracing::warn!("Disconnected a client: {error}");

@@ -1,9 +1,12 @@
-//! Connections that have not shown a token: few for each address, and for a short time.
+//! Connections that have not shown a token: few for each address, and for a short time. Later they
+//! count for a person.
 //!
 //! In: the address of each connection, and when a request on it is admitted. Out: whether the
 //! connection may continue. Connections above the limit wait for a while, so that a whole class can
 //! connect at once.
 
+use super::limits::{Connections, Counted};
+use crate::web::api::ApiError;
 use std::{
     collections::HashMap,
     net::IpAddr,
@@ -35,6 +38,8 @@ struct Gate {
 pub(crate) struct Guest {
     known: CancellationToken,
     permit: Arc<Mutex<Option<Permit>>>,
+    /// For the person of its last request.
+    counted: Arc<Mutex<Option<Counted>>>,
 }
 
 /// Held until a request is admitted or the connection ends.
@@ -56,7 +61,11 @@ impl Guests {
             Some(address) => Some(self.permit(address).await?),
         };
         let permit = Arc::new(Mutex::new(permit));
-        Some(Guest { known, permit })
+        Some(Guest {
+            known,
+            permit,
+            counted: Arc::default(),
+        })
     }
 
     async fn permit(&self, address: IpAddr) -> Option<Permit> {
@@ -86,11 +95,22 @@ impl Guests {
 }
 
 impl Guest {
-    /// A request on this connection was admitted.
-    pub(super) fn admit(&self) {
+    /// A request on this connection was admitted. From now on the connection counts for this person
+    /// if there is one. A reverse proxy may send requests of several people on one connection.
+    pub(super) fn admit(
+        &self,
+        person: Option<&str>,
+        connections: &Arc<Connections>,
+    ) -> Result<(), ApiError> {
         self.known.cancel();
         let mut permit = self.permit.lock().unwrap_or_else(PoisonError::into_inner);
         drop(permit.take());
+        let mut counted = self.counted.lock().unwrap_or_else(PoisonError::into_inner);
+        if counted.as_ref().map(Counted::person) != person {
+            drop(counted.take());
+            *counted = person.map(|person| connections.open(person)).transpose()?;
+        }
+        Ok(())
     }
 
     /// Resolves only if no request is admitted in time.
@@ -111,6 +131,7 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn one_address_has_few_guests_and_a_class_gets_in() {
         let guests = Arc::new(Guests::default());
+        let connections = Arc::new(Connections::of_notebooks(1));
         let enter = |last| {
             let guests = Arc::clone(&guests);
             async move { guests.enter(Some(IpAddr::from([10, 0, 0, last]))).await }
@@ -130,7 +151,7 @@ mod tests {
         assert_eq!(start.elapsed(), Duration::ZERO);
         // Connections with a token make room for others at once.
         for guest in silent.drain(..16) {
-            guest.admit();
+            guest.admit(None, &connections).unwrap();
         }
         for _ in 0..16 {
             assert!(waiting.join_next().await.unwrap().unwrap().is_some());
@@ -143,7 +164,7 @@ mod tests {
         drop((silent, waiting));
         let mut class: JoinSet<_> = (0..60).map(|_| enter(1)).collect();
         while let Some(guest) = class.join_next().await {
-            guest.unwrap().unwrap().admit();
+            guest.unwrap().unwrap().admit(None, &connections).unwrap();
         }
         assert_eq!(start.elapsed(), WITHIN);
     }

@@ -4,7 +4,7 @@
 //! workers, because they send requests on behalf of all people.
 
 use super::{Caller, Shared};
-use crate::web::api::ApiError;
+use crate::{buckets::Buckets, web::api::ApiError};
 use axum::{
     Extension,
     extract::{Request, State},
@@ -14,7 +14,6 @@ use axum::{
 use baton_broker_queue::Identity;
 use std::{
     collections::HashMap,
-    hash::Hash,
     sync::{Arc, Mutex, PoisonError},
 };
 use tokio::time::Instant;
@@ -24,13 +23,6 @@ const BURST_SECONDS: f64 = 4.0;
 
 /// Limits the requests of each person.
 pub(crate) struct Limits(Buckets<String>);
-
-/// A token bucket for each key. It refills at a steady rate, and each request takes one.
-pub(super) struct Buckets<Key> {
-    a_second: f64,
-    most: f64,
-    buckets: Mutex<HashMap<Key, (f64, Instant)>>,
-}
 
 impl Limits {
     pub(crate) fn new(requests_a_second: u32) -> Self {
@@ -51,54 +43,13 @@ impl Limits {
     /// Counts an admitted request as several more, which delays the next ones.
     pub(super) fn charge(&self, identity: &Identity, requests: usize) {
         if let Some(person) = limited(identity) {
-            let charge = |left: &mut f64| *left -= requests as f64;
-            self.0.change(&person.to_owned(), Instant::now(), charge);
+            self.0
+                .charge(&person.to_owned(), Instant::now(), requests as f64);
         }
     }
 }
 
-impl<Key: Clone + Eq + Hash> Buckets<Key> {
-    /// Buckets start full.
-    pub(super) fn new(a_second: f64, most: f64) -> Self {
-        Self {
-            a_second,
-            most,
-            buckets: Mutex::default(),
-        }
-    }
-
-    pub(super) fn take(&self, key: &Key, now: Instant) -> bool {
-        self.change(key, now, |left| {
-            let enough = *left >= 1.0;
-            if enough {
-                *left -= 1.0;
-            }
-            enough
-        })
-    }
-
-    /// Removes full buckets, if there are more than `most` buckets. A full bucket is the same as a missing one.
-    pub(super) fn forget_full(&self, most: usize, now: Instant) {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        if buckets.len() > most {
-            buckets.retain(|_, (left, at)| {
-                let since = now.saturating_duration_since(*at).as_secs_f64();
-                *left + since * self.a_second < self.most
-            });
-        }
-    }
-
-    fn change<T>(&self, key: &Key, now: Instant, change: impl FnOnce(&mut f64) -> T) -> T {
-        let mut buckets = self.buckets.lock().unwrap_or_else(PoisonError::into_inner);
-        let (left, at) = buckets.entry(key.clone()).or_insert((self.most, now));
-        let since = now.saturating_duration_since(*at).as_secs_f64();
-        *left = (*left + since * self.a_second).min(self.most);
-        *at = now;
-        change(left)
-    }
-}
-
-pub(super) fn limited(identity: &Identity) -> Option<&str> {
+pub(crate) fn limited(identity: &Identity) -> Option<&str> {
     identity.person().filter(|_| !identity.may_be_worker())
 }
 
@@ -115,49 +66,73 @@ pub(super) async fn limit(
     next.run(request).await
 }
 
-/// Counts each person's long-lived connections: those of notebooks and of live pages.
+/// A notebook has one WebSocket, and others for requests about chunks and states.
+const CONNECTIONS_OF_NOTEBOOK: u32 = 3;
+
+/// Counts each person's connections: those of notebooks and live pages, or those of all requests.
 pub(crate) struct Connections {
+    what: &'static str,
     most: u32,
     open: Mutex<HashMap<String, u32>>,
 }
 
 /// One of a person's connections. It counts until it is dropped.
-pub(crate) struct Counted(Option<(Arc<Connections>, String)>);
+pub(crate) struct Counted {
+    connections: Arc<Connections>,
+    person: String,
+}
 
 impl Connections {
-    pub(crate) fn new(most: u32) -> Self {
+    pub(crate) fn of_notebooks(most: u32) -> Self {
+        Self::new("connected notebooks and live pages", most)
+    }
+
+    /// For the connections of all requests, where each person may have this many notebooks.
+    pub(crate) fn of_requests(notebooks: u32) -> Self {
+        let most = notebooks.saturating_mul(CONNECTIONS_OF_NOTEBOOK);
+        Self::new("open connections", most)
+    }
+
+    fn new(what: &'static str, most: u32) -> Self {
         Self {
+            what,
             most,
             open: Mutex::default(),
         }
     }
 
     /// Counts one more, or refuses it.
-    pub(crate) fn open(self: &Arc<Self>, identity: &Identity) -> Result<Counted, ApiError> {
-        let Some(person) = limited(identity) else {
-            return Ok(Counted(None));
-        };
+    pub(crate) fn open(self: &Arc<Self>, person: &str) -> Result<Counted, ApiError> {
         let mut all = self.open.lock().unwrap_or_else(PoisonError::into_inner);
         let open = all.entry(person.to_owned()).or_default();
         if *open >= self.most {
-            return Err(ApiError::TooManyConnections { most: self.most });
+            return Err(ApiError::TooManyConnections {
+                what: self.what,
+                most: self.most,
+            });
         }
         *open += 1;
-        Ok(Counted(Some((Arc::clone(self), person.to_owned()))))
+        Ok(Counted {
+            connections: Arc::clone(self),
+            person: person.to_owned(),
+        })
+    }
+}
+
+impl Counted {
+    pub(super) fn person(&self) -> &str {
+        &self.person
     }
 }
 
 impl Drop for Counted {
     fn drop(&mut self) {
-        let Some((connections, person)) = &self.0 else {
-            return;
-        };
-        let open = connections.open.lock();
+        let open = self.connections.open.lock();
         let mut all = open.unwrap_or_else(PoisonError::into_inner);
-        if let Some(open) = all.get_mut(person) {
+        if let Some(open) = all.get_mut(&self.person) {
             *open -= 1;
             if *open == 0 {
-                all.remove(person);
+                all.remove(&self.person);
             }
         }
     }

@@ -1,19 +1,21 @@
-//! Counts the bytes of incomplete messages on one connection, and limits their number and age.
+//! Counts the bytes of messages that one connection sends, until they have been handled, and limits
+//! the number and age of incomplete ones.
 //!
 //! The broker holds a WebSocket message in memory until its last byte arrives. So a message must be
 //! complete within [`MESSAGE_WITHIN`] and arrive at [`SLOWEST_BYTES`] per second, regardless of
-//! pings in between. The bytes in flight of one person, and of all people together, are limited.
-//! Workers are not counted, so no notebook can take the room that they need.
+//! pings in between. The bytes of one person, and of all people together, are limited ([`InFlight`]).
 //!
 //! In: the bytes that the socket reads, and the messages that are complete. Out: an error that ends
 //! the connection.
 
+use crate::in_flight::{Booking, InFlight, TooMuch};
+use axum::body::Body;
+use futures_util::StreamExt as _;
 use std::{
-    collections::HashMap,
     io,
     pin::Pin,
     sync::{
-        Arc, Mutex, OnceLock, PoisonError,
+        Arc, OnceLock,
         atomic::{AtomicU64, Ordering},
     },
     task::{Context, Poll, ready},
@@ -21,7 +23,7 @@ use std::{
 };
 use tokio::{
     io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::Instant,
+    time::{Instant, Sleep, sleep},
 };
 
 /// From the first byte of a message to its last.
@@ -29,44 +31,20 @@ pub(crate) const MESSAGE_WITHIN: Duration = Duration::from_secs(300);
 /// The minimum speed does not apply for this long.
 const GRACE: Duration = Duration::from_secs(10);
 const SLOWEST_BYTES: f64 = 16384.0;
+/// How long the broker waits for a peer to read anything of what it is sent.
+const READ_WITHIN: Duration = Duration::from_secs(60);
 /// Messages up to this size are not counted.
 const FREE_BYTES: u64 = 64 << 10;
-/// Two messages of the largest size.
-const MOST_OF_PERSON: u64 = 128 << 20;
-const MOST_OF_ALL: u64 = 1 << 30;
 /// The header of a client's ping with a short payload.
 const CONTROL_HEAD_BYTES: u64 = 6;
-
-/// The bytes of incomplete messages to the broker.
-#[derive(Default)]
-pub(crate) struct InFlight(Mutex<Booked>);
-
-#[derive(Default)]
-struct Booked {
-    all: u64,
-    of: HashMap<String, u64>,
-}
-
-impl InFlight {
-    fn change(&self, person: &str, before: u64, after: u64) -> bool {
-        let mut booked = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let of_person = booked.of.get(person).copied().unwrap_or(0) - before + after;
-        let of_all = booked.all - before + after;
-        if after > before && (of_person > MOST_OF_PERSON || of_all > MOST_OF_ALL) {
-            return false;
-        }
-        booked.all = of_all;
-        match of_person {
-            0 => drop(booked.of.remove(person)),
-            bytes => drop(booked.of.insert(person.to_owned(), bytes)),
-        }
-        true
-    }
-}
 
 /// Counts the bytes that one connection receives.
 #[derive(Clone, Default)]
 pub(crate) struct Meter(Arc<Inner>);
+
+/// The meter of a request's body.
+#[derive(Clone)]
+pub(crate) struct OfBody(pub(super) Meter);
 
 #[derive(Default)]
 struct Inner {
@@ -80,7 +58,7 @@ struct Inner {
 impl Meter {
     /// The connection now carries messages. Its bytes count for this person, if there is one.
     pub(crate) fn begin(&self, person: Option<(&str, &Arc<InFlight>)>) {
-        self.finished();
+        drop(self.finished());
         if let Some((person, in_flight)) = person {
             let account = (person.to_owned(), Arc::clone(in_flight));
             // Set only once per connection.
@@ -88,11 +66,12 @@ impl Meter {
         }
     }
 
-    /// A message is complete, and has been handed on.
-    pub(crate) fn finished(&self) {
+    /// A message is complete. Its bytes count until the returned booking is dropped.
+    pub(crate) fn finished(&self) -> Booking {
         let received = self.0.received.load(Ordering::Relaxed);
         self.0.whole.store(received, Ordering::Relaxed);
-        self.0.book(0);
+        let bytes = self.0.booked.swap(0, Ordering::Relaxed);
+        Booking::new(self.0.account.get().cloned(), bytes)
     }
 
     /// A ping or pong arrived, possibly in the middle of a message.
@@ -107,6 +86,24 @@ impl Meter {
 
     fn unfinished_bytes(&self) -> u64 {
         self.0.unfinished_bytes()
+    }
+
+    /// Counts the body of a person's request as one message. It is handled when all of the returned
+    /// meter is dropped, unless the handler finishes parts of it earlier.
+    pub(super) fn of_body(
+        person: Option<&str>,
+        in_flight: &Arc<InFlight>,
+        body: Body,
+    ) -> (Self, Body) {
+        let meter = Self::default();
+        meter.begin(person.map(|person| (person, in_flight)));
+        let counting = meter.clone();
+        let counted = body.into_data_stream().map(move |part| {
+            let part = part?;
+            let came = counting.0.came(part.len() as u64);
+            came.map(|()| part).map_err(axum::Error::new)
+        });
+        (meter, Body::from_stream(counted))
     }
 }
 
@@ -130,14 +127,12 @@ impl Inner {
         booked
     }
 
-    fn came(&self, bytes: u64) -> io::Result<()> {
+    fn came(&self, bytes: u64) -> Result<(), TooMuch> {
         self.received.fetch_add(bytes, Ordering::Relaxed);
         let counted = self.unfinished_bytes().saturating_sub(FREE_BYTES);
         match self.book(counted) {
             true => Ok(()),
-            false => Err(io::Error::other(
-                "Too many bytes are pending in incomplete messages",
-            )),
+            false => Err(TooMuch),
         }
     }
 }
@@ -173,15 +168,38 @@ impl Watch {
     }
 }
 
-/// A stream that counts the bytes read from it.
+/// A stream that counts the bytes read from it, and fails if the peer reads nothing for a long time.
 pub(super) struct Metered<Stream> {
     stream: Stream,
     meter: Meter,
+    /// Ends when the peer has read nothing for too long. Absent while it reads.
+    stalled: Option<Pin<Box<Sleep>>>,
 }
 
 impl<Stream> Metered<Stream> {
     pub(super) fn new(stream: Stream, meter: Meter) -> Self {
-        Self { stream, meter }
+        Self {
+            stream,
+            meter,
+            stalled: None,
+        }
+    }
+
+    /// The result of a write, unless the peer has been waited for too long.
+    fn unless_stalled<T>(
+        &mut self,
+        written: Poll<io::Result<T>>,
+        context: &mut Context<'_>,
+    ) -> Poll<io::Result<T>> {
+        if written.is_ready() {
+            self.stalled = None;
+            return written;
+        }
+        let stalled = self
+            .stalled
+            .get_or_insert_with(|| Box::pin(sleep(READ_WITHIN)));
+        ready!(stalled.as_mut().poll(context));
+        Poll::Ready(Err(io::ErrorKind::TimedOut.into()))
     }
 }
 
@@ -194,7 +212,7 @@ impl<Stream: AsyncRead + Unpin> AsyncRead for Metered<Stream> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(context, buffer))?;
         let bytes = buffer.filled().len() - before;
-        Poll::Ready(self.meter.0.came(bytes as u64))
+        Poll::Ready(self.meter.0.came(bytes as u64).map_err(io::Error::other))
     }
 }
 
@@ -204,7 +222,8 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Metered<Stream> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write(context, bytes)
+        let written = Pin::new(&mut self.stream).poll_write(context, bytes);
+        self.unless_stalled(written, context)
     }
 
     fn poll_write_vectored(
@@ -212,7 +231,8 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Metered<Stream> {
         context: &mut Context<'_>,
         parts: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
-        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+        let written = Pin::new(&mut self.stream).poll_write_vectored(context, parts);
+        self.unless_stalled(written, context)
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -220,7 +240,8 @@ impl<Stream: AsyncWrite + Unpin> AsyncWrite for Metered<Stream> {
     }
 
     fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_flush(context)
+        let flushed = Pin::new(&mut self.stream).poll_flush(context);
+        self.unless_stalled(flushed, context)
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -233,6 +254,7 @@ mod tests {
     #![allow(clippy::unwrap_used)]
 
     use super::*;
+    use crate::in_flight::MOST_OF_PERSON;
 
     fn came(meter: &Meter, bytes: u64) -> bool {
         meter.0.came(bytes).is_ok()
@@ -253,11 +275,13 @@ mod tests {
         assert!(came(&three, FREE_BYTES), "small messages always pass");
         assert!(!came(&three, 1));
         assert!(came(&open("ada"), large), "others have room of their own");
-        one.finished();
+        let handling = one.finished();
+        assert!(!came(&three, 1), "the message is complete, but not handled");
+        drop(handling);
         assert!(came(&three, 1));
         drop((two, three));
         assert!(came(&open("mallory"), MOST_OF_PERSON));
-        assert!(in_flight.0.lock().unwrap().of.is_empty());
+        assert!(in_flight.is_empty());
     }
 
     #[test]
@@ -284,7 +308,7 @@ mod tests {
             "20,000 bytes in 12 s"
         );
 
-        meter.finished();
+        drop(meter.finished());
         watch.finished();
         for seconds in 200..=500 {
             assert!(came(&meter, 100_000));

@@ -23,9 +23,11 @@ pub(crate) mod states;
 use crate::{
     chunk_store::ChunkStore,
     engine::{Event, Leadership},
+    in_flight::InFlight,
     metrics::Metrics,
     pools::Pools,
     quota::Quotas,
+    submissions::Submissions,
 };
 use axum::{
     Router,
@@ -44,8 +46,8 @@ use tokio_util::{sync::CancellationToken, task::TaskTracker};
 pub(crate) use access::{Access, Caller, is_from_here};
 pub use chunk_listener::{ChunkListener, serve_chunks};
 pub(crate) use chunks::hold_public;
-pub(crate) use limits::{Connections, Limits};
-pub(crate) use meter::{InFlight, Meter, Watch};
+pub(crate) use limits::{Connections, Limits, limited};
+pub(crate) use meter::{Meter, OfBody, Watch};
 pub(crate) use serve::serve;
 pub(crate) use sign_in::sign_out;
 
@@ -68,7 +70,9 @@ pub(crate) struct Shared {
     /// For one worker.
     pub(crate) most_slots: u32,
     pub(crate) of_person: Arc<Connections>,
+    pub(crate) requests_of_person: Arc<Connections>,
     pub(crate) in_flight: Arc<InFlight>,
+    pub(crate) submissions: Arc<Submissions>,
     pub(crate) leadership: watch::Receiver<Leadership>,
     pub(crate) pools: Pools,
 }
@@ -103,7 +107,7 @@ pub(crate) fn router(shared: Shared) -> Router {
         .merge(grants::routes())
         .merge(chunk_listener::questions())
         .layer(middleware::from_fn_with_state(
-            Arc::clone(&shared.access),
+            shared.clone(),
             access::programs_need_token,
         ));
     let for_people =

@@ -3,10 +3,12 @@
 //! A peer that begins a request and never ends it would occupy a connection for ever, and memory
 //! for what it has sent. So the head of each request must arrive within [`HEAD_WITHIN`], including
 //! later ones on the same connection. A body must arrive at [`SLOWEST_BYTES`] per second after
-//! [`BODY_GRACE`]; only the time during which the broker waits for it counts. Responses have no
-//! time limit, because pages and WebSockets stay open.
+//! [`BODY_GRACE`], and bytes that arrive faster allow no longer pause than that; only the time during
+//! which the broker waits for it counts. Responses have no time limit, because pages and WebSockets
+//! stay open, but their peer must read ([`Metered`]).
 //!
-//! A connection that has not shown a token has less time ([`guests`]).
+//! A connection that has not shown a token has less time ([`guests`]). Any other counts for the person
+//! whose request it carried last.
 //!
 //! If connections used up all file descriptors, the broker could neither read a chunk nor report
 //! the problem. So the last [`HEADROOM`] are reserved for its own use. A connection that would take
@@ -159,7 +161,8 @@ fn in_time(
         let part = part?;
         let bytes = part.as_ref().map_or(0, Bytes::len);
         let earned = Duration::from_secs_f64(bytes as f64 / f64::from(SLOWEST_BYTES));
-        let left = (left + earned).saturating_sub(asked.elapsed());
+        let left = left.saturating_sub(asked.elapsed()) + earned;
+        let left = left.min(BODY_GRACE);
         Some((part, Some((parts, left))))
     })
     .fuse()
@@ -238,8 +241,12 @@ mod tests {
             "at last"
         };
         let count = async |body: Bytes| body.len().to_string();
+        let endless = async || {
+            Body::from_stream(stream::repeat_with(|| Ok::<_, io::Error>("x".repeat(1000))))
+        };
         let router = Router::new()
             .route("/slowly", get(slowly))
+            .route("/endless", get(endless))
             .route("/count", post(count));
         let stop = CancellationToken::new();
         let served = tokio::spawn(serve(Pipes(listener), router, stop.clone()));
@@ -272,6 +279,22 @@ mod tests {
         let (heard, seconds) = trickle.hears().await;
         assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
         assert!(seconds <= 31, "{seconds}");
+
+        // A fast beginning allows no longer pause.
+        let mut stops = Peer::of(&pipes).await;
+        stops.says(post).await;
+        stops.says(&"x".repeat(599_999)).await;
+        let (heard, seconds) = stops.hears().await;
+        assert!(heard.starts_with("HTTP/1.1 400"), "{heard}");
+        assert_eq!(seconds, 30);
+
+        // A response that its peer does not read.
+        let mut deaf = Peer::of(&pipes).await;
+        deaf.says("GET /endless HTTP/1.1\r\nhost: x\r\n\r\n").await;
+        sleep(Duration::from_secs(61)).await;
+        let (heard, seconds) = deaf.hears().await;
+        assert!(heard.starts_with("HTTP/1.1 200"), "{heard}");
+        assert_eq!(seconds, 61);
 
         // A slow upload, and then an idle connection.
         let mut steady = Peer::of(&pipes).await;

@@ -14,12 +14,9 @@ use axum::{
     response::Response,
     routing::get,
 };
+use baton_broker_queue::LARGEST_MESSAGE;
 use std::sync::Arc;
 use tokio_util::sync::CancellationToken;
-
-/// The manifest of a very large state has a few megabytes, far below this. The limit is slightly
-/// below that of the peers, because the broker forwards a peer's message inside a larger one.
-const MESSAGE_BYTES: usize = 60 << 20;
 
 /// Each connection has such a buffer while it is open, and most connections are idle.
 const READ_BUFFER_BYTES: usize = 16 << 10;
@@ -41,7 +38,9 @@ async fn proxy(
 ) -> Result<Response, ApiError> {
     let person = limited(&caller.identity);
     meter.begin(person.map(|person| (person, &shared.in_flight)));
-    let counted = shared.of_person.open(&caller.identity)?;
+    let counted = person
+        .map(|person| shared.of_person.open(person))
+        .transpose()?;
     Ok(sized(upgrade).on_upgrade(move |socket| {
         let tracker = shared.connections.clone();
         let end = shared.stop.child_token();
@@ -49,7 +48,14 @@ async fn proxy(
         let stop = end.clone();
         let serve = async move {
             let _counted = counted;
-            let screen = |account| Screen::new(account, shared.store, shared.chunks, shared.quotas);
+            let screen = |account| Screen {
+                account: Arc::new(account),
+                store: shared.store,
+                chunks: shared.chunks,
+                quotas: shared.quotas,
+                submissions: shared.submissions,
+                counted: limited(&identity).map(Arc::from),
+            };
             let opened = Opened {
                 socket,
                 meter,
@@ -102,7 +108,7 @@ async fn as_long_as_admitted(
 
 fn sized(upgrade: WebSocketUpgrade) -> WebSocketUpgrade {
     upgrade
-        .max_message_size(MESSAGE_BYTES)
-        .max_frame_size(MESSAGE_BYTES)
+        .max_message_size(LARGEST_MESSAGE)
+        .max_frame_size(LARGEST_MESSAGE)
         .read_buffer_size(READ_BUFFER_BYTES)
 }

@@ -10,6 +10,7 @@
 use super::{
     Shared,
     chunks::{self, ChunkError, OnAccount, Party},
+    connection::MOST_ELEMENTS,
 };
 use crate::{
     clock::unix_ms,
@@ -25,7 +26,8 @@ use axum::{
 };
 use baton_broker_queue::Account;
 use baton_broker_store::StateRow;
-use baton_protocol::{ChunkHash, SavedState, api, decode};
+use baton_humanize::one_line;
+use baton_protocol::{ChunkHash, SavedState, api, decode_bounded};
 use std::collections::BTreeMap;
 use utoipa::OpenApi;
 
@@ -134,7 +136,7 @@ async fn save(
         );
         return Err(ApiError::Body(text).into());
     }
-    let state: SavedState = decode(&body).map_err(ChunkError::from)?;
+    let state: SavedState = decode_bounded(&body, MOST_ELEMENTS).map_err(ChunkError::from)?;
     let others = shared.store.states(&account).await?;
     if others.len() >= MOST_STATES && others.iter().all(|other| other.name != name) {
         return Err(ApiError::StateLimit { most: MOST_STATES }.into());
@@ -153,7 +155,7 @@ async fn save(
     }
     let entry = api::SavedState {
         name,
-        notebook: state.about.notebook,
+        notebook: state.about.notebook.as_deref().map(one_line),
         saved_ms: unix_ms(),
         bytes: held.values().sum(),
         variables: state.about.variables.len() as u64,

@@ -63,15 +63,19 @@ impl Store {
         Ok(held)
     }
 
-    /// The bytes that a person uses in all courses: in chunks, in open jobs, and in saved states.
+    /// The bytes that a person uses in all courses: in chunks, in open jobs and their events, and in
+    /// saved states.
     pub async fn held_bytes(&self, owner: &str) -> Result<u64, StoreError> {
         let sum = sql(
             "SELECT CAST((SELECT COALESCE(SUM(bytes), 0) FROM chunks WHERE owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(cell) + LENGTH(manifest)), 0) FROM jobs WHERE closed = 0 AND owner = ?)
+             + (SELECT COALESCE(SUM(LENGTH(body)), 0) FROM jobs JOIN events ON events.job = jobs.job
+                WHERE closed = 0 AND owner = ?)
              + (SELECT COALESCE(SUM(LENGTH(body) + LENGTH(chunks)), 0) FROM states WHERE owner = ?)
              AS BIGINT) AS bytes",
         );
-        let rows = self.fetch(sum.bind(owner).bind(owner).bind(owner)).await?;
+        let sum = sum.bind(owner).bind(owner).bind(owner).bind(owner);
+        let rows = self.fetch(sum).await?;
         rows.first().map_or(Ok(0), |row| count(row.get("bytes")?))
     }
 

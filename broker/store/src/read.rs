@@ -9,13 +9,15 @@ use super::{
 };
 use baton_broker_queue::{Account, Loaded, OpenJob, Phase, Remainder, Spent, of_cell};
 use baton_protocol::{
-    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, State, Submission, WorkerId, decode,
+    CellKey, JobEvent, JobId, NotebookId, NumberedEvent, Output, State, Submission, WorkerId,
+    decode,
 };
 use baton_scheduling::queue::{MOST_RUNS, PastRun, Run};
 use futures_util::TryStreamExt;
+use std::collections::HashMap;
 
 /// A page of events holds at most this many, and not much more than [`PAGE_BYTES`].
-const PAGE_EVENTS: i64 = 256;
+const PAGE_EVENTS: u32 = 256;
 const PAGE_BYTES: usize = 1 << 20;
 
 impl Store {
@@ -88,22 +90,43 @@ impl Store {
         )
         .bind(job.0.as_bytes().as_slice())
         .bind(number(after))
-        .bind(PAGE_EVENTS);
+        .bind(i64::from(PAGE_EVENTS));
         let mut rows = self.rows(query);
         let mut events = Vec::new();
-        let mut bytes = 0;
+        let (mut bytes, mut last) = (0, after);
         while bytes < PAGE_BYTES {
             let Some(row) = rows.try_next().await? else {
                 break;
             };
             let body: Vec<u8> = row.get("body")?;
             bytes += body.len();
+            let number = count(row.get("number")?)?;
+            let missing = last + 1..number;
+            let room = (PAGE_EVENTS as usize).saturating_sub(events.len());
+            let fits = number - last - 1 <= room as u64;
+            events.extend(missing.take(room).map(|missing| dropped(missing, number)));
+            if !fits {
+                break;
+            }
+            last = number;
             events.push(NumberedEvent {
-                number: count(row.get("number")?)?,
+                number,
                 event: decode(&body)?,
             });
         }
         Ok(events)
+    }
+
+    /// The bytes of stored outputs of each open job that has any.
+    pub async fn output_bytes(&self) -> Result<HashMap<JobId, u64>, StoreError> {
+        let sums = sql(
+            "SELECT jobs.job AS job, CAST(SUM(LENGTH(body)) AS BIGINT) AS bytes
+             FROM jobs JOIN events ON events.job = jobs.job WHERE closed = 0 AND kind = 'output' GROUP BY jobs.job",
+        );
+        let rows = self.fetch(sums).await?;
+        rows.iter()
+            .map(|row| Ok((JobId(id(row, "job")?), count(row.get("bytes")?)?)))
+            .collect()
     }
 
     /// The chunks that may still be requested: those of open jobs, of results that their notebooks
@@ -143,6 +166,26 @@ impl Store {
     pub async fn answers(&self) -> Result<(), StoreError> {
         self.fetch(sql("SELECT 1 FROM jobs LIMIT 1")).await?;
         Ok(())
+    }
+}
+
+/// Stands for an output that was deleted. The last one before the event `next` says so; the others
+/// keep the numbers without gaps, as readers expect them.
+fn dropped(number: u64, next: u64) -> NumberedEvent {
+    let content: &[u8] = match number + 1 == next {
+        true => {
+            br#"{"name": "stderr", "text": "[baton] Older output of this cell is missing: it printed too much\n"}"#
+        }
+        false => br#"{"name": "stdout", "text": ""}"#,
+    };
+    NumberedEvent {
+        number,
+        event: JobEvent::Output(Output {
+            kind: "stream".to_owned(),
+            content: content.into(),
+            metadata: b"{}".as_slice().into(),
+            buffers: Vec::new(),
+        }),
     }
 }
 

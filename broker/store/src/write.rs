@@ -115,6 +115,11 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
                 .bind(job.0.as_bytes().as_slice())
                 .changing(*job)
         }
+        Write::DropOutputs { job, through } => {
+            sql("DELETE FROM events WHERE job = ? AND kind = 'output' AND number <= ?")
+                .bind(job.0.as_bytes().as_slice())
+                .bind(number(*through))
+        }
         Write::ReplaceState {
             job,
             fencing,
@@ -184,9 +189,14 @@ fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError>
             add_usage(account, *run_ms, *at_ms)
         }
         Write::GiveUp { job, outcome } => {
-            sql("UPDATE jobs SET outcome = ? WHERE job = ? AND state = 'finished'")
-                .bind(outcome.name())
-                .bind(job.0.as_bytes().as_slice())
+            // A cell that never started did not end well, whatever its notebook says.
+            sql(
+                "UPDATE jobs SET outcome = ? WHERE job = ? AND state = 'finished'
+                 AND (started_ms IS NOT NULL OR ? <> 'ok')",
+            )
+            .bind(outcome.name())
+            .bind(job.0.as_bytes().as_slice())
+            .bind(outcome.name())
         }
         Write::Close { job } => {
             statements.push(forget_events(*job));

@@ -412,6 +412,40 @@ async fn too_many_cells(mallory: &mut FakeProxy) {
     assert_eq!(refused, jobs[100..]);
 }
 
+#[tokio::test]
+async fn a_cell_that_never_started_is_not_reported_as_run() {
+    let broker = class().await;
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    for (said, recorded) in [(Outcome::Ok, "cancelled"), (Outcome::Error, "error")] {
+        let job = mallory.submit().await;
+        mallory.expect_news().await;
+        let outcome = Some(said);
+        mallory.say(FromProxy::GivenUp { job, outcome }).await;
+        mallory.events_after(job, 0).await;
+        mallory.expect_silence().await;
+        let job = broker.get(&format!("/v1/jobs/{job}")).await;
+        assert!(
+            job.contains(&format!("\"outcome\":\"{recorded}\"")),
+            "{job}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn a_name_cannot_contain_another_row_or_commands_of_a_terminal() {
+    let broker = class().await;
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let mut forged = submission(mallory.notebook);
+    forged.notebook_name = "a\n7f3a  running  ada\u{1b}]0;x\u{7}\u{202e}".to_owned();
+    forged.cell.gpu = Some("a100\u{1b}[2J".to_owned());
+    let job = forged.job;
+    mallory.say(FromProxy::Submit(forged)).await;
+    mallory.expect_news().await;
+    let job = broker.get(&format!("/v1/jobs/{job}")).await;
+    assert!(job.contains("\"a�7f3a  running  ada�]0;x��\""), "{job}");
+    assert!(!job.contains("u001b"), "{job}");
+}
+
 /// Her session is still warm on the worker, so anyone with her notebook would get her variables.
 #[tokio::test]
 async fn nobody_takes_a_notebook_while_its_proxy_is_away() {

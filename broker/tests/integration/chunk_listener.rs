@@ -32,6 +32,7 @@ pub(crate) async fn beside(broker: &Broker) -> Listener {
         ca_file: None,
         blobs: broker.folder.path().join("blobs"),
         blob_limit_bytes: 1 << 30,
+        connections_a_person: 100,
         broker: broker.dial.address.to_string(),
         token: "sesame".to_owned(),
     };

@@ -1,16 +1,22 @@
 //! A person who exceeds a limit gets no more, and the others are not affected.
 
 use crate::attacks::{Running, class, rules};
-use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, started, state, submission, within};
+use crate::chunk_listener;
+use crate::harness::{
+    Broker, FakeProxy, FakeWorker, Rules, finished, output, started, state, submission, within,
+};
+use crate::limits::dialled_as;
 use baton_protocol::{
     JobEvent, Manifest, NotebookId, Outcome, Payload, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
-use baton_transport::{ChunkClient, LinkError};
-use std::time::Duration;
+use baton_transport::{ChunkClient, Dial, LinkError};
+use bytes::Bytes;
+use std::time::{Duration, Instant};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpStream,
+    task::JoinSet,
 };
 
 /// A cell with this much code.
@@ -187,6 +193,129 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
     })
     .await;
     running.ends().await;
+}
+
+/// The bytes of the events that the broker stores.
+fn stored_bytes(broker: &Broker) -> i64 {
+    let database = rusqlite::Connection::open(broker.folder.path().join("broker.db")).unwrap();
+    let sum = "SELECT SUM(LENGTH(body)) FROM events";
+    database.query_row(sum, [], |row| row.get(0)).unwrap()
+}
+
+#[tokio::test]
+async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() {
+    let broker = Broker::start_with(Rules {
+        output_limit_bytes: 4 << 20,
+        ..rules()
+    })
+    .await;
+    let mut worker = FakeWorker::new(&broker.dial_as("gpu-1")).await;
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let job = mallory.submit().await;
+    let (fencing, _) = worker.assignment().await;
+    worker.report(job, fencing, 1, vec![started()]).await;
+    let line = |number: u64| output(&format!("{number} {}", "x".repeat(100_000)));
+    for number in 2..=100 {
+        worker
+            .report(job, fencing, number, vec![line(number)])
+            .await;
+    }
+    assert!(stored_bytes(&broker) < 5 << 20);
+
+    // All of it is more than a person may store.
+    let mut other = FakeProxy::new(&broker.dial_as("mallory")).await;
+    let next = submission(other.notebook);
+    let why = refused(&mut other, next).await;
+    assert!(why.contains("your limit is 3 MiB"), "{why}");
+
+    let end = vec![finished(Outcome::Ok)];
+    worker.report(job, fencing, 101, end).await;
+    let sent = mallory.events_after(job, 0).await;
+    let mut mallory = FakeProxy::of(&broker.dial_as("mallory"), mallory.notebook).await;
+    mallory.say(FromProxy::Resume { job, after: 0 }).await;
+    let read = mallory.events_after(job, 0).await;
+    assert_eq!(read.len(), sent.len());
+    let said = |event: &JobEvent| match event {
+        JobEvent::Output(output) => String::from_utf8(output.content.to_vec()).unwrap(),
+        _ => String::new(),
+    };
+    let is_note = |event: &JobEvent| {
+        said(event).contains("Older output of this cell is missing: it printed too much")
+    };
+    let note = read.iter().position(is_note).unwrap();
+    assert_eq!(read.iter().filter(|event| is_note(event)).count(), 1);
+    assert_eq!(read[note + 1..], sent[note + 1..]);
+    assert!((30..100).contains(&(read.len() - note)), "{note}");
+}
+
+/// Opens an upload and sends almost as much of it as the broker collects before it stores anything.
+async fn begin_upload(dial: &Dial) -> TcpStream {
+    let address = dial.address.to_string().replacen("http://", "", 1);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let head = "PUT /v1/chunks HTTP/1.1\r\nhost: x\r\nauthorization: Bearer mallory\r\n\
+                content-length: 500000000\r\n\r\n";
+    stream.write_all(head.as_bytes()).await.unwrap();
+    let mut chunk = (1_u32 << 20).to_be_bytes().to_vec();
+    chunk.resize(4 + (1 << 20), 7);
+    let mut part = chunk.repeat(4);
+    part.truncate(part.len() - 100);
+    // The broker may refuse it before everything is sent.
+    drop(stream.write_all(&part).await);
+    stream
+}
+
+#[tokio::test]
+async fn uploads_that_stop_take_no_more_than_one_person_may_have() {
+    let broker = class().await;
+    let mut running = Running::start(&broker).await;
+    let listener = chunk_listener::beside(&broker).await;
+    for dial in [&broker.dial, &listener.dial] {
+        let mut uploads: JoinSet<_> = (0..40)
+            .map(|_| {
+                let dial = dial.clone();
+                async move {
+                    let mut stream = begin_upload(&dial).await;
+                    let mut answer = [0; 12];
+                    stream.read_exact(&mut answer).await.map(|_| answer)
+                }
+            })
+            .collect();
+        // The first answer comes long before a pause is too long.
+        let first = within("an answer", async {
+            loop {
+                if let Ok(answer) = uploads.join_next().await.unwrap().unwrap() {
+                    return answer;
+                }
+            }
+        });
+        assert_eq!(&first.await, b"HTTP/1.1 429");
+        running.goes_on("uploads of 160 MB that have stopped").await;
+        uploads.shutdown().await;
+        // Her room is free again as soon as the broker has noticed.
+        let bytes = Bytes::from(vec![8; 1 << 20]);
+        let chunk_client = ChunkClient::new(&dialled_as(dial, "mallory")).unwrap();
+        let chunks = [(baton_chunks::hash(&bytes), bytes)];
+        within("room", chunk_client.put(&chunks)).await.unwrap();
+    }
+    running.ends().await;
+}
+
+#[tokio::test]
+async fn cells_without_end_enter_the_queue_slowly() {
+    const CELLS: usize = 1030;
+    let broker = class().await;
+    let begun = Instant::now();
+    let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
+    for _ in 0..CELLS {
+        let cell = submission(mallory.notebook);
+        mallory.say(FromProxy::Submit(cell)).await;
+    }
+    // The first hundred wait in the queue, and all others are refused.
+    for _ in 100..CELLS {
+        while !matches!(mallory.next().await, ToProxy::Events { .. }) {}
+    }
+    // A thousand at once, then ten a second.
+    assert!(begun.elapsed() >= Duration::from_millis(2900));
 }
 
 #[tokio::test]

@@ -13,6 +13,10 @@ use baton_protocol::{
 };
 use baton_transport::{ChunkClient, Dial, LinkError, Token, connect};
 use std::time::Duration;
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+};
 
 async fn broker_that(limits: impl FnOnce(&mut Rules)) -> Broker {
     let mut rules = Rules {
@@ -25,7 +29,7 @@ async fn broker_that(limits: impl FnOnce(&mut Rules)) -> Broker {
     Broker::start_with(rules).await
 }
 
-fn dialled_as(dial: &Dial, token: &str) -> Dial {
+pub(crate) fn dialled_as(dial: &Dial, token: &str) -> Dial {
     Dial {
         address: dial.address.clone(),
         token: Some(Token::new(token)),
@@ -176,6 +180,51 @@ async fn a_person_has_so_many_connections_and_no_more() {
             assert!(matches!(error, LinkError::TooMuch { .. }), "{error}");
             tokio::time::sleep(Duration::from_millis(5)).await;
         }
+    })
+    .await;
+}
+
+/// Sends a request, and returns the open connection with the head of the response.
+async fn requested(dial: &Dial, token: &str) -> (TcpStream, String) {
+    let address = dial.address.to_string().replacen("http://", "", 1);
+    let mut stream = TcpStream::connect(address).await.unwrap();
+    let request =
+        format!("GET /v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {token}\r\n\r\n");
+    stream.write_all(request.as_bytes()).await.unwrap();
+    let mut head = Vec::new();
+    while !head.ends_with(b"\r\n\r\n") {
+        head.push(within("a response", stream.read_u8()).await.unwrap());
+    }
+    (stream, String::from_utf8(head).unwrap())
+}
+
+#[tokio::test]
+async fn idle_connections_of_a_person_count_and_leave_room_for_others() {
+    let broker = broker_that(|rules| rules.connections_a_person = 1).await;
+    let mut idle = Vec::new();
+    for _ in 0..3 {
+        let (stream, head) = requested(&broker.dial, "ada").await;
+        assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+        idle.push(stream);
+    }
+    let (mut refused, head) = requested(&broker.dial, "ada").await;
+    assert!(head.starts_with("HTTP/1.1 429"), "{head}");
+    let mut body = String::new();
+    let read = refused.read_to_string(&mut body);
+    within("the end of the connection", read).await.unwrap();
+    assert!(
+        body.contains("limit of open connections for one person (3)"),
+        "{body}"
+    );
+    let (_, head) = requested(&broker.dial, "bob").await;
+    assert!(head.starts_with("HTTP/1.1 200"), "{head}");
+    drop(idle.pop());
+    within("room", async {
+        while !requested(&broker.dial, "ada")
+            .await
+            .1
+            .starts_with("HTTP/1.1 200")
+        {}
     })
     .await;
 }

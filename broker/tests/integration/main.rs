@@ -33,6 +33,7 @@ mod queue;
 mod reconnect;
 mod remote_cell;
 mod sign_in;
+mod sizes;
 mod states;
 mod worker_tokens;
 mod worlds;

@@ -68,7 +68,11 @@ async fn many_stored_events_come_in_pages() {
 
 #[tokio::test]
 async fn a_proxy_that_does_not_read_holds_up_nobody_and_loses_nothing() {
-    let broker = Broker::start().await;
+    let broker = Broker::start_with(Rules {
+        output_limit_bytes: 1 << 30,
+        ..Rules::default()
+    })
+    .await;
     let mut worker = FakeWorker::with_slots(&broker.dial, 2).await;
     let mut lazy = FakeProxy::new(&broker.dial).await;
     let job = lazy.submit().await;

@@ -31,7 +31,7 @@ mod state;
 pub mod worker;
 
 pub use chunk::{CHUNK_BYTES, ChunkHash, ChunkHashError, INLINE_BYTES};
-pub use codec::{DecodeError, decode, encode};
+pub use codec::{DecodeError, decode, decode_bounded, encode, encoded_bytes};
 pub use environment::{
     Environment, EnvironmentState, LARGEST_LOCK_BYTES, LONGEST_ENVIRONMENT_NAME, Lock, LockFile,
     LockKind, is_environment_name,

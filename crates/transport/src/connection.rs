@@ -23,7 +23,7 @@ use crate::{
 };
 
 /// Neither side sends or accepts larger messages.
-const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
+pub const LARGEST_MESSAGE_BYTES: usize = 64 << 20;
 
 /// After this silence the client pings the broker …
 const QUIET: Duration = Duration::from_secs(20);

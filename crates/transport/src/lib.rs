@@ -26,7 +26,7 @@ mod token;
 pub use api::Api;
 pub use backoff::Backoff;
 pub use chunks::ChunkClient;
-pub use connection::{Connection, connect};
+pub use connection::{Connection, LARGEST_MESSAGE_BYTES, connect};
 pub use dial::Dial;
 pub use errors::LinkError;
 pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};

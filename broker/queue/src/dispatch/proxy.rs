@@ -5,6 +5,7 @@ use super::{
     Subscription, accounts::SAFE,
 };
 use crate::{Account, Unwelcome, record::Write};
+use baton_humanize::one_line;
 use baton_protocol::{
     JobId, NotebookId, Outcome, Payload, Piece, Refusal, RemoteError, State, Submission,
     proxy::{FromProxy, ToProxy},
@@ -151,13 +152,25 @@ impl Dispatch {
                 }
                 id
             }
-            FromProxy::State { job, .. } | FromProxy::Names { job, .. }
+            FromProxy::State { job, .. }
+            | FromProxy::Names { job, .. }
+            | FromProxy::Input { job, .. }
+            | FromProxy::Files { job, .. }
                 if self.belongs(job, notebook) =>
             {
                 job
             }
             _ => return,
         };
+        self.end_unwelcome(id, why, now, actions);
+    }
+
+    /// A stored cell is too large for its worker, so the worker did not get it.
+    pub fn on_not_sent(&mut self, id: JobId, bytes: usize, now: Now, actions: &mut Vec<Action>) {
+        self.end_unwelcome(id, &Unwelcome::Message { bytes }, now, actions);
+    }
+
+    fn end_unwelcome(&mut self, id: JobId, why: &Unwelcome, now: Now, actions: &mut Vec<Action>) {
         let Some(job) = self.jobs.get_mut(id) else {
             return;
         };
@@ -245,7 +258,8 @@ impl Dispatch {
         };
         notebook.subscriptions.insert(id, Subscription::Live);
         let name = submission.notebook_name.chars().take(LONGEST_NAME);
-        submission.notebook_name = name.collect();
+        submission.notebook_name = one_line(&name.collect::<String>());
+        submission.cell.gpu = submission.cell.gpu.as_deref().map(one_line);
         let granted = self.accounts.grant(&account, &mut submission.cell);
         let submission = Arc::new(submission);
         self.peers

@@ -521,7 +521,7 @@ impl Stored {
             }
             Write::SeeWorker { .. } | Write::LoseWorker { .. } | Write::KeepLock { .. } => {}
             Write::ChangeWorker { .. } | Write::ChangeCourse { .. } => {}
-            Write::Audit(_) | Write::Charge { .. } => {}
+            Write::Audit(_) | Write::Charge { .. } | Write::DropOutputs { .. } => {}
         }
     }
 }

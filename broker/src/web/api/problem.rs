@@ -42,10 +42,12 @@ pub(crate) enum ApiError {
     TooLarge,
     #[error("Your token sends more requests than this broker allows")]
     TooOften,
+    #[error("You have reached this broker's limit of {what} for one person ({most})")]
+    TooManyConnections { what: &'static str, most: u32 },
     #[error(
-        "You have reached this broker's limit of connected notebooks and live pages for one person ({most})"
+        "You have reached this broker's limit of bytes in requests that are not complete or not handled yet"
     )]
-    TooManyConnections { most: u32 },
+    TooMuchAtOnce,
     #[error("Only admins and the broker's own token can read this")]
     AdminsOnly,
     #[error("{missing} of its chunks are missing here or not yours")]
@@ -105,7 +107,9 @@ impl ApiError {
             | Self::Form
             | Self::AdminsOnly => StatusCode::FORBIDDEN,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
-            Self::TooOften | Self::TooManyConnections { .. } => StatusCode::TOO_MANY_REQUESTS,
+            Self::TooOften | Self::TooMuchAtOnce | Self::TooManyConnections { .. } => {
+                StatusCode::TOO_MANY_REQUESTS
+            }
             Self::NotDone(NotDone::StaffOnly | NotDone::AdminsOnly) => StatusCode::FORBIDDEN,
             Self::NotDone(
                 NotDone::Over
@@ -149,6 +153,7 @@ impl ApiError {
             Self::Form => "form",
             Self::TooLarge => "too-large",
             Self::TooOften => "too-often",
+            Self::TooMuchAtOnce => "too-much-at-once",
             Self::TooManyConnections { .. } => "too-many-connections",
             Self::AdminsOnly | Self::OnlyReads | Self::OnlyJoins { .. } => "forbidden",
             Self::NotAWorker => "not-a-worker",
@@ -199,7 +204,7 @@ impl ApiError {
             Self::Ending | Self::NotCounted => Some("try again in a second"),
             Self::NoDescriptors => Some("tell the operator of the broker"),
             Self::Form => Some("open the page again and repeat the action"),
-            Self::TooOften => Some("try again in a second"),
+            Self::TooOften | Self::TooMuchAtOnce => Some("try again in a second"),
             Self::TooManyConnections { .. } => Some(
                 "shut down notebooks that you do not use; this one then connects automatically",
             ),
@@ -278,6 +283,9 @@ impl IntoResponse for ApiError {
         }
         if status == StatusCode::TOO_MANY_REQUESTS {
             headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+        }
+        if matches!(self, Self::TooManyConnections { .. }) {
+            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
         }
         response.extensions_mut().insert(problem);
         response

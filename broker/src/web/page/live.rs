@@ -1,7 +1,7 @@
 //! The changes of a page, as server-sent events: at most once a second, and only the parts that differ.
 
 use super::{Facts, capacity, facts, job, layout::Fragment, now, workers};
-use crate::web::{Caller, Shared, api::ApiError};
+use crate::web::{Caller, Shared, api::ApiError, limited};
 use axum::{
     Extension,
     extract::{Query, State},
@@ -64,7 +64,10 @@ pub(super) async fn live(
             Watched::Job(known)
         }
     };
-    let counted = shared.of_person.open(&caller.identity)?;
+    let person = limited(&caller.identity);
+    let counted = person
+        .map(|person| shared.of_person.open(person))
+        .transpose()?;
     let access = Arc::clone(&shared.access);
     let until = caller.clone();
     let until = async move { access.until_changed(&until).await };

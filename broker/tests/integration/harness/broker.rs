@@ -41,6 +41,7 @@ pub(crate) struct Rules {
     pub(crate) silent_proxy_grace: Duration,
     pub(crate) blob_limit_bytes: u64,
     pub(crate) person_limit_bytes: Option<u64>,
+    pub(crate) output_limit_bytes: u64,
     /// The contents of the people file.
     pub(crate) people: Option<String>,
     /// The contents of the courses file.
@@ -69,6 +70,7 @@ impl Default for Rules {
             silent_proxy_grace: Duration::from_secs(30),
             blob_limit_bytes: 1 << 30,
             person_limit_bytes: None,
+            output_limit_bytes: 256 << 20,
             people: None,
             courses: None,
             pool: None,
@@ -120,6 +122,7 @@ impl Broker {
         config.silent_proxy_grace = rules.silent_proxy_grace;
         config.blob_limit_bytes = rules.blob_limit_bytes;
         config.person_limit_bytes = rules.person_limit_bytes;
+        config.output_limit_bytes = rules.output_limit_bytes;
         if let Some(people) = &rules.people {
             let path = folder.path().join("people.toml");
             write_private(&path, people);
