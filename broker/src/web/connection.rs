@@ -134,7 +134,7 @@ pub(crate) async fn serve_worker(mut opened: Opened, identity: &Identity, most_s
                 return refuse(opened.socket, &ToWorker::Refused(refusal)).await;
             }
             let came = |connection, outgoing| Event::WorkerConnected(connection, outgoing, hello);
-            // The broker would not get it to a notebook.
+            // A notebook would not accept it from the broker.
             let fits = |message: &FromWorker| encoded_bytes(message) <= LARGEST_MESSAGE;
             let event = |connection, message, _| {
                 let fits = fits(&message);

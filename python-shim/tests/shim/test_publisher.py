@@ -26,7 +26,9 @@ def published(kind: str, content: bytes, *buffers: bytes) -> dict[str, Any]:
     thread = types.SimpleNamespace(socket=None, schedule=lambda work: work())
     header = json.dumps({"msg_type": kind}).encode()
     connection: Any = link
-    Publisher(connection, thread).send_multipart([b"topic", DELIM, b"signature", header, b"{}", b"{}", content, *buffers])
+    Publisher(connection, thread).send_multipart(
+        [b"topic", DELIM, b"signature", header, b"{}", b"{}", content, *buffers]
+    )
     (output,) = link.outputs
     return output
 
