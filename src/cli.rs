@@ -376,7 +376,12 @@ fn people() -> Command {
             .action(ArgAction::Append)
             .help(help)
     };
-    let name = || Arg::new("name").value_name("NAME").required(true);
+    let name = || {
+        Arg::new("name")
+            .value_name("NAME")
+            .required(true)
+            .help("The name of the person or worker")
+    };
     let expires = || {
         Arg::new("expires")
             .long("expires")

@@ -68,7 +68,7 @@ pub(super) fn actions() -> [Command; 8] {
 pub(super) fn publish() -> Command {
     let publish = Command::new("publish")
         .about("Make data public in a course that you are staff of, so that its cells need not upload it")
-        .arg(Arg::new("course").value_name("COURSE").required(true))
+        .arg(Arg::new("course").value_name("COURSE").required(true).help("The name of the course"))
         .arg(
             Arg::new("files")
                 .value_name("FILE")
@@ -107,7 +107,7 @@ fn course() -> Command {
     };
     Command::new("course")
         .about("Change the settings of a course; others stay unchanged")
-        .arg(Arg::new("course").value_name("COURSE").required(true))
+        .arg(Arg::new("course").value_name("COURSE").required(true).help("The name of the course"))
         .arg(
             option("weight", "NUMBER", "Twice the weight means twice the share")
                 .value_parser(value_parser!(f64)),

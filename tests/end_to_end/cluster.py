@@ -65,7 +65,7 @@ class Cluster:
     def worker_command(self, **environment: str) -> str:
         """The command of a worker in the test's place, as an administrator's prolog would set it up."""
         own = self.service.place.environment | environment
-        variables = [f"{name}={own[name]}" for name in WORKER_VARIABLES if name in own]
+        variables = [f"{name}={own[name]}" for name in (*WORKER_VARIABLES, *environment) if name in own]
         return shlex.join(["env", *variables, str(BINARY), "worker", "--slots", "1"])
 
     def says(self, *arguments: str) -> str:

@@ -77,7 +77,7 @@ fn shim(python: &Python) -> Finding {
 fn reinstall(python: &Python) -> String {
     let (python, own) = (python.executable.display(), env!("CARGO_PKG_VERSION"));
     format!(
-        "install Baton {own} into this Python as you installed this program, from its source folder: {python} -m pip install ."
+        "install Baton {own} into this Python as you installed this program, from its source folder: {python} -m pip install --force-reinstall ."
     )
 }
 
