@@ -128,7 +128,9 @@ impl Peers {
         owners: BTreeMap<NotebookId, String>,
         deadline: Instant,
     ) -> Self {
-        let notebooks = jobs.iter().map(|job| {
+        // The kernels of orphans have ended.
+        let expected = jobs.iter().filter(|job| job.orphaned_ms.is_none());
+        let notebooks = expected.map(|job| {
             let account = Some(job.account.clone());
             (job.notebook, Notebook::absent(account, deadline))
         });

@@ -212,7 +212,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             let mut mallory = FakeProxy::new(&class.broker.dial_as(token)).await;
             let messages = proxy_messages(&class.ids, job, mallory.notebook);
             let numbers: BTreeSet<usize> = messages.iter().map(number_of).collect();
-            assert_eq!(numbers, (0..=13).collect());
+            assert_eq!(numbers, (0..=10).collect());
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
