@@ -7,6 +7,7 @@
 mod kinds;
 mod reference;
 mod secrets;
+mod shown;
 mod sources;
 mod surroundings;
 mod table;
@@ -21,6 +22,7 @@ use baton_transport::TransportChoice;
 
 pub(crate) use kinds::{Dashboard, LeavesAt};
 pub(crate) use reference::reference;
+pub(crate) use shown::show;
 pub(crate) use sources::{CONFIGURATION_VARIABLE, SettingsError};
 pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
@@ -34,13 +36,6 @@ use sources::{Origin, Sources};
 use table::DefaultText::{self, Computed, Nothing, Text};
 use table::and_clients;
 pub(crate) use value::Value;
-
-/// One line of `baton config show`.
-pub(crate) struct Shown {
-    pub(crate) key: &'static str,
-    pub(crate) value: String,
-    pub(crate) origin: Origin,
-}
 
 /// Defines from one list both the struct with the values and the table with everything else.
 macro_rules! settings {
@@ -544,39 +539,6 @@ impl Settings {
         flags: BTreeMap<&'static str, String>,
     ) -> Result<Self, SettingsError> {
         Self::from_sources(&Sources::gather(surroundings, flags, TABLE)?)
-    }
-}
-
-/// All settings with their values in effect and where these came from. Invalid values are errors here, too.
-pub(crate) fn show(surroundings: &Surroundings) -> Result<Vec<Shown>, SettingsError> {
-    let sources = Sources::gather(surroundings, BTreeMap::new(), TABLE)?;
-    Settings::from_sources(&sources)?;
-    let shown = |setting: &&Setting| {
-        let (text, origin) = sources.text(setting);
-        let value = match text.as_str() {
-            "" => format!("({})", setting.default.described()),
-            _ if setting.secret => "hidden".to_owned(),
-            _ => without_password(text),
-        };
-        let key = setting.key;
-        Shown { key, value, origin }
-    };
-    Ok(TABLE.iter().map(shown).collect())
-}
-
-/// For an address such as `postgres://USER:PASSWORD@HOST/DATABASE`.
-fn without_password(text: String) -> String {
-    let Some((scheme, rest)) = text.split_once("://") else {
-        return text;
-    };
-    let end = rest.find(['/', '?']).unwrap_or(rest.len());
-    let (authority, path) = rest.split_at(end);
-    match authority
-        .rsplit_once('@')
-        .map(|(user, host)| (user.split_once(':'), host))
-    {
-        Some((Some((user, _)), host)) => format!("{scheme}://{user}:hidden@{host}{path}"),
-        _ => text,
     }
 }
 

@@ -106,7 +106,6 @@ fn job(number: u128) -> Job {
         held: false,
         paused: false,
         front: None,
-        course: Arc::default(),
         needs: Arc::default(),
     }
 }

@@ -23,7 +23,6 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
         held: false,
         paused: false,
         front: None,
-        course: Arc::default(),
         needs: Arc::default(),
     }
 }

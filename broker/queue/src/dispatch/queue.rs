@@ -104,7 +104,6 @@ impl Dispatch {
             job: job.id,
             notebook: job.notebook,
             owner: job.account.owner.as_str().into(),
-            course: job.account.course.as_str().into(),
             worker: job.worker,
             precedence: Precedence {
                 low_priority: job.priority == Priority::Low,

@@ -24,11 +24,10 @@ pub(crate) fn because(ahead: &Job, behind: &Job) -> AheadBecause {
     if behind.paused && !ahead.paused {
         return AheadBecause::CoursePaused;
     }
-    let is_moved = ahead.front > behind.front;
-    let (ahead, behind) = (ahead.precedence, behind.precedence);
-    if is_moved && ahead.rank() >= behind.rank() {
+    if ahead.front > behind.front {
         return AheadBecause::MovedToFront;
     }
+    let (ahead, behind) = (ahead.precedence, behind.precedence);
     let turns = |without: fn(&mut Precedence)| {
         let (mut ahead, mut behind) = (ahead, behind);
         without(&mut ahead);

@@ -64,8 +64,6 @@ pub struct Job {
     pub job: JobId,
     pub notebook: NotebookId,
     pub owner: Arc<str>,
-    /// Empty if there is none.
-    pub course: Arc<str>,
     /// The worker that has it, connected or not.
     pub worker: Option<WorkerId>,
     pub precedence: Precedence,
@@ -73,8 +71,7 @@ pub struct Job {
     pub held: bool,
     /// Whether its course is paused.
     pub paused: bool,
-    /// Present if staff moved it to the front of its course's jobs: it takes the place of the first of
-    /// them. The job that was moved last has the largest number and comes first.
+    /// Present if staff moved it to the front. The job that was moved last has the largest number and comes first.
     pub front: Option<i64>,
     /// The requirements for its worker.
     pub needs: Arc<[Requirement]>,
@@ -189,8 +186,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
             boosted.insert(job.worker, arrival);
         }
     }
-    // The highest rank of the moved jobs that are ahead. Those with a lower rank would be ahead anyway.
-    let mut moved = f64::NEG_INFINITY;
+    let mut moved = false;
     for (arrival, job) in in_order(jobs) {
         let worker = match occupancy.take(job) {
             Taken::By(worker) => {
@@ -204,7 +200,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
                     .map(|(_, other)| *other)
                     .max();
                 let reason = match ahead {
-                    _ if job.precedence.rank() < moved => Reason::BehindMoved,
+                    _ if moved => Reason::BehindMoved,
                     Some(other) if other > arrival && !is_boosted(job) => {
                         Reason::BehindDeadline(jobs[other].job)
                     }
@@ -214,9 +210,7 @@ pub fn plan(jobs: &[Job], workers: &[Worker], jobs_per_person: u32) -> Plan {
                 None
             }
             Taken::Not(reason) => {
-                if job.front.is_some() {
-                    moved = moved.max(job.precedence.rank());
-                }
+                moved |= job.front.is_some();
                 waiting.push((job, reason));
                 None
             }
@@ -257,41 +251,14 @@ fn in_order(jobs: &[Job]) -> Vec<(usize, &Job)> {
         .iter()
         .enumerate()
         .filter(|(_, job)| job.worker.is_none());
-    let of_course = first_ranks(jobs);
-    let mut ranked: Vec<(f64, usize, &Job)> = waiting
-        .map(|(arrival, job)| (rank_in(&of_course, job), arrival, job))
-        .collect();
-    ranked.sort_by(|(rank, _, one), (other_rank, _, other)| {
-        let before_rank = |job: &Job| (job.held, job.paused);
-        before_rank(one)
-            .cmp(&before_rank(other))
-            .then_with(|| rank.total_cmp(other_rank))
-            .then_with(|| other.front.cmp(&one.front))
+    let mut waiting: Vec<(usize, &Job)> = waiting.collect();
+    let before_rank = |job: &Job| {
+        let front = std::cmp::Reverse(job.front);
+        (job.held, job.paused, front)
+    };
+    waiting.sort_by(|(_, one), (_, other)| {
+        let rank = || one.precedence.rank().total_cmp(&other.precedence.rank());
+        before_rank(one).cmp(&before_rank(other)).then_with(rank)
     });
-    ranked
-        .into_iter()
-        .map(|(_, arrival, job)| (arrival, job))
-        .collect()
-}
-
-/// The lowest rank of the waiting jobs of each course with a moved job.
-fn first_ranks(jobs: &[Job]) -> HashMap<&str, f64> {
-    let waiting = || jobs.iter().filter(|job| job.worker.is_none());
-    let moved = waiting().filter(|job| job.front.is_some());
-    let mut ranks: HashMap<&str, f64> = moved.map(|job| (&*job.course, f64::INFINITY)).collect();
-    for job in waiting().filter(|job| !job.held && !job.paused) {
-        if let Some(first) = ranks.get_mut(&*job.course) {
-            *first = first.min(job.precedence.rank());
-        }
-    }
-    ranks
-}
-
-/// The rank by which a waiting job is ordered, where `first` are the ranks of [`first_ranks`].
-fn rank_in(first: &HashMap<&str, f64>, job: &Job) -> f64 {
-    let own = job.precedence.rank();
-    match first.get(&*job.course) {
-        Some(first) if job.front.is_some() => own.min(*first),
-        _ => own,
-    }
+    waiting
 }

@@ -152,7 +152,6 @@ impl Class {
             held: false,
             paused: false,
             front: None,
-            course: Arc::default(),
             needs: Arc::default(),
         }
     }

@@ -66,7 +66,6 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
-                    course: format!("course {}", notebook / 4).into(),
                     worker: worker.filter(|_| running.insert(notebook)).map(worker_id),
                     precedence,
                     held,
@@ -141,22 +140,6 @@ pub(crate) fn carried_out(jobs: &[Job], plan: &Plan) -> Vec<Job> {
 
 pub(crate) fn of(jobs: &[Job], id: JobId) -> &Job {
     jobs.iter().find(|job| job.job == id).unwrap()
-}
-
-/// A job that staff moved has the rank of its course's first job.
-fn rank(jobs: &[Job], id: JobId) -> f64 {
-    let job = of(jobs, id);
-    let waits = |other: &&Job| other.worker.is_none() && !other.held && !other.paused;
-    let of_course = jobs
-        .iter()
-        .filter(waits)
-        .filter(|other| other.course == job.course);
-    let ranks = of_course.map(|other| other.precedence.rank());
-    let own = job.precedence.rank();
-    match job.front {
-        Some(_) => ranks.fold(own, f64::min),
-        None => own,
-    }
 }
 
 fn in_queue_order(position: &QueuePosition) -> bool {
@@ -256,8 +239,8 @@ proptest! {
             prop_assert_eq!(position.position, expected);
         }
         let key = |job: JobId| {
-            let Job { held, paused, front, .. } = of(&jobs, job);
-            (*held, *paused, rank(&jobs, job), Reverse(*front), job)
+            let Job { held, paused, front, precedence, .. } = of(&jobs, job);
+            (*held, *paused, Reverse(*front), precedence.rank(), job)
         };
         prop_assert!(plan.positions.is_sorted_by(|(one, _), (other, _)| key(*one) < key(*other)));
     }
@@ -265,7 +248,7 @@ proptest! {
     #[test]
     fn nobody_in_line_is_passed_by_a_higher_rank((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
-        let rank = |job: JobId| (rank(&jobs, job), Reverse(of(&jobs, job).front));
+        let rank = |job: JobId| (Reverse(of(&jobs, job).front), of(&jobs, job).precedence.rank());
         for (waits, _) in plan.positions.iter().filter(|(_, position)| in_queue_order(position)) {
             for (assigned, to) in &plan.assignments {
                 let worker = workers.iter().find(|worker| worker.worker == *to).unwrap();
@@ -298,8 +281,7 @@ proptest! {
                 Reason::Held => prop_assert!(job.held),
                 Reason::BehindMoved => {
                     let moved = plan.positions.iter().map(|(other, _)| of(&jobs, *other));
-                    let passed = |other: &Job| other.front.is_some() && other.precedence.rank() > job.precedence.rank();
-                    prop_assert!(job.front.is_none() && moved.into_iter().any(passed));
+                    prop_assert!(job.front.is_none() && moved.into_iter().any(|other| other.front.is_some()));
                 }
                 Reason::CoursePaused => prop_assert!(job.paused),
                 Reason::OwnJobRuns(other) => {
@@ -393,7 +375,6 @@ pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
         job: job_id(number.into()),
         notebook: notebook_id(number),
         owner: number.to_string().into(),
-        course: Arc::default(),
         worker: worker.map(worker_id),
         precedence: precedence_of(0.0, 0),
         held: false,

@@ -5,8 +5,8 @@
 
 use super::chance::Chance;
 use crate::queue::{
-    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, first_ranks,
-    in_order, rank_in, times::Times,
+    CourseOutlook, Expected, Job, Outlook, Precedence, SESSION_PATIENCE_MS, Worker, in_order,
+    times::Times,
 };
 use baton_protocol::{JobId, NotebookId, Requirement, WorkerId};
 use foldhash::{HashMap, HashMapExt};
@@ -78,8 +78,8 @@ struct Person {
 /// A lower value runs sooner. The ranks of all waiting jobs fall equally, so their order stays the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
 struct Order {
-    rank: f64,
     front: Reverse<Option<i64>>,
+    rank: f64,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -90,19 +90,18 @@ pub(super) struct Start {
 }
 
 impl Order {
-    /// Of a job that is submitted later.
-    fn later(precedence: &Precedence, submitted_ms: u64) -> Self {
+    fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
         // The rank that this job would have had at the beginning.
         let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
         Self {
+            front: Reverse(front),
             rank: precedence.rank() + later,
-            front: Reverse(None),
         }
     }
 
     fn is_before(&self, other: &Self) -> bool {
-        let by_rank = self.rank.total_cmp(&other.rank);
-        by_rank.then(self.front.cmp(&other.front)).is_le()
+        let by_front = self.front.cmp(&other.front);
+        by_front.then(self.rank.total_cmp(&other.rank)).is_le()
     }
 }
 
@@ -126,12 +125,8 @@ impl World {
         let mut owners: Numbers<Arc<str>> = Numbers(HashMap::with_capacity(jobs.len()));
         let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
         let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
-        let of_course = first_ranks(jobs);
         let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
-            order: Order {
-                rank: rank_in(&of_course, job),
-                front: Reverse(job.front),
-            },
+            order: Order::of(job.front, &job.precedence, 0),
             waiting,
             person: Person {
                 owner: owners.of(job.owner.clone()),
@@ -424,7 +419,7 @@ impl Play<'_> {
         let person = self.people[person];
         self.open[person.owner] += 1;
         let entry = Entry {
-            order: Order::later(&person.precedence, now),
+            order: Order::of(None, &person.precedence, now),
             waiting: None,
             person,
             job: None,

@@ -430,7 +430,6 @@ impl Lecture {
             held: false,
             paused: false,
             front: None,
-            course: Arc::default(),
             needs: Arc::default(),
         }
     }
