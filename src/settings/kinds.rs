@@ -137,7 +137,7 @@ impl Value for Paths {
     /// As in the configuration file, or separated by commas.
     fn parse(text: &str) -> Option<Self> {
         let paths = listed(text).into_iter();
-        let paths: Option<Vec<_>> = paths.map(|path| PathBuf::parse(path)).collect();
+        let paths: Option<Vec<_>> = paths.map(PathBuf::parse).collect();
         paths.map(Self)
     }
 }
