@@ -291,7 +291,10 @@ fn states() -> Command {
 /// A job by the end of its id.
 fn job() -> Arg {
     let digits = |text: &str| {
-        let is_end = !text.is_empty() && text.chars().all(|digit| digit.is_ascii_hexdigit());
+        let is_end = !text.is_empty()
+            && text
+                .chars()
+                .all(|one| one.is_ascii_hexdigit() || one == '-');
         match is_end {
             true => Ok(text.to_owned()),
             false => Err(

@@ -84,7 +84,7 @@ class Student(Peer):
         self.job = uuid.uuid4().bytes
 
     def hello(self) -> dict[str, Any]:
-        return {"protocol_version": 3, "notebook": self.identity, "owner": self.name, "course": self.course}
+        return {"protocol_version": 4, "notebook": self.identity, "owner": self.name, "course": self.course}
 
     def submit(self) -> None:
         cell = {
@@ -124,7 +124,7 @@ class Worker(Peer):
 
     def hello(self) -> dict[str, Any]:
         return {
-            "protocol_version": 3,
+            "protocol_version": 4,
             "worker": self.identity,
             "name": self.name,
             "devices": [{"kind": "cuda", "model": "NVIDIA H200", "memory_bytes": 141 * GIB}],
