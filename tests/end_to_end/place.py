@@ -16,8 +16,8 @@ from end_to_end.waiting import wait_until
 
 MARK = "PLACE_OF_THIS_TEST"
 
-SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "bubblewrap")
-"""The sandbox of all workers, also of those that `baton up` starts. A test that needs another one says so."""
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
+"""The sandbox of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
 
 WHO = "os.getpid(), os.environ['BATON_SESSION']"
 """What a cell prints so that a test can find its process."""
@@ -55,23 +55,27 @@ class Place:
         ours = ("BATON_", "JUPYTER", "XDG_")
         kept = {key: value for key, value in OUTER_ENVIRONMENT.items() if not key.startswith(ours)}
         home = self.folder / "home"
-        return kept | {
-            MARK: str(self.folder),
-            "BATON_WORKER_SANDBOX": SANDBOX,
-            "BATON_WORKER_READABLE": str(self.signs),
-            "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
-            "HOME": str(home),
-            "IPYTHONDIR": str(home / ".ipython"),
-            "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
-            "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
-            "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
-            "MPLCONFIGDIR": str(home / ".matplotlib"),
-            "XDG_CACHE_HOME": str(home / ".cache"),
-            "XDG_CONFIG_HOME": str(home / ".config"),
-            "XDG_DATA_HOME": str(home / ".local/share"),
-            "XDG_RUNTIME_DIR": str(self.folder / "run"),
-            "XDG_STATE_HOME": str(home / ".local/state"),
-        }
+        sandbox = {"BATON_WORKER_SANDBOX": SANDBOX} if SANDBOX else {}
+        return (
+            kept
+            | sandbox
+            | {
+                MARK: str(self.folder),
+                "BATON_WORKER_READABLE": str(self.signs),
+                "BATON_WORKER_SESSION_ENVIRONMENT": f"{MARK},BATON_TEST_*",
+                "HOME": str(home),
+                "IPYTHONDIR": str(home / ".ipython"),
+                "JUPYTER_CONFIG_DIR": str(home / ".jupyter"),
+                "JUPYTER_DATA_DIR": str(home / ".local/share/jupyter"),
+                "JUPYTER_RUNTIME_DIR": str(self.folder / "run/jupyter"),
+                "MPLCONFIGDIR": str(home / ".matplotlib"),
+                "XDG_CACHE_HOME": str(home / ".cache"),
+                "XDG_CONFIG_HOME": str(home / ".config"),
+                "XDG_DATA_HOME": str(home / ".local/share"),
+                "XDG_RUNTIME_DIR": str(self.folder / "run"),
+                "XDG_STATE_HOME": str(home / ".local/state"),
+            }
+        )
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started in this place, directly or not."""

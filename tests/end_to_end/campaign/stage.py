@@ -27,8 +27,6 @@ SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
 """Texts that no log may contain."""
 NO_MEMORY_FOR_A_THREAD = "sys/pal/unix/stack_overflow.rs"
 """Where the standard library aborts if a new thread has no memory, like any process that cannot allocate."""
-UNSANDBOXED = {"BATON_WORKER_SANDBOX": "none"}  # cells record their runs where no fault can reach
-
 KEPT_FILES = {"keep.txt": "kept\n", "data/keep.txt": "kept, too\n"}
 """Files in each notebook's folder that no cell touches."""
 
@@ -133,7 +131,7 @@ class Stage:
         options = self._options | self._moved_clock
         options |= {"BATON_BROKER_ADDRESS": self.worker_relays[name].address, "BATON_WORKER_FILES": self.plan.files}
         prefix = self.wire.prefix if self.wire else ()
-        options |= UNSANDBOXED
+        options["BATON_WORKER_SANDBOX"] = "none"  # cells record their runs where no fault can reach
         self.service.start_worker(name, slots=self.plan.slots, prefix=prefix, **options)
 
     def revive(self) -> list[str]:
@@ -156,7 +154,7 @@ class Stage:
             "JPY_SESSION_NAME": f"notebook-{number}.ipynb",
         }
         if self.plan.up:
-            options |= {"BATON_WORKER_FILES": self.plan.files, "BATON_UP_DASHBOARD": "off"} | UNSANDBOXED
+            options |= {"BATON_WORKER_FILES": self.plan.files, "BATON_UP_DASHBOARD": "off"}
             return Kernel.start(self.place, folder=folder, log=log, transport="ipc", **options)
         relay = self._relay(f"n{number}")
         self.notebook_relays.append(relay)
