@@ -220,7 +220,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
                 match number {
                     // Only the first hello counts.
                     0 => {}
-                    13 => {
+                    10 => {
                         let notebook = mallory.notebook;
                         let end = ToWorker::EndSession { notebook };
                         assert_eq!(class.worker.next().await, end);
