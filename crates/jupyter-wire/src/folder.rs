@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 
 use baton_removal::remove_tree_with_last;
 use nix::unistd::geteuid;
-use tokio::runtime::Handle;
+use tokio::runtime::{Handle, RuntimeFlavor};
 
 const PREFIX: &str = "baton-";
 /// The file that distinguishes a folder of this module from all others.
@@ -41,7 +41,8 @@ pub enum FolderError {
     PathsTooLong { tried: Vec<PathBuf> },
 }
 
-/// A folder that only this user can enter. Dropping this removes the folder, in the background if there is a runtime.
+/// A folder that only this user can enter. Dropping this removes the folder, in the background on a runtime with
+/// several threads.
 #[derive(Debug)]
 pub struct PrivateFolder {
     path: PathBuf,
@@ -110,11 +111,16 @@ impl Drop for PrivateFolder {
     }
 }
 
-/// Removes a folder on a thread that may block, because programs may have put any number of files into it.
+/// Removes a folder without blocking others: on a worker, programs may have put any number of files into it.
+///
+/// A runtime with one thread serves one notebook, whose proxy is the only one that writes into its folder. It ends as
+/// soon as this returns.
 fn remove_in_background(remains: Remains) {
     match Handle::try_current() {
-        Ok(runtime) => drop(runtime.spawn_blocking(|| drop(remains))),
-        Err(_) => drop(remains),
+        Ok(runtime) if runtime.runtime_flavor() == RuntimeFlavor::MultiThread => {
+            drop(runtime.spawn_blocking(|| drop(remains)));
+        }
+        _ => drop(remains),
     }
 }
 

@@ -94,7 +94,8 @@ fn numbers(events: &[JobEvent]) -> Vec<u64> {
             let content: serde_json::Value = serde_json::from_slice(&output.content).unwrap();
             content["number"].as_u64()
         }
-        JobEvent::InputWanted { question, .. } => Some(*question),
+        // The upper half of the number names the assignment, and the first question is number 1.
+        JobEvent::InputWanted { question, .. } => Some((question & u64::from(u32::MAX)) - 1),
         _ => None,
     };
     events.iter().filter_map(number).collect()

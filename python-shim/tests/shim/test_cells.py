@@ -99,7 +99,7 @@ def test_the_last_value(baton: Baton) -> None:
     assert baton.run("%%gpu\n_[0]").result == "1"
 
 
-@pytest.mark.parametrize("code", ["x = 1", "1;", "1;  # quiet", "None", "", "# nothing"])
+@pytest.mark.parametrize("code", ["x = 1", "1;", "1;  # quiet", "None", "# nothing"])
 def test_no_value(baton: Baton, code: str) -> None:
     cell = baton.run(f"%%gpu\n{code}\n")
     assert cell.reply["status"] == "ok", cell.traceback
