@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import functools
 import shlex
 from collections.abc import Callable
@@ -86,6 +85,8 @@ def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
 
 def hint(line: str, parser: Any) -> str:
     """What to do about options that cannot be read."""
+    import difflib
+
     known = [name for action in parser._actions for name in action.option_strings]
     unknown = (word.partition("=")[0] for word in line.split() if word.startswith("-"))
     for word in unknown:

@@ -74,7 +74,7 @@ def test_a_session_knows_its_gpu_before_anything_there_uses_it(
     settings.settle(rebuilt=True)  # the notebook's settings have arrived
     changes = settings.look() or {}
     assert (GPU_SETTING in changes) is (code == 0), "the notebook hears of it"
-    settings.commit()
+    settings.commit(lambda undo: None)
     assert GPU_SETTING not in (settings.look() or {})
     seen = gpu_model(None)
     if code:
