@@ -579,7 +579,7 @@ def test_an_ipython_that_does_not_fit_costs_blocks_only(programs: Programs) -> N
     assert code == 1
     assert output.startswith("works\n")
     assert "RuntimeError: Baton is not compatible with the installed IPython" in output
-    assert "Nothing has run\nhint: update it with: " in output
+    assert "Nothing has run\nhint: update Baton as you installed it" in output
 
 
 @pytest.mark.parametrize(("setting", "there"), [("", True), ("virtual_cuda = false\n", False)])

@@ -25,7 +25,7 @@ pub struct LessonOutlook {
     pub other_people: u32,
     pub starts_ms: i64,
     pub ends_ms: i64,
-    /// The number of its cells that the present workers that can run them run at once.
+    /// How many cells of the lesson can run at once on the connected workers.
     pub slots_now: u32,
     /// With this many slots, 99 of 100 cells start within a minute.
     pub enough_slots: u32,
