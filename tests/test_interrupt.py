@@ -189,7 +189,8 @@ def test_while_the_result_comes_home(service: Service, new_kernel: Callable[...,
     assert kernel.gpu("float(x.sum())").ok().value == "3000000.0"
 
 
-def test_a_cell_whose_changes_take_long_to_return_keeps_them(kernel: Kernel) -> None:
+def test_a_cell_whose_changes_take_long_to_return_keeps_them(new_kernel: Callable[..., Kernel]) -> None:
+    kernel = new_kernel()
     cell = kernel.begin(
         "%%gpu\nimport time\nclass Slow:\n    def __getstate__(self):\n        time.sleep(6)\n        return {}\n"
         "slow, changed = Slow(), [1]\nprint('begun', flush=True)\ntime.sleep(600)"
