@@ -223,7 +223,8 @@ mod tests {
 
     #[test]
     fn a_folder_is_removed_in_the_background_or_at_the_latest_with_the_runtime() {
-        let runtime = tokio::runtime::Builder::new_current_thread()
+        let runtime = tokio::runtime::Builder::new_multi_thread()
+            .worker_threads(1)
             .max_blocking_threads(1)
             .build()
             .unwrap();
