@@ -295,6 +295,8 @@ def run_attack(
     found["take_memory"] = attacker.evaluate("found") if error is None else f"refused: {error[1]}"
     attacker.shutdown()
     wait_until(lambda: not process.is_running(), "the attacker's session has ended")
+    if sandbox != "none":  # the worker removes the session's folders in the background
+        wait_until(lambda: not Path(file).exists(), "the attacker's file has been removed")
     daemons = [daemon for daemon in psutil.process_iter() if str(facts["sleep"]) in command_of(daemon)]
     left = {"a process": bool(daemons), "a file": Path(file).exists()}
     for daemon in daemons:
