@@ -15,7 +15,7 @@ pub(crate) fn detect(reading: &Reading) -> Vec<Device> {
         return vec![Device {
             kind: DeviceKind::Cpu,
             model: processor_model(&cpu_info),
-            memory_bytes: host_memory::memory().total_bytes,
+            memory_bytes: host_memory::total_bytes(),
             compute_capability: None,
         }];
     }

@@ -2,7 +2,7 @@
 //!
 //! In: `/proc`, and the files of control groups.
 
-use std::{fs, path::Path};
+use std::{fs, path::Path, sync::LazyLock};
 
 use nix::unistd::Pid;
 
@@ -16,6 +16,12 @@ pub(crate) struct Memory {
 
 pub(crate) fn memory() -> Memory {
     memory_of(&fs::read_to_string("/proc/meminfo").unwrap_or_default())
+}
+
+/// All memory of this machine. Read once, when the worker starts, because later it may lack the descriptor to read it.
+pub(crate) fn total_bytes() -> u64 {
+    static TOTAL_BYTES: LazyLock<u64> = LazyLock::new(|| memory().total_bytes);
+    *TOTAL_BYTES
 }
 
 /// How much more memory this process and its children can use: as much as the system has available, or less if

@@ -158,7 +158,7 @@ pub async fn run(config: Config, mut stop: watch::Receiver<Stop>) -> anyhow::Res
     let end = config.leaves_at.map(LifeEnd::new);
     let session_gpu_memory = gpu::session_memory(config.gpu_mode, config.gpu_memory_bytes);
     let machine = Machine {
-        memory_bytes: host_memory::memory().total_bytes,
+        memory_bytes: host_memory::total_bytes(),
         session_gpu_memory_bytes: session_gpu_memory.await.filter(|_| !gpus.gpus.is_empty()),
         driver: gpus.driver,
         labels: config.labels.clone(),

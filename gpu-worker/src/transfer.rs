@@ -50,8 +50,8 @@ impl Access {
     /// The most that a session's memory can hold. What is free now does not matter, because a snapshot names all
     /// segments, also those that the notebook already has.
     fn snapshot_limit_bytes(&self) -> u64 {
-        let machine = || host_memory::memory().total_bytes;
-        self.memory_limit_bytes.unwrap_or_else(machine)
+        self.memory_limit_bytes
+            .unwrap_or_else(host_memory::total_bytes)
     }
 }
 
