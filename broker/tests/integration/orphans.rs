@@ -10,7 +10,7 @@ use baton_protocol::{
     AboutState, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Piece,
     SavedState, SessionId, StateVersion, Submission,
     proxy::{FromProxy, ToProxy},
-    worker::{FromWorker, ToWorker},
+    worker::ToWorker,
 };
 use baton_transport::ChunkClient;
 use std::time::Duration;
@@ -68,13 +68,7 @@ async fn salvage(
     job: JobId,
     fencing: FencingNumber,
 ) {
-    let events = FromWorker::Events {
-        job,
-        fencing,
-        first: 4,
-        events: vec![salvaged()],
-    };
-    worker.say(events).await;
+    worker.send_events(job, fencing, 4, vec![salvaged()]).await;
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
     let stored = ToWorker::Acknowledge {
         job,
@@ -188,13 +182,7 @@ async fn a_kernel_that_was_only_cut_off_has_its_cell_again() {
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     assert_eq!(attachable(&broker, "ada").await, [(job, Some(Outcome::Ok))]);
     proxy.say(FromProxy::Attach { job, after: 4 }).await;
-    let events = FromWorker::Events {
-        job,
-        fencing,
-        first: 4,
-        events: vec![salvaged()],
-    };
-    worker.say(events).await;
+    worker.send_events(job, fencing, 4, vec![salvaged()]).await;
     assert_eq!(proxy.event(job).await, salvaged());
     proxy.say(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
@@ -314,13 +302,9 @@ async fn so_many_of_one_person_wait_and_the_oldest_makes_way() {
         proxy.say(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::Salvage { job });
         // Its session has died.
-        let end = FromWorker::Events {
-            job,
-            fencing,
-            first: 3,
-            events: vec![finished(Outcome::Cancelled)],
-        };
-        worker.say(end).await;
+        worker
+            .send_events(job, fencing, 3, vec![finished(Outcome::Cancelled)])
+            .await;
         while !matches!(worker.next().await, ToWorker::Acknowledge { .. }) {}
         jobs.push((job, Some(Outcome::Cancelled)));
     }

@@ -57,13 +57,7 @@ async fn what_ran_is_stopped_and_its_changes_are_kept() {
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
     worker.report(job, fencing, 2, vec![interrupted()]).await;
     // Only now, because until then only the session had these bytes.
-    let rest = baton_protocol::worker::FromWorker::Events {
-        job,
-        fencing,
-        first: 3,
-        events: vec![deferred()],
-    };
-    worker.say(rest).await;
+    worker.send_events(job, fencing, 3, vec![deferred()]).await;
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
 
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;

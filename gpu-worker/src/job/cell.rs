@@ -357,12 +357,18 @@ impl Run<'_> {
         for output in self.batcher.take(std::time::Instant::now()) {
             order.events.send(JobEvent::Output(output));
         }
-        match self.question.take() {
-            Some(Question::Input {
+        if let Some(question) = self.question.take() {
+            self.send_question(question, order);
+        }
+    }
+
+    fn send_question(&mut self, question: Question, order: &Order) {
+        match question {
+            Question::Input {
                 number,
                 prompt,
                 password,
-            }) => {
+            } => {
                 let answered = order.questions.ask(|question| JobEvent::InputWanted {
                     question,
                     prompt,
@@ -375,11 +381,10 @@ impl Run<'_> {
                     }
                 }));
             }
-            Some(Question::Names(names)) => {
+            Question::Names(names) => {
                 let ask = |question| JobEvent::NamesWanted { question, names };
                 self.names = Some(order.questions.ask(ask));
             }
-            None => {}
         }
     }
 

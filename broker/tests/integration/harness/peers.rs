@@ -394,6 +394,18 @@ impl FakeWorker {
         events: Vec<JobEvent>,
     ) {
         let last = first + events.len() as u64 - 1;
+        self.send_events(job, fencing, first, events).await;
+        assert_eq!(self.next().await, acknowledged(job, fencing, last));
+    }
+
+    /// Sends events without waiting for an answer.
+    pub(crate) async fn send_events(
+        &mut self,
+        job: JobId,
+        fencing: FencingNumber,
+        first: u64,
+        events: Vec<JobEvent>,
+    ) {
         self.say(FromWorker::Events {
             job,
             fencing,
@@ -401,7 +413,6 @@ impl FakeWorker {
             events,
         })
         .await;
-        assert_eq!(self.next().await, acknowledged(job, fencing, last));
     }
 
     pub(crate) async fn run_to_end(&mut self) -> JobId {
