@@ -95,6 +95,7 @@ NOTED = "a %%gpu cell is told what a program registered, which the library shows
 ACCEPTED = {
     # ---- Baton's own features
     r"(cell|line) magic: %?(gpu|gpu_\w+|both)": "the magics",
+    r"cell magic: (?i:gpu):?": "spellings of %%gpu that are explained",
     r"matcher: register\.<locals>\.gpu_matcher": "Tab offers their options",
     r"input_transformers_cleanup: (hoist|as_comment)": "how their first line is read",
     r"event (pre|post)_(run_cell|execute): (Watch|Home|Noting)\._?\w+": "hints, %%both, and what a cell shows last",
@@ -127,7 +128,11 @@ OF_LIBRARIES = {
     r"replaced torch\.(set_flush_denormal|set_warn_always)": NOTED,
     r"replaced urllib\.request\.install_opener": NOTED,
 }
-VIRTUAL = {r"replaced (torch|threading|baton_shim)\b.*": "virtual CUDA", r"sys\.modules: .*": "what virtual CUDA loads"}
+VIRTUAL = {
+    r"replaced (torch|threading|baton_shim)\b.*": "virtual CUDA",
+    r"replaced (traceback\._?walk_tb\w*|warnings\._showwarnmsg)": "reports without frames of virtual CUDA",
+    r"sys\.modules: .*": "what virtual CUDA loads",
+}
 LOAD = "import matplotlib.pyplot, numpy, pandas, PIL.Image, torch"
 
 

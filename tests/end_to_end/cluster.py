@@ -86,8 +86,16 @@ class Cluster:
             pool.update(self.pool)
             return bool(condition(pool))
 
-        wait_until(reached, what, seconds)
+        try:
+            wait_until(reached, what, seconds)
+        except AssertionError as error:
+            error.add_note(f"{json.dumps(pool, indent=1)}\n{self.jobs_described()}")
+            raise
         return pool
+
+    def jobs_described(self) -> str:
+        """What the batch system says about its jobs and nodes."""
+        return ""
 
 
 class Batch(Cluster):

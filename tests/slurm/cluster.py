@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from datetime import datetime
+
 from end_to_end.cluster import Cluster
 from end_to_end.waiting import wait_until
 
@@ -23,6 +25,17 @@ class SlurmCluster(Cluster):
     def jobs(self) -> list[str]:
         """Jobs that have not ended, with their states."""
         return self.slurm.runs("squeue", "--noheader", "--format=%i %T").splitlines()
+
+    def jobs_described(self) -> str:
+        jobs = self.slurm.runs("squeue", "--format=%i %T %S %r %N")
+        nodes = self.slurm.runs("sinfo", "--Node", "--format=%N %T %E")
+        logs = [path.read_text(errors="replace")[-3000:] for path in sorted(self.slurm.folder.glob("*.log"))]
+        return "\n".join([jobs, nodes, *logs])
+
+    def seconds_to_begin(self, job: str) -> float:
+        """How long the job has to wait, even if nodes are idle."""
+        begin = self.slurm.runs("squeue", "--noheader", "--states=PENDING", f"--jobs={job}", "--format=%S").strip()
+        return (datetime.fromisoformat(begin) - datetime.now()).total_seconds() if begin not in ("", "N/A") else 0
 
     def busy_nodes(self) -> list[str]:
         """Nodes on which jobs run."""
