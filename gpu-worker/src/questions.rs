@@ -14,6 +14,10 @@ use tokio::sync::oneshot;
 
 use crate::report::EventSink;
 
+#[derive(Debug, thiserror::Error)]
+#[error("The notebook sent an unexpected answer")]
+pub(crate) struct UnexpectedAnswer;
+
 /// Fails if no answer can arrive any more.
 pub(crate) type Answered = oneshot::Receiver<Answer>;
 

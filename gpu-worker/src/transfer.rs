@@ -8,27 +8,17 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use baton_chunks::{
-    BlobError, Bundle, ChunkDirectory, Collector, Ledger, check_size, is_quick, pack,
-};
+use baton_chunks::{Bundle, ChunkDirectory, Ledger, check_size};
 use baton_humanize::duration;
-use baton_jupyter_wire::folder::FolderError;
-use baton_mirror::FilesError;
-use baton_protocol::shim::Snapshot;
-use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State, StateVersion};
+use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State};
 use baton_transport::{
-    Backoff, ChunkClient, LinkError, TransportChoice, Unreachable, deposit, fetch,
+    Backoff, Changes, ChunkClient, Received, TransferError, TransportChoice, Unreachable, deposit,
+    fetch, transfer,
 };
-use tokio::task::{JoinError, spawn_blocking};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
 
 use crate::host_memory;
-
-mod state;
-
-pub(crate) use self::state::Assembled;
-use self::state::{assemble, collect};
 
 /// How the state and the files of one notebook reach this machine.
 #[derive(Clone)]
@@ -57,43 +47,13 @@ impl Access {
 
 /// State could not be transferred.
 #[derive(Debug, thiserror::Error)]
-pub(crate) enum TransferError {
+pub(crate) enum NotTransferred {
     #[error(transparent)]
-    Link(#[from] LinkError),
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    #[error(transparent)]
-    Files(#[from] FilesError),
-    #[error(transparent)]
-    Folder(#[from] FolderError),
-    #[error("{reason}")]
-    AtHome { reason: String },
-    #[error("The notebook sent an unexpected answer")]
-    Answer,
+    Failed(#[from] TransferError),
     #[error("The transfer of the state took longer than {}", duration(*.0))]
     TooSlow(Duration),
     #[error("The notebook's memory can no longer be reached")]
     Unreachable,
-    #[error("The transfer of the state was aborted")]
-    Join(#[from] JoinError),
-}
-
-impl TransferError {
-    /// Whether the broker, or this machine, lacks something that it may have again.
-    pub(crate) fn may_pass(&self) -> bool {
-        match self {
-            Self::Link(error) => error.may_pass(),
-            Self::Blob(error) => error.may_pass(),
-            _ => false,
-        }
-    }
-}
-
-/// Runs blocking work on a thread that may block.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
-) -> Result<T, TransferError> {
-    Ok(spawn_blocking(work).await??)
 }
 
 /// A state that can be received.
@@ -136,23 +96,18 @@ pub(crate) async fn open(access: &Access, state: State) -> Option<(Source, Trans
     }
 }
 
-/// Assembles the file that a session maps.
+/// Receives the file that a session maps.
 pub(crate) async fn receive(
     access: &Access,
     source: Source,
     ledger: Ledger,
-) -> Result<Assembled, TransferError> {
+) -> Result<Received, TransferError> {
     match source {
-        Source::Chunks(manifest) => assemble(access, manifest, ledger).await,
-        Source::Memory(bundle) => {
-            let ledger = bundle.enter(ledger)?;
-            let (file, delta) = bundle.into_parts();
-            Ok(Assembled {
-                file,
-                delta,
-                ledger,
-            })
+        Source::Chunks(manifest) => {
+            let (client, cache) = (&access.chunk_client, Some(&access.cache));
+            transfer::download(client, cache, manifest, ledger, access.state_limit_bytes()).await
         }
+        Source::Memory(bundle) => Ok(transfer::unpack(bundle, ledger)?),
     }
 }
 
@@ -161,32 +116,24 @@ pub(crate) async fn receive_more(
     access: &Access,
     state: State,
     ledger: Ledger,
-) -> Result<Assembled, TransferError> {
+) -> Result<Received, NotTransferred> {
     match open(access, state).await {
-        Some((source, _)) => receive(access, source, ledger).await,
-        None => Err(TransferError::Unreachable),
+        Some((source, _)) => Ok(receive(access, source, ledger).await?),
+        None => Err(NotTransferred::Unreachable),
     }
-}
-
-/// What a cell changed, still in its session's memory.
-pub(crate) struct Changes {
-    pub(crate) kernel: i32,
-    pub(crate) base: StateVersion,
-    pub(crate) snapshot: Snapshot,
-    pub(crate) ledger: Ledger,
 }
 
 /// The changes are not where the proxy can fetch them.
 pub(crate) struct NotSent {
     pub(crate) error: TransferError,
     /// For another attempt.
-    pub(crate) changes: Option<Changes>,
+    changes: Option<Changes>,
 }
 
-impl From<TransferError> for NotSent {
-    fn from(error: TransferError) -> Self {
+impl<E: Into<TransferError>> From<E> for NotSent {
+    fn from(error: E) -> Self {
         Self {
-            error,
+            error: error.into(),
             changes: None,
         }
     }
@@ -198,11 +145,13 @@ pub(crate) async fn send_back(
     transport: Transport,
     changes: Changes,
 ) -> Result<(State, Ledger), NotSent> {
-    check_size(&changes.snapshot, access.snapshot_limit_bytes()).map_err(TransferError::from)?;
+    check_size(&changes.snapshot, access.snapshot_limit_bytes())?;
+    let stop = CancellationToken::new();
+    let _stop_when_dropped = stop.clone().drop_guard();
     let changes = match transport {
         Transport::Chunks => changes,
         Transport::Memory { holder, key } => {
-            let (bundle, changes) = read(changes).await?;
+            let (bundle, changes) = transfer::pack(changes, stop.clone()).await?;
             let enclosed = bundle.and_then(|bundle| Ok((bundle.enclose()?, bundle)));
             let (enclosed, bundle) = match enclosed {
                 Ok(enclosed) => enclosed,
@@ -219,7 +168,7 @@ pub(crate) async fn send_back(
             };
             match key {
                 Ok(key) => {
-                    let ledger = bundle.enter(changes.ledger).map_err(TransferError::from)?;
+                    let ledger = bundle.enter(changes.ledger)?;
                     let state = State::Memory(HeldState {
                         base: changes.base,
                         bytes: bundle.file_bytes(),
@@ -236,14 +185,7 @@ pub(crate) async fn send_back(
             }
         }
     };
-    let Changes {
-        kernel,
-        base,
-        snapshot,
-        ledger,
-    } = &changes;
-    let collector = Collector::new(*kernel, *base, snapshot.clone(), ledger.clone());
-    match collect(&access.chunk_client, collector).await {
+    match transfer::upload(&access.chunk_client, changes.clone(), &stop).await {
         Ok((manifest, ledger)) => Ok((State::Chunks(manifest), ledger)),
         Err(error) => Err(NotSent {
             error,
@@ -262,12 +204,12 @@ pub(crate) async fn send_patiently(
     access: Access,
     transport: Transport,
     changes: Changes,
-) -> Result<(State, Ledger), TransferError> {
+) -> Result<(State, Ledger), NotTransferred> {
     let seconds = changes.snapshot.bytes() / SLOWEST_BYTES_PER_SECOND;
     let longest = patience.saturating_add(Duration::from_secs(seconds));
     let sending = send_again_and_again(patience, access, transport, changes);
-    let too_slow = |_| TransferError::TooSlow(longest);
-    timeout(longest, sending).await.map_err(too_slow)?
+    let too_slow = |_| NotTransferred::TooSlow(longest);
+    Ok(timeout(longest, sending).await.map_err(too_slow)??)
 }
 
 async fn send_again_and_again(
@@ -289,26 +231,6 @@ async fn send_again_and_again(
         };
         tracing::warn!(%error, "The changes of a cell could not be sent yet");
         tokio::time::sleep(backoff.next_delay()).await;
-    }
-}
-
-async fn read(changes: Changes) -> Result<(Result<Bundle, BlobError>, Changes), TransferError> {
-    let stop = CancellationToken::new();
-    let _stop_when_dropped = stop.clone().drop_guard();
-    let quick = is_quick(&changes.snapshot);
-    let read = move || {
-        let Changes {
-            kernel,
-            snapshot,
-            ledger,
-            ..
-        } = &changes;
-        let bundle = pack(*kernel, snapshot, ledger, &|| stop.is_cancelled());
-        (bundle, changes)
-    };
-    match quick {
-        true => Ok(read()),
-        false => blocking(move || Ok(read())).await,
     }
 }
 

@@ -37,6 +37,7 @@ use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
     Answer, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
 };
+use baton_transport::Received;
 use baton_transport::frames::FrameError;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -230,8 +231,8 @@ impl RemoteCells {
         let cancel = CancellationToken::new();
         cell.session_before = Some(session.clone());
         let version = session.version;
-        let outgoing = session.continued_by(snapshot);
-        let sending = self.transfer.send(outgoing, &transports, &cancel);
+        let transfer = &self.transfer;
+        let sending = transfer.send(session, snapshot, &transports, &cancel);
         tokio::pin!(sending);
         let mut stop = None;
         let sent = loop {
@@ -436,7 +437,11 @@ impl RemoteCells {
             });
         }
         let patience = cell.patience(self.patience);
-        let (file, delta, ledger) = cell
+        let Received {
+            file,
+            delta,
+            ledger,
+        } = cell
             .receive_state(
                 &mut self.link,
                 &self.display,

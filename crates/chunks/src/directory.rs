@@ -99,6 +99,13 @@ impl ChunkDirectory {
         Ok(hash)
     }
 
+    /// Stores a chunk if that is possible. The log says why it is not.
+    pub fn keep(&self, bytes: &[u8]) {
+        if let Err(error) = self.put(bytes) {
+            tracing::warn!(%error, "A chunk could not be stored in {}", self.root.display());
+        }
+    }
+
     /// Writes these chunks to the disk, so that they survive a crash of the machine. Fails if one does not exist.
     pub fn sync(&self, hashes: &[ChunkHash]) -> Result<(), BlobError> {
         let files = hashes.iter().map(|hash| self.path(*hash));

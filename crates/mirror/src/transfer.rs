@@ -37,7 +37,7 @@ pub async fn read_file(
         if batch.is_empty() {
             return reader.finish().map_err(unread);
         }
-        upload(chunk_client, batch).await?;
+        chunk_client.put_missing(batch).await?;
     }
 }
 
@@ -80,13 +80,13 @@ pub async fn write_file(
     .await??;
     missing.extend(lost);
     for group in missing.chunks(GROUP) {
-        let fetched = download(chunk_client, group).await?;
+        let fetched = chunk_client.get_all(group).await?;
         let cache = cache.clone();
         writer = spawn_blocking(move || {
             for (hash, bytes) in fetched {
                 writer.place(hash, &bytes)?;
-                if let Some(Err(error)) = cache.as_ref().map(|cache| cache.put(&bytes)) {
-                    tracing::warn!(%error, "A chunk of a file could not be kept in the worker's cache");
+                if let Some(cache) = &cache {
+                    cache.keep(&bytes);
                 }
             }
             Ok::<_, FilesError>(writer)
@@ -116,7 +116,7 @@ pub async fn send_payload(
         bytes: u32::try_from(chunk.len()).unwrap_or(u32::MAX),
     };
     let pieces = chunks.iter().map(piece).collect();
-    upload(chunk_client, chunks).await?;
+    chunk_client.put_missing(chunks).await?;
     Ok(Payload(pieces))
 }
 
@@ -134,40 +134,13 @@ pub async fn open_payload<Message: DeserializeOwned>(
         match piece {
             Piece::Inline(part) => bytes.extend_from_slice(part),
             Piece::Stored { hash, .. } => {
-                for (_, part) in download(chunk_client, &[*hash]).await? {
+                for (_, part) in chunk_client.get_all(&[*hash]).await? {
                     bytes.extend_from_slice(&part);
                 }
             }
         }
     }
     Ok(decode(&bytes)?)
-}
-
-async fn upload(
-    chunk_client: &ChunkClient,
-    mut chunks: Vec<(ChunkHash, Bytes)>,
-) -> Result<(), FilesError> {
-    let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
-    let missing = chunk_client.missing(&hashes).await?;
-    chunks.retain(|(hash, _)| missing.contains(hash));
-    if !chunks.is_empty() {
-        chunk_client.put(&chunks).await?;
-    }
-    Ok(())
-}
-
-async fn download(
-    chunk_client: &ChunkClient,
-    hashes: &[ChunkHash],
-) -> Result<Vec<(ChunkHash, Bytes)>, FilesError> {
-    let mut chunks = Vec::with_capacity(hashes.len());
-    chunk_client
-        .get(hashes, |hash, bytes| {
-            chunks.push((hash, bytes));
-            Ok(())
-        })
-        .await?;
-    Ok(chunks)
 }
 
 fn unread(source: std::io::Error) -> FilesError {

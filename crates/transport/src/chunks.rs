@@ -4,6 +4,7 @@
 //! All of this may be repeated without harm, so requests are retried while a broker restarts.
 
 use std::{
+    collections::HashSet,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -108,6 +109,28 @@ impl ChunkClient {
             }
         }
         Ok(())
+    }
+
+    /// Stores those that the broker does not have.
+    pub async fn put_missing(&self, mut chunks: Vec<(ChunkHash, Bytes)>) -> Result<(), LinkError> {
+        let hashes: Vec<ChunkHash> = chunks.iter().map(|(hash, _)| *hash).collect();
+        let missing: HashSet<ChunkHash> = self.missing(&hashes).await?.into_iter().collect();
+        chunks.retain(|(hash, _)| missing.contains(hash));
+        self.put(&chunks).await
+    }
+
+    /// Fetches all of these into memory.
+    pub async fn get_all(
+        &self,
+        hashes: &[ChunkHash],
+    ) -> Result<Vec<(ChunkHash, Bytes)>, LinkError> {
+        let mut chunks = Vec::with_capacity(hashes.len());
+        let keep = |hash, bytes| {
+            chunks.push((hash, bytes));
+            Ok(())
+        };
+        self.get(hashes, keep).await?;
+        Ok(chunks)
     }
 
     /// Fetches all of these and passes each to `each` once, in order. Not every chunk is verified here.

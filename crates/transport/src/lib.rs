@@ -22,6 +22,7 @@ mod objects;
 mod states;
 pub mod tls;
 mod token;
+pub mod transfer;
 
 pub use api::Api;
 pub use backoff::Backoff;
@@ -32,3 +33,4 @@ pub use errors::{LinkError, TokenProblem};
 pub use holder::{Held, MemoryHolder, TransportChoice, Unreachable, deposit, fetch, host};
 pub use objects::ObjectClient;
 pub use token::Token;
+pub use transfer::{Changes, Received, TransferError};

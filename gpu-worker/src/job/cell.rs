@@ -27,6 +27,7 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
 use baton_protocol::{Answer, Cell, JobEvent, Outcome, RemoteError, State, StateVersion, Usage};
+use baton_transport::Received;
 use futures_util::StreamExt as _;
 use futures_util::future::BoxFuture;
 use futures_util::stream::FuturesUnordered;
@@ -36,7 +37,6 @@ use self::collecting::Collected;
 use self::limits::Cancel;
 use self::speech::tell;
 use super::prepare::Ready;
-
 use super::{Ending, Order};
 use crate::batch::Batcher;
 use crate::context::Context;
@@ -44,8 +44,7 @@ use crate::life_end::LifeEnd;
 use crate::messages::{self, Limit};
 use crate::questions::Answered;
 use crate::session::{Session, SessionEvent};
-use crate::transfer::TransferError;
-use crate::transfer::{Assembled, Transport};
+use crate::transfer::{NotTransferred, Transport};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 
@@ -168,7 +167,7 @@ enum Phase<'context> {
     /// The cell waits for names of the notebook, which are being transferred.
     Fetching {
         since: Instant,
-        fetched: BoxFuture<'context, Result<Assembled, TransferError>>,
+        fetched: BoxFuture<'context, Result<Received, NotTransferred>>,
     },
     /// The cell has ended; its changes are read and uploaded.
     Collecting {
@@ -201,7 +200,7 @@ enum Event {
     Stopping,
     /// `None`: the notebook cannot answer.
     Names(Option<State>),
-    Fetched(Result<Assembled, TransferError>),
+    Fetched(Result<Received, NotTransferred>),
     Collected(Collected),
     MemoryDue,
     OutputDue,

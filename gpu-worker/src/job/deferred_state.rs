@@ -18,7 +18,7 @@ use std::time::Duration;
 use baton_chunks::{BlobError, Ledger};
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
-use baton_transport::Backoff;
+use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
@@ -26,7 +26,7 @@ use tokio_util::sync::CancellationToken;
 use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Held, Keeper};
-use crate::transfer::{Access, Changes, TransferError, Transport, send_back};
+use crate::transfer::{Access, Transport, send_back};
 
 /// A cell that is queued behind this one starts within this time, and may change what would otherwise be sent over
 /// the network.

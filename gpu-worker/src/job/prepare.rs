@@ -3,11 +3,13 @@
 //! In: an order. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
 //! Dropping the future ends the session.
 
+use std::error::Error;
 use std::path::Path;
 use std::sync::Arc;
 
 use baton_chunks::Ledger;
 use baton_protocol::{Answer, JobEvent, Outcome, StateVersion};
+use baton_transport::Received;
 
 use super::plan::{Plan, plan};
 
@@ -16,17 +18,17 @@ use super::{Ending, Order};
 use crate::context::Context;
 use crate::gpu::Cell;
 use crate::messages;
-use crate::mirror::{self, SessionMirror};
+use crate::mirror::{self, MirrorError, SessionMirror};
+use crate::questions::UnexpectedAnswer;
 use crate::session::{AfterCell, Session};
-use crate::transfer::TransferError;
-use crate::transfer::{Assembled, Source, Transport, open, receive};
+use crate::transfer::{Source, Transport, open, receive};
 
 /// Everything that the cell needs. The next step, its start, is visible to the student.
 pub(crate) struct Ready<'context> {
     pub(crate) session: Session,
     /// The version on which the state builds.
     pub(crate) base: StateVersion,
-    pub(crate) state: Assembled,
+    pub(crate) state: Received,
     /// How the result is sent back.
     pub(crate) transport: Transport,
     /// Held until the job is over.
@@ -84,7 +86,7 @@ pub(crate) async fn prepare<'context>(
             });
             state = match answered.await {
                 Ok(Answer::State(state)) => state,
-                Ok(_) => return Err(state_lost(&TransferError::Answer)),
+                Ok(_) => return Err(state_lost(&UnexpectedAnswer)),
                 // The agent is ending.
                 Err(_) => return Err(shutting_down()),
             };
@@ -120,7 +122,7 @@ async fn go_on(
     place: &mut Option<Session>,
     base: StateVersion,
     source: Source,
-) -> Result<(Session, Assembled), Ending> {
+) -> Result<(Session, Received), Ending> {
     let session = place.as_mut().ok_or_else(shutting_down)?;
     if let Some(gpu) = session.gpu() {
         // Discards what it has used since its last cell, because that belongs to no cell.
@@ -171,7 +173,7 @@ async fn start_fresh(
     order: &mut Order,
     python: &Path,
     source: Source,
-) -> Result<(Session, Assembled), Ending> {
+) -> Result<(Session, Received), Ending> {
     let session = start_session(context, order, python);
     let state = async {
         let assembled = receive(&context.access, source, Ledger::default()).await;
@@ -239,7 +241,7 @@ async fn start_session(
 async fn mirror_for(
     context: &Arc<Context>,
     order: &mut Order,
-) -> Result<Option<SessionMirror>, TransferError> {
+) -> Result<Option<SessionMirror>, MirrorError> {
     let Some(folder) = &order.submission.cell.notebook_folder else {
         return Ok(None);
     };
@@ -265,12 +267,12 @@ async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Endi
     Ok(())
 }
 
-fn files_lost(error: &TransferError) -> Ending {
+fn files_lost(error: &MirrorError) -> Ending {
     tracing::warn!(%error, "A notebook's files could not be mirrored");
     Ending::without_state(Outcome::WorkerLost, messages::files_lost(error))
 }
 
-fn state_lost(error: &TransferError) -> Ending {
+fn state_lost(error: &(dyn Error + 'static)) -> Ending {
     tracing::warn!(%error, "State could not be fetched");
     Ending::without_state(Outcome::WorkerLost, messages::state_lost(error))
 }

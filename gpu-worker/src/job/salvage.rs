@@ -14,6 +14,7 @@ use baton_protocol::{
     AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, SessionId, State,
     StateVersion,
 };
+use baton_transport::Changes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
@@ -22,7 +23,7 @@ use crate::gpu::Cell;
 use crate::messages;
 use crate::report::EventSink;
 use crate::session::{Session, SessionEvent};
-use crate::transfer::{Access, Changes, Transport, send_patiently};
+use crate::transfer::{Access, Transport, send_patiently};
 
 pub(crate) struct Salvage {
     events: EventSink,

@@ -10,9 +10,9 @@ use baton_protocol::files::{Change, Content, Payload, RelativePath};
 use baton_protocol::{ChunkHash, Piece};
 use tokio::task::spawn_blocking;
 
-use super::{SessionMirror, lock};
+use super::{MirrorError, SessionMirror, lock};
 use crate::messages;
-use crate::transfer::{Access, TransferError};
+use crate::transfer::Access;
 
 /// The most files and folders of a mirror to look at.
 const MOST_ENTRIES: usize = 50_000;
@@ -31,7 +31,7 @@ pub(crate) struct Collected {
 /// after the next cell.
 pub(crate) fn collect(
     mirror: &mut SessionMirror,
-) -> impl Future<Output = Result<Collected, TransferError>> + Send + 'static {
+) -> impl Future<Output = Result<Collected, MirrorError>> + Send + 'static {
     let limit_bytes = mirror.config.files_limit_bytes;
     let mut notes = std::mem::take(&mut mirror.notes);
     let too_large = std::mem::take(&mut mirror.too_large);
@@ -56,7 +56,7 @@ struct Collecting {
 }
 
 impl Collecting {
-    async fn run(mut self) -> Result<Collected, TransferError> {
+    async fn run(mut self) -> Result<Collected, MirrorError> {
         let mirror = self.mirror.clone();
         let scan = Arc::new(spawn_blocking(move || lock(&mirror).scan(MOST_ENTRIES)).await??);
         self.notes.extend(messages::files_missing(&scan.missing));
@@ -128,7 +128,7 @@ impl Collecting {
         scan: &Arc<Scan>,
         path: &RelativePath,
         bytes: u64,
-    ) -> Result<Option<Content>, TransferError> {
+    ) -> Result<Option<Content>, MirrorError> {
         let (mirror, scan, path) = (self.mirror.clone(), scan.clone(), path.clone());
         let found = spawn_blocking(move || lock(&mirror).open_found(&scan, &path)).await??;
         match found {

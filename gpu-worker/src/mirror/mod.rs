@@ -17,7 +17,7 @@ use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use baton_jupyter_wire::folder::{self, PrivateFolder};
+use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
 use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload, write_file};
 use baton_protocol::Cell;
 use baton_protocol::files::{
@@ -26,7 +26,7 @@ use baton_protocol::files::{
 use baton_transport::ChunkClient;
 use nix::libc;
 use tokio::sync::mpsc;
-use tokio::task::{JoinSet, spawn_blocking};
+use tokio::task::{JoinError, JoinSet, spawn_blocking};
 
 pub(crate) use self::collect::{Collected, collect};
 use self::questions::{answer, ask, ask_and_wait};
@@ -34,8 +34,24 @@ pub(crate) use self::watch::{Observer, Opened};
 use crate::Config;
 use crate::calls::Watched;
 use crate::messages;
-use crate::questions::{Answered, Questions};
-use crate::transfer::{Access, TransferError};
+use crate::questions::{Answered, Questions, UnexpectedAnswer};
+use crate::transfer::Access;
+
+/// Files could not be mirrored.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum MirrorError {
+    #[error(transparent)]
+    Files(#[from] FilesError),
+    #[error(transparent)]
+    Folder(#[from] FolderError),
+    /// The proxy says so.
+    #[error("{reason}")]
+    AtHome { reason: String },
+    #[error(transparent)]
+    Answer(#[from] UnexpectedAnswer),
+    #[error("The work on files was aborted")]
+    Join(#[from] JoinError),
+}
 
 /// Which sessions get a mirror.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -135,14 +151,14 @@ impl SessionMirror {
         config: &Config,
         access: &Access,
         notebook_folder: &NotebookFolder,
-    ) -> Result<Self, TransferError> {
+    ) -> Result<Self, MirrorError> {
         let mirrors = &config.mirrors;
         let private = std::fs::create_dir_all(mirrors)
             .map_err(|source| FilesError::Io {
                 path: mirrors.clone(),
                 source,
             })
-            .map_err(TransferError::from)
+            .map_err(MirrorError::from)
             .and_then(|()| Ok(PrivateFolder::create_in(mirrors, &purpose())?))?;
         let notebook_folder = PathBuf::from(&notebook_folder.path);
         let name = notebook_folder
@@ -219,7 +235,7 @@ impl SessionMirror {
         &mut self,
         cell: &Cell,
         questions: Questions,
-    ) -> Result<(), TransferError> {
+    ) -> Result<(), MirrorError> {
         let questions = self.questions.insert(questions);
         let said = cell
             .notebook_folder
@@ -242,7 +258,7 @@ impl SessionMirror {
             .await?
             {
                 FilesAnswer::Listing(listing) => listing,
-                _ => return Err(TransferError::Answer),
+                _ => return Err(UnexpectedAnswer.into()),
             },
         };
         if listing.cut && listing.base.is_none() {
@@ -264,7 +280,7 @@ impl SessionMirror {
     }
 
     /// Fills these placeholders before the cell runs. All others are fetched one by one when they are opened.
-    async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), TransferError> {
+    async fn fetch(&mut self, paths: Vec<RelativePath>) -> Result<(), MirrorError> {
         let Some(questions) = self.questions.as_ref().filter(|_| !paths.is_empty()) else {
             return Ok(());
         };
@@ -273,7 +289,7 @@ impl SessionMirror {
         };
         let answer = ask_and_wait(questions, &wanted, &self.access.chunk_client).await?;
         let FilesAnswer::Contents(contents) = answer else {
-            return Err(TransferError::Answer);
+            return Err(UnexpectedAnswer.into());
         };
         for (path, content) in paths.iter().zip(contents) {
             // If a file no longer exists, the cell gets an error when it opens the file.
@@ -363,7 +379,7 @@ impl SessionMirror {
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&mut Mirror) -> Result<T, FilesError> + Send + 'static,
-    ) -> Result<T, TransferError> {
+    ) -> Result<T, MirrorError> {
         let mirror = self.mirror.clone();
         Ok(spawn_blocking(move || work(&mut lock(&mirror))).await??)
     }
@@ -402,7 +418,7 @@ async fn fill(
     mirror: Arc<Mutex<Mirror>>,
     file: std::fs::File,
     content: Content,
-) -> Result<(), TransferError> {
+) -> Result<(), MirrorError> {
     let file = write_file(
         &access.chunk_client,
         Some(&access.cache),

@@ -5,8 +5,8 @@ use baton_protocol::files::{FilesAnswer, FilesWanted};
 use baton_protocol::{Answer, JobEvent};
 use baton_transport::ChunkClient;
 
-use crate::questions::{Answered, Questions};
-use crate::transfer::TransferError;
+use super::MirrorError;
+use crate::questions::{Answered, Questions, UnexpectedAnswer};
 
 pub(super) fn ask(questions: &Questions, wanted: &FilesWanted) -> Answered {
     let wanted = small_payload(wanted);
@@ -16,14 +16,14 @@ pub(super) fn ask(questions: &Questions, wanted: &FilesWanted) -> Answered {
 pub(super) async fn answer(
     answered: Answered,
     chunk_client: &ChunkClient,
-) -> Result<FilesAnswer, TransferError> {
+) -> Result<FilesAnswer, MirrorError> {
     match answered.await {
         Ok(Answer::Files(answer)) => match open_payload(chunk_client, &answer).await? {
-            FilesAnswer::Failed { reason } => Err(TransferError::AtHome { reason }),
+            FilesAnswer::Failed { reason } => Err(MirrorError::AtHome { reason }),
             answer => Ok(answer),
         },
-        Ok(_) => Err(TransferError::Answer),
-        Err(_) => Err(TransferError::AtHome {
+        Ok(_) => Err(UnexpectedAnswer.into()),
+        Err(_) => Err(MirrorError::AtHome {
             reason: "the notebook kernel has ended".to_owned(),
         }),
     }
@@ -34,6 +34,6 @@ pub(super) async fn ask_and_wait(
     questions: &Questions,
     wanted: &FilesWanted,
     chunk_client: &ChunkClient,
-) -> Result<FilesAnswer, TransferError> {
+) -> Result<FilesAnswer, MirrorError> {
     answer(ask(questions, wanted), chunk_client).await
 }

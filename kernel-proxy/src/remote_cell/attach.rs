@@ -12,9 +12,7 @@ use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::files::Payload;
 use baton_protocol::shim::{Attach, Delta, FromNotebook, ToNotebook};
-use baton_protocol::{
-    AboutState, JobEvent, Manifest, Outcome, RemoteError, SavedState, State, Usage,
-};
+use baton_protocol::{AboutState, JobEvent, Manifest, Outcome, RemoteError, SavedState, Usage};
 use baton_transport::frames::FrameError;
 
 use super::cell::{RemoteCell, Stop};
@@ -191,13 +189,13 @@ impl RemoteCells {
         let transports = cell
             .connect(&mut self.link, &self.display, self.patience)
             .await?;
-        let state = State::Chunks(manifest);
+        let receiving = transfer::receive_chunks(manifest, Ledger::default(), &transports.chunks);
         let received = tokio::select! {
-            received = transfer::receive(state, Ledger::default(), None, &transports.chunks) => received,
+            received = receiving => received,
             stop = cell.stopped() => return Err(stop),
         };
-        let (file, delta, _) = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
-        Ok((file, about, delta))
+        let received = received.map_err(|error| Failure::not_attached(&error, cell.job))?;
+        Ok((received.file, about, received.delta))
     }
 
     /// Applies file changes only in the folder in which the job's kernel started.

@@ -12,7 +12,7 @@ use baton_protocol::{
     CallId, ClientJob, GroupId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage,
 };
 use baton_transport::frames::FrameError;
-use baton_transport::{Backoff, Held};
+use baton_transport::{Backoff, Held, Received};
 use bytes::Bytes;
 use tokio::time::Instant;
 
@@ -22,7 +22,7 @@ use super::link::{Link, Status, Transports, describe};
 use super::notebook_files::NotebookFiles;
 use super::session_state::SessionState;
 use super::status_line::StatusLine;
-use super::transfer::{self, Received};
+use super::transfer;
 use crate::relay::{MessageNumber, ParentCell};
 
 /// What the steps of one cell share.
@@ -304,7 +304,7 @@ impl<'a> RemoteCell<'a> {
             folder = files.for_cell(&transports.chunks) => folder,
             stop = self.stopped() => return Err(stop),
         };
-        folder.map_err(|error| Failure::transfer(&error.into(), self.job).into())
+        folder.map_err(|error| Failure::files(&error, self.job).into())
     }
 
     /// Retries until `patience` ends, because the result exists only on the worker.
@@ -334,7 +334,7 @@ impl<'a> RemoteCell<'a> {
                 }
                 Err(error) => error,
             };
-            if !error.is_transient() || began.elapsed() > patience {
+            if !error.may_pass() || began.elapsed() > patience {
                 return Err(Failure::result_lost(&error, self.job).into());
             }
             tracing::info!(

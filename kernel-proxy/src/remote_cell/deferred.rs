@@ -17,12 +17,12 @@ use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::shim::ToNotebook;
 use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
 use baton_transport::frames::FrameError;
-use baton_transport::{Backoff, Held};
+use baton_transport::{Backoff, Held, Received};
 
 use super::failure::Failure;
 use super::link::{JobUpdate, Link, describe};
 use super::session_state::SessionState;
-use super::transfer::{self, Received};
+use super::transfer;
 
 /// The deferred state of the last cell that returned, if there is any.
 #[derive(Default)]
@@ -70,10 +70,11 @@ impl DeferredState {
         let (job, call) = (deferred.job, deferred.call);
         match deferred.stage {
             Stage::Received(received) => {
-                let (file, delta, _) = received.as_ref();
-                let delta = delta.clone();
-                let rest = ToNotebook::DeferredState { call, delta };
-                writer.send_with_file(&rest, file.as_fd()).await?;
+                let delta = received.delta.clone();
+                let message = ToNotebook::DeferredState { call, delta };
+                writer
+                    .send_with_file(&message, received.file.as_fd())
+                    .await?;
                 deferred.stage = Stage::Sent(received);
             }
             Stage::Lost(error) => {
@@ -107,7 +108,7 @@ impl DeferredState {
         let fits = |session: &SessionState| session.version == deferred.session.version;
         *session = match (session.take().filter(fits), deferred.stage) {
             (Some(session), Stage::Sent(received)) if error.is_none() => {
-                Some(SessionState::after(session.version, received.2))
+                Some(SessionState::after(session.version, received.ledger))
             }
             _ => None,
         };
@@ -179,7 +180,7 @@ impl Deferred {
                     let held = self.held.as_ref();
                     match transfer::receive(state.clone(), ledger, held, &transports.chunks).await {
                         Ok(received) => Stage::Received(Box::new(received)),
-                        Err(error) if error.is_lasting() => {
+                        Err(error) if transfer::is_lasting(&error) => {
                             Stage::Lost(Failure::deferred_lost(&describe(&error)))
                         }
                         Err(error) => {
@@ -188,7 +189,7 @@ impl Deferred {
                                 "Deferred state could not be fetched yet"
                             );
                             tokio::time::sleep(self.backoff.next_delay()).await;
-                            if error.is_transient() {
+                            if error.may_pass() {
                                 continue;
                             }
                             link.want_deferred(self.job).await;

@@ -1,13 +1,15 @@
 //! Why a cell returned no result, in words for the student: what happened, whether the variables are safe,
 //! what to do next.
 
+use std::error::Error;
+
 use baton_chunks::BlobError;
+use baton_mirror::FilesError;
 use baton_protocol::{JobId, Outcome, RemoteError};
-use baton_transport::LinkError;
+use baton_transport::{LinkError, TransferError};
 
 use super::autostart::Obstacle;
 use super::link::describe;
-use super::transfer::TransferError;
 
 const SAFE: &str = "Your variables are as they were before the cell";
 /// For a cell that had started.
@@ -158,6 +160,24 @@ impl Failure {
         }
     }
 
+    /// The list of the notebook's files could not be sent.
+    pub(super) fn files(error: &FilesError, job: JobId) -> Self {
+        Self::service(
+            format!(
+                "The list of the notebook's files could not be sent ({}). {SAFE}",
+                describe(error)
+            ),
+            match error {
+                FilesError::Link(LinkError::StoreFull { .. }) => "tell your course staff",
+                FilesError::Link(LinkError::UnsafeStore { problem, .. }) => {
+                    problem.hint_for_store()
+                }
+                _ => AGAIN,
+            },
+            job,
+        )
+    }
+
     /// The job was attached by another kernel, was discarded, or has waited for too long.
     pub(super) fn not_attachable(job: JobId) -> Self {
         Self::service(
@@ -189,7 +209,7 @@ impl Failure {
         }
     }
 
-    pub(super) fn result_lost(error: &TransferError, job: JobId) -> Self {
+    pub(super) fn result_lost(error: &(dyn Error + 'static), job: JobId) -> Self {
         Self::service(
             format!(
                 "The cell ran, but its result could not be fetched ({}). {SAFE}",

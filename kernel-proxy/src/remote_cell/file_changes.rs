@@ -34,7 +34,7 @@ pub(super) async fn apply(
         staged = files.stage(&changes, &transports.chunks) => staged,
         stop = cell.stopped() => return Err(stop),
     };
-    let lost = |error: FilesError| Failure::result_lost(&error.into(), cell.job);
+    let lost = |error: FilesError| Failure::result_lost(&error, cell.job);
     let staged = match staged {
         // If the disk is full, the folder is gone, or writing is not permitted, the variables are
         // applied all the same.

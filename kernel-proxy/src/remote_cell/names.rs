@@ -10,6 +10,7 @@ use std::pin::Pin;
 
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Answer, StateVersion};
+use baton_transport::TransferError;
 use tokio_util::sync::CancellationToken;
 
 use super::RemoteCells;
@@ -17,7 +18,7 @@ use super::cell::{RemoteCell, Stop};
 use super::failure::Failure;
 use super::link::Transports;
 use super::session_state::SessionState;
-use super::transfer::{Outgoing, Sent, Transfer, TransferError};
+use super::transfer::{Sent, Transfer};
 
 /// A transfer of names. Dropping it stops reading the kernel's memory.
 pub(super) type Sending = Pin<Box<dyn Future<Output = SentNames> + Send>>;
@@ -28,12 +29,15 @@ pub(super) type SentNames = (StateVersion, Result<Sent, TransferError>);
 pub(super) fn send(
     transfer: Transfer,
     transports: impl Future<Output = Transports> + Send + 'static,
-    outgoing: Outgoing,
+    session: SessionState,
+    snapshot: Snapshot,
 ) -> Sending {
-    let (base, cancel) = (outgoing.base, CancellationToken::new());
+    let (base, cancel) = (session.version, CancellationToken::new());
     Box::pin(async move {
         let _stop_when_dropped = cancel.clone().drop_guard();
-        let sent = transfer.send(outgoing, &transports.await, &cancel).await;
+        let sent = transfer
+            .send(session, snapshot, &transports.await, &cancel)
+            .await;
         (base, sent)
     })
 }
@@ -58,8 +62,7 @@ impl RemoteCells {
             return Err(Failure::out_of_step(cell.job).into());
         };
         let transports = self.link.transports();
-        let outgoing = session.continued_by(snapshot);
-        Ok(send(self.transfer.clone(), transports, outgoing))
+        Ok(send(self.transfer.clone(), transports, session, snapshot))
     }
 
     pub(super) async fn send_names(

@@ -13,16 +13,16 @@ use std::time::Duration;
 use baton_chunks::{BlobError, Ledger};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::shim::{FromNotebook, Snapshot, ToNotebook};
-use baton_protocol::{AboutState, CallId, JobId, RemoteError, SavedState, State};
+use baton_protocol::{AboutState, CallId, JobId, RemoteError, SavedState};
 use baton_transport::frames::FrameError;
-use baton_transport::{ChunkClient, LinkError};
+use baton_transport::{ChunkClient, LinkError, TransferError};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use super::failure;
 use super::link::{Status, describe};
 use super::session_state::SessionState;
-use super::transfer::{self, Transfer, TransferError};
+use super::transfer::{self, Transfer};
 use super::{CONNECT_PATIENCE, RemoteCells};
 
 const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
@@ -181,19 +181,19 @@ async fn act(
     let message = match asked {
         Asked::Save(name, state) => {
             let (mut about, snapshot) = *state;
-            let outgoing = SessionState::new().continued_by(snapshot);
             about.notebook = notebook;
-            let manifest = transfer.store(outgoing, chunks, cancel).await?;
+            let session = SessionState::new();
+            let manifest = transfer.store(session, snapshot, chunks, cancel).await?;
             let state = SavedState { about, manifest };
             let saved = answered(cancel, chunks.save_state(&name, &state)).await?;
             ToNotebook::StateSaved { call, saved }
         }
         Asked::Load(name) => {
             let SavedState { about, manifest } = chunks.load_state(&name).await?;
-            let (file, delta, _) =
-                transfer::receive(State::Chunks(manifest), Ledger::default(), None, chunks).await?;
+            let received = transfer::receive_chunks(manifest, Ledger::default(), chunks).await?;
+            let delta = received.delta;
             let loaded = ToNotebook::StateLoaded { call, about, delta };
-            return Ok((loaded, Some(file)));
+            return Ok((loaded, Some(received.file)));
         }
         Asked::List => ToNotebook::States {
             call,
@@ -270,7 +270,7 @@ impl From<LinkError> for Stop {
 impl From<TransferError> for Stop {
     fn from(error: TransferError) -> Self {
         let (value, hint) = match &error {
-            TransferError::Cancelled => return Self::Cancelled,
+            TransferError::Blob(BlobError::Cancelled) => return Self::Cancelled,
             TransferError::Link(LinkError::Refused { problem }) => {
                 (problem.detail.clone(), problem.hint.clone())
             }

@@ -1,10 +1,7 @@
 //! What the notebook's session holds, judged by what the proxy has sent.
 
 use baton_chunks::Ledger;
-use baton_protocol::shim::Snapshot;
 use baton_protocol::{SessionId, StateVersion};
-
-use super::transfer::Outgoing;
 
 /// What the session holds once it has applied all messages so far.
 #[derive(Clone)]
@@ -29,14 +26,6 @@ impl SessionState {
         Self {
             version: before.after_message(),
             ledger,
-        }
-    }
-
-    pub(super) fn continued_by(self, snapshot: Snapshot) -> Outgoing {
-        Outgoing {
-            base: self.version,
-            snapshot,
-            ledger: self.ledger,
         }
     }
 }

@@ -4,24 +4,24 @@ use baton_chunks::Ledger;
 use baton_protocol::outbox::state_bytes;
 use baton_protocol::shim::Snapshot;
 use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
+use baton_transport::Changes;
 
 use super::{Phase, Run};
 use crate::job::deferred_state::{DeferredOrder, DeferredState};
 use crate::job::{Ending, Order};
 use crate::messages;
-use crate::mirror;
+use crate::mirror::{self, MirrorError};
 use crate::processes;
 use crate::session::Held;
-use crate::transfer::TransferError;
-use crate::transfer::{Changes, send_patiently};
+use crate::transfer::{NotTransferred, send_patiently};
 
 /// A larger state does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;
 
 /// The state that was read from the session, and the changes to files.
 pub(super) type Collected = (
-    Result<(State, Ledger), TransferError>,
-    Result<mirror::Collected, TransferError>,
+    Result<(State, Ledger), NotTransferred>,
+    Result<mirror::Collected, MirrorError>,
 );
 
 /// How the cell ended, as its session reports it.
@@ -96,13 +96,13 @@ impl Run<'_> {
         };
         let collected = match (result, files) {
             (Ok(state), Ok(files)) => Ok((state, files)),
-            (Err(error), _) => Err((messages::state_lost(&error), error)),
-            (Ok(_), Err(error)) => Err((messages::files_not_collected(&error), error)),
+            (Err(error), _) => Err((messages::state_lost(&error), error.to_string())),
+            (Ok(_), Err(error)) => Err((messages::files_not_collected(&error), error.to_string())),
         };
         let ((state, ledger), files) = match collected {
             Ok(collected) => collected,
             Err((message, error)) => {
-                tracing::warn!(%error, "The cell's results could not be collected");
+                tracing::warn!(error, "The cell's results could not be collected");
                 return Some(Ending::without_state(Outcome::WorkerLost, message));
             }
         };

@@ -8,14 +8,13 @@ use std::os::fd::AsFd;
 use baton_chunks::Ledger;
 use baton_protocol::shim::ToSession;
 use baton_protocol::{Answer, Cell, Outcome, State};
+use baton_transport::Received;
 
 use super::{Phase, Run};
 use crate::job::Ending;
 use crate::messages;
 use crate::questions::Answered;
-use crate::transfer::Assembled;
-use crate::transfer::TransferError;
-use crate::transfer::receive_more;
+use crate::transfer::{NotTransferred, receive_more};
 
 /// The next answer; `None` if none can arrive. Cancel safe.
 pub(super) async fn answer(names: &mut Option<Answered>) -> Option<State> {
@@ -50,18 +49,18 @@ impl Run<'_> {
 
     pub(super) async fn on_fetched(
         &mut self,
-        fetched: Result<Assembled, TransferError>,
+        fetched: Result<Received, NotTransferred>,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Fetching { since, .. } = self.phase else {
             return None;
         };
-        let Assembled {
+        let Received {
             file,
             delta,
             ledger,
         } = match fetched {
-            Ok(assembled) => assembled,
+            Ok(received) => received,
             Err(error) => {
                 tracing::warn!(%error, "Failed to fetch names that a cell looked up");
                 let error = messages::state_lost(&error);

@@ -1,0 +1,212 @@
+//! Moving one state between a kernel and wherever the other end gets it: out of a kernel's memory, and into a file
+//! that the shim of the other kernel maps.
+//!
+//! ```text
+//! Changes ── pack ────> Bundle ─── unpack ──> Received      (memory transport)
+//! Changes ── upload ──> Manifest ─ download ─> Received     (through the broker, or an object store)
+//! ```
+//!
+//! **Invariant:** once one of these functions has returned, even with an error, the kernel's memory is no longer
+//! read. If its future is dropped instead, reading stops within one batch of chunks.
+
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+
+use baton_chunks::{Assembler, BlobError, Bundle, ChunkDirectory, Collector, Ledger};
+use baton_protocol::shim::{Delta, Snapshot};
+use baton_protocol::{ChunkHash, Manifest, StateVersion};
+use bytes::Bytes;
+use tokio::task::{JoinError, spawn_blocking};
+use tokio_util::sync::CancellationToken;
+
+use crate::{ChunkClient, LinkError};
+
+/// The number of chunks, of at most 1 MiB each, that are fetched before they are put in their places.
+const GROUP: usize = 16;
+
+/// What a kernel has and the other end lacks, still in the kernel's memory.
+#[derive(Clone)]
+pub struct Changes {
+    /// The process whose memory is read.
+    pub kernel: i32,
+    /// What the other end has.
+    pub base: StateVersion,
+    pub snapshot: Snapshot,
+    pub ledger: Ledger,
+}
+
+/// A state that is ready for a shim.
+pub struct Received {
+    pub file: OwnedFd,
+    pub delta: Delta,
+    /// What both ends hold once the shim has applied it.
+    pub ledger: Ledger,
+}
+
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TransferError {
+    #[error(transparent)]
+    Link(#[from] LinkError),
+    #[error(transparent)]
+    Blob(#[from] BlobError),
+    #[error("The transfer of the state was aborted")]
+    Join(#[from] JoinError),
+    /// On the memory transport.
+    #[error("The worker's result is missing")]
+    NoResult,
+}
+
+impl TransferError {
+    /// Whether a later attempt may succeed, because the broker or this machine lacks something that it may have
+    /// again.
+    #[must_use]
+    pub fn may_pass(&self) -> bool {
+        match self {
+            Self::Link(error) => error.may_pass(),
+            Self::Blob(error) => error.may_pass(),
+            Self::Join(_) | Self::NoResult => false,
+        }
+    }
+}
+
+/// Reads the changes into a sealed file in memory, and returns them, too: for the ledger, or for another attempt.
+///
+/// # Errors
+/// The inner error is the reading's own; [`BlobError::Cancelled`] if `cancel` was triggered.
+pub async fn pack(
+    changes: Changes,
+    cancel: CancellationToken,
+) -> Result<(Result<Bundle, BlobError>, Changes), TransferError> {
+    let quick = baton_chunks::is_quick(&changes.snapshot);
+    let pack = move || {
+        let Changes {
+            kernel,
+            snapshot,
+            ledger,
+            ..
+        } = &changes;
+        let cancelled = || cancel.is_cancelled();
+        let bundle = baton_chunks::pack(*kernel, snapshot, ledger, &cancelled);
+        (bundle, changes)
+    };
+    match quick {
+        true => Ok(pack()),
+        false => Ok(spawn_blocking(pack).await?),
+    }
+}
+
+/// Verifies a bundle against what both ends hold.
+///
+/// # Errors
+/// If it contradicts itself or what was sent before.
+pub fn unpack(bundle: Bundle, ledger: Ledger) -> Result<Received, BlobError> {
+    let ledger = bundle.enter(ledger)?;
+    let (file, delta) = bundle.into_parts();
+    Ok(Received {
+        file,
+        delta,
+        ledger,
+    })
+}
+
+/// Reads the changes and uploads the chunks that the broker lacks. Returns what describes the state, and what both
+/// ends hold once it has been applied.
+///
+/// # Errors
+/// If the memory cannot be read or the chunks cannot be stored; [`BlobError::Cancelled`] if `cancel` was triggered.
+pub async fn upload(
+    chunk_client: &ChunkClient,
+    changes: Changes,
+    cancel: &CancellationToken,
+) -> Result<(Manifest, Ledger), TransferError> {
+    let Changes {
+        kernel,
+        base,
+        snapshot,
+        ledger,
+    } = changes;
+    let mut collector = Collector::new(kernel, base, snapshot, ledger);
+    loop {
+        let batch;
+        (collector, batch) = blocking(move || {
+            let batch = collector.next_batch()?;
+            Ok((collector, batch))
+        })
+        .await?;
+        let Some(batch) = batch else {
+            return Ok(collector.finish());
+        };
+        let stored = cancel.run_until_cancelled(chunk_client.put_missing(batch));
+        stored.await.ok_or(BlobError::Cancelled)??;
+    }
+}
+
+/// Fetches the chunks of a manifest and assembles them. Those in the cache are not fetched, and the others are added
+/// to it.
+///
+/// # Errors
+/// If a chunk cannot be fetched, if the manifest contradicts itself or what was sent before, or if the state has more
+/// than `limit_bytes`.
+pub async fn download(
+    chunk_client: &ChunkClient,
+    cache: Option<&Arc<ChunkDirectory>>,
+    manifest: Manifest,
+    ledger: Ledger,
+    limit_bytes: u64,
+) -> Result<Received, TransferError> {
+    let from_cache = cache.cloned();
+    let (mut assembler, missing) = blocking(move || {
+        let mut assembler = Assembler::new(manifest, ledger, limit_bytes)?;
+        let mut missing = Vec::new();
+        for hash in assembler.wanted() {
+            let cached = from_cache.as_ref().map(|cache| cache.get(hash));
+            match cached.transpose()?.flatten() {
+                Some(bytes) => assembler.place(hash, &bytes)?,
+                None => missing.push(hash),
+            }
+        }
+        Ok((assembler, missing))
+    })
+    .await?;
+    let mut arrived = Vec::new();
+    for group in missing.chunks(GROUP) {
+        let fetching = async { Ok(chunk_client.get_all(group).await?) };
+        // One group is put in its place while the next is being fetched.
+        (assembler, arrived) = tokio::try_join!(place(assembler, arrived, cache), fetching)?;
+    }
+    assembler = place(assembler, arrived, cache).await?;
+    let (file, delta, ledger) = blocking(move || assembler.finish()).await?;
+    Ok(Received {
+        file,
+        delta,
+        ledger,
+    })
+}
+
+async fn place(
+    mut assembler: Assembler,
+    chunks: Vec<(ChunkHash, Bytes)>,
+    cache: Option<&Arc<ChunkDirectory>>,
+) -> Result<Assembler, TransferError> {
+    if chunks.is_empty() {
+        return Ok(assembler);
+    }
+    let cache = cache.cloned();
+    blocking(move || {
+        for (hash, bytes) in chunks {
+            assembler.place(hash, &bytes)?;
+            if let Some(cache) = &cache {
+                cache.keep(&bytes);
+            }
+        }
+        Ok(assembler)
+    })
+    .await
+}
+
+async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, BlobError> + Send + 'static,
+) -> Result<T, TransferError> {
+    Ok(spawn_blocking(work).await??)
+}
