@@ -11,7 +11,8 @@
 use super::{
     Connections, Meter, Shared,
     access::{self, Caller},
-    chunks::{self, ChunkError, ChunkReader, NAMES_BYTES, Named, Party},
+    chunk_error::ChunkError,
+    chunks::{self, ChunkReader, NAMES_BYTES, Named, Party},
     guests::Guest,
     headers,
     limits::limited,
@@ -22,7 +23,7 @@ use crate::{
     in_flight::InFlight,
     listen,
     tls::{Certificate, Encrypted},
-    web::api::ApiError,
+    web::api::{ApiError, problem},
 };
 use anyhow::Context;
 use axum::{
@@ -262,8 +263,16 @@ impl Broker {
         }
         let body = answer.bytes().await.map_err(broken)?;
         if !status.is_success() {
-            let text = String::from_utf8_lossy(&body).into_owned();
-            return Err(ChunkError::OfBroker { status, text });
+            let unknown = || {
+                problem(
+                    status,
+                    "urn:baton:broker",
+                    format!("The broker answered {status}"),
+                    None,
+                )
+            };
+            let problem = serde_json::from_slice(&body).unwrap_or_else(|_| unknown());
+            return Err(ChunkError::OfBroker { status, problem });
         }
         Ok(decode(&body)?)
     }

@@ -8,10 +8,10 @@
 //! **Invariant:** the response for a chunk that the account does not hold is the same as for a
 //! missing one. A request has only a few chunks in memory at a time, however many it moves.
 
-use super::{Caller, OfBody, Shared};
+use super::{Caller, OfBody, Shared, chunk_error::ChunkError};
 use crate::{
-    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, in_flight::TooMuch,
-    objects::ObjectsError, people::worker_id, quota::Exceeded, web::api::ApiError,
+    chunk_store::ChunkStore, clock::unix_ms, engine::Leadership, people::worker_id,
+    web::api::ApiError,
 };
 use axum::{
     Extension, Router,
@@ -23,14 +23,12 @@ use axum::{
 };
 use baton_broker_queue::{Account, Identity};
 use baton_broker_store::{PublicFile, StoreError};
-use baton_chunks::{BlobError, ChunkDirectory};
-use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, decode, encode};
-use baton_transport::tls::TlsProblem;
+use baton_chunks::ChunkDirectory;
+use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, decode, encode};
 use bytes::{Buf, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use std::{
     collections::{HashMap, HashSet},
-    iter,
     sync::Arc,
 };
 
@@ -39,7 +37,7 @@ pub(super) const NAMES_BYTES: usize = 1 << 20;
 /// Chunks are stored after this many bytes have arrived.
 const BATCH_BYTES: usize = 4 << 20;
 /// For one request; peers send 32. Small chunks cost the database as much as large ones.
-const MOST_CHUNKS: usize = 1024;
+pub(super) const MOST_CHUNKS: usize = 1024;
 /// The number of chunks for which a request counts as one more.
 const COUNTED_CHUNKS: usize = 32;
 /// How many chunks are read ahead of the network.
@@ -55,152 +53,6 @@ pub(super) fn routes() -> Router<Shared> {
                 .route("/v1/chunks", put(put_chunks))
                 .layer(DefaultBodyLimit::disable()),
         )
-}
-
-#[derive(Debug, thiserror::Error)]
-pub(super) enum ChunkError {
-    #[error("The list of chunks cannot be read")]
-    List(#[from] baton_protocol::DecodeError),
-    #[error("Chunk {hash} is missing here")]
-    Unknown { hash: ChunkHash },
-    #[error("A chunk has at most {CHUNK_BYTES} bytes, not {bytes}")]
-    TooLarge { bytes: usize },
-    #[error("A request has at most {MOST_CHUNKS} chunks")]
-    TooMany,
-    #[error("A request has at most {most} names of chunks")]
-    TooManyNames { most: usize },
-    #[error(
-        "This broker keeps state in an object store, which this version of Baton cannot use\nhint: install the broker's version"
-    )]
-    InObjects,
-    #[error("This broker keeps state in its own folder")]
-    InFolder,
-    #[error("The object store has no room for more chunks: its limit is {limit_bytes} bytes")]
-    StoreLimit { limit_bytes: u64 },
-    #[error("Chunk {hash} was announced with {bytes} bytes, but it has another length")]
-    OtherLength { hash: ChunkHash, bytes: u64 },
-    #[error(
-        "One person may have at most {most} uploads under way. An upload that was not completed counts for ten minutes"
-    )]
-    TooManyUploads { most: u64 },
-    #[error("The broker cannot use its object store at the moment")]
-    Objects(#[from] ObjectsError),
-    #[error("The request ended inside a chunk")]
-    Cut,
-    #[error("Missing `owner` or `notebook` parameter")]
-    Nobody,
-    #[error(transparent)]
-    NotInCourse(#[from] Refusal),
-    #[error("Only a worker may use the `notebook` parameter")]
-    NotAWorker,
-    #[error("This worker has no job of notebook {notebook}")]
-    NoJob { notebook: NotebookId },
-    #[error(
-        "Quota exceeded: {owner} uses {} of {}. Unused data is deleted within minutes",
-        baton_humanize::bytes(*held_bytes), baton_humanize::bytes(*limit_bytes)
-    )]
-    Quota {
-        owner: String,
-        held_bytes: u64,
-        limit_bytes: u64,
-    },
-    #[error("The request broke off")]
-    Request(#[source] axum::Error),
-    #[error(transparent)]
-    Blob(#[from] BlobError),
-    #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error("The broker is shutting down")]
-    Ending,
-    #[error("Your notebooks send more requests for chunks than this broker allows")]
-    TooOften,
-    #[error(transparent)]
-    Refused(#[from] ApiError),
-    #[error("{text}")]
-    OfBroker { status: StatusCode, text: String },
-    #[error("There is no safe connection to the broker at {address}: {problem}")]
-    Unsafe {
-        address: String,
-        problem: TlsProblem,
-    },
-    #[error("The broker at {address} cannot be reached")]
-    NoBroker {
-        address: String,
-        #[source]
-        source: reqwest::Error,
-    },
-}
-
-impl ChunkError {
-    pub(super) fn of_quota(account: &Account, exceeded: Exceeded) -> Self {
-        Self::Quota {
-            owner: account.owner.clone(),
-            held_bytes: exceeded.held_bytes,
-            limit_bytes: exceeded.limit_bytes,
-        }
-    }
-}
-
-impl IntoResponse for ChunkError {
-    fn into_response(self) -> Response {
-        if let Self::Refused(refused) = self {
-            return refused.into_response();
-        }
-        if let Self::Store(error) = &self
-            && let Some(shortage) = error.shortage()
-        {
-            tracing::error!("A request for chunks failed: {self}");
-            return (StatusCode::INSUFFICIENT_STORAGE, shortage).into_response();
-        }
-        let status = match &self {
-            Self::Request(source) if is_too_much(source) => {
-                return ApiError::TooMuchAtOnce.into_response();
-            }
-            Self::TooOften => return ApiError::TooOften.into_response(),
-            Self::List(_)
-            | Self::TooLarge { .. }
-            | Self::TooMany
-            | Self::TooManyNames { .. }
-            | Self::OtherLength { .. }
-            | Self::Cut
-            | Self::Request(_)
-            | Self::Nobody => StatusCode::BAD_REQUEST,
-            Self::Unknown { .. } => StatusCode::NOT_FOUND,
-            Self::NotInCourse(_) | Self::NotAWorker => StatusCode::FORBIDDEN,
-            Self::NoJob { .. } | Self::InObjects | Self::InFolder => StatusCode::CONFLICT,
-            Self::Quota { .. } => StatusCode::INSUFFICIENT_STORAGE,
-            Self::Objects(error) => {
-                tracing::error!("{error}");
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::Blob(BlobError::Full { .. }) | Self::StoreLimit { .. } => {
-                tracing::error!("{self}");
-                StatusCode::INSUFFICIENT_STORAGE
-            }
-            // The client retries.
-            Self::Store(error) if error.may_pass() => StatusCode::SERVICE_UNAVAILABLE,
-            Self::Blob(_) | Self::Store(_) => {
-                tracing::error!("A request for chunks failed: {self}");
-                StatusCode::INTERNAL_SERVER_ERROR
-            }
-            Self::Unsafe { problem, .. } => {
-                tracing::error!("{self}\nhint: {}", problem.hint());
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            // The client retries.
-            Self::TooManyUploads { .. } | Self::Ending | Self::NoBroker { .. } => {
-                StatusCode::SERVICE_UNAVAILABLE
-            }
-            Self::OfBroker { status, .. } => *status,
-            Self::Refused(refused) => refused.status(),
-        };
-        (status, self.to_string()).into_response()
-    }
-}
-
-fn is_too_much(error: &axum::Error) -> bool {
-    let first: &dyn std::error::Error = error;
-    iter::successors(Some(first), |error| error.source()).any(|error| error.is::<TooMuch>())
 }
 
 /// The account that a request about chunks concerns. The request has been counted for its sender.

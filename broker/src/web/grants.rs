@@ -11,7 +11,8 @@
 
 use super::{
     Shared,
-    chunks::{self, ChunkError, NAMES_BYTES, Named, OnAccount},
+    chunk_error::ChunkError,
+    chunks::{self, NAMES_BYTES, Named, OnAccount},
 };
 use crate::{chunk_store::ChunkStore, clock::unix_ms, objects::Objects};
 use axum::{

@@ -4,6 +4,7 @@ mod access;
 pub(crate) mod api;
 pub(crate) mod attachable;
 mod attempts;
+mod chunk_error;
 mod chunk_listener;
 mod chunks;
 mod connection;

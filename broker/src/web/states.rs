@@ -9,7 +9,8 @@
 
 use super::{
     Shared,
-    chunks::{self, ChunkError, OnAccount, Party},
+    chunk_error::ChunkError,
+    chunks::{self, OnAccount, Party},
     connection::MOST_ELEMENTS,
 };
 use crate::{

@@ -6,6 +6,7 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_chunks::hash;
 use baton_postgres_tests::{Disk, Server};
+use baton_protocol::api::Problem;
 use baton_protocol::{
     Answer, CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State,
     Submission, proxy::FromProxy, worker::ToWorker,
@@ -104,7 +105,13 @@ async fn a_chunk_that_is_too_large_or_cut_is_refused() {
     let client = reqwest::Client::builder().no_proxy().build().unwrap();
     let put = async |body: Vec<u8>| {
         let answer = client.put(&url).body(body).send().await.unwrap();
-        (answer.status().as_u16(), answer.text().await.unwrap())
+        let kind = &answer.headers()["content-type"];
+        assert_eq!(kind, "application/problem+json");
+        let status = answer.status().as_u16();
+        let problem = answer.text().await.unwrap();
+        let problem: Problem = serde_json::from_str(&problem).unwrap();
+        assert_eq!(problem.status, status);
+        (status, problem.detail)
     };
     let too_large = put(vec![0, 0x10, 0, 1, 0]).await;
     assert_eq!(too_large.0, 400);

@@ -528,3 +528,14 @@ pub struct Problem {
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub hint: Option<String>,
 }
+
+impl Problem {
+    /// The caller is known, but may not do this.
+    pub const FORBIDDEN: &str = "urn:baton:forbidden";
+    /// The broker has run out of descriptors.
+    pub const NO_DESCRIPTORS: &str = "urn:baton:no-descriptors";
+    /// A chunk does not exist, or the account does not hold it.
+    pub const UNKNOWN_CHUNK: &str = "urn:baton:unknown-chunk";
+    /// Bytes of chunks go to the object store, and the broker does not accept them.
+    pub const IN_OBJECT_STORE: &str = "urn:baton:in-object-store";
+}

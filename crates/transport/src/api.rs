@@ -20,14 +20,8 @@ pub(crate) use exchange::authorization;
 /// The longest pause in the broker's answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// The caller is known, but may not do this.
-const FORBIDDEN: &str = "urn:baton:forbidden";
-
 /// The longest pause that is observed, even if the broker asks for more.
 const LONGEST_RETRY: Duration = Duration::from_secs(60);
-
-/// The broker has run out of descriptors.
-const NO_DESCRIPTORS: &str = "urn:baton:no-descriptors";
 
 /// How much of a refusal's text is kept.
 const LONGEST_TEXT: usize = 1000;
@@ -131,16 +125,17 @@ impl Api {
         {
             return Err(error);
         }
-        if is_problem
-            && let Ok(problem) = serde_json::from_str::<Problem>(&text)
-            && (matches!(
-                status,
-                StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT
-            ) || problem.kind == FORBIDDEN)
-        {
-            return Err(LinkError::Refused { problem });
-        }
-        let text = text.trim().chars().take(LONGEST_TEXT).collect();
+        let problem = serde_json::from_str::<Problem>(&text);
+        let text = match problem.ok().filter(|_| is_problem) {
+            Some(problem) if problem.kind == Problem::UNKNOWN_CHUNK => {
+                return Err(LinkError::UnknownChunk);
+            }
+            Some(problem) if problem.kind == Problem::FORBIDDEN || is_refusal(status) => {
+                return Err(LinkError::Refused { problem });
+            }
+            Some(problem) => problem.detail,
+            None => text.trim().chars().take(LONGEST_TEXT).collect(),
+        };
         Err(match status {
             StatusCode::UNAUTHORIZED if self.dial.was_exchanged() => {
                 LinkError::Forgotten { address }
@@ -169,6 +164,13 @@ impl Api {
     }
 }
 
+fn is_refusal(status: StatusCode) -> bool {
+    matches!(
+        status,
+        StatusCode::BAD_REQUEST | StatusCode::NOT_FOUND | StatusCode::CONFLICT
+    )
+}
+
 /// The refusal in a body; `None` if the body is not the broker's.
 pub(crate) fn refused(body: &[u8]) -> Option<LinkError> {
     let problem = serde_json::from_slice(body).ok()?;
@@ -178,7 +180,7 @@ pub(crate) fn refused(body: &[u8]) -> Option<LinkError> {
 /// The reason why the broker cannot serve at the moment; `None` if the body gives no such reason.
 pub(crate) fn unable(body: &[u8]) -> Option<LinkError> {
     let problem: Problem = serde_json::from_slice(body).ok()?;
-    (problem.kind == NO_DESCRIPTORS).then_some(LinkError::Unable { problem })
+    (problem.kind == Problem::NO_DESCRIPTORS).then_some(LinkError::Unable { problem })
 }
 
 /// The broker's limit on requests; `None` if the body is not the broker's.

@@ -12,6 +12,7 @@ use std::{
     time::Duration,
 };
 
+use baton_protocol::api::Problem;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant, Grants, NotebookId, decode, encode};
 use bytes::{Buf, Bytes, BytesMut};
 use futures_util::stream;
@@ -258,9 +259,11 @@ impl ChunkClient {
     /// Recognizes a broker that was restarted with an object store and no longer accepts bytes.
     fn ask_again_after(&self, error: LinkError) -> LinkError {
         match error {
-            LinkError::Status { status: 409, text }
-                if self.by_broker.swap(false, Ordering::Relaxed) =>
+            LinkError::Refused { problem }
+                if problem.kind == Problem::IN_OBJECT_STORE
+                    && self.by_broker.swap(false, Ordering::Relaxed) =>
             {
+                let text = problem.detail;
                 LinkError::Changed { text }
             }
             error => error,
@@ -296,10 +299,7 @@ impl ChunkClient {
     ) -> Result<(), LinkError> {
         const PATH: &str = "/v1/chunks/get";
         let request = self.request(Method::POST, PATH).body(encode(left));
-        let mut response = match self.api.send(request, PATH).await {
-            Err(LinkError::NotFound { .. }) => return Err(LinkError::UnknownChunk),
-            response => response?,
-        };
+        let mut response = self.api.send(request, PATH).await?;
         let mut received = BytesMut::new();
         while let Some((hash, rest)) = left.split_first() {
             let chunk = loop {

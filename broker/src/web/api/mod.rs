@@ -22,7 +22,7 @@ mod workers;
 pub(crate) use actions::act;
 pub(crate) use courses::of as courses_of;
 pub(crate) use history::past;
-pub(crate) use problem::ApiError;
+pub(crate) use problem::{ApiError, answer, problem};
 pub(crate) use timetable::outlooks as lesson_outlooks;
 pub(crate) use usage::day_of;
 

@@ -146,41 +146,41 @@ impl ApiError {
         }
     }
 
-    fn kind(&self) -> &'static str {
+    pub(crate) fn kind(&self) -> &'static str {
         match self {
-            Self::Token => "token",
-            Self::WebPage => "web-page",
-            Self::Form => "form",
-            Self::TooLarge => "too-large",
-            Self::TooOften => "too-often",
-            Self::TooMuchAtOnce => "too-much-at-once",
-            Self::TooManyConnections { .. } => "too-many-connections",
-            Self::AdminsOnly | Self::OnlyReads | Self::OnlyJoins { .. } => "forbidden",
-            Self::NotAWorker => "not-a-worker",
-            Self::NotAPerson => "not-a-person",
-            Self::NotStaff => "not-staff",
+            Self::Token => "urn:baton:token",
+            Self::WebPage => "urn:baton:web-page",
+            Self::Form => "urn:baton:form",
+            Self::TooLarge => "urn:baton:too-large",
+            Self::TooOften => "urn:baton:too-often",
+            Self::TooMuchAtOnce => "urn:baton:too-much-at-once",
+            Self::TooManyConnections { .. } => "urn:baton:too-many-connections",
+            Self::AdminsOnly | Self::OnlyReads | Self::OnlyJoins { .. } => Problem::FORBIDDEN,
+            Self::NotAWorker => "urn:baton:not-a-worker",
+            Self::NotAPerson => "urn:baton:not-a-person",
+            Self::NotStaff => "urn:baton:not-staff",
             Self::NotDone(not_done) => kind_of(not_done),
-            Self::Query(_) => "query",
-            Self::Body(_) => "body",
-            Self::UnknownJob { .. } => "unknown-job",
-            Self::UnknownFile { .. } => "unknown-file",
-            Self::UnknownState { .. } => "unknown-state",
-            Self::UnknownEnvironment { .. } => "unknown-environment",
-            Self::NoLock { .. } => "no-lock",
-            Self::StateLimit { .. } => "state-limit",
-            Self::ChunksMissing { .. } => "chunks-missing",
-            Self::PublicLimit { .. } => "public-limit",
-            Self::UnknownPath => "unknown-path",
-            Self::Method => "method",
-            Self::Store(_) => "database",
-            Self::Hub(_) => "hub",
-            Self::Ending => "ending",
-            Self::NotCounted => "not-counted",
-            Self::NoDescriptors => "no-descriptors",
+            Self::Query(_) => "urn:baton:query",
+            Self::Body(_) => "urn:baton:body",
+            Self::UnknownJob { .. } => "urn:baton:unknown-job",
+            Self::UnknownFile { .. } => "urn:baton:unknown-file",
+            Self::UnknownState { .. } => "urn:baton:unknown-state",
+            Self::UnknownEnvironment { .. } => "urn:baton:unknown-environment",
+            Self::NoLock { .. } => "urn:baton:no-lock",
+            Self::StateLimit { .. } => "urn:baton:state-limit",
+            Self::ChunksMissing { .. } => "urn:baton:chunks-missing",
+            Self::PublicLimit { .. } => "urn:baton:public-limit",
+            Self::UnknownPath => "urn:baton:unknown-path",
+            Self::Method => "urn:baton:method",
+            Self::Store(_) => "urn:baton:database",
+            Self::Hub(_) => "urn:baton:hub",
+            Self::Ending => "urn:baton:ending",
+            Self::NotCounted => "urn:baton:not-counted",
+            Self::NoDescriptors => Problem::NO_DESCRIPTORS,
         }
     }
 
-    fn hint(&self) -> Option<&'static str> {
+    pub(crate) fn hint(&self) -> Option<&'static str> {
         match self {
             Self::Token => Some(
                 "ask your course staff or the operator of the broker for your token (`baton people rotate NAME` makes a new one), then set BATON_TOKEN or `token_file`; programs send it as Authorization: Bearer TOKEN",
@@ -220,17 +220,17 @@ impl ApiError {
 
 fn kind_of(not_done: &NotDone) -> &'static str {
     match not_done {
-        NotDone::UnknownJob(_) => "unknown-job",
-        NotDone::UnknownWorker(_) => "unknown-worker",
-        NotDone::UnknownPool(_) => "unknown-pool",
-        NotDone::UnknownCourse(_) => "unknown-course",
-        NotDone::StaffOnly | NotDone::AdminsOnly => "forbidden",
-        NotDone::NotExternal(_) => "not-external",
-        NotDone::PoolFull { .. } => "pool-full",
-        NotDone::Over => "over",
-        NotDone::NotWaiting => "not-waiting",
-        NotDone::Leaving(_) => "leaving",
-        NotDone::Wrong(_) => "body",
+        NotDone::UnknownJob(_) => "urn:baton:unknown-job",
+        NotDone::UnknownWorker(_) => "urn:baton:unknown-worker",
+        NotDone::UnknownPool(_) => "urn:baton:unknown-pool",
+        NotDone::UnknownCourse(_) => "urn:baton:unknown-course",
+        NotDone::StaffOnly | NotDone::AdminsOnly => Problem::FORBIDDEN,
+        NotDone::NotExternal(_) => "urn:baton:not-external",
+        NotDone::PoolFull { .. } => "urn:baton:pool-full",
+        NotDone::Over => "urn:baton:over",
+        NotDone::NotWaiting => "urn:baton:not-waiting",
+        NotDone::Leaving(_) => "urn:baton:leaving",
+        NotDone::Wrong(_) => "urn:baton:body",
     }
 }
 
@@ -267,29 +267,44 @@ impl IntoResponse for ApiError {
         if let Some(error) = logged {
             tracing::error!(error, "A request failed: {error}");
         }
-        let status = self.status();
-        let problem = Problem {
-            kind: format!("urn:baton:{}", self.kind()),
-            title: status.canonical_reason().unwrap_or_default().to_owned(),
-            status: status.as_u16(),
-            detail: self.to_string(),
-            hint: self.hint().map(str::to_owned),
-        };
-        let mut response = (status, Json(problem.clone())).into_response();
-        let headers = response.headers_mut();
-        let kind = HeaderValue::from_static("application/problem+json");
-        headers.insert(header::CONTENT_TYPE, kind);
-        if status == StatusCode::UNAUTHORIZED {
-            let how = HeaderValue::from_static("Bearer");
-            headers.insert(header::WWW_AUTHENTICATE, how);
-        }
-        if status == StatusCode::TOO_MANY_REQUESTS {
-            headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
-        }
+        let detail = self.to_string();
+        let mut response = answer(problem(self.status(), self.kind(), detail, self.hint()));
         if matches!(self, Self::TooManyConnections { .. }) {
-            headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+            let close = HeaderValue::from_static("close");
+            response.headers_mut().insert(header::CONNECTION, close);
         }
-        response.extensions_mut().insert(problem);
         response
     }
+}
+
+pub(crate) fn problem(
+    status: StatusCode,
+    kind: &str,
+    detail: String,
+    hint: Option<&str>,
+) -> Problem {
+    Problem {
+        kind: kind.to_owned(),
+        title: status.canonical_reason().unwrap_or_default().to_owned(),
+        status: status.as_u16(),
+        detail,
+        hint: hint.map(str::to_owned),
+    }
+}
+
+/// The answer with this problem, which pages for people show in their own form.
+pub(crate) fn answer(problem: Problem) -> Response {
+    let status = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let mut response = (status, Json(problem.clone())).into_response();
+    let headers = response.headers_mut();
+    let kind = HeaderValue::from_static("application/problem+json");
+    headers.insert(header::CONTENT_TYPE, kind);
+    if status == StatusCode::UNAUTHORIZED {
+        headers.insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
+    }
+    if status == StatusCode::TOO_MANY_REQUESTS {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from_static("1"));
+    }
+    response.extensions_mut().insert(problem);
+    response
 }
