@@ -4,20 +4,20 @@ use sd_notify::NotifyState;
 
 /// The service is ready.
 pub(crate) fn serves(status: &str) {
-    tell(&[NotifyState::Ready, NotifyState::Status(status)]);
+    notify(&[NotifyState::Ready, NotifyState::Status(status)]);
 }
 
 /// The status that `systemctl status` shows.
 pub(crate) fn does(status: &str) {
-    tell(&[NotifyState::Status(status)]);
+    notify(&[NotifyState::Status(status)]);
 }
 
 /// The service was asked to end.
 pub(crate) fn ends() {
-    tell(&[NotifyState::Stopping]);
+    notify(&[NotifyState::Stopping]);
 }
 
-fn tell(states: &[NotifyState<'_>]) {
+fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::warn!("Failed to notify systemd: {error}");
     }

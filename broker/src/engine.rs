@@ -103,7 +103,7 @@ pub(crate) struct Engine {
     /// The address at which other brokers reach this one.
     pub(crate) address: String,
     /// Hashes an owner (or a notebook without one) into the number by which workers share GPUs.
-    pub(crate) turns: RandomState,
+    pub(crate) account_numbers: RandomState,
 }
 
 /// Runs until it is cancelled or no sender of events is left.
@@ -231,9 +231,9 @@ async fn serve(
         if deadline.is_some_and(|deadline| deadline <= now.instant) {
             dispatch.on_time_passed(now, &mut actions);
         }
-        dispatch.settle(now, &mut actions);
+        dispatch.assign_and_notify(now, &mut actions);
         let stored = perform(engine, &mut dispatch, &mut notes, connections, actions).await;
-        stored.inspect_err(|error| connections.tell_shortage(&dispatch, error))?;
+        stored.inspect_err(|error| connections.report_shortage(&dispatch, error))?;
         for (caller, done) in answers {
             // The caller may be gone.
             let _ = caller.send(done);
@@ -422,8 +422,8 @@ async fn send(
             };
             submission.cell.timeout_ms = timeout_ms;
             let account = match owner.is_empty() {
-                true => engine.turns.hash_one(submission.notebook),
-                false => engine.turns.hash_one(owner),
+                true => engine.account_numbers.hash_one(submission.notebook),
+                false => engine.account_numbers.hash_one(owner),
             };
             let message = ToWorker::Assign {
                 fencing,
@@ -491,7 +491,7 @@ impl Connections {
     }
 
     /// The broker can refuse cells that it cannot store. Notebooks with running cells keep waiting.
-    fn tell_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
+    fn report_shortage(&self, dispatch: &Dispatch, error: &StoreError) {
         if let Some(reason) = error.shortage() {
             let reason = reason.to_owned();
             let refused = ToProxy::Refused(Refusal::Unable { reason });

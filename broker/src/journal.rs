@@ -40,12 +40,12 @@ impl Journal {
                 worker_name,
                 fencing,
                 ..
-            } => self.say(*job, |span| {
+            } => self.log(*job, |span| {
                 span.record("worker", worker_name);
                 info!(fencing, "Assigned");
             }),
-            Write::Requeue { job, .. } => self.say(*job, |_| info!("Back in the queue")),
-            Write::Start { job, .. } => self.say(*job, |_| info!("Started")),
+            Write::Requeue { job, .. } => self.log(*job, |_| info!("Back in the queue")),
+            Write::Start { job, .. } => self.log(*job, |_| info!("Started")),
             Write::Finish {
                 job,
                 outcome,
@@ -53,7 +53,7 @@ impl Journal {
                 ..
             } => {
                 let (outcome, run_ms) = (outcome.name(), usage.run_ms);
-                self.say(*job, |_| info!(outcome, run_ms, "Ended"));
+                self.log(*job, |_| info!(outcome, run_ms, "Ended"));
                 self.0.remove(job);
             }
             Write::GiveUp { job, outcome } => {
@@ -64,7 +64,7 @@ impl Journal {
         }
     }
 
-    fn say(&self, job: JobId, words: impl FnOnce(&Span)) {
+    fn log(&self, job: JobId, words: impl FnOnce(&Span)) {
         if let Some(span) = self.0.get(&job) {
             span.in_scope(|| words(span));
         }

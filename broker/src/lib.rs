@@ -188,7 +188,7 @@ pub async fn run(
         output_limit_bytes: config.output_limit_bytes,
         leadership: leadership.clone(),
         address: own_address,
-        turns: RandomState::new(),
+        account_numbers: RandomState::new(),
     };
     let terms = sweep::Terms {
         chunks: config.chunk_retention,

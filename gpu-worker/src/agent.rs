@@ -158,7 +158,7 @@ impl Agent {
                     }
                 }
                 Event::Report(report) => agent.on_report(report).await,
-                Event::LoadDue => agent.say_load().await,
+                Event::LoadDue => agent.report_load().await,
                 Event::EnvironmentsChanged => {
                     agent.last_used = Instant::now();
                     let environments = agent.context.environments.offered();
@@ -196,7 +196,7 @@ impl Agent {
             }
             agent.hand_over();
             agent.send_events().await;
-            agent.tell_status();
+            agent.publish_status();
         }
         drop(preparing);
         agent.end().await;
@@ -251,7 +251,7 @@ impl Agent {
                     assignment.questions.ask_again();
                 }
                 if self.leave.has_begun() {
-                    self.say_drained().await;
+                    self.report_drained().await;
                 }
             }
             ToWorker::Refused(refusal @ Refusal::WorkerConnected { .. })
@@ -399,7 +399,7 @@ impl Agent {
                     entry.jobs -= usize::from(job_over);
                     self.last_used = Instant::now();
                 }
-                self.say_sessions(&before).await;
+                self.report_sessions(&before).await;
                 self.make_room().await;
             }
         }
@@ -411,7 +411,7 @@ impl Agent {
             .get_or_insert_with(|| Box::pin(until_a_session_starts(context, reports, pause)));
     }
 
-    async fn say_load(&mut self) {
+    async fn report_load(&mut self) {
         let memory = host_memory::memory();
         let jobs = self.assignments.iter().map(|(job, assignment)| {
             let bytes = assignment.memory_bytes.load(Ordering::Relaxed);
@@ -426,7 +426,7 @@ impl Agent {
         self.line.send(&load).await;
     }
 
-    fn tell_status(&self) {
+    fn publish_status(&self) {
         let assignments = self.assignments.values();
         let new = Status {
             connected: self.line.is_open(),

@@ -25,7 +25,7 @@ pub(crate) struct Reporter {
 }
 
 impl Reporter {
-    fn say(&self, job_over: bool, session: Option<&Session>, deferred: &Deferred) {
+    fn report(&self, job_over: bool, session: Option<&Session>, deferred: &Deferred) {
         // If this fails, the agent has ended and needs no report.
         let _ = self.reports.send(Report::Notebook {
             notebook: self.notebook,
@@ -63,7 +63,7 @@ pub(crate) async fn serve_notebook(
             }
             rest = after_cell(&mut session, !deferred.needs_session()) => {
                 match rest {
-                    AfterCell::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
+                    AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                     AfterCell::Ended(death) => {
                         tracing::info!(?death.status, ?death.full_disk, "A session ended while no cell ran");
                         session = None;
@@ -92,7 +92,7 @@ pub(crate) async fn serve_notebook(
                 salvage = None;
             }
         }
-        reporter.say(job_over, session.as_ref(), &deferred);
+        reporter.report(job_over, session.as_ref(), &deferred);
     }
 }
 

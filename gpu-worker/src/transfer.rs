@@ -90,7 +90,7 @@ pub(crate) async fn open(access: &Access, state: State) -> Option<(Source, Trans
     match bundle {
         Ok(bundle) => Some((Source::Memory(bundle), Transport::Memory { holder, key })),
         Err(error) => {
-            say(&error, "its state moves");
+            log_other_transport(&error, "its state moves");
             None
         }
     }
@@ -179,7 +179,7 @@ pub(crate) async fn send_back(
                     return Ok((state, ledger));
                 }
                 Err(error) => {
-                    say(&error, "the result moves");
+                    log_other_transport(&error, "the result moves");
                     changes
                 }
             }
@@ -234,6 +234,6 @@ async fn send_again_and_again(
     }
 }
 
-fn say(error: &Unreachable, what: &'static str) {
+fn log_other_transport(error: &Unreachable, what: &'static str) {
     tracing::info!(%error, "The notebook's memory cannot be reached, so {what} through the broker");
 }

@@ -51,7 +51,7 @@ use self::failure::Failure;
 use self::link::{EndedSessions, JobUpdate, Link, Step};
 use self::naming::Naming;
 use self::notebook_files::NotebookFiles;
-pub(crate) use self::saved_states::Asked;
+pub(crate) use self::saved_states::StateRequest;
 use self::session_state::SessionState;
 use self::status_line::Waiting;
 use self::transfer::Transfer;
@@ -84,7 +84,7 @@ pub(crate) struct RemoteCells {
     session: Option<SessionState>,
     /// The worker that has the session.
     session_on: Option<String>,
-    deferred: DeferredState,
+    deferred: Deferred,
     /// Whether the student was told what earlier kernels left.
     mentioned_earlier_kernels: bool,
     /// The kind of all jobs, if it is the same for all.
@@ -123,7 +123,7 @@ impl RemoteCells {
             display: Display::new(config.audience),
             session: None,
             session_on: None,
-            deferred: DeferredState::default(),
+            deferred: Deferred::default(),
             mentioned_earlier_kernels: false,
             kind,
         };
@@ -483,7 +483,7 @@ impl RemoteCells {
                 self.link.applied(cell.job).await;
                 None
             }
-            _ => Some(Deferred::new(
+            _ => Some(DeferredState::new(
                 cell.job,
                 cell.call,
                 session,

@@ -9,7 +9,7 @@ use baton_protocol::shim::{FromNotebook, Hello};
 use tokio_util::sync::CancellationToken;
 
 use crate::config::RemoteConfig;
-use crate::remote_cell::{Asked, BetweenCells, CellEnd, RemoteCells};
+use crate::remote_cell::{BetweenCells, CellEnd, RemoteCells, StateRequest};
 
 /// Serves the shim until `shutdown`, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve(
@@ -109,29 +109,35 @@ async fn serve_connection(
                 about,
                 state,
             } => {
-                let asked = Asked::Save(name, Box::new((about, state)));
-                next = cells.on_state(call, asked, reader, writer).await?;
+                let request = StateRequest::Save(name, Box::new((about, state)));
+                next = cells
+                    .on_state_request(call, request, reader, writer)
+                    .await?;
             }
             FromNotebook::LoadState { call, name } => {
                 next = cells
-                    .on_state(call, Asked::Load(name), reader, writer)
+                    .on_state_request(call, StateRequest::Load(name), reader, writer)
                     .await?;
             }
             FromNotebook::ListStates { call } => {
-                next = cells.on_state(call, Asked::List, reader, writer).await?;
+                next = cells
+                    .on_state_request(call, StateRequest::List, reader, writer)
+                    .await?;
             }
             FromNotebook::DeleteState { call, name } => {
                 next = cells
-                    .on_state(call, Asked::Delete(name), reader, writer)
+                    .on_state_request(call, StateRequest::Delete(name), reader, writer)
                     .await?;
             }
             FromNotebook::Ending { call } => cells.on_ending(call, writer).await?,
             FromNotebook::ListJobs { call } => {
-                next = cells.on_state(call, Asked::Jobs, reader, writer).await?;
+                next = cells
+                    .on_state_request(call, StateRequest::Jobs, reader, writer)
+                    .await?;
             }
             FromNotebook::DiscardJob { call, job } => {
                 next = cells
-                    .on_state(call, Asked::Discard(job), reader, writer)
+                    .on_state_request(call, StateRequest::Discard(job), reader, writer)
                     .await?;
             }
             FromNotebook::Attach(attach) => next = cells.attach(attach, reader, writer).await?,

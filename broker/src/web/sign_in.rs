@@ -40,7 +40,7 @@ const WRONG: &str = "This broker does not know that token. It may have been repl
 pub(super) fn routes() -> Router<Shared> {
     Router::new()
         .route("/sign-in", get(sign_in_page).post(sign_in))
-        .route("/oauth_callback", get(come_back))
+        .route("/oauth_callback", get(callback))
         .route("/signed-out", get(signed_out))
         .route("/v1/notebook-token", post(notebook_token))
 }
@@ -172,7 +172,7 @@ struct Answer {
     state: String,
 }
 
-async fn come_back(
+async fn callback(
     State(shared): State<Shared>,
     Query(answer): Query<Answer>,
     extensions: Extensions,

@@ -22,13 +22,13 @@ impl Store {
     pub async fn apply(&self, writes: &[Write]) -> Result<(), StoreError> {
         let mut statements = Vec::with_capacity(2 * writes.len());
         for write in writes {
-            say(write, &mut statements)?;
+            add_statements(write, &mut statements)?;
         }
         self.writer().await?.apply(statements).await
     }
 }
 
-fn say(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError> {
+fn add_statements(write: &Write, statements: &mut Vec<Statement>) -> Result<(), StoreError> {
     let statement = match write {
         Write::Submit {
             sequence,

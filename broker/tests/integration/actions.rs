@@ -116,7 +116,7 @@ async fn what_cannot_be_done_is_said() {
     let over = ada.submit().await;
     assert_eq!(worker.run_to_end().await, over);
     ada.events_after(over, 0).await;
-    ada.say(FromProxy::Applied { job: over }).await;
+    ada.send(FromProxy::Applied { job: over }).await;
     let running = hold(&mut worker, &mut ada).await;
     let long = "x".repeat(501);
     let front = |job: JobId| format!("/v1/jobs/{job}/front");
@@ -533,7 +533,7 @@ async fn what_was_done_outlives_the_broker() {
     drop((first, worker));
     let broker = Broker::start_in(folder, over_tcp()).await;
     let mut back = FakeProxy::of_course(&broker.dial, proxy.notebook, "ml").await;
-    back.say(FromProxy::Resume { job, after: 0 }).await;
+    back.send(FromProxy::Resume { job, after: 0 }).await;
     let held = WaitingReason::Held {
         why: "a new fan".to_owned(),
     };

@@ -302,7 +302,7 @@ async fn an_explanation_says_who_is_ahead_and_why() {
     let mut last = submission(other.notebook);
     last.priority = Priority::Low;
     let last_job = last.job;
-    other.say(FromProxy::Submit(last)).await;
+    other.send(FromProxy::Submit(last)).await;
     other.position(last_job).await;
     let of_bob = bob.submit().await;
     bob.position(of_bob).await;

@@ -246,7 +246,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
         ),
         "{end:?}"
     );
-    mallory.say(FromProxy::Applied { job }).await;
+    mallory.send(FromProxy::Applied { job }).await;
     running
         .goes_on("a manifest of chunks that are not theirs")
         .await;
@@ -264,7 +264,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
             answer: Answer::State(state("another")),
         },
     ] {
-        mallory.say(theirs).await;
+        mallory.send(theirs).await;
         assert_eq!(
             mallory.next().await,
             ToProxy::UnknownJob { job: running.job }
@@ -284,7 +284,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     .await;
     let revoked = |job, fencing| ToWorker::Revoke { job, fencing };
     assert_eq!(other.next().await, revoked(running.job, running.fencing));
-    other.say(FromWorker::Drain {}).await;
+    other.send(FromWorker::Drain {}).await;
     for (job, fencing) in [
         (running.job, running.fencing),
         (running.job, 99),
@@ -293,7 +293,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
         for first in [0, 1, u64::MAX] {
             let end = vec![finished(Outcome::Ok)];
             other
-                .say(FromWorker::Events {
+                .send(FromWorker::Events {
                     job,
                     fencing,
                     first,
@@ -309,7 +309,7 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
         jobs: vec![(running.job, u64::MAX); 1000],
         gpus: Vec::new(),
     };
-    other.say(load).await;
+    other.send(load).await;
     let page = broker.get("/").await;
     assert!(page.len() < 200_000, "{}", page.len());
     running.goes_on("a worker that has not what it says").await;
@@ -384,7 +384,7 @@ async fn submit(proxy: &mut FakeProxy, state: State) -> JobId {
         ..submission(proxy.notebook)
     };
     let job = submission.job;
-    proxy.say(FromProxy::Submit(submission)).await;
+    proxy.send(FromProxy::Submit(submission)).await;
     job
 }
 
@@ -421,7 +421,7 @@ async fn a_cell_that_never_started_is_not_reported_as_run() {
         let job = mallory.submit().await;
         mallory.expect_news().await;
         let outcome = Some(said);
-        mallory.say(FromProxy::GivenUp { job, outcome }).await;
+        mallory.send(FromProxy::GivenUp { job, outcome }).await;
         mallory.events_after(job, 0).await;
         mallory.expect_silence().await;
         let job = broker.get(&format!("/v1/jobs/{job}")).await;
@@ -440,7 +440,7 @@ async fn a_name_cannot_contain_another_row_or_commands_of_a_terminal() {
     forged.notebook_name = "a\n7f3a  running  ada\u{1b}]0;x\u{7}\u{202e}".to_owned();
     forged.cell.gpu = Some("a100\u{1b}[2J".to_owned());
     let job = forged.job;
-    mallory.say(FromProxy::Submit(forged)).await;
+    mallory.send(FromProxy::Submit(forged)).await;
     mallory.expect_news().await;
     let job = broker.get(&format!("/v1/jobs/{job}")).await;
     assert!(job.contains("\"a�7f3a  running  ada�]0;x��\""), "{job}");
@@ -457,7 +457,7 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
     let job = ada.submit().await;
     assert_eq!(worker.run_to_end().await, job);
     ada.events_after(job, 0).await;
-    ada.say(FromProxy::Applied { job }).await;
+    ada.send(FromProxy::Applied { job }).await;
     ada.expect_silence().await;
     drop(ada);
     let folder = first.stop().await;
@@ -473,7 +473,7 @@ async fn nobody_takes_a_notebook_while_its_proxy_is_away() {
         let job = ada.submit().await;
         assert_eq!(worker.run_to_end().await, job);
         ada.events_after(job, 0).await;
-        ada.say(FromProxy::Goodbye {}).await;
+        ada.send(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
     }
 }

@@ -23,7 +23,7 @@ async fn a_queued_job_is_cancelled_at_once() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let job = proxy.submit().await;
     proxy.position(job).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert!(is_cancelled(&proxy.event(job).await));
     // The queue does not count it any more either.
     let next = proxy.submit().await;
@@ -38,7 +38,7 @@ async fn an_assigned_job_is_cancelled_by_its_worker() {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
     worker
         .report(job, fencing, 1, vec![finished(Outcome::Cancelled)])
@@ -55,7 +55,7 @@ async fn a_started_job_is_cancelled_by_its_worker() {
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
     worker.report(job, fencing, 1, vec![started()]).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
     // If the cell has ended meanwhile, that end is its outcome.
     worker
@@ -79,7 +79,7 @@ async fn a_cancellation_reaches_a_worker_that_was_away() {
     let id = worker.id;
     drop(worker);
     wait_until_disconnected(&broker).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     proxy.batch(job).await;
     proxy.batch(job).await;
     proxy.expect_silence().await;
@@ -107,7 +107,7 @@ async fn a_job_whose_worker_is_away_before_the_start_is_cancelled_at_once() {
     let id = worker.id;
     drop(worker);
     wait_until_disconnected(&broker).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert!(is_cancelled(&proxy.event(job).await));
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
@@ -122,7 +122,7 @@ async fn jobs_and_session_end_when_the_notebook_is_gone() {
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
     let queued = proxy.submit().await;
-    proxy.say(FromProxy::Goodbye {}).await;
+    proxy.send(FromProxy::Goodbye {}).await;
 
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
@@ -133,7 +133,7 @@ async fn jobs_and_session_end_when_the_notebook_is_gone() {
     let mut other = FakeProxy::new(&broker.dial).await;
     for gone in [job, queued] {
         other
-            .say(FromProxy::Resume {
+            .send(FromProxy::Resume {
                 job: gone,
                 after: 0,
             })
@@ -156,7 +156,7 @@ async fn a_session_that_nobody_comes_for_is_ended() {
     let notebook = baton_protocol::NotebookId::random();
     let warm = vec![notebook];
     worker
-        .say(FromWorker::Sessions {
+        .send(FromWorker::Sessions {
             warm,
             keeping: Vec::new(),
         })
@@ -182,7 +182,7 @@ async fn nobody_cancels_the_job_of_another_notebook() {
         },
     ];
     for attempt in attempts {
-        other.say(attempt(job)).await;
+        other.send(attempt(job)).await;
         let unknown = baton_protocol::proxy::ToProxy::UnknownJob { job };
         assert_eq!(other.next().await, unknown);
     }

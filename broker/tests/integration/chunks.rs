@@ -163,7 +163,7 @@ pub(crate) async fn submit(proxy: &mut FakeProxy, state: State) -> Submission {
         state,
         ..submission(proxy.notebook)
     };
-    proxy.say(FromProxy::Submit(submission.clone())).await;
+    proxy.send(FromProxy::Submit(submission.clone())).await;
     submission
 }
 
@@ -244,12 +244,12 @@ async fn nobody_cheats(broker: &Broker) {
         question: 1,
         answer: Answer::Names(state),
     };
-    bob.say(names).await;
+    bob.send(names).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job: honest });
     let end = vec![finished(Outcome::Cancelled)];
     worker.report(honest, fencing, 2, end).await;
     bob.events_after(honest, 2).await;
-    bob.say(FromProxy::Applied { job: honest }).await;
+    bob.send(FromProxy::Applied { job: honest }).await;
 
     // Its owner may name it. So the worker that has the job can read it and upload the result, and
     // later has no access.
@@ -274,7 +274,7 @@ async fn nobody_cheats(broker: &Broker) {
         std::slice::from_ref(&result)
     );
     proxy.events_after(job, 0).await;
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     within("the end of the job", async {
         while fetched(&chunk_client, &[secret.0]).await.is_ok() {}
     })

@@ -28,7 +28,7 @@ async fn submit(proxy: &mut FakeProxy, timeout_ms: Option<u64>) -> JobId {
     let mut sent = submission(proxy.notebook);
     sent.cell.timeout_ms = timeout_ms;
     let job = sent.job;
-    proxy.say(FromProxy::Submit(sent)).await;
+    proxy.send(FromProxy::Submit(sent)).await;
     job
 }
 
@@ -70,7 +70,7 @@ async fn run_for(
 ) -> Ran {
     let (notebook, job) = (sent.notebook, sent.job);
     let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
-    proxy.say(FromProxy::Submit(sent)).await;
+    proxy.send(FromProxy::Submit(sent)).await;
     let (fencing, given) = worker.assignment().await;
     assert_eq!(given.job, job);
     worker.report(job, fencing, 1, vec![started()]).await;
@@ -83,13 +83,13 @@ async fn run_for(
 
     let broker = Broker::start_in(folder, rules).await;
     let mut proxy = FakeProxy::of_course(&broker.dial, notebook, course).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     let mut worker = FakeWorker::back(&broker.dial, worker.id, &[(job, fencing)]).await;
     worker.next().await;
     let end = vec![ended_after(run_ms)];
     worker.claim(job, fencing, 2, end).await;
     let events = proxy.events_after(job, 0).await;
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     Ran {
         broker,
         worker,
@@ -355,7 +355,7 @@ async fn who_used_less_goes_first_and_low_priority_last() {
     let mut batch = submission(low.notebook);
     batch.priority = Priority::Low;
     let low_waits = batch.job;
-    low.say(FromProxy::Submit(batch)).await;
+    low.send(FromProxy::Submit(batch)).await;
     let mut new = FakeProxy::in_course(&broker.dial, "new").await;
     let new_waits = new.submit().await;
     assert_eq!(new.position(new_waits).await, (1, WaitingReason::JobsAhead));
@@ -435,7 +435,7 @@ async fn an_estimate_comes_from_earlier_runs_also_after_a_restart() {
     let mut worker = FakeWorker::new(&second.dial).await;
     let mut runs = FakeProxy::in_course(&second.dial, "strange").await;
     let sent = keyed(runs.notebook);
-    runs.say(FromProxy::Submit(sent)).await;
+    runs.send(FromProxy::Submit(sent)).await;
     worker.assignment().await;
     let mut waits = FakeProxy::in_course(&second.dial, "ml").await;
     let job = waits.submit().await;

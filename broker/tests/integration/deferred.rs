@@ -39,12 +39,12 @@ async fn it_comes_again_until_the_notebook_has_it() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (job, fencing) = sent(&mut worker, &mut proxy).await;
     for number in 4..6 {
-        proxy.say(FromProxy::DeferredWanted { job }).await;
+        proxy.send(FromProxy::DeferredWanted { job }).await;
         assert_eq!(worker.next().await, ToWorker::DeferredWanted { job });
         worker.report(job, fencing, number, vec![rest()]).await;
         assert_eq!(proxy.event(job).await, rest());
     }
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
     proxy.expect_silence().await;
 }
@@ -59,8 +59,8 @@ async fn a_worker_that_was_away_hears_that_it_is_wanted() {
     let (job, fencing) = sent(&mut worker, &mut proxy).await;
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 4 }).await;
-    proxy.say(FromProxy::DeferredWanted { job }).await;
+    proxy.send(FromProxy::Resume { job, after: 4 }).await;
+    proxy.send(FromProxy::DeferredWanted { job }).await;
     proxy.expect_silence().await;
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     let number = 3;
@@ -89,7 +89,7 @@ async fn with_its_worker_it_is_lost() {
     let lost = proxy.event(job).await;
     assert!(lost.is_last(), "{lost:?}");
     // The notebook may have what was sent before. If not, it has learned of the loss.
-    proxy.say(FromProxy::DeferredWanted { job }).await;
+    proxy.send(FromProxy::DeferredWanted { job }).await;
     proxy.expect_silence().await;
 }
 

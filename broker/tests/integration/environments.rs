@@ -49,7 +49,7 @@ async fn worker(broker: &Broker, name: &str, environments: Vec<Environment>) -> 
 async fn submit(proxy: &mut FakeProxy) -> JobId {
     let sent = submission(proxy.notebook);
     let job = sent.job;
-    proxy.say(FromProxy::Submit(sent)).await;
+    proxy.send(FromProxy::Submit(sent)).await;
     job
 }
 
@@ -88,7 +88,7 @@ async fn cells_of_a_course_run_where_its_environment_is_ready() {
 
     let reason = "the disk is full\nhint: make room".to_owned();
     let failed = environment("ml101", None, EnvironmentState::Failed { reason });
-    able.say(FromWorker::Environments {
+    able.send(FromWorker::Environments {
         environments: vec![failed],
     })
     .await;
@@ -97,7 +97,7 @@ async fn cells_of_a_course_run_where_its_environment_is_ready() {
     assert_eq!(ada.position(job).await, (1, waits));
 
     let ready = environment("ml101", None, EnvironmentState::Ready {});
-    able.say(FromWorker::Environments {
+    able.send(FromWorker::Environments {
         environments: vec![ready.clone()],
     })
     .await;
@@ -143,7 +143,7 @@ async fn the_lock_is_asked_for_once_and_kept_while_no_worker_is_there() {
     let asked = ToWorker::LockWanted {
         environment: "ml101".to_owned(),
     };
-    let say = |lock: &Lock| FromWorker::Lock {
+    let lock_of = |lock: &Lock| FromWorker::Lock {
         environment: "ml101".to_owned(),
         lock: lock.clone(),
     };
@@ -157,16 +157,16 @@ async fn the_lock_is_asked_for_once_and_kept_while_no_worker_is_there() {
     };
     let mut one = FakeWorker::offering(&broker.dial, "one", Vec::new(), being_built).await;
     // The broker ignores this lock, because it does not know yet whether it can be built.
-    one.say(say(&first)).await;
-    one.say(FromWorker::Environments {
+    one.send(lock_of(&first)).await;
+    one.send(FromWorker::Environments {
         environments: offering(&first).environments,
     })
     .await;
     assert_eq!(one.next().await, asked);
     // The first lock does not have the hash that the worker named.
-    one.say(say(&second)).await;
-    one.say(say(&first)).await;
-    one.say(FromWorker::Environments {
+    one.send(lock_of(&second)).await;
+    one.send(lock_of(&first)).await;
+    one.send(FromWorker::Environments {
         environments: offering(&second).environments,
     })
     .await;

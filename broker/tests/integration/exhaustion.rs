@@ -28,7 +28,7 @@ fn with_code(notebook: NotebookId, bytes: usize) -> Submission {
 
 async fn refused(proxy: &mut FakeProxy, submission: Submission) -> String {
     let job = submission.job;
-    proxy.say(FromProxy::Submit(submission)).await;
+    proxy.send(FromProxy::Submit(submission)).await;
     match &proxy.events_after(job, 0).await[..] {
         [
             JobEvent::Finished {
@@ -66,7 +66,7 @@ async fn a_cell_larger_than_any_program_is_not_stored() {
     // Waiting cells count like stored data: the class gives each person 3 MiB.
     for _ in 0..2 {
         let large = with_code(mallory.notebook, 1 << 20);
-        mallory.say(FromProxy::Submit(large)).await;
+        mallory.send(FromProxy::Submit(large)).await;
         assert!(matches!(
             mallory.next().await,
             ToProxy::QueuePosition { .. }
@@ -174,7 +174,7 @@ async fn messages_that_are_never_whole_take_no_more_than_one_person_may_have() {
     // There is room for other people's large messages.
     let mut large = submission(running.ada.notebook);
     large.cell.code = "#".repeat(1 << 20);
-    running.ada.say(FromProxy::Submit(large)).await;
+    running.ada.send(FromProxy::Submit(large)).await;
     assert!(matches!(
         running.ada.next().await,
         ToProxy::QueuePosition { .. }
@@ -232,7 +232,7 @@ async fn output_without_end_is_cut_at_its_beginning_and_counts_for_its_person() 
     worker.report(job, fencing, 101, end).await;
     let sent = mallory.events_after(job, 0).await;
     let mut mallory = FakeProxy::of(&broker.dial_as("mallory"), mallory.notebook).await;
-    mallory.say(FromProxy::Resume { job, after: 0 }).await;
+    mallory.send(FromProxy::Resume { job, after: 0 }).await;
     let read = mallory.events_after(job, 0).await;
     assert_eq!(read.len(), sent.len());
     let said = |event: &JobEvent| match event {
@@ -308,7 +308,7 @@ async fn cells_without_end_enter_the_queue_slowly() {
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
     for _ in 0..CELLS {
         let cell = submission(mallory.notebook);
-        mallory.say(FromProxy::Submit(cell)).await;
+        mallory.send(FromProxy::Submit(cell)).await;
     }
     // The first hundred wait in the queue, and all others are refused.
     for _ in 100..CELLS {

@@ -121,7 +121,7 @@ async fn a_worker_that_leaves_counts_as_a_process_until_it_has_left() {
     let (fencing, _) = leaving.assignment().await;
     ada.assigned(job).await;
     leaving.report(job, fencing, 1, vec![started()]).await;
-    leaving.say(FromWorker::Drain {}).await;
+    leaving.send(FromWorker::Drain {}).await;
     until(&broker, 1, 2).await;
     let (next, _next) = worker(&broker, "two").await;
     assert_eq!(next.idle_exit_ms, Some(5 * 60_000));

@@ -52,7 +52,7 @@ async fn a_job_is_told_from_its_submission_to_its_end() {
     ];
     worker.report(job, fencing, 1, run).await;
     proxy.events_after(job, 0).await;
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     broker.stop().await;
 
     let queued = "INFO job{job.id=JOB person=\"ada\" course=\"ml\"}:";

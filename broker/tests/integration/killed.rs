@@ -28,12 +28,12 @@ async fn a_job_that_waited_runs_after_the_restart() {
 
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut worker = FakeWorker::new(&broker.dial).await;
     assert_eq!(worker.run_to_end().await, job);
     assert_eq!(proxy.events_after(job, 0).await.len(), 3);
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
 }
 
@@ -54,7 +54,7 @@ async fn a_job_that_ran_goes_on_where_both_sides_were() {
 
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 3 }).await;
+    proxy.send(FromProxy::Resume { job, after: 3 }).await;
     let mut worker = FakeWorker::back(&broker.dial, id, &[(job, fencing)]).await;
     let stored = ToWorker::Acknowledge {
         job,
@@ -99,7 +99,7 @@ async fn a_kill_after_every_event_loses_and_doubles_nothing() {
             .await;
     }
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     let heard = proxy.events_after(job, 0).await;
     assert!(matches!(heard[0], JobEvent::Assigned { .. }));
     assert_eq!(heard[1..], events);
@@ -117,7 +117,7 @@ async fn an_orderly_end_keeps_the_line_too() {
 
     let broker = Broker::start_in(folder, Rules::default()).await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 }
 
@@ -184,7 +184,7 @@ async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
     let mut worker = FakeWorker::knowing(&broker.dial, id, 1, &[], &held, &[acknowledged]).await;
     assert_eq!(worker.next().await, ToWorker::Revoke { job, fencing });
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 1 }).await;
+    proxy.send(FromProxy::Resume { job, after: 1 }).await;
     let events = proxy.events_after(job, 1).await;
     let [
         JobEvent::Finished {
@@ -200,7 +200,7 @@ async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
         error.value.contains("cannot tell whether this cell ran"),
         "{error:?}"
     );
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     let other = proxy.submit().await;
     assert_eq!(worker.run_to_end().await, other);
 }
@@ -223,7 +223,7 @@ async fn what_a_worker_was_told_before_the_start_may_be_lost() {
 
     let broker = log.lose_deferred(broker).await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 1 }).await;
+    proxy.send(FromProxy::Resume { job, after: 1 }).await;
     let acknowledged = Acknowledged {
         job,
         number: 1,
@@ -252,7 +252,7 @@ async fn a_job_of_which_its_proxy_has_heard_more_is_not_given_to_another_worker(
     let broker = log.lose_deferred(broker).await;
     let mut other = FakeWorker::new(&broker.dial).await;
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 2 }).await;
+    proxy.send(FromProxy::Resume { job, after: 2 }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
     let next = proxy.submit().await;
     assert_eq!(other.run_to_end().await, next);
@@ -281,7 +281,7 @@ async fn what_a_notebook_told_its_student_is_in_the_list_whenever_the_broker_is_
         job,
         outcome: Some(Outcome::WorkerLost),
     };
-    proxy.say(word.clone()).await;
+    proxy.send(word.clone()).await;
     assert_eq!(worker.next().await, ToWorker::Cancel { job });
 
     // The broker has lost that the job was given up, and the job succeeds.
@@ -294,7 +294,7 @@ async fn what_a_notebook_told_its_student_is_in_the_list_whenever_the_broker_is_
         .await;
     for _ in 0..2 {
         let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-        proxy.say(word.clone()).await;
+        proxy.send(word.clone()).await;
         proxy.expect_silence().await;
         assert_eq!(proxy.closed, [job]);
         assert_eq!(listed(&broker).await, ["worker_lost"]);
@@ -309,16 +309,16 @@ async fn a_cell_that_is_submitted_anew_leaves_no_trace_whenever_the_broker_is_ki
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (job, outcome) = (proxy.submit().await, None);
     proxy.position(job).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert!(proxy.event(job).await.is_last());
 
     broker = broker.kill_and_restart().await;
     assert_eq!(listed(&broker).await, ["cancelled"]);
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-    proxy.say(FromProxy::GivenUp { job, outcome }).await;
+    proxy.send(FromProxy::GivenUp { job, outcome }).await;
     proxy.expect_silence().await;
     assert_eq!(proxy.closed, [job]);
     assert!(listed(&broker).await.is_empty());
-    proxy.say(FromProxy::GivenUp { job, outcome }).await;
+    proxy.send(FromProxy::GivenUp { job, outcome }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
 }

@@ -36,7 +36,7 @@ async fn the_queue_and_the_workers_are_counted() {
         sessions: Vec::new(),
     };
     worker
-        .say(FromWorker::Load {
+        .send(FromWorker::Load {
             memory_bytes: 1,
             memory_total_bytes: 2,
             jobs: Vec::new(),

@@ -34,7 +34,7 @@ async fn submit(proxy: &mut FakeProxy, ask: impl FnOnce(&mut Cell)) -> JobId {
     let mut sent = submission(proxy.notebook);
     ask(&mut sent.cell);
     let job = sent.job;
-    proxy.say(FromProxy::Submit(sent)).await;
+    proxy.send(FromProxy::Submit(sent)).await;
     job
 }
 
@@ -117,7 +117,7 @@ async fn what_a_cell_needs_outlives_a_killed_broker() {
     assert_eq!(ada.position(job).await, (1, WaitingReason::NoWorker));
     let broker = broker.kill_and_restart().await;
     let mut ada = FakeProxy::of(&broker.dial, ada.notebook).await;
-    ada.say(FromProxy::Resume { job, after: 0 }).await;
+    ada.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(ada.position(job).await, (1, WaitingReason::NoWorker));
     let offering =
         |name, model| FakeWorker::offering(&broker.dial, name, gpu(model, 40), Machine::default());

@@ -52,7 +52,7 @@ async fn runs(
     let mut cell = submission(proxy.notebook);
     cell.cell.kind = kind;
     let Submission { job, .. } = cell;
-    proxy.say(FromProxy::Submit(cell)).await;
+    proxy.send(FromProxy::Submit(cell)).await;
     let (fencing, _) = worker.assignment().await;
     proxy.assigned(job).await;
     let events = vec![started(), output("begun")];
@@ -117,13 +117,13 @@ async fn another_kernel_hears_it_from_the_beginning_and_takes_what_it_left() {
     let notebook = first.notebook;
     let (job, fencing) = runs(&mut first, &mut worker, JobKind::Background).await;
     assert_eq!(attachable(&broker, "ada").await, []);
-    first.say(FromProxy::Goodbye {}).await;
+    first.send(FromProxy::Goodbye {}).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     assert_eq!(attachable(&broker, "ada").await, [(job, None)]);
     assert_eq!(attachable(&broker, "mallory").await, []);
 
     let mut second = FakeProxy::new(&broker.dial_as("ada")).await;
-    second.say(FromProxy::Attach { job, after: 0 }).await;
+    second.send(FromProxy::Attach { job, after: 0 }).await;
     // The three events include its assignment.
     heard(&mut second, job, 3).await;
     worker.report(job, fencing, 3, vec![salvageable()]).await;
@@ -131,7 +131,7 @@ async fn another_kernel_hears_it_from_the_beginning_and_takes_what_it_left() {
     salvage(&mut worker, notebook, job, fencing).await;
     assert_eq!(second.event(job).await, salvaged());
     assert_eq!(attachable(&broker, "ada").await, [(job, Some(Outcome::Ok))]);
-    second.say(FromProxy::Applied { job }).await;
+    second.send(FromProxy::Applied { job }).await;
     second.expect_silence().await;
     assert_eq!(second.closed, [job]);
     assert_eq!(attachable(&broker, "ada").await, []);
@@ -145,13 +145,13 @@ async fn no_other_person_attaches_or_discards_it() {
     let (job, fencing) = runs(&mut ada, &mut worker, JobKind::Background).await;
     let mut mallory = FakeProxy::new(&broker.dial_as("mallory")).await;
     let refuses = async |mallory: &mut FakeProxy| {
-        mallory.say(FromProxy::Attach { job, after: 0 }).await;
+        mallory.send(FromProxy::Attach { job, after: 0 }).await;
         assert_eq!(mallory.next().await, ToProxy::UnknownJob { job });
         let chunks = ChunkClient::new(&broker.dial_as("mallory")).unwrap();
         assert!(chunks.discard(job).await.is_err());
     };
     refuses(&mut mallory).await;
-    ada.say(FromProxy::Goodbye {}).await;
+    ada.send(FromProxy::Goodbye {}).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     refuses(&mut mallory).await;
     worker.report(job, fencing, 3, vec![salvageable()]).await;
@@ -172,19 +172,19 @@ async fn a_kernel_that_was_only_cut_off_has_its_cell_again() {
     drop(proxy);
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     let mut proxy = FakeProxy::of(&dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 3 }).await;
+    proxy.send(FromProxy::Resume { job, after: 3 }).await;
     assert_eq!(worker.next().await, ToWorker::Adopted { job });
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     assert_eq!(proxy.event(job).await, salvageable());
     assert_eq!(attachable(&broker, "ada").await, []);
     // Its changes do not fit any more, so this kernel attaches it like any other.
-    proxy.say(FromProxy::Detach { job }).await;
+    proxy.send(FromProxy::Detach { job }).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     assert_eq!(attachable(&broker, "ada").await, [(job, Some(Outcome::Ok))]);
-    proxy.say(FromProxy::Attach { job, after: 4 }).await;
+    proxy.send(FromProxy::Attach { job, after: 4 }).await;
     worker.send_events(job, fencing, 4, vec![salvaged()]).await;
     assert_eq!(proxy.event(job).await, salvaged());
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
     assert_eq!(proxy.closed, [job]);
 }
@@ -197,7 +197,7 @@ async fn any_other_cell_ends_with_its_kernel() {
         let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
         let notebook = proxy.notebook;
         let (job, fencing) = runs(&mut proxy, &mut worker, kind).await;
-        proxy.say(FromProxy::Goodbye {}).await;
+        proxy.send(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::Cancel { job });
         assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
         let end = vec![finished(Outcome::Cancelled)];
@@ -212,11 +212,11 @@ async fn the_newest_kernel_that_attaches_it_counts() {
     let mut worker = FakeWorker::new(&broker.dial_as("sesame")).await;
     let mut first = FakeProxy::new(&broker.dial_as("ada")).await;
     let (job, fencing) = runs(&mut first, &mut worker, JobKind::Background).await;
-    first.say(FromProxy::Goodbye {}).await;
+    first.send(FromProxy::Goodbye {}).await;
     let mut second = FakeProxy::new(&broker.dial_as("ada")).await;
     let mut third = FakeProxy::new(&broker.dial_as("ada")).await;
     for proxy in [&mut second, &mut third] {
-        proxy.say(FromProxy::Attach { job, after: 0 }).await;
+        proxy.send(FromProxy::Attach { job, after: 0 }).await;
         heard(proxy, job, 3).await;
     }
     assert_eq!(second.next().await, ToProxy::UnknownJob { job });
@@ -224,12 +224,12 @@ async fn the_newest_kernel_that_attaches_it_counts() {
     worker.report(job, fencing, 3, vec![output("on")]).await;
     assert_eq!(third.event(job).await, output("on"));
     // This notebook stops following the job, and the job continues.
-    third.say(FromProxy::Detach { job }).await;
-    third.say(FromProxy::Cancel { job }).await;
+    third.send(FromProxy::Detach { job }).await;
+    third.send(FromProxy::Cancel { job }).await;
     assert_eq!(third.next().await, ToProxy::UnknownJob { job });
     worker.report(job, fencing, 4, vec![output("and on")]).await;
     third.expect_silence().await;
-    second.say(FromProxy::Attach { job, after: 4 }).await;
+    second.send(FromProxy::Attach { job, after: 4 }).await;
     assert_eq!(second.event(job).await, output("and on"));
 }
 
@@ -241,7 +241,7 @@ async fn a_killed_broker_remembers_it() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (id, notebook) = (worker.id, proxy.notebook);
     let (job, fencing) = runs(&mut proxy, &mut worker, JobKind::Background).await;
-    proxy.say(FromProxy::Goodbye {}).await;
+    proxy.send(FromProxy::Goodbye {}).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
 
     let broker = broker.kill_and_restart().await;
@@ -259,10 +259,10 @@ async fn a_killed_broker_remembers_it() {
 
     let broker = broker.kill_and_restart().await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
-    proxy.say(FromProxy::Attach { job, after: 0 }).await;
+    proxy.send(FromProxy::Attach { job, after: 0 }).await;
     let events = heard(&mut proxy, job, 5).await;
     assert_eq!(events.last(), Some(&salvaged()));
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
     assert_eq!(proxy.closed, [job]);
 }
@@ -278,11 +278,11 @@ async fn what_a_lost_worker_had_of_it_is_lost() {
     let mut worker = FakeWorker::new(&broker.dial).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let (job, fencing) = runs(&mut proxy, &mut worker, JobKind::Background).await;
-    proxy.say(FromProxy::Goodbye {}).await;
+    proxy.send(FromProxy::Goodbye {}).await;
     assert_eq!(worker.next().await, ToWorker::Salvage { job });
     worker.report(job, fencing, 3, vec![salvageable()]).await;
     let mut proxy = FakeProxy::new(&broker.dial).await;
-    proxy.say(FromProxy::Attach { job, after: 0 }).await;
+    proxy.send(FromProxy::Attach { job, after: 0 }).await;
     heard(&mut proxy, job, 4).await;
     drop(worker);
     let JobEvent::Salvaged { state, error, .. } = proxy.event(job).await else {
@@ -299,7 +299,7 @@ async fn so_many_of_one_person_wait_and_the_oldest_makes_way() {
     for _ in 0..22 {
         let mut proxy = FakeProxy::new(&broker.dial_as("ada")).await;
         let (job, fencing) = runs(&mut proxy, &mut worker, JobKind::Background).await;
-        proxy.say(FromProxy::Goodbye {}).await;
+        proxy.send(FromProxy::Goodbye {}).await;
         assert_eq!(worker.next().await, ToWorker::Salvage { job });
         // Its session has died.
         worker

@@ -49,7 +49,7 @@ async fn the_page_shows_who_runs_who_waits_and_what_was() {
     let mut waiting = submission(second.notebook);
     waiting.notebook_name = "<b>evil</b>.ipynb".to_owned();
     let waiting_job = waiting.job;
-    second.say(FromProxy::Submit(waiting)).await;
+    second.send(FromProxy::Submit(waiting)).await;
     second.position(waiting_job).await;
 
     let page = broker.get("/").await;
@@ -209,7 +209,7 @@ async fn memory_is_drawn(rules: Rules) {
         .report(job, fencing, 3, vec![finished(Outcome::Ok)])
         .await;
     proxy.events_after(job, 3).await;
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     let folder = broker.stop().await;
     let broker = Broker::start_in(folder, rules).await;
     let ended = broker.get(&page).await;
@@ -227,7 +227,7 @@ async fn measures(worker: &mut FakeWorker, job: JobId, samples: &[u64]) {
             jobs: vec![(job, *bytes)],
             gpus: Vec::new(),
         };
-        worker.say(load).await;
+        worker.send(load).await;
     }
 }
 
@@ -309,8 +309,8 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
     }
 
     // The last outputs remain after the notebook has the result.
-    proxy.say(FromProxy::Applied { job }).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
     let (_, after) = Browser::of(&broker, "ada-token").await.get(&page).await;
     let output = after.split("The last of it").next().unwrap();

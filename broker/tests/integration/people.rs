@@ -208,7 +208,7 @@ async fn nobody_takes_over_the_notebook_of_another() {
             answer: Answer::Input(None),
         },
     ] {
-        bob.say(message).await;
+        bob.send(message).await;
         assert_eq!(bob.next().await, ToProxy::UnknownJob { job });
     }
     ada.assigned(job).await;
@@ -233,7 +233,7 @@ async fn students_see_their_own_jobs_staff_their_courses_admins_all() {
             let mut proxy = FakeProxy::in_course(&broker.dial_as(token), course).await;
             let mut cell = submission(proxy.notebook);
             cell.notebook_name = format!("{round}-{number}.ipynb");
-            proxy.say(FromProxy::Submit(cell)).await;
+            proxy.send(FromProxy::Submit(cell)).await;
             if round == "done" {
                 worker.run_to_end().await;
             }

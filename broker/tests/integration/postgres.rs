@@ -48,7 +48,7 @@ async fn two_brokers_lose_and_double_nothing() {
     }
     for broker in [&leader, &other] {
         let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-        proxy.say(FromProxy::Resume { job, after: 0 }).await;
+        proxy.send(FromProxy::Resume { job, after: 0 }).await;
         let heard = proxy.events_after(job, 0).await;
         assert!(matches!(heard[0], JobEvent::Assigned { .. }));
         assert_eq!(heard[1..], events);
@@ -83,7 +83,7 @@ async fn a_broker_outlives_its_database() {
     })
     .await;
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut worker = FakeWorker::new(&broker.dial).await;
     assert_eq!(worker.run_to_end().await, job);

@@ -44,7 +44,7 @@ async fn who_leaves_the_line_moves_the_others_up() {
     assert_eq!(first.position(ahead).await, (1, WaitingReason::NoWorker));
     let behind = second.submit().await;
     assert_eq!(second.position(behind).await, (2, WaitingReason::NoWorker));
-    first.say(FromProxy::Cancel { job: ahead }).await;
+    first.send(FromProxy::Cancel { job: ahead }).await;
     assert_eq!(second.position(behind).await, (1, WaitingReason::NoWorker));
 }
 
@@ -77,7 +77,7 @@ async fn a_proxy_that_comes_back_is_told_its_place() {
     let job = proxy.submit().await;
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
     let mut proxy = FakeProxy::of(&broker.dial, proxy.notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.position(job).await, (1, WaitingReason::NoWorker));
 }
 
@@ -90,7 +90,7 @@ async fn a_worker_that_is_about_to_leave_gets_nothing_new() {
     let (fencing, _) = leaving.assignment().await;
     leaving.report(running, fencing, 1, vec![started()]).await;
     proxy.assigned(running).await;
-    leaving.say(FromWorker::Drain {}).await;
+    leaving.send(FromWorker::Drain {}).await;
     let end = vec![finished(Outcome::Ok)];
     leaving.report(running, fencing, 2, end).await;
     proxy.events_after(running, 1).await;
@@ -109,7 +109,7 @@ async fn what_a_leaving_worker_has_not_started_runs_on_another_one() {
     let (fencing, _) = leaving.assignment().await;
     proxy.assigned(job).await;
     let mut staying = FakeWorker::new(&broker.dial).await;
-    leaving.say(FromWorker::Drain {}).await;
+    leaving.send(FromWorker::Drain {}).await;
     assert_eq!(staying.run_to_end().await, job);
     // The worker did not know yet.
     let late = FromWorker::Events {
@@ -118,7 +118,7 @@ async fn what_a_leaving_worker_has_not_started_runs_on_another_one() {
         first: 1,
         events: vec![started()],
     };
-    leaving.say(late).await;
+    leaving.send(late).await;
     assert_eq!(leaving.next().await, ToWorker::Revoke { job, fencing });
     proxy.events_after(job, 1).await;
 }
@@ -131,9 +131,9 @@ async fn a_cancelled_cell_that_a_leaving_worker_has_not_started_ends() {
     let job = proxy.submit().await;
     leaving.assignment().await;
     proxy.assigned(job).await;
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     assert_eq!(leaving.next().await, ToWorker::Cancel { job });
-    leaving.say(FromWorker::Drain {}).await;
+    leaving.send(FromWorker::Drain {}).await;
     let events = proxy.events_after(job, 1).await;
     let end = events.last();
     assert!(
@@ -191,7 +191,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
     let mut last = FakeProxy::new(&broker.dial).await;
     let next = last.submit().await;
     assert_eq!(last.position(next).await, (1, WaitingReason::JobsAhead));
-    faulty.say(FromWorker::Recovered {}).await;
+    faulty.send(FromWorker::Recovered {}).await;
     assert_eq!(faulty.run_to_end().await, next);
     assert_eq!(sound.run_to_end().await, busy);
     assert!(!broker.get("/").await.contains("failing"));
@@ -228,7 +228,7 @@ async fn a_job_that_no_worker_can_start_waits_with_the_reason() {
         }
     };
     assert!(["no disk", "no memory"].contains(&why.as_str()), "{why}");
-    first.say(FromWorker::Recovered {}).await;
+    first.send(FromWorker::Recovered {}).await;
     assert_eq!(first.run_to_end().await, job);
 }
 
@@ -244,7 +244,7 @@ async fn a_worker_whose_trial_failed_takes_nothing_until_it_passes() {
     };
     assert_eq!(why(proxy.position(job).await.1), "no disk");
     let long = "A traceback\n".to_owned() + &"x".repeat(2000) + "\nImportError: torch";
-    worker.say(FromWorker::Failing { why: long }).await;
+    worker.send(FromWorker::Failing { why: long }).await;
     let told = why(proxy.position(job).await.1);
     assert!(
         told.starts_with("A traceback xx") && told.ends_with("xx ImportError: torch"),
@@ -253,6 +253,6 @@ async fn a_worker_whose_trial_failed_takes_nothing_until_it_passes() {
     assert_eq!(told.chars().count(), 503);
     let page = broker.get("/workers").await;
     assert!(page.contains("failing") && page.contains(&told), "{page}");
-    worker.say(FromWorker::Recovered {}).await;
+    worker.send(FromWorker::Recovered {}).await;
     assert_eq!(worker.run_to_end().await, job);
 }

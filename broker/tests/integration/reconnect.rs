@@ -34,7 +34,7 @@ async fn a_proxy_goes_on_after_the_last_number_that_it_saw() {
         .await;
 
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 2 }).await;
+    proxy.send(FromProxy::Resume { job, after: 2 }).await;
     assert_eq!(proxy.event(job).await, output("unheard"));
     worker
         .report(job, fencing, 3, vec![output("live"), finished(Outcome::Ok)])
@@ -61,7 +61,7 @@ async fn many_stored_events_come_in_pages() {
         .await;
 
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     let events = proxy.events_after(job, 0).await;
     assert_eq!(outputs(&events), texts);
 }
@@ -135,7 +135,7 @@ async fn a_gap_in_the_numbers_ends_the_connection() {
     let job = proxy.submit().await;
     let (fencing, _) = worker.assignment().await;
     worker
-        .say(FromWorker::Events {
+        .send(FromWorker::Events {
             job,
             fencing,
             first: 2,
@@ -178,18 +178,18 @@ async fn a_job_that_is_submitted_twice_runs_once() {
     let notebook = proxy.notebook;
     let submission = submission(notebook);
     let job = submission.job;
-    proxy.say(FromProxy::Submit(submission.clone())).await;
-    proxy.say(FromProxy::Submit(submission.clone())).await;
+    proxy.send(FromProxy::Submit(submission.clone())).await;
+    proxy.send(FromProxy::Submit(submission.clone())).await;
     drop(proxy);
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Submit(submission.clone())).await;
+    proxy.send(FromProxy::Submit(submission.clone())).await;
     assert_eq!(worker.run_to_end().await, job);
     let events = proxy.events_after(job, 0).await;
     assert_eq!(events.len(), 3);
 
     // This holds long after its end, too: the proxy receives an end and does not try again.
-    proxy.say(FromProxy::Applied { job }).await;
-    proxy.say(FromProxy::Submit(submission)).await;
+    proxy.send(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Submit(submission)).await;
     let end = proxy.event(job).await;
     assert!(end.is_last(), "{end:?}");
     let other = proxy.submit().await;
@@ -214,7 +214,7 @@ async fn a_late_worker_is_harmless() {
     assert!(fencing > old);
     let mut late = FakeWorker::back(&broker.dial, id, &[(job, old)]).await;
     assert_eq!(late.next().await, ToWorker::Revoke { job, fencing: old });
-    late.say(FromWorker::Events {
+    late.send(FromWorker::Events {
         job,
         fencing: old,
         first: 1,
@@ -285,7 +285,7 @@ async fn the_newest_connection_of_a_proxy_counts() {
 
 impl FakeProxy {
     async fn next_after_cancel(&mut self, job: baton_protocol::JobId) -> ToProxy {
-        self.say(FromProxy::Cancel { job }).await;
+        self.send(FromProxy::Cancel { job }).await;
         self.next().await
     }
 }

@@ -17,7 +17,7 @@ async fn a_cell_goes_to_a_worker_and_its_events_come_home_in_order() {
     let mut proxy = FakeProxy::new(&broker.dial).await;
     let sent = submission(proxy.notebook);
     let job = sent.job;
-    proxy.say(FromProxy::Submit(sent.clone())).await;
+    proxy.send(FromProxy::Submit(sent.clone())).await;
 
     let (fencing, arrived) = worker.assignment().await;
     assert_eq!(arrived, sent);
@@ -35,8 +35,8 @@ async fn a_cell_goes_to_a_worker_and_its_events_come_home_in_order() {
     assert_eq!(outputs(&events), ["one", "two"]);
     assert_eq!(events[3], finished(Outcome::Ok));
 
-    proxy.say(FromProxy::Applied { job }).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     assert_eq!(proxy.next().await, ToProxy::UnknownJob { job });
 }
 
@@ -63,8 +63,8 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
         answer: Answer::State(state("everything")),
     };
     // This answers a question of an earlier assignment.
-    proxy.say(answer(3, "something else")).await;
-    proxy.say(answer(4, "everything")).await;
+    proxy.send(answer(3, "something else")).await;
+    proxy.send(answer(4, "everything")).await;
     assert_eq!(worker.next().await, forwarded);
 
     // A worker asks again after a reconnect, because the answer may have been lost.
@@ -77,7 +77,7 @@ async fn a_worker_without_the_state_gets_a_whole_one() {
     assert_eq!(worker.next().await, stored);
     worker.report(job, fencing, 2, vec![wanted.clone()]).await;
     assert_eq!(proxy.event(job).await, wanted);
-    proxy.say(answer(4, "everything")).await;
+    proxy.send(answer(4, "everything")).await;
     assert_eq!(worker.next().await, forwarded);
 }
 
@@ -141,7 +141,7 @@ async fn activity_tells_whether_the_broker_is_needed() {
     within("activity", broker.activity.wait_for(|now| *now == wanted))
         .await
         .unwrap();
-    proxy.say(FromProxy::Cancel { job }).await;
+    proxy.send(FromProxy::Cancel { job }).await;
     proxy.events_after(job, 0).await;
     drop(proxy);
     within("idleness", broker.activity.wait_for(|now| now.is_idle()))
@@ -159,7 +159,7 @@ async fn a_warm_session_is_preferred() {
     }
     let warm = vec![proxy.notebook];
     workers[1]
-        .say(FromWorker::Sessions {
+        .send(FromWorker::Sessions {
             warm,
             keeping: Vec::new(),
         })
@@ -171,7 +171,7 @@ async fn a_warm_session_is_preferred() {
         first: 1,
         events: vec![started()],
     };
-    workers[1].say(strange).await;
+    workers[1].send(strange).await;
     assert!(matches!(workers[1].next().await, ToWorker::Revoke { .. }));
     let job = proxy.submit().await;
     assert_eq!(workers[1].assignment().await.1.job, job);

@@ -36,7 +36,7 @@ fn deferred() -> JobEvent {
 
 /// The events of the job that a notebook receives when it returns.
 async fn returns(proxy: &mut FakeProxy, job: JobId, count: usize) -> Vec<JobEvent> {
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     let mut events = Vec::new();
     while events.len() < count {
         let batch = proxy.batch(job).await;
@@ -63,7 +63,7 @@ async fn what_ran_is_stopped_and_its_changes_are_kept() {
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
     let events = returns(&mut proxy, job, 4).await;
     assert_eq!(events[2..], [interrupted(), deferred()]);
-    proxy.say(FromProxy::Applied { job }).await;
+    proxy.send(FromProxy::Applied { job }).await;
     proxy.expect_silence().await;
     assert_eq!(proxy.closed, [job]);
 }
@@ -94,10 +94,10 @@ async fn nothing_is_kept_for_a_notebook_that_said_goodbye() {
     let (fencing, _) = worker.assignment().await;
     let events = vec![started(), finished(Outcome::Ok)];
     worker.report(job, fencing, 1, events).await;
-    proxy.say(FromProxy::Goodbye {}).await;
+    proxy.send(FromProxy::Goodbye {}).await;
     assert_eq!(worker.next().await, ToWorker::EndSession { notebook });
     let mut proxy = FakeProxy::of(&broker.dial, notebook).await;
-    proxy.say(FromProxy::Resume { job, after: 0 }).await;
+    proxy.send(FromProxy::Resume { job, after: 0 }).await;
     let unknown = baton_protocol::proxy::ToProxy::UnknownJob { job };
     assert_eq!(proxy.next().await, unknown);
 }

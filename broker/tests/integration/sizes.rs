@@ -158,7 +158,7 @@ async fn a_stored_cell_that_no_worker_accepts_ends_and_the_worker_stays_connecte
     let second = Broker::start_in(folder, rules()).await;
     let mut worker = FakeWorker::new(&second.dial_as("gpu-1")).await;
     let mut ada = FakeProxy::of(&second.dial_as("ada"), notebook).await;
-    ada.say(FromProxy::Resume { job, after: 0 }).await;
+    ada.send(FromProxy::Resume { job, after: 0 }).await;
     let events = ada.events_after(job, 0).await;
     let Some(JobEvent::Finished {
         outcome: Outcome::Refused,

@@ -141,7 +141,7 @@ async fn a_killed_worker_has_its_place_again_when_its_grace_is_over() {
         ),
         "{events:?}"
     );
-    ada.say(baton_protocol::proxy::FromProxy::Applied { job })
+    ada.send(baton_protocol::proxy::FromProxy::Applied { job })
         .await;
     let mut restarted = FakeWorker::new(&dial).await;
     let job = ada.submit().await;
@@ -179,7 +179,7 @@ async fn numbers_that_no_machine_has_are_refused() {
     let (fencing, _) = worker.assignment().await;
     worker.report(job, fencing, 1, vec![started()]).await;
     worker
-        .say(FromWorker::Load {
+        .send(FromWorker::Load {
             memory_bytes: u64::MAX,
             memory_total_bytes: 1,
             jobs: Vec::new(),

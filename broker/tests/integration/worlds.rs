@@ -174,7 +174,7 @@ impl Made {
         let mut cell = submission(proxy.notebook);
         cell.notebook_name = format!("{person}.ipynb");
         let job = cell.job.to_string();
-        proxy.say(FromProxy::Submit(cell)).await;
+        proxy.send(FromProxy::Submit(cell)).await;
         proxy.expect_news().await;
         self.proxies.push(proxy);
         job

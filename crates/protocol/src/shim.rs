@@ -315,7 +315,7 @@ pub enum FromSession {
         outcome: crate::Outcome,
         error: Option<RemoteError>,
         state: Snapshot,
-        /// Bytes that the state names but does not include. `Settled` describes them, after `Released`.
+        /// Bytes that the state names but does not include. `DeferredReady` describes them, after `Released`.
         deferred_bytes: u64,
         /// The session holds an object that the notebook knows and that no other session can have.
         #[serde(default)]
@@ -323,7 +323,7 @@ pub enum FromSession {
     },
     /// The deferred state, ready to be read. With `keeper` it is in the memory of that process and stays as it
     /// is now; without, it is in the session's own memory and is valid until the next `Run`.
-    Settled {
+    DeferredReady {
         message_id: String,
         state: Snapshot,
         #[serde(default, skip_serializing_if = "Option::is_none")]

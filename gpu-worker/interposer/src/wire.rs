@@ -114,7 +114,7 @@ pub enum ToSession {
     Grant {
         epoch: Epoch,
     },
-    Drop {
+    Preempt {
         epoch: Epoch,
     },
     /// Move at least this many bytes off the GPU, or all.
@@ -264,7 +264,7 @@ impl ToSession {
         match *self {
             Self::Welcome { cap_bytes } => frame(0, &[cap_bytes]),
             Self::Grant { epoch } => frame(1, &[epoch]),
-            Self::Drop { epoch } => frame(2, &[epoch]),
+            Self::Preempt { epoch } => frame(2, &[epoch]),
             Self::SwapOut { bytes } => frame(3, &[bytes]),
             Self::SwapIn => frame(4, &[]),
             Self::Grow { bytes } => frame(5, &[bytes]),
@@ -288,7 +288,7 @@ impl ToSession {
                 cap_bytes: words[0],
             },
             1 => Self::Grant { epoch: words[0] },
-            2 => Self::Drop { epoch: words[0] },
+            2 => Self::Preempt { epoch: words[0] },
             3 => Self::SwapOut { bytes: words[0] },
             4 => Self::SwapIn,
             5 => Self::Grow { bytes: words[0] },
@@ -399,7 +399,7 @@ mod tests {
         for message in [
             ToSession::Welcome { cap_bytes: 1 },
             ToSession::Grant { epoch: 2 },
-            ToSession::Drop { epoch: 3 },
+            ToSession::Preempt { epoch: 3 },
             ToSession::SwapOut { bytes: 6 },
             ToSession::SwapIn,
             ToSession::Grow { bytes: 4 },

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::job::{LastWord, Order};
+use crate::job::{EndGuard, Order};
 use crate::questions::Questions;
 use crate::report::EventSink;
 
@@ -86,7 +86,7 @@ impl Agent {
         let order = Order {
             account,
             environment,
-            last_word: LastWord::new(
+            end_guard: EndGuard::new(
                 events.clone(),
                 questions.clone(),
                 assignment.revoked.clone(),

@@ -69,7 +69,7 @@ impl Agent {
         for job in waiting {
             self.give_up(job);
         }
-        self.say_drained().await;
+        self.report_drained().await;
     }
 
     /// When the worker must begin to leave because its time on the machine ends.
@@ -107,7 +107,7 @@ impl Agent {
 
     /// Sends pending events first, because on `Drain` the broker gives all jobs that have not started to other
     /// workers.
-    pub(super) async fn say_drained(&mut self) {
+    pub(super) async fn report_drained(&mut self) {
         self.send_events().await;
         self.line.send(&FromWorker::Drain {}).await;
     }

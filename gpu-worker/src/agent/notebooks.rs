@@ -66,7 +66,7 @@ impl Agent {
             }
         });
         entry.jobs += 1;
-        // If the task cannot receive the order, dropping it reports that (`LastWord`).
+        // If the task cannot receive the order, dropping it reports that (`EndGuard`).
         let _ = entry.orders.send(order);
     }
 
@@ -106,7 +106,7 @@ impl Agent {
             tracing::info!(%notebook, "The session of notebook {notebook} ends: another session needs its GPU");
             self.notebooks.remove(&notebook);
         }
-        self.say_sessions(&before).await;
+        self.report_sessions(&before).await;
     }
 
     pub(super) async fn cull(&mut self) {
@@ -119,10 +119,10 @@ impl Agent {
             }
             keep
         });
-        self.say_sessions(&before).await;
+        self.report_sessions(&before).await;
     }
 
-    pub(super) async fn say_sessions(&mut self, before: &Sessions) {
+    pub(super) async fn report_sessions(&mut self, before: &Sessions) {
         let now = self.sessions();
         if now != *before {
             let Sessions { warm, keeping } = now;

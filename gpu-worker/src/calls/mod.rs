@@ -31,7 +31,7 @@ pub(crate) const MOST_WAITING: usize = 512;
 /// What becomes of a call that waits. [`Answer::Refuse`] lets it fail with this error number.
 pub(crate) enum Answer {
     /// The system carries it out.
-    GoOn,
+    Resume,
     /// It returns zero, because the worker has carried it out.
     Done,
     Refuse(i32),
@@ -49,8 +49,8 @@ pub(crate) struct Waiting {
 }
 
 impl Waiting {
-    pub(crate) fn go_on(self) {
-        self.answer(&Answer::GoOn);
+    pub(crate) fn resume(self) {
+        self.answer(&Answer::Resume);
     }
 
     /// Lets the call fail with this error number.
@@ -61,7 +61,7 @@ impl Waiting {
     pub(crate) fn answer(mut self, answer: &Answer) {
         let Some(id) = self.id.take() else { return };
         match answer {
-            Answer::GoOn => sys::go_on(&self.listener, id),
+            Answer::Resume => sys::resume(&self.listener, id),
             Answer::Done => sys::is_done(&self.listener, id),
             Answer::Refuse(errno) => sys::refuse(&self.listener, id, *errno),
             Answer::Give {

@@ -243,7 +243,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
     }
     let number = libc::c_long::from(received.data.nr);
     let Some(about) = about(number, received.data.args) else {
-        go_on(listener, received.id);
+        resume(listener, received.id);
         return Ok(None);
     };
     Ok(Some(Notification {
@@ -254,7 +254,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<Notification>> {
 }
 
 /// Lets the system carry out the call.
-pub(super) fn go_on(listener: &OwnedFd, id: u64) {
+pub(super) fn resume(listener: &OwnedFd, id: u64) {
     respond(
         listener,
         id,

@@ -240,7 +240,7 @@ impl Arbitration {
                 && (before != limit_bytes || process.unheard.is_some())
             {
                 process.unheard = Some(unheard.clone());
-                self.tell(number, ToSession::Welcome { cap_bytes });
+                self.send(number, ToSession::Welcome { cap_bytes });
             }
         }
     }
@@ -283,21 +283,23 @@ impl Arbitration {
                     process.waits_since = None;
                     process.holds_since = Some(Instant::now());
                 }
-                self.tell(session, ToSession::Grant { epoch });
+                self.send(session, ToSession::Grant { epoch });
             }
-            Action::Preempt { session, epoch, .. } => self.tell(session, ToSession::Drop { epoch }),
-            Action::SwapOut { session, bytes } => self.tell(session, ToSession::SwapOut { bytes }),
-            Action::SwapIn(session) => self.tell(session, ToSession::SwapIn),
-            Action::Pin { session, bytes } => self.tell(session, ToSession::Pin { bytes }),
-            Action::Unpin { session, bytes } => self.tell(session, ToSession::Unpin { bytes }),
-            Action::Trim(session) => self.tell(session, ToSession::Trim),
+            Action::Preempt { session, epoch, .. } => {
+                self.send(session, ToSession::Preempt { epoch })
+            }
+            Action::SwapOut { session, bytes } => self.send(session, ToSession::SwapOut { bytes }),
+            Action::SwapIn(session) => self.send(session, ToSession::SwapIn),
+            Action::Pin { session, bytes } => self.send(session, ToSession::Pin { bytes }),
+            Action::Unpin { session, bytes } => self.send(session, ToSession::Unpin { bytes }),
+            Action::Trim(session) => self.send(session, ToSession::Trim),
             Action::Grow { session, .. } if self.answer_room(session, true) => {}
             Action::Refuse { session, .. } if self.answer_room(session, false) => {}
             Action::Grow { session, bytes } => {
                 if let Some(process) = self.processes.get_mut(&session) {
                     process.bytes += bytes;
                     if process.is_welcome {
-                        self.tell(session, ToSession::Grow { bytes });
+                        self.send(session, ToSession::Grow { bytes });
                     }
                 }
                 self.welcome(session);
@@ -309,7 +311,7 @@ impl Arbitration {
                     .get(&session)
                     .is_some_and(|one| one.is_welcome)
                 {
-                    self.tell(session, ToSession::Refuse { bytes });
+                    self.send(session, ToSession::Refuse { bytes });
                 }
                 self.welcome(session);
             }
@@ -346,12 +348,12 @@ impl Arbitration {
             process.is_welcome = true;
             let token = process.token;
             let cap_bytes = self.cap_bytes(token);
-            self.tell(number, ToSession::Welcome { cap_bytes });
+            self.send(number, ToSession::Welcome { cap_bytes });
         }
     }
 
     /// Sends a message. A process that does not read its messages is cut off.
-    fn tell(&mut self, number: u64, message: ToSession) {
+    fn send(&mut self, number: u64, message: ToSession) {
         if let Some(process) = self.processes.get(&number)
             && let Some(outgoing) = &process.outgoing
             && outgoing.try_send(message).is_err()

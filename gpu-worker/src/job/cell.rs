@@ -35,7 +35,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_unti
 
 use self::collecting::Collected;
 use self::limits::Cancel;
-use self::speech::tell;
+use self::speech::send_cell;
 use super::prepare::Ready;
 use super::{Ending, Order};
 use crate::batch::Batcher;
@@ -74,7 +74,7 @@ pub(crate) async fn run_cell(
         gpu.limit(cell.gpu_memory_bytes).await;
     }
     let begun = tokio::select! {
-        begun = tell(&mut session, &cell, state.delta, state.file.as_fd()) => begun.map_err(|error| {
+        begun = send_cell(&mut session, &cell, state.delta, state.file.as_fd()) => begun.map_err(|error| {
             tracing::warn!(%error, "Failed to send a session its cell");
             let error = messages::session_failed("The cell could not be sent to its session");
             Ending::without_state(Outcome::WorkerLost, error)
@@ -115,10 +115,10 @@ pub(crate) async fn run_cell(
     run.warn(std::mem::take(&mut order.warnings));
     run.announce_limit(cell.gpu_memory_bytes);
     let mut ending = run.until_end(order, &cell).await;
-    let can_go_on = run.end_gpu_use(&mut ending, cell.kind).await;
+    let can_continue = run.end_gpu_use(&mut ending, cell.kind).await;
     run.flush(order);
     ending.usage = run.usage;
-    let session = run.keep_session(&ending).filter(|_| can_go_on);
+    let session = run.keep_session(&ending).filter(|_| can_continue);
     (ending, session)
 }
 

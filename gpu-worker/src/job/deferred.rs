@@ -23,9 +23,9 @@ impl Deferred {
     }
 
     /// The session that ran the last cell reports that its deferred state can be read.
-    pub(crate) fn settle(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
-        if let Some(state) = self.0.iter_mut().find(|state| state.is_settling()) {
-            state.settle(snapshot, keeper);
+    pub(crate) fn on_ready(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
+        if let Some(state) = self.0.iter_mut().find(|state| state.is_copying()) {
+            state.on_ready(snapshot, keeper);
         }
     }
 

@@ -1,7 +1,7 @@
 //! The deferred state of one cell, on its way to the notebook.
 //!
 //! ```text
-//! settling ──Settled──> ready <──> sending ──> sent ──> over
+//! copying ─DeferredReady─> ready <──> sending ──> sent ──> over
 //!                         ^                     │
 //!                         └────── wanted ───────┘
 //! ```
@@ -61,7 +61,7 @@ pub(crate) struct DeferredOrder {
 
 enum Stage {
     /// The session copies it to where it can be read.
-    Settling,
+    Copying,
     Ready(Snapshot),
     Sending(
         Snapshot,
@@ -92,22 +92,22 @@ impl DeferredState {
             keeper: None,
             version: held.version,
             ledger: held.ledger.clone(),
-            stage: Stage::Settling,
+            stage: Stage::Copying,
             overtaken: false,
             backoff: Backoff::default(),
         }
     }
 
     /// It can be read from now on.
-    pub(super) fn settle(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
-        if matches!(self.stage, Stage::Settling) {
+    pub(super) fn on_ready(&mut self, snapshot: Snapshot, keeper: Option<Keeper>) {
+        if matches!(self.stage, Stage::Copying) {
             self.keeper = keeper;
             self.stage = Stage::Ready(snapshot);
         }
     }
 
-    pub(super) fn is_settling(&self) -> bool {
-        matches!(self.stage, Stage::Settling)
+    pub(super) fn is_copying(&self) -> bool {
+        matches!(self.stage, Stage::Copying)
     }
 
     /// Another cell begins. It may make it unnecessary to send this.
@@ -130,7 +130,7 @@ impl DeferredState {
     /// Whether it exists only in the session's memory, so that no other cell may run there.
     pub(super) fn needs_session(&self) -> bool {
         match self.stage {
-            Stage::Settling => true,
+            Stage::Copying => true,
             Stage::Ready(_) | Stage::Sending(..) => self.keeper.is_none(),
             Stage::Sent(_) | Stage::Over => false,
         }

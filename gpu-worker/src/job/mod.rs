@@ -57,39 +57,39 @@ pub(crate) struct Order {
     pub(crate) orphaned: watch::Receiver<bool>,
     /// Warnings that the student reads above the cell's output.
     pub(crate) warnings: Vec<String>,
-    pub(crate) last_word: LastWord,
+    pub(crate) end_guard: EndGuard,
 }
 
 /// Ensures that a job reports an end, even if its task panics or is dropped.
-pub(crate) struct LastWord {
+pub(crate) struct EndGuard {
     events: EventSink,
     questions: Questions,
     revoked: CancellationToken,
-    said: bool,
+    reported: bool,
 }
 
-impl LastWord {
+impl EndGuard {
     pub(crate) fn new(events: EventSink, questions: Questions, revoked: CancellationToken) -> Self {
         Self {
             events,
             questions,
             revoked,
-            said: false,
+            reported: false,
         }
     }
 
-    fn say(&mut self, ending: Ending) {
-        self.said = true;
+    fn report(&mut self, ending: Ending) {
+        self.reported = true;
         self.questions.has_notebook(false);
         self.events.send(ending.into());
     }
 }
 
-impl Drop for LastWord {
+impl Drop for EndGuard {
     fn drop(&mut self) {
-        if !self.said && !self.revoked.is_cancelled() {
+        if !self.reported && !self.revoked.is_cancelled() {
             let error = messages::session_failed("The worker failed while it ran the cell");
-            self.say(Ending::without_state(Outcome::WorkerLost, error));
+            self.report(Ending::without_state(Outcome::WorkerLost, error));
         }
     }
 }
@@ -161,7 +161,7 @@ pub(crate) async fn run_job(
     }
     let file_chunks = std::mem::take(&mut ending.file_chunks);
     *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
-    order.last_word.say(ending);
+    order.end_guard.report(ending);
     // Only now, because the student waits for the end, and what the session does next needs a processor.
     if state_was_read {
         if let Some(used) = &mut used {

@@ -95,7 +95,7 @@ pub(crate) async fn prepare<'context>(
         let (mut ready, state) = match plan {
             Plan::Continue => {
                 memory_is_kept(session, deferred).await?;
-                go_on(context, session, base, source).await?
+                continue_in_session(context, session, base, source).await?
             }
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
@@ -117,7 +117,7 @@ pub(crate) async fn prepare<'context>(
     }
 }
 
-async fn go_on(
+async fn continue_in_session(
     context: &Context,
     place: &mut Option<Session>,
     base: StateVersion,
@@ -149,7 +149,7 @@ async fn memory_is_kept(
     {
         tokio::select! {
             rest = session.after_cell(false) => match rest {
-                AfterCell::Settled(snapshot, keeper) => deferred.settle(snapshot, keeper),
+                AfterCell::DeferredReady(snapshot, keeper) => deferred.on_ready(snapshot, keeper),
                 AfterCell::Ended(death) => {
                     *place = None;
                     deferred.lose_session();

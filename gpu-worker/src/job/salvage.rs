@@ -35,7 +35,7 @@ pub(crate) struct Salvage {
     folder: Option<String>,
     /// Chunks of the files that the cell changed.
     file_chunks: Vec<ChunkHash>,
-    said: bool,
+    sent_end: bool,
 }
 
 impl Salvage {
@@ -49,7 +49,7 @@ impl Salvage {
             message_id: cell.message_id.clone(),
             folder: folder.map(|folder| folder.path.clone()),
             file_chunks,
-            said: false,
+            sent_end: false,
         }
     }
 
@@ -84,12 +84,12 @@ impl Salvage {
             let about = AboutState { folder, ..about };
             Box::new(SavedState { about, manifest })
         });
-        self.say(state);
+        self.send(state);
         Some(session)
     }
 
-    fn say(&mut self, salvaged: Result<Box<SavedState>, RemoteError>) {
-        if !self.said && !self.revoked.is_cancelled() {
+    fn send(&mut self, salvaged: Result<Box<SavedState>, RemoteError>) {
+        if !self.sent_end && !self.revoked.is_cancelled() {
             let (state, error) = match salvaged {
                 Ok(state) => (Some(state), None),
                 Err(error) => (None, Some(error)),
@@ -101,13 +101,13 @@ impl Salvage {
                 error,
             });
         }
-        self.said = true;
+        self.sent_end = true;
     }
 }
 
 impl Drop for Salvage {
     fn drop(&mut self) {
-        self.say(Err(messages::not_salvaged()));
+        self.send(Err(messages::not_salvaged()));
     }
 }
 

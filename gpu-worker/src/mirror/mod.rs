@@ -330,7 +330,7 @@ impl SessionMirror {
     fn on_opened(&mut self, opened: Opened) {
         let path = opened.placeholder.path.clone();
         if !self.is_empty(&opened) {
-            opened.waiting.go_on();
+            opened.waiting.resume();
             return;
         }
         let Some(questions) = &self.questions else {
@@ -370,7 +370,7 @@ impl SessionMirror {
     fn on_filled(&mut self, path: &RelativePath, result: Result<(), i32>) {
         for opened in self.waiting.remove(path).unwrap_or_default() {
             match result {
-                Ok(()) => opened.waiting.go_on(),
+                Ok(()) => opened.waiting.resume(),
                 Err(errno) => opened.waiting.refuse(errno),
             }
         }

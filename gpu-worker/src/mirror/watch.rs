@@ -78,7 +78,7 @@ impl Observer {
             _ => Needed::Nothing,
         };
         match needed {
-            Needed::Nothing => waiting.go_on(),
+            Needed::Nothing => waiting.resume(),
             Needed::Bytes(file, placeholder) => match self.places.clone().try_acquire_owned() {
                 // If the session has ended, sending fails, and the call, which no longer waits, is dropped.
                 Ok(place) => drop(self.opens.send(Opened {

@@ -104,7 +104,7 @@ impl Bubblewrap {
     ) -> Result<Inside, SandboxError> {
         let mut view = self.view(needs.python).await?;
         if self.is_of_image(needs.python) {
-            Image::settle(command, &self.inside(needs.python));
+            Image::set_variables(command, &self.inside(needs.python));
         }
         if let Some(folder) = needs.notebook_folder {
             view.notebook_folder(folder);
@@ -126,7 +126,7 @@ impl Bubblewrap {
             view.writable(&root, &place);
             place
         });
-        Self::settle(command);
+        Self::set_variables(command);
         command.env(INSIDE.0, INSIDE.1);
         if !self.groups.has(Controller::Processes) {
             command.env(PROCESS_LIMIT, self.limits.processes.to_string());
@@ -160,7 +160,7 @@ impl Bubblewrap {
     }
 
     /// Changes the variables that name folders which do not exist in a sandbox.
-    pub(crate) fn settle(command: &mut Command) {
+    pub(crate) fn set_variables(command: &mut Command) {
         let mut variables = command.as_std().get_envs();
         let home = variables.find_map(|(name, value)| (name == "HOME").then_some(value?));
         if home.is_none_or(|home| Path::new(home).parent().is_none()) {

@@ -104,7 +104,7 @@ impl Bubblewrap {
         }
         let mut command = Command::new(&self.program);
         command.env_clear().envs(step.environment.iter().cloned());
-        Self::settle(&mut command);
+        Self::set_variables(&mut command);
         self.enter(&mut command, &view)?;
         let gate = match egress {
             Some(egress) => Some((egress, egress.hold(&mut command)?)),

@@ -138,7 +138,7 @@ impl Landlock {
             }
             view.notebook_folder(folder);
         }
-        self.settled(command, view)
+        self.with_variables(command, view)
     }
 
     /// Like [`Self::furnish`], for a process that belongs to no notebook.
@@ -148,7 +148,7 @@ impl Landlock {
         python: &Path,
     ) -> Result<Confined, SandboxError> {
         let view = self.view(python).await?;
-        self.settled(command, view)
+        self.with_variables(command, view)
     }
 
     /// Like [`Self::furnish`], for one step of building an environment, which writes to `writable` and runs `program`.
@@ -163,17 +163,21 @@ impl Landlock {
         view.read_only(program);
         view.devices(self.devices.folder(), &self.devices.all());
         view.writable(writable, writable);
-        self.settled(command, view)
+        self.with_variables(command, view)
     }
 
-    fn settled(&self, command: &mut Command, mut view: View) -> Result<Confined, SandboxError> {
+    fn with_variables(
+        &self,
+        command: &mut Command,
+        mut view: View,
+    ) -> Result<Confined, SandboxError> {
         let scratch = Scratch::create().map_err(io::Error::other)?;
         let rules = view.rules();
         let may_read = |path: &Path| {
             let mut rules = rules.iter();
             rules.any(|(folder, _)| path.starts_with(folder))
         };
-        scratch.settle(command, may_read);
+        scratch.set_variables(command, may_read);
         for folder in scratch.writable() {
             view.writable(&folder, &folder);
         }

@@ -143,7 +143,7 @@ impl Guard {
                 Err(error) => refusal(&error),
             },
             About::OfThread(other) => match may_change(thread, *other) {
-                true => Answer::GoOn,
+                true => Answer::Resume,
                 false => Answer::Refuse(libc::EPERM),
             },
         };
@@ -323,7 +323,7 @@ pub(crate) struct Answered(Works);
 
 pub(crate) fn guarded(guard: Guard) -> io::Result<Guarded> {
     let judge =
-        move |call: Notification, waiting: Waiting| guard.answer(&call, waiting, Waiting::go_on);
+        move |call: Notification, waiting: Waiting| guard.answer(&call, waiting, Waiting::resume);
     let (works, watching) = calls::watch(Guard::WATCHED, judge)?;
     Ok(Guarded { works, watching })
 }

@@ -134,7 +134,7 @@ impl Image {
     }
 
     /// Gives a command the environment that programs of the image expect. `program` is its path inside.
-    pub(super) fn settle(command: &mut Command, program: &Path) {
+    pub(super) fn set_variables(command: &mut Command, program: &Path) {
         let names: Vec<_> = command
             .as_std()
             .get_envs()

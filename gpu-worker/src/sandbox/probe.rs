@@ -189,7 +189,7 @@ impl Probe {
             .collect();
         view.of_environment(&variables, bubblewrap.limits.scratch_bytes);
         if bubblewrap.is_of_image(python) {
-            Image::settle(&mut command, &bubblewrap.inside(python));
+            Image::set_variables(&mut command, &bubblewrap.inside(python));
         }
         bubblewrap.enter(&mut command, &view)?;
         Ok(command)

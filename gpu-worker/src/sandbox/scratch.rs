@@ -60,7 +60,7 @@ impl Scratch {
 
     /// Sets the variables that name these folders, and removes those that name folders which the session cannot read.
     /// `may_read`: whether the session may read a path.
-    pub(super) fn settle(&self, command: &mut Command, may_read: impl Fn(&Path) -> bool) {
+    pub(super) fn set_variables(&self, command: &mut Command, may_read: impl Fn(&Path) -> bool) {
         let caches: Vec<_> = command
             .as_std()
             .get_envs()

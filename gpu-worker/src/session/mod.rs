@@ -113,7 +113,7 @@ pub(crate) enum SessionEvent {
 /// An event of a session that no job uses.
 pub(crate) enum AfterCell {
     /// The deferred state of its last cell can be read.
-    Settled(Snapshot, Option<Keeper>),
+    DeferredReady(Snapshot, Option<Keeper>),
     Ended(Death),
     /// Other sessions need the memory that it takes on the GPU.
     Released,
@@ -215,12 +215,12 @@ impl Session {
             tokio::select! {
                 event = self.next() => match event {
                     SessionEvent::Ended(death) => return AfterCell::Ended(death),
-                    SessionEvent::Said(FromSession::Settled { state, keeper, .. }) => {
+                    SessionEvent::Said(FromSession::DeferredReady { state, keeper, .. }) => {
                         let keeper = keeper.and_then(|process| {
                             let walls = self.life.walls();
                             self.keepers.adopt(process, &self.mark, walls)
                         });
-                        return AfterCell::Settled(state, keeper);
+                        return AfterCell::DeferredReady(state, keeper);
                     }
                     SessionEvent::Said(_) => {}
                 },

@@ -25,7 +25,7 @@ pub(super) fn watch(
     let judge = move |call: Notification, waiting: Waiting| {
         let observe = |waiting| match &observer {
             Some(observer) => observer.judge(&call, waiting),
-            None => Waiting::go_on(waiting),
+            None => Waiting::resume(waiting),
         };
         match &guard {
             Some(guard) => return guard.answer(&call, waiting, observe),

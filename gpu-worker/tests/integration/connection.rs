@@ -22,7 +22,7 @@ async fn a_reconnect_loses_and_doubles_nothing() {
         .await;
     // Each connection breaks after one message that was not acknowledged.
     for _ in 0..4 {
-        hear(&mut worker.line, &mut stored).await;
+        receive(&mut worker.line, &mut stored).await;
         worker.line.close().await;
         let (line, hello) = worker.broker.welcome().await;
         worker.line = line;
@@ -39,7 +39,7 @@ async fn a_reconnect_loses_and_doubles_nothing() {
         worker.line.send(acknowledge).await;
     }
     while !stored.last().is_some_and(JobEvent::is_last) {
-        hear(&mut worker.line, &mut stored).await;
+        receive(&mut worker.line, &mut stored).await;
     }
     let ran = Ran::new(stored).ok();
     let expected: String = (0..100).map(|number| format!("{number}\n")).collect();
@@ -47,7 +47,7 @@ async fn a_reconnect_loses_and_doubles_nothing() {
 }
 
 /// Stores the next events as a broker would: each number once, without a gap.
-async fn hear(line: &mut Line, stored: &mut Vec<JobEvent>) {
+async fn receive(line: &mut Line, stored: &mut Vec<JobEvent>) {
     within(async {
         loop {
             if let FromWorker::Events { first, events, .. } = line.receive().await {

@@ -26,9 +26,9 @@ use super::transfer;
 
 /// The deferred state of the last cell that returned, if there is any.
 #[derive(Default)]
-pub(super) struct DeferredState(Option<Deferred>);
+pub(super) struct Deferred(Option<DeferredState>);
 
-pub(super) struct Deferred {
+pub(super) struct DeferredState {
     job: JobId,
     call: CallId,
     /// What both notebook and session hold without the deferred state.
@@ -49,7 +49,7 @@ enum Stage {
     Lost(RemoteError),
 }
 
-impl DeferredState {
+impl Deferred {
     /// Waits until there is something for the shim. Cancel safe.
     pub(super) async fn next(&mut self, link: &mut Link) {
         match &mut self.0 {
@@ -135,7 +135,7 @@ impl DeferredState {
     }
 
     /// A later cell returned its state, which includes everything that was deferred before.
-    pub(super) async fn replace(&mut self, link: &mut Link, deferred: Option<Deferred>) {
+    pub(super) async fn replace(&mut self, link: &mut Link, deferred: Option<DeferredState>) {
         link.watch(deferred.as_ref().map(|deferred| deferred.job));
         if let Some(before) = std::mem::replace(&mut self.0, deferred) {
             link.applied(before.job).await;
@@ -143,7 +143,7 @@ impl DeferredState {
     }
 }
 
-impl Deferred {
+impl DeferredState {
     pub(super) fn new(job: JobId, call: CallId, session: SessionState, held: Option<Held>) -> Self {
         Self {
             job,

@@ -80,11 +80,15 @@ impl Display {
             Some(_) => warning.to_owned(),
             None => in_words_of_program(warning),
         };
-        self.say(cell, &format!("warning: {warning}")).await
+        self.show_line(cell, &format!("warning: {warning}")).await
     }
 
     /// Shows a line of text on stderr, below the cell.
-    pub(super) async fn say(&mut self, cell: &mut RemoteCell<'_>, line: &str) -> Result<(), Stop> {
+    pub(super) async fn show_line(
+        &mut self,
+        cell: &mut RemoteCell<'_>,
+        line: &str,
+    ) -> Result<(), Stop> {
         let content = serde_json::json!({ "name": "stderr", "text": format!("{line}\n") });
         let output = Output {
             kind: "stream".to_owned(),

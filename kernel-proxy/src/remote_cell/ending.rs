@@ -54,7 +54,7 @@ impl RemoteCells {
         let of_notebook = |job: &&api::AttachableJob| job.notebook == self.naming.notebook;
         let left = jobs.iter().filter(of_notebook).count();
         for line in saved.map(of_state).into_iter().chain(of_jobs(left)) {
-            self.display.say(cell, &line).await?;
+            self.display.show_line(cell, &line).await?;
         }
         Ok(())
     }

@@ -28,7 +28,7 @@ use super::{CONNECT_PATIENCE, RemoteCells};
 const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
 
 /// What the shim asks of the broker, apart from cells.
-pub(crate) enum Asked {
+pub(crate) enum StateRequest {
     Save(String, Box<(AboutState, Snapshot)>),
     Load(String),
     List,
@@ -61,15 +61,16 @@ enum Stop {
 
 impl RemoteCells {
     /// Carries out the request and answers the shim. Returns the message that the shim sent instead of waiting.
-    pub(crate) async fn on_state(
+    pub(crate) async fn on_state_request(
         &mut self,
         call: CallId,
-        asked: Asked,
+        request: StateRequest,
         reader: &mut ShimReader,
         writer: &mut ShimWriter,
     ) -> Result<Option<FromNotebook>, FrameError> {
-        let reads_memory = matches!(asked, Asked::Save(..));
-        let changes = reads_memory || matches!(asked, Asked::Delete(_) | Asked::Discard(_));
+        let reads_memory = matches!(request, StateRequest::Save(..));
+        let changes =
+            reads_memory || matches!(request, StateRequest::Delete(_) | StateRequest::Discard(_));
         self.link.wake().await;
         let transfer = self.transfer.clone();
         let notebook = Some(self.naming.notebook.clone()).filter(|name| !name.is_empty());
@@ -78,7 +79,7 @@ impl RemoteCells {
             let connected = self.connected();
             let work = async {
                 let chunks = unless_cancelled(&cancel, connected).await??;
-                act(call, asked, notebook, &transfer, &chunks, &cancel).await
+                act(call, request, notebook, &transfer, &chunks, &cancel).await
             };
             tokio::pin!(work);
             tokio::select! {
@@ -172,14 +173,14 @@ type Done = (ToNotebook, Option<std::os::fd::OwnedFd>);
 
 async fn act(
     call: CallId,
-    asked: Asked,
+    request: StateRequest,
     notebook: Option<String>,
     transfer: &Transfer,
     chunks: &ChunkClient,
     cancel: &CancellationToken,
 ) -> Result<Done, Stop> {
-    let message = match asked {
-        Asked::Save(name, state) => {
+    let message = match request {
+        StateRequest::Save(name, state) => {
             let (mut about, snapshot) = *state;
             about.notebook = notebook;
             let session = SessionState::new();
@@ -188,28 +189,28 @@ async fn act(
             let saved = answered(cancel, chunks.save_state(&name, &state)).await?;
             ToNotebook::StateSaved { call, saved }
         }
-        Asked::Load(name) => {
+        StateRequest::Load(name) => {
             let SavedState { about, manifest } = chunks.load_state(&name).await?;
             let received = transfer::receive_chunks(manifest, Ledger::default(), chunks).await?;
             let delta = received.delta;
             let loaded = ToNotebook::StateLoaded { call, about, delta };
             return Ok((loaded, Some(received.file)));
         }
-        Asked::List => ToNotebook::States {
+        StateRequest::List => ToNotebook::States {
             call,
             states: chunks.states().await?,
         },
-        Asked::Delete(name) => {
+        StateRequest::Delete(name) => {
             answered(cancel, chunks.delete_state(&name)).await?;
             let states = unless_cancelled(cancel, chunks.states()).await;
             let states = states.map_err(|_| Stop::Uncertain)??;
             ToNotebook::States { call, states }
         }
-        Asked::Jobs => ToNotebook::Jobs {
+        StateRequest::Jobs => ToNotebook::Jobs {
             call,
             jobs: chunks.attachable().await?,
         },
-        Asked::Discard(job) => {
+        StateRequest::Discard(job) => {
             answered(cancel, chunks.discard(job)).await?;
             let jobs = unless_cancelled(cancel, chunks.attachable()).await;
             let jobs = jobs.map_err(|_| Stop::Uncertain)??;

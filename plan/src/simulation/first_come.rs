@@ -80,13 +80,13 @@ pub(super) fn run(life: &Life, people: usize, gpus: usize, length: Length, seed:
         }
     }
     let end = length.warm_up + length.measured;
-    while world.go_on(end) {}
+    while world.simulate_next(end) {}
     world.run
 }
 
 impl World<'_> {
     /// Simulates the next event; false if that is after the end.
-    fn go_on(&mut self, end: f64) -> bool {
+    fn simulate_next(&mut self, end: f64) -> bool {
         let next = self.calendar.peek().map(|Reverse((time, _))| *time);
         let next = next.map_or(f64::INFINITY, f64::from_bits);
         let (hand_over, gpu) = self.next_hand_over();

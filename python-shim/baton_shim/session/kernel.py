@@ -315,7 +315,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
 
         deferred = self._table.snapshot_deferred()
         process = keep(deferred.segments)
-        self._link.send("settled", message_id=self._message_id, state=deferred.as_wire(), keeper=process)
+        self._link.send("deferred_ready", message_id=self._message_id, state=deferred.as_wire(), keeper=process)
 
     def _snapshot(
         self, names: list[str], gone: list[str], extra: dict[str, Any], around: Difference, prepared: dict[str, Any]

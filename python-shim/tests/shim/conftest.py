@@ -454,7 +454,7 @@ class Baton:
             name = "published"  # by threads, after their cell
             while name == "published":
                 name, body = self.away.receive()
-            assert name == "settled"
+            assert name == "deferred_ready"
         except (EOFError, OSError):
             self.session = None
         told = False

@@ -71,7 +71,7 @@ async fn answer(
             let query = filters(matches, &["state", "person", "course", "group"]);
             let jobs: Vec<Job> = list(api, "/v1/jobs", query, limit).await?;
             if let Some(group) = group {
-                tell_to_come(run_command::to_come_of_group(settings, group)?);
+                report_not_submitted(run_command::to_come_of_group(settings, group)?);
             }
             shown(&jobs, json, |jobs| text::jobs(jobs, now_ms))?
         }
@@ -104,7 +104,7 @@ async fn answer(
 }
 
 /// Reports jobs of an array that have not been submitted to the broker.
-fn tell_to_come(jobs: usize) {
+fn report_not_submitted(jobs: usize) {
     match jobs {
         0 => {}
         1 => eprintln!("1 job of this group has not been submitted yet"),

@@ -30,7 +30,7 @@ pub(super) fn broker(settings: &Settings) -> Finding {
         .enable_all()
         .build();
     let address = &dial.address;
-    match runtime.map(|runtime| runtime.block_on(say_hello(&dial, settings.course.clone()))) {
+    match runtime.map(|runtime| runtime.block_on(send_hello(&dial, settings.course.clone()))) {
         Ok(Ok(Accepted::Notebook(version))) => Finding::Good(format!(
             "The broker at {address} answers, version {version}"
         )),
@@ -88,7 +88,7 @@ enum Accepted {
 }
 
 /// Returns the role, or what is wrong and how to fix it.
-async fn say_hello(
+async fn send_hello(
     dial: &Dial,
     course: Option<String>,
 ) -> Result<Accepted, (String, &'static str)> {

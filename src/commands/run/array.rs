@@ -60,7 +60,7 @@ pub(super) fn begin(
     folder.begin(group, &request.program, ids)?;
     let lock = folder.lock()?;
     if detaches {
-        super::go_on_in_background(&request.command, &group.to_string(), lock)?;
+        super::continue_in_background(&request.command, &group.to_string(), lock)?;
         results::show_detached_group(group, &jobs, request.json);
         return Ok(ExitCode::SUCCESS);
     }
@@ -77,7 +77,7 @@ pub(super) fn begin(
 }
 
 /// Continues a group in the background, with the lock of the process that began it.
-pub(super) fn go_on(
+pub(super) fn continue_group(
     settings: &Settings,
     request: &Request,
     group: GroupId,

@@ -53,7 +53,7 @@ pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<
                 let job = request.job(job, None, &record.label)?;
                 run_alone(settings, &request, &job, true, false)
             }
-            None => array::go_on(settings, &request, GroupId(job.0)),
+            None => array::continue_group(settings, &request, GroupId(job.0)),
         };
     }
     record::forget_old(&settings.state_folder);
@@ -82,7 +82,7 @@ fn run_alone(
         folder.begin(&Record::new(job, request)?)?;
         folder.write_notebook(loaded.document())?;
         if detaches {
-            go_on_in_background(&request.command, &job.id.to_string(), folder.lock()?)?;
+            continue_in_background(&request.command, &job.id.to_string(), folder.lock()?)?;
             results::show_detached(job.id, job.output.as_deref(), request.json);
             return Ok(ExitCode::SUCCESS);
         }
@@ -107,7 +107,7 @@ fn run_alone(
 }
 
 /// Starts this program again with the same arguments, to continue what was begun.
-fn go_on_in_background(command: &[OsString], begun: &str, lock: File) -> anyhow::Result<()> {
+fn continue_in_background(command: &[OsString], begun: &str, lock: File) -> anyhow::Result<()> {
     let program = std::env::current_exe().context("Failed to find this program's own path")?;
     let (command, words) = command.split_first().context("Which command?")?;
     Command::new(program)

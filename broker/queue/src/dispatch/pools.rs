@@ -23,7 +23,7 @@ impl Dispatch {
         self.stays = look.stays;
         let workers: Vec<WorkerId> = self.peers.workers.keys().copied().collect();
         for worker in workers {
-            self.say_stay(worker, actions);
+            self.send_stay(worker, actions);
         }
         // A worker that left within its grace also counts as seen.
         let seen = self.peers.workers.values().filter_map(|worker| {
@@ -56,7 +56,7 @@ impl Dispatch {
     }
 
     /// Sends a worker how long it has to stay, unless it already knows.
-    pub(super) fn say_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
+    pub(super) fn send_stay(&mut self, id: WorkerId, actions: &mut Vec<Action>) {
         let Some(worker) = self.peers.workers.get_mut(&id) else {
             return;
         };

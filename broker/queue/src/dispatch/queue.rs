@@ -40,7 +40,7 @@ pub struct Waiting {
 
 impl Dispatch {
     /// Assigns the jobs that can run, and sends the others their position. Call it after each batch.
-    pub fn settle(&mut self, now: Now, actions: &mut Vec<Action>) {
+    pub fn assign_and_notify(&mut self, now: Now, actions: &mut Vec<Action>) {
         if self.notify_at.is_some_and(|at| at <= now.instant) {
             self.disordered = true;
         }

@@ -228,7 +228,7 @@ impl World {
             }
         }
         self.dispatch.on_time_passed(self.now(), &mut actions);
-        self.dispatch.settle(self.now(), &mut actions);
+        self.dispatch.assign_and_notify(self.now(), &mut actions);
         self.perform(actions);
     }
 

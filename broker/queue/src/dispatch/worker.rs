@@ -90,7 +90,7 @@ impl Dispatch {
             },
         ));
 
-        self.say_stay(id, actions);
+        self.send_stay(id, actions);
         self.peers.ask_for_locks(connection, id, actions);
         self.warm_sessions(id, hello.sessions, hello.keeping, now, actions);
         let held: HashMap<JobId, FencingNumber> = hello.assignments.into_iter().collect();

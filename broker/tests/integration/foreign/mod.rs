@@ -102,7 +102,7 @@ impl Class {
         let closed = ada.submit().await;
         worker.run_to_end().await;
         ada.events_after(closed, 0).await;
-        ada.say(FromProxy::Applied { job: closed }).await;
+        ada.send(FromProxy::Applied { job: closed }).await;
         let job = ada.submit_alone_in_a_group().await;
         let (fencing, _) = worker.assignment().await;
         ada.assigned(job).await;
@@ -216,7 +216,7 @@ async fn no_message_of_a_notebook_reaches_the_job_of_another() {
             for message in messages {
                 let what = format!("{token}: {message:?}");
                 let number = number_of(&message);
-                mallory.say(message).await;
+                mallory.send(message).await;
                 match number {
                     // Only the first hello counts.
                     0 => {}
@@ -327,7 +327,7 @@ async fn no_message_of_a_worker_reaches_the_job_of_another() {
             FromWorker::Events { job, fencing, .. } => Some((*job, *fencing)),
             _ => None,
         };
-        other.say(message).await;
+        other.send(message).await;
         if let Some((job, fencing)) = revoked {
             let revoke = ToWorker::Revoke { job, fencing };
             assert_eq!(other.next().await, revoke, "{what}");

@@ -72,7 +72,7 @@ impl FakeProxy {
         )
     }
 
-    pub(crate) async fn say(&mut self, message: FromProxy) {
+    pub(crate) async fn send(&mut self, message: FromProxy) {
         self.connection.send(&message).await.unwrap();
     }
 
@@ -90,7 +90,7 @@ impl FakeProxy {
             question,
             answer: answer.clone(),
         };
-        self.say(message).await;
+        self.send(message).await;
         let forwarded = ToWorker::Answer {
             job,
             question,
@@ -106,7 +106,7 @@ impl FakeProxy {
     pub(crate) async fn submit(&mut self) -> JobId {
         let submission = submission(self.notebook);
         let job = submission.job;
-        self.say(FromProxy::Submit(submission)).await;
+        self.send(FromProxy::Submit(submission)).await;
         job
     }
 
@@ -123,7 +123,7 @@ impl FakeProxy {
             group: Some(group),
             ..submission(self.notebook)
         };
-        self.say(FromProxy::Submit(submission)).await;
+        self.send(FromProxy::Submit(submission)).await;
     }
 
     /// The next message, except confirmations of cancellations and closed jobs. These may arrive at
@@ -198,7 +198,7 @@ impl FakeProxy {
     /// Checks that no other message arrives before the response to a new request.
     pub(crate) async fn expect_silence(&mut self) {
         let job = JobId::random();
-        self.say(FromProxy::Resume { job, after: 0 }).await;
+        self.send(FromProxy::Resume { job, after: 0 }).await;
         match self.next().await {
             ToProxy::UnknownJob { job: answered } if answered == job => {}
             other => panic!("expected nothing, got {other:?}"),
@@ -339,7 +339,7 @@ impl FakeWorker {
         worker
     }
 
-    pub(crate) async fn say(&mut self, message: FromWorker) {
+    pub(crate) async fn send(&mut self, message: FromWorker) {
         self.connection.send(&message).await.unwrap();
     }
 
@@ -406,7 +406,7 @@ impl FakeWorker {
         first: u64,
         events: Vec<JobEvent>,
     ) {
-        self.say(FromWorker::Events {
+        self.send(FromWorker::Events {
             job,
             fencing,
             first,

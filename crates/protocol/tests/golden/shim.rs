@@ -215,8 +215,8 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::InputWanted { message_id: message_id(), question: 2, prompt: "Name: ".to_owned(), password: false },
     FromSession::NamesWanted { message_id: message_id(), names: vec!["scale".to_owned()] },
     FromSession::Finished { message_id: message_id(), outcome: Outcome::Error, error: Some(error()), state: snapshot(), deferred_bytes: 500 << 20, keeps: true },
-    FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: None },
-    FromSession::Settled { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
+    FromSession::DeferredReady { message_id: message_id(), state: snapshot(), keeper: None },
+    FromSession::DeferredReady { message_id: message_id(), state: snapshot(), keeper: Some(4711) },
     FromSession::Published { output: output() },
     FromSession::Salvaged {
         message_id: message_id(), about: Box::new(about_state()), state: Some(snapshot()), error: Some(error()),
@@ -229,8 +229,8 @@ golden!(messages_of_sessions_are_read, "from_session", FromSession, [
     FromSession::InputWanted { .. } => "input_wanted",
     FromSession::NamesWanted { .. } => "names_wanted",
     FromSession::Finished { .. } => "finished",
-    FromSession::Settled { keeper: None, .. } => "settled",
-    FromSession::Settled { .. } => "settled_with_keeper",
+    FromSession::DeferredReady { keeper: None, .. } => "deferred_ready",
+    FromSession::DeferredReady { .. } => "deferred_ready_with_keeper",
     FromSession::Published { .. } => "published",
     FromSession::Salvaged { .. } => "salvaged",
 });

@@ -54,7 +54,7 @@ impl Arbiter {
 
     /// Returns what to do after `event`, in this order. `now` must not go back.
     pub fn handle(&mut self, event: Event, now: Duration) -> Vec<Action> {
-        self.settle(now);
+        self.charge_since_last_event(now);
         let mut actions = Vec::new();
         self.take_in(event, &mut actions);
         self.end_overdue(&mut actions);
@@ -117,21 +117,21 @@ impl Arbiter {
     // ---- taking in
 
     /// Charges the sessions that computed for the time since the last event.
-    fn settle(&mut self, now: Duration) {
+    fn charge_since_last_event(&mut self, now: Duration) {
         let elapsed = now.saturating_sub(self.now);
         self.now = self.now.max(now);
         if elapsed.is_zero() {
             return;
         }
         self.accounts.decay(elapsed, self.settings.half_life);
-        self.settle_the_lowest(elapsed);
+        self.charge_the_lowest(elapsed);
         let each = elapsed / (self.sessions.count_computing() as u32).max(1);
         let accounts = &mut self.accounts;
         let charged = |account| accounts.charge(account, each);
         self.sessions.charge(each, now, charged);
     }
 
-    fn settle_the_lowest(&mut self, elapsed: Duration) {
+    fn charge_the_lowest(&mut self, elapsed: Duration) {
         if self.lowest_computes() {
             self.guaranteed_debt = (self.guaranteed_debt - elapsed.as_secs_f64()).max(0.0);
         } else if self.lowest_waits() {

@@ -86,18 +86,18 @@ impl Desk {
             asked: None,
         };
         for (session, bytes) in (1..).zip(sessions.iter().copied()) {
-            desk.tell(Event::Joined {
+            desk.handle(Event::Joined {
                 session,
                 user: session,
                 fixed_bytes: 0,
             });
-            let said = desk.tell(Event::Grew { session, bytes });
+            let said = desk.handle(Event::Grew { session, bytes });
             assert_eq!(said[0], Action::Grow { session, bytes });
         }
         desk
     }
 
-    fn tell(&mut self, event: Event) -> Vec<Action> {
+    fn handle(&mut self, event: Event) -> Vec<Action> {
         self.now += Duration::from_millis(1);
         let said = self.arbiter.handle(event, self.now);
         for action in &said {
@@ -119,7 +119,7 @@ impl Desk {
         let mut made = [0; 4];
         while let Some((session, bytes)) = self.asked.take() {
             made[session as usize] += bytes;
-            self.tell(pinned(session, bytes));
+            self.handle(pinned(session, bytes));
         }
         made
     }
@@ -145,48 +145,48 @@ fn places_are_made_in_pieces_and_one_session_at_a_time() {
         user: 2,
         fixed_bytes: 0,
     };
-    assert_eq!(desk.tell(joined), []);
+    assert_eq!(desk.handle(joined), []);
     let bytes = 32 * GB;
-    let grew = desk.tell(Event::Grew { session: 2, bytes });
+    let grew = desk.handle(Event::Grew { session: 2, bytes });
     assert_eq!(grew, [Action::Grow { session: 2, bytes }, pin(1, PIECE)]);
-    assert_eq!(desk.tell(Event::Woke), []);
-    assert_eq!(desk.tell(pinned(1, PIECE)), [pin(1, PIECE)]);
+    assert_eq!(desk.handle(Event::Woke), []);
+    assert_eq!(desk.handle(pinned(1, PIECE)), [pin(1, PIECE)]);
     // An answer without a request is ignored, and no answer counts for more than was requested.
-    assert_eq!(desk.tell(pinned(2, 30 * GB)), []);
-    assert_eq!(desk.tell(pinned(1, 30 * GB)), [pin(1, PIECE)]);
-    desk.tell(pinned(1, PIECE));
+    assert_eq!(desk.handle(pinned(2, 30 * GB)), []);
+    assert_eq!(desk.handle(pinned(1, 30 * GB)), [pin(1, PIECE)]);
+    desk.handle(pinned(1, PIECE));
     // Together they exceed the limit by the reserve's 10 GB.
     let all = 10 * GB + PART;
     let made = desk.pin_all();
     assert_eq!(made[2], all);
-    assert_eq!(desk.tell(Event::Woke), []);
+    assert_eq!(desk.handle(Event::Woke), []);
 }
 
 #[test]
 fn who_does_not_answer_stops_nobody_else() {
     let mut desk = Desk::with(200 * GB, &[38 * GB, 32 * GB]);
-    assert_eq!(desk.tell(Event::Woke), []);
+    assert_eq!(desk.handle(Event::Woke), []);
     assert_eq!(desk.wake(), [pin(2, PIECE)]);
     assert!(desk.now > seconds(5.0));
-    assert_eq!(desk.tell(pinned(1, PIECE)), []);
-    assert_eq!(desk.tell(pinned(2, PIECE)), [pin(1, PIECE)]);
+    assert_eq!(desk.handle(pinned(1, PIECE)), []);
+    assert_eq!(desk.handle(pinned(2, PIECE)), [pin(1, PIECE)]);
 }
 
 #[test]
 fn who_cannot_make_places_is_asked_again_after_longer_and_longer_pauses() {
     let mut desk = Desk::with(200 * GB, &[38 * GB, 32 * GB]);
     let (session, bytes) = (2, 0);
-    desk.tell(Event::SessionHas { session, bytes });
+    desk.handle(Event::SessionHas { session, bytes });
     // Less than a part is missing if the memory does not divide into whole parts.
-    assert_eq!(desk.tell(pinned(1, PIECE - 1)), [pin(1, PIECE)]);
+    assert_eq!(desk.handle(pinned(1, PIECE - 1)), [pin(1, PIECE)]);
     let mut answers = [PART, 0].into_iter().cycle();
     for pause in [1, 2, 4, 8, 16, 32, 60, 60] {
-        assert_eq!(desk.tell(pinned(1, answers.next().unwrap())), []);
+        assert_eq!(desk.handle(pinned(1, answers.next().unwrap())), []);
         let since = desk.now;
         assert_eq!(desk.wake(), [pin(1, PIECE)]);
         assert_eq!(desk.now - since, Duration::from_secs(pause));
     }
-    assert_eq!(desk.tell(pinned(1, PIECE)), [pin(1, PIECE)]);
+    assert_eq!(desk.handle(pinned(1, PIECE)), [pin(1, PIECE)]);
 }
 
 #[test]
@@ -199,8 +199,8 @@ fn places_take_less_than_half_of_what_the_host_has_and_go_back_first() {
         "{made:?}"
     );
     // Other programs need the host's memory. Afterwards as much is left as the places take.
-    assert_eq!(desk.tell(Event::HostHas { bytes: 4 * GB }), []);
-    let said = desk.tell(Event::HostHas { bytes: GB });
+    assert_eq!(desk.handle(Event::HostHas { bytes: 4 * GB }), []);
+    let said = desk.handle(Event::HostHas { bytes: GB });
     let given = said.iter().map(|action| match action {
         Action::Unpin { bytes, .. } => *bytes,
         _ => panic!("{action:?}"),
@@ -209,7 +209,7 @@ fn places_take_less_than_half_of_what_the_host_has_and_go_back_first() {
     let surplus = (first + second) - (first + second + GB) / 2;
     assert!((surplus..surplus + PART).contains(&given), "{said:?}");
     // No places are made again either.
-    assert_eq!(desk.tell(Event::Woke), []);
+    assert_eq!(desk.handle(Event::Woke), []);
 }
 
 #[test]
@@ -217,16 +217,16 @@ fn a_move_has_the_room_that_places_take() {
     let mut desk = Desk::with(8 * GB, &[38 * GB, 32 * GB]);
     let places = desk.pin_all()[1];
     let left = 2 * GB;
-    assert_eq!(desk.tell(Event::HostHas { bytes: left }), []);
-    assert_eq!(desk.tell(Event::Expected(1)), []);
-    desk.tell(Event::Joined {
+    assert_eq!(desk.handle(Event::HostHas { bytes: left }), []);
+    assert_eq!(desk.handle(Event::Expected(1)), []);
+    desk.handle(Event::Joined {
         session: 3,
         user: 3,
         fixed_bytes: 0,
     });
     // 2 GB of the second session leave, and perhaps one part more.
     let bytes = 12 * GB;
-    let said = desk.tell(Event::Grew { session: 3, bytes });
+    let said = desk.handle(Event::Grew { session: 3, bytes });
     let lacking = 2 * GB + PART - left;
     assert!(places > lacking);
     let leaves = Action::SwapOut {
@@ -241,13 +241,13 @@ fn a_session_keeps_to_its_own_limits() {
     let mut desk = Desk::with(200 * GB, &[38 * GB, 32 * GB]);
     let has = |session, bytes| Event::SessionHas { session, bytes };
     // The places being made are given up, so the answer to that request is ignored.
-    assert_eq!(desk.tell(has(1, 0)), [unpin(1, PIECE)]);
-    assert_eq!(desk.tell(has(2, 2 * PIECE)), []);
-    assert_eq!(desk.tell(pinned(1, PIECE)), [pin(2, PIECE)]);
+    assert_eq!(desk.handle(has(1, 0)), [unpin(1, PIECE)]);
+    assert_eq!(desk.handle(has(2, 2 * PIECE)), []);
+    assert_eq!(desk.handle(pinned(1, PIECE)), [pin(2, PIECE)]);
     // As much memory is left as the places take.
-    assert_eq!(desk.tell(pinned(2, PIECE)), []);
-    assert_eq!(desk.tell(has(2, PIECE)), []);
-    assert_eq!(desk.tell(has(2, 0)), [unpin(2, PIECE / 2)]);
+    assert_eq!(desk.handle(pinned(2, PIECE)), []);
+    assert_eq!(desk.handle(has(2, PIECE)), []);
+    assert_eq!(desk.handle(has(2, 0)), [unpin(2, PIECE / 2)]);
 }
 
 proptest! {

@@ -315,7 +315,7 @@ fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
         reserve_bytes: 0,
         host_bytes: 200 * GB,
     });
-    let mut tell = |event, at| arbiter.handle(event, seconds(at));
+    let mut handle = |event, at| arbiter.handle(event, seconds(at));
     for session in 1..=2 {
         let (user, fixed_bytes) = (session, 0);
         let joined = Event::Joined {
@@ -323,36 +323,36 @@ fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
             user,
             fixed_bytes,
         };
-        assert_eq!(tell(joined, 0.0), []);
+        assert_eq!(handle(joined, 0.0), []);
         let bytes = 50 * GB;
-        let said = tell(Event::Grew { session, bytes }, 0.0);
+        let said = handle(Event::Grew { session, bytes }, 0.0);
         assert_eq!(said.len(), 1);
     }
     // 20 GB of the first are being moved; other programs use up the host's memory.
     let bytes = 20 * GB;
     assert_eq!(
-        tell(Event::PartLeft { session: 1, bytes }, 1.0),
+        handle(Event::PartLeft { session: 1, bytes }, 1.0),
         [Action::Grow {
             session: 2,
             bytes: 50 * GB
         }]
     );
-    assert_eq!(tell(Event::SwappedOut(1), 1.0), []);
-    assert_eq!(tell(Event::HostHas { bytes: GB }, 2.0), []);
+    assert_eq!(handle(Event::SwappedOut(1), 1.0), []);
+    assert_eq!(handle(Event::HostHas { bytes: GB }, 2.0), []);
     // More than the host has is refused at once.
     let bytes = 20 * GB;
     assert_eq!(
-        tell(Event::Grew { session: 2, bytes }, 3.0),
+        handle(Event::Grew { session: 2, bytes }, 3.0),
         [Action::Refuse { session: 2, bytes }]
     );
     // The first session's memory returns only once as much of the other's has found room.
-    assert_eq!(tell(Event::CellStarted(1), 4.0), []);
-    assert_eq!(tell(Event::Wanted(1), 4.0), []);
+    assert_eq!(handle(Event::CellStarted(1), 4.0), []);
+    assert_eq!(handle(Event::Wanted(1), 4.0), []);
     assert_eq!(
-        tell(Event::HostHas { bytes: 30 * GB }, 5.0),
+        handle(Event::HostHas { bytes: 30 * GB }, 5.0),
         [leaves(2, 20 * GB)]
     );
-    assert_eq!(tell(Event::SwappedOut(2), 6.0), [Action::SwapIn(1)]);
+    assert_eq!(handle(Event::SwappedOut(2), 6.0), [Action::SwapIn(1)]);
 }
 
 #[test]

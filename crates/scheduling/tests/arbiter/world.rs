@@ -102,9 +102,9 @@ impl World {
         };
         let holds = added.script.held > 0;
         self.sessions.insert(session, added);
-        self.tell(joined);
+        self.handle(joined);
         if holds {
-            self.tell(Event::CanTrim(session));
+            self.handle(Event::CanTrim(session));
         }
     }
 
@@ -166,7 +166,7 @@ impl World {
             Happening::Wakes => {
                 if self.wake_at == Some(self.now) {
                     self.wake_at = None;
-                    self.tell(Event::Woke);
+                    self.handle(Event::Woke);
                 }
             }
             Happening::CellBegins(id) => self.begin_cell(id),
@@ -186,9 +186,9 @@ impl World {
                     session.places += new;
                     self.told.pinned_in_moves += new;
                     self.told.moved_bytes += bytes;
-                    self.tell(Event::PartLeft { session: id, bytes });
+                    self.handle(Event::PartLeft { session: id, bytes });
                     if is_last {
-                        self.tell(Event::SwappedOut(id));
+                        self.handle(Event::SwappedOut(id));
                     }
                 }
             }
@@ -197,14 +197,14 @@ impl World {
             Happening::Fails(id) => self.end_cell(id),
             Happening::Asks(id, bytes) => {
                 if !self.sessions[&id].gone {
-                    self.tell(Event::Grew { session: id, bytes });
+                    self.handle(Event::Grew { session: id, bytes });
                 }
             }
             Happening::FindsFull(session, needed_bytes, free_bytes) => {
                 let one = self.sessions.get_mut(&session).expect("it is known");
                 one.not_found = 0;
                 if !one.gone {
-                    self.tell(Event::Full {
+                    self.handle(Event::Full {
                         session,
                         needed_bytes,
                         free_bytes,
@@ -213,20 +213,20 @@ impl World {
             }
             Happening::Dies(id) => self.die(id),
             Happening::Trims(id) => self.trim(id),
-            Happening::HostHas(bytes) => self.tell(Event::HostHas { bytes }),
+            Happening::HostHas(bytes) => self.handle(Event::HostHas { bytes }),
             Happening::SessionHas(session, bytes) => {
                 if !self.sessions[&session].gone {
-                    self.tell(Event::SessionHas { session, bytes });
+                    self.handle(Event::SessionHas { session, bytes });
                 }
             }
             Happening::PlacesMade(id, number) => self.places_made(id, number),
-            Happening::SaysPinned(id, bytes) => self.say_pinned(id, bytes),
+            Happening::SaysPinned(id, bytes) => self.report_pinned(id, bytes),
             Happening::Sleeps(id) => {
                 let session = self.sessions.get_mut(&id).expect("it is known");
                 if !session.gone && !session.has_cell {
                     session.has_context = false;
                     session.sleeps = true;
-                    self.tell(Event::Vacated(id));
+                    self.handle(Event::Vacated(id));
                 }
             }
         }
@@ -244,10 +244,10 @@ impl World {
         session.has_cell = true;
         session.has_context |= std::mem::take(&mut session.sleeps);
         session.waits_since = self.now;
-        self.tell(Event::Expected(id));
-        self.tell(Event::CellStarted(id));
+        self.handle(Event::Expected(id));
+        self.handle(Event::CellStarted(id));
         if cell.grow > 0 {
-            self.tell(Event::Grew {
+            self.handle(Event::Grew {
                 session: id,
                 bytes: cell.grow,
             });
@@ -261,7 +261,7 @@ impl World {
         if !session.gone {
             session.waits = true;
             session.has_context = true;
-            self.tell(Event::Wanted(id));
+            self.handle(Event::Wanted(id));
         }
     }
 
@@ -285,7 +285,7 @@ impl World {
             self.enter(begins, Happening::CellBegins(id));
         }
         self.reschedule();
-        self.tell(Event::CellEnded(id));
+        self.handle(Event::CellEnded(id));
     }
 
     /// A session does not react while its cell computes.
@@ -300,12 +300,12 @@ impl World {
         session.away -= away_bytes;
         session.on_paper -= away_bytes.min(session.on_paper);
         session.places = session.places.min(session.bytes);
-        self.tell(Event::Shrank {
+        self.handle(Event::Shrank {
             session: id,
             bytes,
             swapped_out_bytes: away_bytes,
         });
-        self.tell(Event::Trimmed(id));
+        self.handle(Event::Trimmed(id));
     }
 
     fn rest(&mut self, id: SessionId, epoch: Epoch) {
@@ -317,7 +317,7 @@ impl World {
         if session.left > Duration::ZERO {
             self.want(id);
         }
-        self.tell(Event::Yielded { session: id, epoch });
+        self.handle(Event::Yielded { session: id, epoch });
     }
 
     fn move_in(&mut self, id: SessionId) {
@@ -333,12 +333,12 @@ impl World {
         session.moves = false;
         if is_in_the_way {
             session.is_resident = false;
-            self.tell(Event::NotSwappedIn(id));
+            self.handle(Event::NotSwappedIn(id));
         } else if session.bytes > free {
             session.is_resident = false;
             let needed_bytes = session.away;
             let free_bytes = (free + session.away).saturating_sub(session.bytes);
-            self.tell(Event::Full {
+            self.handle(Event::Full {
                 session: id,
                 needed_bytes,
                 free_bytes,
@@ -346,7 +346,7 @@ impl World {
         } else {
             session.on_paper = 0;
             self.told.moved_bytes += std::mem::take(&mut session.away);
-            self.tell(Event::SwappedIn(id));
+            self.handle(Event::SwappedIn(id));
         }
     }
 
@@ -403,13 +403,13 @@ impl World {
                 ..Session::default()
             };
             self.reschedule();
-            self.tell(Event::Left(id));
+            self.handle(Event::Left(id));
         }
     }
 
     // ---- the arbiter
 
-    fn tell(&mut self, event: Event) {
+    fn handle(&mut self, event: Event) {
         let said = self.arbiter.handle(event, self.now);
         self.check_twin(event, &said);
         for action in said {

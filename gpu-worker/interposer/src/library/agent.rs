@@ -23,7 +23,7 @@ use std::{
 use super::{
     Process,
     ahead::{Ahead, Made},
-    line::Frames,
+    connection::Frames,
     sys::{
         driver::{self, OUT_OF_MEMORY},
         host,
@@ -79,7 +79,7 @@ pub(super) fn start(process: &'static Process) {
 
 /// From now on, all calls fail.
 fn refuse_all(process: &Process) {
-    process.line.give_up();
+    process.connection.give_up();
     process.gate.break_down();
 }
 
@@ -107,10 +107,10 @@ fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames>
     match frames.next() {
         Ok(Some(ToSession::Welcome { cap_bytes })) => {
             process.welcome(cap_bytes, frames.descriptor());
-            process.line.open(stream);
+            process.connection.open(stream);
             drop(memory);
             if process.trims.are_possible() {
-                process.line.say(&FromSession::CanTrim);
+                process.connection.send(&FromSession::CanTrim);
             }
             Ok(frames)
         }
@@ -136,7 +136,7 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
             orders: 0,
         };
         let end = listen(process, frames, sender).and_then(|()| agent.serve(&heard));
-        process.line.close();
+        process.connection.close();
         let driver = process.driver();
         agent.ahead = None;
         agent.made.clear();
@@ -171,7 +171,7 @@ fn run(process: &'static Process, introduction: &Introduction, mut frames: Frame
         };
         process.gate.close();
         if process.gate.somebody_waits() {
-            process.line.say(&FromSession::Want);
+            process.connection.send(&FromSession::Want);
         }
     }
 }
@@ -199,11 +199,11 @@ fn listen(process: &'static Process, mut frames: Frames, heard: Sender<Heard>) -
         loop {
             let message = match frames.next() {
                 Ok(Some(ToSession::Grow { .. })) => {
-                    process.line.answer(true);
+                    process.connection.answer(true);
                     continue;
                 }
                 Ok(Some(ToSession::Refuse { .. })) => {
-                    process.line.answer(false);
+                    process.connection.answer(false);
                     continue;
                 }
                 Ok(Some(message)) => Heard::Said(message),
@@ -287,7 +287,7 @@ impl Agent {
         match message {
             ToSession::Welcome { cap_bytes } => {
                 process.cap_bytes.store(cap_bytes, Relaxed);
-                process.line.say(&FromSession::Capped { cap_bytes });
+                process.connection.send(&FromSession::Capped { cap_bytes });
             }
             ToSession::Grant { epoch } => {
                 self.lease = Some(Lease {
@@ -299,7 +299,7 @@ impl Agent {
                 });
                 process.gate.open();
             }
-            ToSession::Drop { epoch } => {
+            ToSession::Preempt { epoch } => {
                 if let Some(lease) = &mut self.lease {
                     lease.is_over |= lease.epoch == epoch;
                 }
@@ -309,7 +309,7 @@ impl Agent {
                 self.end_pinning();
                 let left = process.swap_out(bytes);
                 let nanoseconds = since.elapsed().as_nanos() as u64;
-                process.line.say(&FromSession::SwappedOut {
+                process.connection.send(&FromSession::SwappedOut {
                     bytes: left.bytes,
                     nanoseconds,
                     new_place_bytes: left.new_place_bytes,
@@ -340,7 +340,9 @@ impl Agent {
         let sizes = self.process.memory().sizes_without_place(bytes);
         self.ahead = Ahead::begin(self.orders, bytes, sizes, self.heard.clone());
         if self.ahead.is_none() {
-            self.process.line.say(&FromSession::Pinned { bytes: 0 });
+            self.process
+                .connection
+                .send(&FromSession::Pinned { bytes: 0 });
         }
     }
 
@@ -365,7 +367,7 @@ impl Agent {
             ahead.take_in(made, |place| process.give_place(place));
         }
         let bytes = ahead.bytes();
-        process.line.say(&FromSession::Pinned { bytes });
+        process.connection.send(&FromSession::Pinned { bytes });
         ahead.missing_bytes()
     }
 
@@ -374,7 +376,7 @@ impl Agent {
         let _held = self.process.contexts_stay();
         let swapped = self.process.memory().swap_in();
         let nanoseconds = since.elapsed().as_nanos() as u64;
-        self.process.line.say(&match swapped {
+        self.process.connection.send(&match swapped {
             Ok(bytes) => FromSession::SwappedIn { bytes, nanoseconds },
             Err(OUT_OF_MEMORY) => {
                 let memory = self.process.memory();
@@ -417,13 +419,13 @@ impl Agent {
             return;
         };
         let submissions = u64::from(self.process.gate.submissions());
-        self.process.line.say(&FromSession::Yielded {
+        self.process.connection.send(&FromSession::Yielded {
             epoch: lease.epoch,
             submissions,
         });
         // A request from a thread that came to the gate before this message was ignored.
         if self.process.gate.somebody_waits() {
-            self.process.line.say(&FromSession::Want);
+            self.process.connection.send(&FromSession::Want);
         }
     }
 

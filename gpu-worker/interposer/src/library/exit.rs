@@ -31,7 +31,7 @@ impl Process {
                 Err(_) => break,
             }
         }
-        self.line.hang_up();
+        self.connection.hang_up();
         self.gate.give_up();
     }
 

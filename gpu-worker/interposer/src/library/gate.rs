@@ -88,7 +88,7 @@ impl Gate {
     fn one_less(&self, call: u64) {
         let before = self.calls.fetch_sub(call, SeqCst);
         if before & IN_FLIGHT == 1 && self.state.load(SeqCst) != OPEN {
-            self.tell();
+            self.notify();
         }
     }
 
@@ -161,7 +161,7 @@ impl Gate {
     }
 
     #[cold]
-    fn tell(&self) {
+    fn notify(&self) {
         drop(self.guard());
         self.changed.notify_all();
     }

@@ -11,12 +11,12 @@
 mod agent;
 mod ahead;
 mod captures;
+mod connection;
 mod drains;
 mod exit;
 mod freed;
 mod gate;
 mod heap;
-mod line;
 mod memory;
 mod monitoring;
 mod pools;
@@ -43,10 +43,10 @@ use std::{
 use crate::wire;
 
 use captures::Captures;
+use connection::{Answer, Connection};
 use drains::Drains;
 use freed::Order;
 use gate::{Entry, Gate};
-use line::{Answer, Line};
 use memory::{Freed, Left, Memory};
 use pools::Pools;
 use sys::driver::{
@@ -74,7 +74,7 @@ struct Process {
     captures: Captures,
     pools: Pools,
     trims: Trims,
-    line: Line,
+    connection: Connection,
     memory: Mutex<Memory>,
     /// Held by the thread that asks for more memory.
     growing: Mutex<()>,
@@ -98,7 +98,7 @@ static PROCESS: Process = Process {
     captures: Captures::new(),
     pools: Pools::new(),
     trims: Trims::new(),
-    line: Line::new(),
+    connection: Connection::new(),
     memory: Mutex::new(Memory::new()),
     growing: Mutex::new(()),
     contexts: Mutex::new(BTreeSet::new()),
@@ -187,7 +187,7 @@ impl Process {
         if let Ok((context, _)) = driver::current() {
             self.meet(context);
         }
-        self.line.say(&FromSession::Want);
+        self.connection.send(&FromSession::Want);
     }
 
     /// Takes note of a context that may compute.
@@ -199,7 +199,7 @@ impl Process {
 
     fn notice(&self, code: Code) {
         if driver::is_sticky(code) {
-            self.say_fault(code);
+            self.report_fault(code);
         }
     }
 
@@ -216,20 +216,20 @@ impl Process {
                 "Baton: the memory on the GPU could not be moved to the host (CUDA error {code}) and is lost"
             );
         }
-        self.say_fault(code);
+        self.report_fault(code);
     }
 
-    fn say_fault(&self, code: Code) {
+    fn report_fault(&self, code: Code) {
         if !self.has_failed.swap(true, Relaxed) {
             let code = code.cast_unsigned();
-            self.line.say(&FromSession::Fault { code });
+            self.connection.send(&FromSession::Fault { code });
         }
     }
 
     /// Moves at least this many bytes off the GPU.
     fn swap_out(&self, bytes: u64) -> Left {
         let held = self.contexts_stay();
-        let left = |bytes| self.line.say(&FromSession::Left { bytes });
+        let left = |bytes| self.connection.send(&FromSession::Left { bytes });
         let left = self.memory().swap_out(bytes, left);
         drop(held);
         if left.code != SUCCESS {
@@ -288,14 +288,14 @@ impl Process {
             return -1;
         }
         let descriptor = self.trims.begin();
-        self.line.say(&FromSession::CanTrim);
+        self.connection.send(&FromSession::CanTrim);
         descriptor
     }
 
     /// The session has freed that memory, as requested.
     fn trimmed(&self) {
         self.trims.answer();
-        self.line.say(&FromSession::Trimmed);
+        self.connection.send(&FromSession::Trimmed);
     }
 
     // ---- memory
@@ -353,11 +353,11 @@ impl Process {
         if after > self.cap_bytes.load(Relaxed) {
             return Err(OUT_OF_MEMORY);
         }
-        let Answer::Yes { generation } = self.line.ask_to_grow(region_bytes) else {
+        let Answer::Yes { generation } = self.connection.ask_to_grow(region_bytes) else {
             return Err(OUT_OF_MEMORY);
         };
         let mut memory = self.memory();
-        if self.line.generation() != generation {
+        if self.connection.generation() != generation {
             return Ok(None);
         }
         let grown = match memory.region_for(bytes) == region_bytes {
@@ -366,20 +366,21 @@ impl Process {
         };
         match grown {
             Err(OUT_OF_MEMORY) => {
-                self.say_not_grown(region_bytes, place.0);
+                self.report_not_grown(region_bytes, place.0);
                 Ok(None)
             }
             Ok(Some(address)) => Ok(Some(address)),
             nothing => {
-                self.say_not_used(&memory, region_bytes);
+                self.report_not_used(&memory, region_bytes);
                 nothing
             }
         }
     }
 
-    fn say_not_grown(&self, bytes: u64, context: Context) {
+    fn report_not_grown(&self, bytes: u64, context: Context) {
         let free_bytes = driver::free_bytes(context);
-        self.line.say(&FromSession::NotGrown { bytes, free_bytes });
+        self.connection
+            .send(&FromSession::NotGrown { bytes, free_bytes });
     }
 
     /// Waits until memory that was freed in order can be released. `false` if there is none.
@@ -412,7 +413,7 @@ impl Process {
             memory = self.memory();
         }
         let freed = memory.free(address);
-        self.say_shrank(freed.unwrap_or_default());
+        self.report_shrank(freed.unwrap_or_default());
         true
     }
 
@@ -443,7 +444,7 @@ impl Process {
     fn reap(&self, is_drained: bool) {
         let mut memory = self.memory();
         let freed = memory.reap(is_drained);
-        self.say_shrank(freed);
+        self.report_shrank(freed);
     }
 
     /// Calls `end`, which may end a context; it has ended if `end` succeeds and `is_over` then returns `true`.
@@ -465,9 +466,9 @@ impl Process {
             let mut memory = self.memory();
             let fixed_bytes = memory.fixed_bytes();
             let freed = memory.forget(context);
-            self.say_shrank(freed);
+            self.report_shrank(freed);
             if memory.fixed_bytes() != fixed_bytes {
-                self.say_fixed(&memory);
+                self.report_fixed(&memory);
             }
         }
         code
@@ -479,16 +480,17 @@ impl Process {
     }
 
     /// Must be called while the memory is locked, so that a hello never counts these bytes twice.
-    fn say_shrank(&self, Freed { bytes, away_bytes }: Freed) {
+    fn report_shrank(&self, Freed { bytes, away_bytes }: Freed) {
         if bytes > 0 {
-            self.line.say(&FromSession::Shrank { bytes, away_bytes });
+            self.connection
+                .send(&FromSession::Shrank { bytes, away_bytes });
         }
     }
 
     /// Reports a granted allocation that was not made.
-    fn say_not_used(&self, memory: &Memory, bytes: u64) {
+    fn report_not_used(&self, memory: &Memory, bytes: u64) {
         let away_bytes = if memory.is_away() { bytes } else { 0 };
-        self.say_shrank(Freed { bytes, away_bytes });
+        self.report_shrank(Freed { bytes, away_bytes });
     }
 
     /// Lets the driver allocate memory that cannot leave the GPU and is freed with `context`. `make` returns
@@ -501,7 +503,7 @@ impl Process {
     ) -> Code {
         let _one_at_a_time = self.growing.lock().unwrap_or_else(PoisonError::into_inner);
         loop {
-            if self.line.ask_to_grow(bytes) == Answer::No {
+            if self.connection.ask_to_grow(bytes) == Answer::No {
                 return OUT_OF_MEMORY;
             }
             let made = make();
@@ -511,11 +513,11 @@ impl Process {
             }
             match (made, driver::current()) {
                 (Err(OUT_OF_MEMORY), Ok((context, _))) => {
-                    self.say_not_grown(bytes, context);
+                    self.report_not_grown(bytes, context);
                 }
                 (made, _) => {
-                    self.say_not_used(&memory, bytes);
-                    self.say_fixed(&memory);
+                    self.report_not_used(&memory, bytes);
+                    self.report_fixed(&memory);
                     return made.err().unwrap_or(SUCCESS);
                 }
             }
@@ -531,19 +533,19 @@ impl Process {
         let part = (self.cap_bytes.load(Relaxed) / ROOM_PART).min(ROOM_BYTES);
         let mut bytes = part;
         loop {
-            let Answer::Yes { generation } = self.line.ask_to_grow(bytes) else {
+            let Answer::Yes { generation } = self.connection.ask_to_grow(bytes) else {
                 return OUT_OF_MEMORY;
             };
             let code = make();
             // The lock is held so that this is sent before the next hello.
             let memory = self.memory();
-            if self.line.generation() == generation {
+            if self.connection.generation() == generation {
                 match code {
-                    OUT_OF_MEMORY => self.line.say(&FromSession::NotGrown {
+                    OUT_OF_MEMORY => self.connection.send(&FromSession::NotGrown {
                         bytes,
                         free_bytes: 0,
                     }),
-                    _ => self.say_not_used(&memory, bytes),
+                    _ => self.report_not_used(&memory, bytes),
                 }
             }
             drop(memory);
@@ -558,7 +560,7 @@ impl Process {
     fn forget_fixed(&self, key: u64) {
         let mut memory = self.memory();
         if memory.unfix(key) {
-            self.say_fixed(&memory);
+            self.report_fixed(&memory);
         }
     }
 
@@ -568,14 +570,14 @@ impl Process {
             let bytes = driver::graph_bytes(0);
             let mut memory = self.memory();
             if memory.set_graph_bytes(bytes) {
-                self.say_fixed(&memory);
+                self.report_fixed(&memory);
             }
         }
     }
 
-    fn say_fixed(&self, memory: &Memory) {
+    fn report_fixed(&self, memory: &Memory) {
         let bytes = memory.fixed_bytes();
-        self.line.say(&FromSession::Fixed { bytes });
+        self.connection.send(&FromSession::Fixed { bytes });
     }
 
     fn memory(&self) -> MutexGuard<'_, Memory> {

@@ -6,7 +6,7 @@ use std::{io, io::Write as _, os::unix::net::UnixStream, sync::Arc};
 
 use super::{
     agent::{WELCOME, introduction},
-    line::Frames,
+    connection::Frames,
     wire::{FromSession, ToSession},
 };
 

@@ -114,7 +114,7 @@ impl Arbitration {
             FromSession::Grew { bytes } => {
                 let token = process.token;
                 if self.allocated_bytes(token).saturating_add(bytes) > self.cap_bytes(token) {
-                    self.tell(number, ToSession::Refuse { bytes });
+                    self.send(number, ToSession::Refuse { bytes });
                 } else {
                     self.handle(Event::Grew { session, bytes });
                 }

@@ -15,7 +15,7 @@ use crate::job::{Ending, Order};
 use crate::messages;
 use crate::session::Session;
 
-pub(super) async fn tell(
+pub(super) async fn send_cell(
     session: &mut Session,
     cell: &Cell,
     delta: Delta,
@@ -147,7 +147,7 @@ fn kind(message: &FromSession) -> &'static str {
         FromSession::InputWanted { .. } => "input_wanted",
         FromSession::NamesWanted { .. } => "names_wanted",
         FromSession::Finished { .. } => "finished",
-        FromSession::Settled { .. } => "settled",
+        FromSession::DeferredReady { .. } => "deferred_ready",
         FromSession::Salvaged { .. } => "salvaged",
     }
 }

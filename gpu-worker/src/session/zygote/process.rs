@@ -119,7 +119,7 @@ impl Zygote {
             ))
             .env(processes::MARK, place_of_mark());
         if let Some(Sandbox::Bubblewrap(_)) = sandbox {
-            Bubblewrap::settle(&mut command);
+            Bubblewrap::set_variables(&mut command);
         }
         ground.sharing.prepare(&mut command, folder.path())?;
         let (own, its) = StdUnixStream::pair()?;

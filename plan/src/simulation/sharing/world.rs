@@ -168,11 +168,11 @@ impl<'class> World<'class> {
                 }
             }
             Happening::ComesToRest(session, epoch) => {
-                self.tell_of(session, Event::Wanted(session));
-                self.tell_of(session, Event::Yielded { session, epoch });
+                self.send_of(session, Event::Wanted(session));
+                self.send_of(session, Event::Yielded { session, epoch });
             }
-            Happening::MovedOut(id) => self.tell_of(id, Event::SwappedOut(id)),
-            Happening::MovedIn(id) => self.tell_of(id, Event::SwappedIn(id)),
+            Happening::MovedOut(id) => self.send_of(id, Event::SwappedOut(id)),
+            Happening::MovedIn(id) => self.send_of(id, Event::SwappedIn(id)),
             Happening::Pinned(id, number) => {
                 let Session {
                     id: own, pinning, ..
@@ -182,12 +182,12 @@ impl<'class> World<'class> {
                 }
             }
             Happening::SaysPinned(session, bytes) => {
-                self.tell_of(session, Event::Pinned { session, bytes });
+                self.send_of(session, Event::Pinned { session, bytes });
             }
             Happening::Wakes(gpu) => {
                 if self.gpus[gpu].wake_at == Some(self.now) {
                     self.gpus[gpu].wake_at = None;
-                    self.tell(gpu, Event::Woke);
+                    self.send(gpu, Event::Woke);
                 }
             }
         }
@@ -200,9 +200,9 @@ impl<'class> World<'class> {
             user: person as u64,
             fixed_bytes: 0,
         };
-        self.tell(gpu, joined);
+        self.send(gpu, joined);
         let bytes = self.class.session_bytes;
-        self.tell(gpu, Event::Grew { session: id, bytes });
+        self.send(gpu, Event::Grew { session: id, bytes });
     }
 
     fn edit(&mut self, person: usize) {
@@ -234,7 +234,7 @@ impl<'class> World<'class> {
     /// Ends the session, and begins a new one with the notebook's state elsewhere.
     fn move_to(&mut self, gpu: usize, person: usize) {
         let Session { id, gpu: last, .. } = self.sessions[person];
-        self.tell(last, Event::Left(id));
+        self.send(last, Event::Left(id));
         let session = &mut self.sessions[person];
         session.id += self.class.people as SessionId;
         session.gpu = gpu;
@@ -250,8 +250,8 @@ impl<'class> World<'class> {
 
     fn start(&mut self, person: usize) {
         let Session { id, gpu, .. } = self.sessions[person];
-        self.tell(gpu, Event::CellStarted(id));
-        self.tell(gpu, Event::Wanted(id));
+        self.send(gpu, Event::CellStarted(id));
+        self.send(gpu, Event::Wanted(id));
     }
 
     fn end(&mut self, person: usize) {
@@ -279,22 +279,22 @@ impl<'class> World<'class> {
             }
         }
         self.reschedule(gpu);
-        self.tell(gpu, Event::CellEnded(id));
-        self.tell(gpu, Event::Yielded { session: id, epoch });
+        self.send(gpu, Event::CellEnded(id));
+        self.send(gpu, Event::Yielded { session: id, epoch });
         self.edit(person);
         self.line.end(person, self.now - begun, self.now);
         self.begin();
     }
 
     /// Passes the event on, unless the session has ended.
-    fn tell_of(&mut self, id: SessionId, event: Event) {
+    fn send_of(&mut self, id: SessionId, event: Event) {
         let session = &self.sessions[self.person_of(id)];
         if session.id == id {
-            self.tell(session.gpu, event);
+            self.send(session.gpu, event);
         }
     }
 
-    fn tell(&mut self, gpu: usize, event: Event) {
+    fn send(&mut self, gpu: usize, event: Event) {
         for action in self.gpus[gpu].arbiter.handle(event, self.now) {
             self.carry_out(gpu, action);
         }

@@ -35,7 +35,7 @@ static EXITS_SLOWLY: AtomicBool = AtomicBool::new(false);
 
 extern "C" fn exit() {
     if EXITS_SLOWLY.load(SeqCst) {
-        let _ = say("ok exiting");
+        let _ = answer("ok exiting");
         let _ = std::fs::read("/dev/stdin");
     }
 }
@@ -54,13 +54,13 @@ fn main() -> io::Result<()> {
     at_exit(exit);
     let mut client = match Client::open() {
         Ok(client) => client,
-        Err(Refusal(code)) => return say(&format!("error {code}")),
+        Err(Refusal(code)) => return answer(&format!("error {code}")),
     };
-    say("ok ready")?;
+    answer("ok ready")?;
     for line in io::stdin().lock().lines() {
         let line = line?;
         let words: Vec<&str> = line.split_whitespace().collect();
-        say(&match client.obey(&words) {
+        answer(&match client.execute(&words) {
             Ok(answer) => format!("ok {answer}"),
             Err(Refusal(code)) => format!("error {code}"),
         })?;
@@ -71,7 +71,7 @@ fn main() -> io::Result<()> {
     Ok(())
 }
 
-fn say(line: &str) -> io::Result<()> {
+fn answer(line: &str) -> io::Result<()> {
     let mut output = io::stdout().lock();
     writeln!(output, "{}", line.trim_end())?;
     output.flush()
@@ -93,7 +93,7 @@ impl Client {
         })
     }
 
-    fn obey(&mut self, words: &[&str]) -> Answer<String> {
+    fn execute(&mut self, words: &[&str]) -> Answer<String> {
         let driver = self.driver;
         match *words {
             ["allocate", name, bytes] => self.keep(name, bytes, Driver::allocate),

@@ -61,11 +61,11 @@ impl Hand {
             said,
             leases,
         };
-        hand.say(ToSession::Welcome { cap_bytes });
+        hand.send(ToSession::Welcome { cap_bytes });
         hand
     }
 
-    pub(crate) fn say(&mut self, message: ToSession) {
+    pub(crate) fn send(&mut self, message: ToSession) {
         self.stream.write_all(&message.encode()).unwrap();
     }
 
@@ -101,7 +101,7 @@ impl Hand {
             leases.are_granted = false;
             leases.epoch
         };
-        self.say(ToSession::Drop { epoch });
+        self.send(ToSession::Preempt { epoch });
     }
 
     /// Closes the worker's side.

@@ -176,7 +176,7 @@ fn no_more_moves_than_others_need_and_each_part_is_given_back_at_once() {
     hand.drop_lease();
     hand.until_yielded();
     hand.said();
-    hand.say(ToSession::SwapOut { bytes: 5 * MIB });
+    hand.send(ToSession::SwapOut { bytes: 5 * MIB });
     for _ in 0..2 {
         let parts = |message| matches!(message, FromSession::Left { .. });
         let bytes = 4 * MIB;
@@ -194,7 +194,7 @@ fn no_more_moves_than_others_need_and_each_part_is_given_back_at_once() {
     let freed = |message| matches!(message, FromSession::Shrank { .. });
     let (bytes, away_bytes) = (4 * MIB, 4 * MIB);
     assert_eq!(hand.until(freed), FromSession::Shrank { bytes, away_bytes });
-    hand.say(ToSession::SwapIn);
+    hand.send(ToSession::SwapIn);
     let is_back = |message| matches!(message, FromSession::SwappedIn { .. });
     let FromSession::SwappedIn { bytes, .. } = hand.until(is_back) else {
         unreachable!()
@@ -211,10 +211,10 @@ fn a_fork_copies_nothing_of_what_memory_that_moved_left_on_the_host() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut { bytes: u64::MAX });
+    hand.send(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
     client.does("fork");
-    hand.say(ToSession::SwapIn);
+    hand.send(ToSession::SwapIn);
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     client.does("fork");
     assert_eq!(world.machine.copied_at_forks().unwrap(), 0);
@@ -236,12 +236,12 @@ fn empty_places_on_the_host_go_back_when_others_need_them_and_full_ones_stay() {
     swap(&mut hand);
     assert!(private_bytes(&client) >= before + 30 * MIB);
     // One of them leaves again, so only the other's place is empty.
-    hand.say(ToSession::SwapOut { bytes: 16 * MIB });
+    hand.send(ToSession::SwapOut { bytes: 16 * MIB });
     hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
     unpin(&mut hand);
     let left = private_bytes(&client) - before;
     assert!((15 * MIB..20 * MIB).contains(&left), "{left}");
-    hand.say(ToSession::SwapIn);
+    hand.send(ToSession::SwapIn);
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     unpin(&mut hand);
     assert!(private_bytes(&client) < before + 2 * MIB);
@@ -254,7 +254,7 @@ fn empty_places_on_the_host_go_back_when_others_need_them_and_full_ones_stay() {
 
 /// Returns when it is done, because messages are handled in order.
 fn unpin(hand: &mut Hand) {
-    hand.say(ToSession::Unpin { bytes: u64::MAX });
+    hand.send(ToSession::Unpin { bytes: u64::MAX });
     hand.grant();
     hand.drop_lease();
     hand.until_yielded();
@@ -273,7 +273,7 @@ fn private_bytes(client: &Client) -> u64 {
 
 /// Moves the memory off the GPU and back.
 fn swap(hand: &mut Hand) {
-    hand.say(ToSession::SwapOut { bytes: u64::MAX });
+    hand.send(ToSession::SwapOut { bytes: u64::MAX });
     let swapped = |message| {
         matches!(
             message,
@@ -284,7 +284,7 @@ fn swap(hand: &mut Hand) {
         hand.until(swapped),
         FromSession::SwappedOut { .. }
     ));
-    hand.say(ToSession::SwapIn);
+    hand.send(ToSession::SwapIn);
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
 }
 
@@ -353,11 +353,11 @@ fn calls_whose_pointers_the_driver_checks_wait_for_the_memory() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut { bytes: u64::MAX });
+    hand.send(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| matches!(message, FromSession::SwappedOut { .. }));
     client.send("synchronize-copies a");
     hand.until(|message| message == FromSession::Want);
-    hand.say(ToSession::SwapIn);
+    hand.send(ToSession::SwapIn);
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     hand.grant();
     assert_eq!(client.answer().unwrap(), "ok");
@@ -369,6 +369,6 @@ fn memory_that_cannot_be_unmapped_is_reported() {
     let faults = [(FAULTS, "cuMemUnmap:1:999")];
     let (mut hand, mut client) = Hand::with_client(&mut world, &faults);
     client.does(&format!("allocate a {}", 8 * MIB));
-    hand.say(ToSession::SwapOut { bytes: u64::MAX });
+    hand.send(ToSession::SwapOut { bytes: u64::MAX });
     hand.until(|message| message == FromSession::Fault { code: 999 });
 }

@@ -29,12 +29,12 @@ impl Peer {
     fn of(world: &World, token: Token) -> Self {
         let mut peer = Self::connect(world);
         peer.greet(token);
-        assert!(matches!(peer.hear(), ToSession::Welcome { .. }));
+        assert!(matches!(peer.receive(), ToSession::Welcome { .. }));
         peer
     }
 
     fn greet(&mut self, token: Token) {
-        self.say(FromSession::Hello(Hello {
+        self.send(FromSession::Hello(Hello {
             token,
             total_bytes: 64 * MIB,
             bytes: 0,
@@ -44,34 +44,34 @@ impl Peer {
         }));
     }
 
-    fn say(&mut self, message: FromSession) {
+    fn send(&mut self, message: FromSession) {
         self.0.write_all(&message.encode()).unwrap();
     }
 
     /// Receives the next message, and answers requests to make places with none made.
-    fn hear(&mut self) -> ToSession {
+    fn receive(&mut self) -> ToSession {
         loop {
-            match self.hear_all() {
-                ToSession::Pin { .. } => self.say(FromSession::Pinned { bytes: 0 }),
+            match self.receive_any() {
+                ToSession::Pin { .. } => self.send(FromSession::Pinned { bytes: 0 }),
                 message => return message,
             }
         }
     }
 
-    fn hear_all(&mut self) -> ToSession {
+    fn receive_any(&mut self) -> ToSession {
         let mut frame = [0; FRAME_BYTES];
         self.0.read_exact(&mut frame).unwrap();
         ToSession::decode(&frame).unwrap()
     }
 
     fn hold(&mut self) {
-        self.say(FromSession::Want);
-        assert!(matches!(self.hear(), ToSession::Grant { .. }));
+        self.send(FromSession::Want);
+        assert!(matches!(self.receive(), ToSession::Grant { .. }));
     }
 
     fn grow(&mut self, bytes: u64) {
-        self.say(FromSession::Grew { bytes });
-        assert_eq!(self.hear(), ToSession::Grow { bytes });
+        self.send(FromSession::Grew { bytes });
+        assert_eq!(self.receive(), ToSession::Grow { bytes });
     }
 
     /// Lets another program request room, so that this peer is asked to move its memory.
@@ -79,7 +79,7 @@ impl Peer {
         self.grow(60 * MIB);
         let mut other = world.client();
         other.send(&format!("allocate a {}", 60 * MIB));
-        assert_eq!(self.hear(), ToSession::SwapOut { bytes: 56 * MIB });
+        assert_eq!(self.receive(), ToSession::SwapOut { bytes: 56 * MIB });
         other
     }
 }
@@ -107,7 +107,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
         for is_away in [false, true] {
             let token = world.admit(None);
             let mut peer = Peer::connect(&world);
-            peer.say(FromSession::Hello(Hello {
+            peer.send(FromSession::Hello(Hello {
                 token,
                 total_bytes: number,
                 bytes: number,
@@ -160,7 +160,7 @@ fn garbage_and_untrue_numbers_harm_nobody_else() {
                     code: number as u32,
                 },
             };
-            peer.say(message);
+            peer.send(message);
         }
         world.usage(token);
     }
@@ -195,7 +195,7 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
     let steps: [fn(&mut World, &mut Peer) -> Option<Client>; 9] = [
         |_, _| None,
         |_, peer| {
-            peer.say(FromSession::Want);
+            peer.send(FromSession::Want);
             None
         },
         |_, peer| {
@@ -203,12 +203,12 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             None
         },
         |_, peer| {
-            peer.say(FromSession::Grew { bytes: 60 * MIB });
+            peer.send(FromSession::Grew { bytes: 60 * MIB });
             None
         },
         |_, peer| {
             peer.grow(60 * MIB);
-            peer.say(FromSession::Fixed { bytes: 2 * MIB });
+            peer.send(FromSession::Fixed { bytes: 2 * MIB });
             None
         },
         // It is asked to return the lease.
@@ -216,7 +216,7 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
             peer.hold();
             let mut other = world.client();
             other.send("launch nothing 1");
-            assert!(matches!(peer.hear(), ToSession::Drop { .. }));
+            assert!(matches!(peer.receive(), ToSession::Preempt { .. }));
             Some(other)
         },
         // It is asked to make room.
@@ -224,27 +224,27 @@ fn who_ends_at_any_step_leaves_nothing_behind() {
         // It is asked to make places on the host for the rest of its memory.
         |world, peer| {
             let mut other = peer.is_to_make_room(world);
-            peer.say(FromSession::SwappedOut {
+            peer.send(FromSession::SwappedOut {
                 bytes: 56 * MIB,
                 nanoseconds: 1,
                 new_place_bytes: 56 * MIB,
             });
             assert!(other.answer().unwrap().starts_with("ok"));
-            assert_eq!(peer.hear_all(), ToSession::Pin { bytes: 4 * MIB });
+            assert_eq!(peer.receive_any(), ToSession::Pin { bytes: 4 * MIB });
             other.send("launch nothing 1");
             Some(other)
         },
         // Its memory is on the way back to the GPU.
         |world, peer| {
             let mut other = peer.is_to_make_room(world);
-            peer.say(FromSession::SwappedOut {
+            peer.send(FromSession::SwappedOut {
                 bytes: 60 * MIB,
                 nanoseconds: 1,
                 new_place_bytes: 60 * MIB,
             });
             assert!(other.answer().unwrap().starts_with("ok"));
-            peer.say(FromSession::Want);
-            assert_eq!(peer.hear(), ToSession::SwapIn);
+            peer.send(FromSession::Want);
+            assert_eq!(peer.receive(), ToSession::SwapIn);
             other.send("launch nothing 1");
             Some(other)
         },
@@ -301,7 +301,7 @@ fn a_session_has_a_limited_number_of_connections() {
     let mut peers: Vec<Peer> = (0..64).map(|_| Peer::of(&world, token)).collect();
     let mut refused = Peer::connect(&world);
     refused.greet(token);
-    assert_eq!(refused.hear(), ToSession::Refuse { bytes: 0 });
+    assert_eq!(refused.receive(), ToSession::Refuse { bytes: 0 });
     assert_eq!(refused.0.read(&mut [0; FRAME_BYTES]).unwrap(), 0);
     assert_eq!(first_launch(world.command_of(token)), "error 802");
     check_that_each_may_use_the_whole_card(&mut world);
@@ -309,7 +309,7 @@ fn a_session_has_a_limited_number_of_connections() {
     let is_accepted = || {
         let mut peer = Peer::connect(&world);
         peer.greet(token);
-        matches!(peer.hear(), ToSession::Welcome { .. })
+        matches!(peer.receive(), ToSession::Welcome { .. })
     };
     assert!(eventually(is_accepted));
 }

@@ -27,13 +27,13 @@ fn pinned(hand: &Hand) -> u64 {
 }
 
 fn pin(hand: &mut Hand, bytes: u64) -> u64 {
-    hand.say(ToSession::Pin { bytes });
+    hand.send(ToSession::Pin { bytes });
     pinned(hand)
 }
 
 /// Swaps out, and returns how much left and how much of that had no place.
 fn swap_out(hand: &mut Hand) -> (u64, u64) {
-    hand.say(ToSession::SwapOut { bytes: u64::MAX });
+    hand.send(ToSession::SwapOut { bytes: u64::MAX });
     let is_over = |message| {
         let fails = matches!(message, FromSession::Fault { .. });
         fails || matches!(message, FromSession::SwappedOut { .. })
@@ -48,8 +48,8 @@ fn swap_out(hand: &mut Hand) -> (u64, u64) {
     }
 }
 
-fn come_back(hand: &mut Hand, client: &mut Client) {
-    hand.say(ToSession::SwapIn);
+fn swap_in(hand: &mut Hand, client: &mut Client) {
+    hand.send(ToSession::SwapIn);
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     hand.grant();
     for name in ["a", "b"] {
@@ -79,7 +79,7 @@ fn memory_leaves_to_the_places_that_were_made_while_the_program_computed() {
     world.machine.let_go().unwrap();
     rest(&mut hand);
     assert_eq!(swap_out(&mut hand), (16 * MIB, 0));
-    come_back(&mut hand, &mut client);
+    swap_in(&mut hand, &mut client);
 }
 
 #[test]
@@ -89,8 +89,8 @@ fn a_move_waits_for_no_place_that_is_being_made() {
     client.does(&format!("allocate c {}", 400 * MIB));
     rest(&mut hand);
     for _ in 0..3 {
-        hand.say(ToSession::Pin { bytes: u64::MAX });
-        hand.say(ToSession::SwapOut { bytes: u64::MAX });
+        hand.send(ToSession::Pin { bytes: u64::MAX });
+        hand.send(ToSession::SwapOut { bytes: u64::MAX });
         // The answer about the bytes pinned so far comes before anything leaves.
         let first = hand.until(|message| {
             matches!(
@@ -109,9 +109,9 @@ fn a_move_waits_for_no_place_that_is_being_made() {
             unreachable!()
         };
         assert_eq!(bytes + new_place_bytes, 416 * MIB);
-        come_back(&mut hand, &mut client);
+        swap_in(&mut hand, &mut client);
         rest(&mut hand);
-        hand.say(ToSession::Unpin { bytes: u64::MAX });
+        hand.send(ToSession::Unpin { bytes: u64::MAX });
         assert!(eventually(|| world.machine.pinned().unwrap() == 0));
     }
 }
@@ -123,15 +123,15 @@ fn places_go_back_when_others_need_the_room() {
     client.does(&format!("allocate c {}", 400 * MIB));
     assert_eq!(pin(&mut hand, u64::MAX), 416 * MIB);
     // Places are given up in whole parts, while the program computes.
-    hand.say(ToSession::Unpin { bytes: 9 * MIB });
+    hand.send(ToSession::Unpin { bytes: 9 * MIB });
     assert!(eventually(|| world.machine.pinned().unwrap() < 416 * MIB));
     let left = world.machine.pinned().unwrap();
     assert!(left >= (416 - 8 - 64) * MIB, "{left}");
-    hand.say(ToSession::Unpin { bytes: u64::MAX });
+    hand.send(ToSession::Unpin { bytes: u64::MAX });
     assert!(eventually(|| world.machine.pinned().unwrap() == 0));
     for _ in 0..3 {
-        hand.say(ToSession::Pin { bytes: 416 * MIB });
-        hand.say(ToSession::Unpin { bytes: 416 * MIB });
+        hand.send(ToSession::Pin { bytes: 416 * MIB });
+        hand.send(ToSession::Unpin { bytes: 416 * MIB });
         assert!(pinned(&hand) <= 416 * MIB);
         assert!(eventually(|| world.machine.pinned().unwrap() == 0));
     }
@@ -145,16 +145,16 @@ fn places_that_were_still_to_be_made_count_as_given_back() {
     for _ in 0..3 {
         let (before, left) = (pin(&mut hand, 8 * MIB), 408 * MIB);
         assert_eq!(before, 8 * MIB);
-        hand.say(ToSession::Pin { bytes: left });
-        hand.say(ToSession::Unpin { bytes: 8 * MIB });
+        hand.send(ToSession::Pin { bytes: left });
+        hand.send(ToSession::Unpin { bytes: 8 * MIB });
         let made = pinned(&hand);
         rest(&mut hand);
         let (_, new) = swap_out(&mut hand);
         if made + 8 * MIB <= left {
             assert_eq!(new, left - made);
         }
-        come_back(&mut hand, &mut client);
-        hand.say(ToSession::Unpin { bytes: u64::MAX });
+        swap_in(&mut hand, &mut client);
+        hand.send(ToSession::Unpin { bytes: u64::MAX });
     }
 }
 
@@ -193,7 +193,7 @@ fn where_the_driver_pins_no_place_memory_leaves_as_without() {
     assert_eq!(world.machine.pinned().unwrap(), 8 * MIB);
     rest(&mut hand);
     assert_eq!(swap_out(&mut hand), (16 * MIB, 8 * MIB));
-    come_back(&mut hand, &mut client);
+    swap_in(&mut hand, &mut client);
 }
 
 #[test]
@@ -213,14 +213,14 @@ fn places_go_with_their_memory() {
 fn a_fork_copies_no_place() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = with_two(&mut world, &[]);
-    hand.say(ToSession::Pin { bytes: u64::MAX });
+    hand.send(ToSession::Pin { bytes: u64::MAX });
     client.does("fork");
     pinned(&hand);
     client.does("fork");
     assert_eq!(world.machine.copied_at_forks().unwrap(), 0);
     rest(&mut hand);
     swap_out(&mut hand);
-    come_back(&mut hand, &mut client);
+    swap_in(&mut hand, &mut client);
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn a_context_takes_its_places_along() {
                 client.does("create-context");
             }
             client.does(&format!("allocate a {}", 8 * MIB));
-            hand.say(ToSession::Pin { bytes: u64::MAX });
+            hand.send(ToSession::Pin { bytes: u64::MAX });
             client.does(end);
             pinned(&hand);
             assert!(eventually(|| world.machine.pinned().unwrap() == 0));

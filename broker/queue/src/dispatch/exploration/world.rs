@@ -197,7 +197,7 @@ impl World {
             world.arrive_at_peer(line);
         }
         world.proxy.submitted = true;
-        world.say(Peer::Proxy, Up::Submit);
+        world.send(Peer::Proxy, Up::Submit);
         world.arrive_at_broker(0);
         world.hurry();
         world
@@ -230,7 +230,7 @@ impl World {
             }
             Step::Cancel => {
                 self.faults.cancels -= 1;
-                self.say(Peer::Proxy, Up::Cancel);
+                self.send(Peer::Proxy, Up::Cancel);
             }
             Step::AskForState(worker) => {
                 let held = self.held_mut(worker);
@@ -332,7 +332,7 @@ impl World {
         });
     }
 
-    fn say(&mut self, peer: Peer, message: Up) {
+    fn send(&mut self, peer: Peer, message: Up) {
         let welcomed = match peer {
             Peer::Proxy => self.proxy.welcomed,
             Peer::Worker(number) => self.workers[usize::from(number)].welcomed,
@@ -466,7 +466,8 @@ impl World {
     /// Stores, then sends, as the engine does.
     fn perform(&mut self, mut actions: Vec<Action>) {
         self.dispatch.on_time_passed(at(self.seconds), &mut actions);
-        self.dispatch.settle(at(self.seconds), &mut actions);
+        self.dispatch
+            .assign_and_notify(at(self.seconds), &mut actions);
         let mut sends = Vec::new();
         for action in actions {
             match action {
@@ -475,11 +476,11 @@ impl World {
             }
         }
         for send in sends {
-            self.send(send);
+            self.deliver(send);
         }
     }
 
-    fn send(&mut self, action: Action) {
+    fn deliver(&mut self, action: Action) {
         match action {
             Action::ToWorker(id, message)
             | Action::Relay {
@@ -516,7 +517,7 @@ impl World {
                 let mut actions = Vec::new();
                 self.dispatch
                     .on_caught_up(connection, job, through, &mut actions);
-                actions.into_iter().for_each(|action| self.send(action));
+                actions.into_iter().for_each(|action| self.deliver(action));
             }
             Action::Close(id) => {
                 let mut lines = self.lines.iter();

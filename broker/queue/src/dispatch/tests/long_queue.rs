@@ -32,7 +32,7 @@ impl World {
             dispatch.on_proxy_connected(connection, NotebookId(id), account, &mut actions);
             dispatch.on_proxy_message(connection, FromProxy::Submit(submission), now, &mut actions);
         }
-        dispatch.settle(now, &mut actions);
+        dispatch.assign_and_notify(now, &mut actions);
         world.perform(actions);
         world
     }

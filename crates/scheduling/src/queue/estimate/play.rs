@@ -253,7 +253,7 @@ impl World {
             unlike: self.unlike(number),
         };
         if play.begin() {
-            play.go_on();
+            play.run();
         }
         play.starts
     }
@@ -352,7 +352,7 @@ impl Play<'_> {
         true
     }
 
-    fn go_on(&mut self) {
+    fn run(&mut self) {
         self.fill(0);
         while self.left > 0
             && let Some(Reverse((now, event))) = self.events.pop()

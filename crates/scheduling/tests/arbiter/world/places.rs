@@ -59,11 +59,11 @@ impl World {
         }
     }
 
-    pub(super) fn say_pinned(&mut self, session: SessionId, bytes: u64) {
+    pub(super) fn report_pinned(&mut self, session: SessionId, bytes: u64) {
         let one = self.sessions.get_mut(&session).expect("it is known");
         one.is_asked_to_pin = false;
         if !one.gone {
-            self.tell(Event::Pinned { session, bytes });
+            self.handle(Event::Pinned { session, bytes });
         }
     }
 

@@ -163,7 +163,7 @@ impl Lecture {
         self.now = at;
         match (next_person, next_cell) {
             (Some((time, person)), _) if time == at => self.submit(person),
-            (_, Some((_, id))) => self.go_on(id),
+            (_, Some((_, id))) => self.advance(id),
             _ => {}
         }
         self.settle();
@@ -187,7 +187,7 @@ impl Lecture {
     }
 
     /// The cell's session has started, or the cell has ended.
-    fn go_on(&mut self, id: u128) {
+    fn advance(&mut self, id: u128) {
         let Some(cell) = self.cells.get_mut(&id) else {
             return;
         };
@@ -262,7 +262,7 @@ impl Lecture {
         let line = in_queue_order(&jobs);
         for (job, position) in plan.positions {
             let said = said.get(&job).copied().flatten();
-            self.tell(job.0.as_u128(), position.position, said, &line);
+            self.show(job.0.as_u128(), position.position, said, &line);
         }
     }
 
@@ -312,7 +312,7 @@ impl Lecture {
         }
     }
 
-    fn tell(&mut self, id: u128, position: u32, said: Option<StartEstimate>, line: &[&Job]) {
+    fn show(&mut self, id: u128, position: u32, said: Option<StartEstimate>, line: &[&Job]) {
         let Some(cell) = self.cells.get(&id) else {
             return;
         };

@@ -6,15 +6,15 @@ impl World {
     pub(super) fn arrive_at_peer(&mut self, line: usize) {
         let message = self.lines[line].to_peer.pop_front().unwrap();
         match self.lines[line].peer {
-            Peer::Proxy => self.tell_proxy(message),
+            Peer::Proxy => self.send_to_proxy(message),
             Peer::Worker(number) => {
-                self.tell_worker(number, message);
+                self.send_to_worker(number, message);
                 self.flush(number);
             }
         }
     }
 
-    pub(super) fn tell_worker(&mut self, number: u8, message: Down) {
+    pub(super) fn send_to_worker(&mut self, number: u8, message: Down) {
         let worker = &mut self.workers[usize::from(number)];
         match (message, &mut worker.held) {
             (Down::Welcome, held) => {
@@ -80,26 +80,26 @@ impl World {
                 first,
                 events,
             };
-            self.say(Peer::Worker(number), message);
+            self.send(Peer::Worker(number), message);
         }
     }
 
     /// The same logic as in the proxy's link.
-    pub(super) fn tell_proxy(&mut self, message: Down) {
+    pub(super) fn send_to_proxy(&mut self, message: Down) {
         match message {
             Down::Welcome => {
                 self.proxy.welcomed = true;
                 if self.proxy.over {
-                    self.say(Peer::Proxy, Up::Applied);
+                    self.send(Peer::Proxy, Up::Applied);
                 } else if self.proxy.submitted {
-                    self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
+                    self.send(Peer::Proxy, Up::Resume(self.proxy.seen));
                     if let Some(question) = self.proxy.answered {
-                        self.say(Peer::Proxy, Up::Answer(question));
+                        self.send(Peer::Proxy, Up::Answer(question));
                     }
                 }
             }
             Down::Closed | Down::UnknownJob if self.proxy.over => self.proxy.closed = true,
-            Down::UnknownJob if self.proxy.seen == 0 => self.say(Peer::Proxy, Up::Submit),
+            Down::UnknownJob if self.proxy.seen == 0 => self.send(Peer::Proxy, Up::Submit),
             Down::UnknownJob => self.end(),
             Down::Events(events) => {
                 for Numbered {
@@ -112,12 +112,12 @@ impl World {
                         continue;
                     }
                     if number > self.proxy.seen + 1 {
-                        return self.say(Peer::Proxy, Up::Resume(self.proxy.seen));
+                        return self.send(Peer::Proxy, Up::Resume(self.proxy.seen));
                     }
                     self.proxy.seen = number;
                     if let Some(question) = question {
                         self.proxy.answered = Some(question);
-                        self.say(Peer::Proxy, Up::Answer(question));
+                        self.send(Peer::Proxy, Up::Answer(question));
                     }
                     if is_last {
                         self.end();
@@ -130,7 +130,7 @@ impl World {
 
     pub(super) fn end(&mut self) {
         self.proxy.over = true;
-        self.say(Peer::Proxy, Up::Applied);
+        self.send(Peer::Proxy, Up::Applied);
     }
 }
 

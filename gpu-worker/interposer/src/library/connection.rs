@@ -12,7 +12,7 @@ use std::{
 
 use super::wire::{FRAME_BYTES, FromSession, ToSession};
 
-pub(super) struct Line {
+pub(super) struct Connection {
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -33,7 +33,7 @@ pub(super) enum Answer {
     No,
 }
 
-impl Line {
+impl Connection {
     pub(super) const fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -47,7 +47,7 @@ impl Line {
     }
 
     /// Sends a message if there is a connection. Otherwise the next hello contains it, or it no longer matters.
-    pub(super) fn say(&self, message: &FromSession) {
+    pub(super) fn send(&self, message: &FromSession) {
         if let Some(stream) = &self.state().stream {
             let _ = stream.as_ref().write_all(&message.encode());
         }
