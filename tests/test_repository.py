@@ -155,6 +155,21 @@ def test_the_table_of_features_is_full() -> None:
     assert all("`" in row[3] for row in rows)
 
 
+# ---- modules of Rust
+
+MOD_RS = {
+    "gpu-worker/interposer/src/library/mod.rs": "also the root of a crate that build.rs compiles",
+    "tests/gpu/src/driver/mod.rs": "also the root of a crate that build.rs compiles",
+    "tests/gpu/src/monitoring/mod.rs": "also the root of a crate that build.rs compiles",
+    "crates/scheduling/tests/queue/lecture/mod.rs": "also a module of an example",
+}
+
+
+def test_the_file_of_a_module_is_beside_its_folder() -> None:
+    found = {str(path.relative_to(ROOT)) for path in files(".rs") if path.name == "mod.rs"}
+    assert found == MOD_RS.keys()
+
+
 # ---- ARCHITECTURE.md
 
 

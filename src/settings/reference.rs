@@ -7,7 +7,7 @@ use super::{Setting, TABLE};
 const HEAD: &str = "\
 # Configuration
 
-<!-- Made of the table in src/settings/mod.rs by `baton config reference`; do not edit. -->
+<!-- Made of the table in src/settings.rs by `baton config reference`; do not edit. -->
 
 Baton works without configuration.
 Settings are read in this order: flag, environment, configuration file, default.

@@ -73,27 +73,27 @@ const FILES: &[(&str, &str, &str)] = &[
     (
         "/static/page.css",
         "text/css; charset=utf-8",
-        include_str!("static/page.css"),
+        include_str!("page/static/page.css"),
     ),
     (
         "/static/page.js",
         "text/javascript; charset=utf-8",
-        include_str!("static/page.js"),
+        include_str!("page/static/page.js"),
     ),
     (
         "/static/icon.svg",
         "image/svg+xml",
-        include_str!("static/icon.svg"),
+        include_str!("page/static/icon.svg"),
     ),
     (
         "/static/htmx-4.0.1.min.js",
         "text/javascript; charset=utf-8",
-        include_str!("static/htmx-4.0.1.min.js"),
+        include_str!("page/static/htmx-4.0.1.min.js"),
     ),
     (
         "/static/hx-sse-4.0.1.min.js",
         "text/javascript; charset=utf-8",
-        include_str!("static/hx-sse-4.0.1.min.js"),
+        include_str!("page/static/hx-sse-4.0.1.min.js"),
     ),
 ];
 
