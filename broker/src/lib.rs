@@ -148,24 +148,7 @@ pub async fn run(
         Some(advertised) => format!("{scheme}://{advertised}"),
         None => address.to_string(),
     };
-    let own_address = config
-        .advertise
-        .clone()
-        .or_else(|| forward::address(&config.listen, &address));
-    if own_address.is_none()
-        && let Some(pool) = config.pools.iter().find(|pool| pool.gives_own_address())
-    {
-        anyhow::bail!(
-            "The workers of pool {} need an address of this broker: set broker.advertise to its HOST:PORT",
-            pool.name
-        );
-    }
-    let own_address = match &config.database {
-        Database::Sqlite(_) => own_address.unwrap_or_default(),
-        Database::Postgres(_) => own_address.context(
-            "Other brokers need an address of this broker: set broker.advertise to its HOST:PORT",
-        )?,
-    };
+    let own_address = own_address(&config, &address)?;
     let leadership = watch::Sender::new(Leadership::Unknown);
     let metrics = Arc::<Metrics>::default();
     let quotas = Arc::new(Quotas::new(config.person_limit_bytes, store.clone()));
@@ -285,6 +268,28 @@ pub async fn run(
         .await
         .context("Failed to close the database")?;
     ended
+}
+
+/// The address at which pool workers and other brokers reach this broker; empty if nothing needs it.
+fn own_address(config: &Config, address: &BrokerAddress) -> anyhow::Result<String> {
+    let own_address = config
+        .advertise
+        .clone()
+        .or_else(|| forward::address(&config.listen, address));
+    if own_address.is_none()
+        && let Some(pool) = config.pools.iter().find(|pool| pool.gives_own_address())
+    {
+        anyhow::bail!(
+            "The workers of pool {} need an address of this broker: set broker.advertise to its HOST:PORT",
+            pool.name
+        );
+    }
+    match &config.database {
+        Database::Sqlite(_) => Ok(own_address.unwrap_or_default()),
+        Database::Postgres(_) => own_address.context(
+            "Other brokers need an address of this broker: set broker.advertise to its HOST:PORT",
+        ),
+    }
 }
 
 async fn open_chunks(config: &Config) -> anyhow::Result<ChunkStore> {

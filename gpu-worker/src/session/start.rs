@@ -17,6 +17,7 @@ use nix::unistd::Pid;
 use tokio::process::Command;
 
 use super::launch::{self, Launch, Launched, Walls};
+use super::life::Life;
 use super::zygote::Zygote;
 use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
 use crate::Config;
@@ -73,88 +74,32 @@ pub(crate) struct StartOrder<'a> {
 }
 
 /// Starts a session and waits for its hello. If the future is dropped, the started processes end.
-pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> {
-    let runtime_folder = &order.config.runtime_folder;
-    std::fs::create_dir_all(runtime_folder).map_err(|source| StartError::RuntimeFolder {
-        path: runtime_folder.clone(),
-        source,
-    })?;
-    let folder = PrivateFolder::create_in(runtime_folder, "session")?;
+pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartError> {
+    let folder = create_folder(&order.config.runtime_folder)?;
     let packages = SessionPackages::create(order.config)?;
     let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
     let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
-    let connection = ConnectionFile::create(folder.path());
     let connection_file = folder.path().join("connection.json");
-    connection.write(&connection_file)?;
-
+    ConnectionFile::create(folder.path()).write(&connection_file)?;
     let mark = processes::new_mark(order.notebook);
-    let is_visible = is_visible(&order);
-    let mut mirror = order.mirror;
-    let working_folder = match &mirror {
-        Some(mirror) => mirror
-            .make_working_folder(&order.folder)
-            .map_err(|source| StartError::RuntimeFolder {
-                path: mirror.root().to_owned(),
-                source,
-            })?,
-        None if is_visible => order.folder.clone(),
-        None => folder.path().to_owned(),
-    };
-    let program = order.sandbox.map(|sandbox| sandbox.program(&order.python));
-    let mut command = Command::new(program.unwrap_or(&order.python));
-    command
-        .env_clear()
-        .envs(environment::inherited(
-            std::env::vars_os(),
-            &order.config.session_environment,
-        ))
-        .envs(packages.environment());
-    if order.is_trial {
-        command.env(TRIAL, "1");
-    }
-    if let Some(environment) = order.environment {
-        command.env(ENVIRONMENT, environment);
-    }
+
+    let mut command = command(&order, &packages);
     let gpu = order
         .sharing
         .join(order.account, order.place, &mut command, folder.path())
         .map_err(StartError::Gpu)?;
-    let mut mirror_place = mirror.as_ref().map(|mirror| mirror.root().to_owned());
-    let mut working_folder = working_folder;
-    let mut walls = None;
-    if let Some(sandbox) = order.sandbox {
-        let config = order.config;
-        let needs = Needs {
-            python: &order.python,
-            private_folder: folder.path(),
-            notebook_folder: order.notebook_folder.as_deref(),
-            hardware: gpu.hardware(),
-            packages: packages.folder(),
-            mirror: mirror.as_ref().map(|mirror| {
-                let (root, folder) = (mirror.root(), mirror.notebook_folder());
-                (root.to_owned(), folder.to_owned())
-            }),
-            hidden: [runtime_folder, &config.mirrors, &config.cache],
-        };
-        walls = Some(match sandbox {
-            Sandbox::Bubblewrap(bubblewrap) => {
-                let mut inside = bubblewrap.furnish(&mut command, needs).await?;
-                if let (Some(mirror), Some(place)) = (&mirror, &inside.mirror) {
-                    working_folder = moved(&working_folder, mirror.root(), place);
-                }
-                mirror_place = inside.mirror.take();
-                Walls::Inside(bubblewrap, inside)
-            }
-            Sandbox::Landlock(landlock) => {
-                let confined = landlock.furnish(&mut command, &needs).await?;
-                Walls::Confined(landlock, confined)
-            }
-        });
-    }
-    if let (Some(mirror), Some(place)) = (&mirror, &mirror_place) {
+    let mut place = Workplace::of(&order, folder.path())?;
+    let walls = match order.sandbox {
+        Some(sandbox) => {
+            let needs = needs(&order, folder.path(), &packages, gpu.hardware());
+            Some(isolate(sandbox, &mut command, needs, &mut place).await?)
+        }
+        None => None,
+    };
+    if let (Some(mirror), Some(root)) = (&order.mirror, &place.mirror) {
         command
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
-            .env(MIRROR_FOLDER, place);
+            .env(MIRROR_FOLDER, root);
     }
     command
         .env(SCANNER, scanner)
@@ -162,12 +107,12 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         .env("JPY_PARENT_PID", std::process::id().to_string());
     let (imposed, guard) = match &walls {
         Some(Walls::Confined(landlock, confined)) => {
-            let imposed = landlock.impose(&mut command, confined, &working_folder)?;
+            let imposed = landlock.impose(&mut command, confined, &place.folder)?;
             (Some(imposed.descriptors), Some(imposed.guard))
         }
         _ => (None, None),
     };
-    let (observer, opened) = mirror.as_ref().map(SessionMirror::observe).unzip();
+    let (observer, opened) = order.mirror.as_ref().map(SessionMirror::observe).unzip();
     let is_guarded = guard.is_some();
     let watch = watching::watch(observer, guard).map_err(StartError::Watch)?;
     let (works, watching) = watch.unzip();
@@ -177,7 +122,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         sandbox: order.sandbox,
         walls,
         imposed,
-        folder: working_folder,
+        folder: place.folder,
         arguments: vec!["-f".into(), connection_file.into()],
         connection: kernel_end,
         watching,
@@ -199,36 +144,14 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
     if is_guarded && !calls_wait {
         return Err(SandboxError::without_guard().into());
     }
-    if let Some(mirror) = &mut mirror {
+    if let Some(mirror) = &mut order.mirror {
         mirror.started(opened.filter(|_| calls_wait));
     }
-
-    let (kernel, shim_reader, shim, hello) = tokio::select! {
-        said = accept_shim(pair) => match said {
-            // The process has ended, or is about to end.
-            Err(StartError::Shim(ShimError::Closed)) => {
-                let status = tokio::time::timeout(LAST_BREATH, life.ended()).await;
-                return Err(ended(order.python, status.ok().flatten(), &log).await);
-            }
-            said => said?,
-        },
-        status = life.ended() => return Err(ended(order.python, status, &log).await),
-        () = tokio::time::sleep(PATIENCE) => {
-            let last_lines = log.last_lines(LINES);
-            return Err(StartError::Silent { python: order.python, last_lines });
-        }
-    };
-    if hello.version != env!("CARGO_PKG_VERSION") {
-        let found = hello.version;
-        return Err(StartError::Version {
-            python: order.python,
-            found,
-        });
-    }
+    let (kernel, shim_reader, shim, hello) = greeted(pair, &mut life, &order.python, &log).await?;
     let mark = starting.finish();
     life.has_kernel(kernel);
     let mut folders = vec![packages.folder().to_owned()];
-    folders.extend(mirror.as_ref().map(|mirror| mirror.root().to_owned()));
+    folders.extend(order.mirror.as_ref().map(|mirror| mirror.root().to_owned()));
     folders.extend(life.scratch());
     let limit_bytes = order.config.session_disk_bytes;
     Ok(Session {
@@ -239,7 +162,7 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         sent: None,
         keeps: false,
         keepers: Keepers::default(),
-        mirror,
+        mirror: order.mirror,
         gpu,
         shim_reader,
         broken_at: None,
@@ -252,6 +175,143 @@ pub(crate) async fn start(order: StartOrder<'_>) -> Result<Session, StartError> 
         _folder: folder,
         _packages: packages,
     })
+}
+
+fn create_folder(runtime_folder: &Path) -> Result<PrivateFolder, StartError> {
+    std::fs::create_dir_all(runtime_folder).map_err(|source| StartError::RuntimeFolder {
+        path: runtime_folder.to_owned(),
+        source,
+    })?;
+    Ok(PrivateFolder::create_in(runtime_folder, "session")?)
+}
+
+/// The command that starts the session's Python, with the environment of every session.
+fn command(order: &StartOrder<'_>, packages: &SessionPackages) -> Command {
+    let program = order.sandbox.map(|sandbox| sandbox.program(&order.python));
+    let mut command = Command::new(program.unwrap_or(&order.python));
+    command
+        .env_clear()
+        .envs(environment::inherited(
+            std::env::vars_os(),
+            &order.config.session_environment,
+        ))
+        .envs(packages.environment());
+    if order.is_trial {
+        command.env(TRIAL, "1");
+    }
+    if let Some(environment) = order.environment {
+        command.env(ENVIRONMENT, environment);
+    }
+    command
+}
+
+/// Where the session works, by the paths that it uses itself.
+struct Workplace {
+    folder: PathBuf,
+    /// The root of its mirror.
+    mirror: Option<PathBuf>,
+}
+
+impl Workplace {
+    /// Without a sandbox. `private`: the session's own folder, for a session that has no other.
+    fn of(order: &StartOrder<'_>, private: &Path) -> Result<Self, StartError> {
+        let folder = match &order.mirror {
+            Some(mirror) => mirror
+                .make_working_folder(&order.folder)
+                .map_err(|source| StartError::RuntimeFolder {
+                    path: mirror.root().to_owned(),
+                    source,
+                })?,
+            None if is_visible(order) => order.folder.clone(),
+            None => private.to_owned(),
+        };
+        let mirror = order.mirror.as_ref().map(|mirror| mirror.root().to_owned());
+        Ok(Self { folder, mirror })
+    }
+
+    /// The sandbox shows the mirror at another path.
+    fn move_mirror(&mut self, to: PathBuf) {
+        if let Some(from) = self.mirror.replace(to.clone())
+            && let Ok(below) = self.folder.strip_prefix(from)
+        {
+            self.folder = to.join(below);
+        }
+    }
+}
+
+fn needs<'a>(
+    order: &'a StartOrder<'_>,
+    private_folder: &'a Path,
+    packages: &'a SessionPackages,
+    hardware: Option<&'a Hardware>,
+) -> Needs<'a> {
+    let config = order.config;
+    Needs {
+        python: &order.python,
+        private_folder,
+        notebook_folder: order.notebook_folder.as_deref(),
+        hardware,
+        packages: packages.folder(),
+        mirror: order.mirror.as_ref().map(|mirror| {
+            let (root, folder) = (mirror.root(), mirror.notebook_folder());
+            (root.to_owned(), folder.to_owned())
+        }),
+        hidden: [&config.runtime_folder, &config.mirrors, &config.cache],
+    }
+}
+
+async fn isolate<'a>(
+    sandbox: &'a Sandbox,
+    command: &mut Command,
+    needs: Needs<'_>,
+    place: &mut Workplace,
+) -> Result<Walls<'a>, StartError> {
+    Ok(match sandbox {
+        Sandbox::Bubblewrap(bubblewrap) => {
+            let mut inside = bubblewrap.furnish(command, needs).await?;
+            match inside.mirror.take() {
+                Some(mirror) => place.move_mirror(mirror),
+                None => place.mirror = None,
+            }
+            Walls::Inside(bubblewrap, inside)
+        }
+        Sandbox::Landlock(landlock) => {
+            let confined = landlock.furnish(command, &needs).await?;
+            Walls::Confined(landlock, confined)
+        }
+    })
+}
+
+/// Waits for the hello of the session's kernel.
+async fn greeted(
+    pair: ShimPair,
+    life: &mut Life,
+    python: &Path,
+    log: &SessionLog,
+) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
+    let greeting = tokio::select! {
+        said = accept_shim(pair) => match said {
+            // The process has ended, or is about to end.
+            Err(StartError::Shim(ShimError::Closed)) => {
+                let status = tokio::time::timeout(LAST_BREATH, life.ended()).await;
+                return Err(ended(python, status.ok().flatten(), log).await);
+            }
+            said => said?,
+        },
+        status = life.ended() => return Err(ended(python, status, log).await),
+        () = tokio::time::sleep(PATIENCE) => {
+            let last_lines = log.last_lines(LINES);
+            return Err(StartError::Silent { python: python.to_owned(), last_lines });
+        }
+    };
+    let found = &greeting.3.version;
+    match found == env!("CARGO_PKG_VERSION") {
+        true => Ok(greeting),
+        false => Err(StartError::Version {
+            python: python.to_owned(),
+            found: found.clone(),
+        }),
+    }
 }
 
 /// Ends the processes of a start that fails or is cancelled.
@@ -292,13 +352,6 @@ fn is_visible(order: &StartOrder<'_>) -> bool {
     is_allowed && order.folder.is_dir()
 }
 
-fn moved(path: &Path, from: &Path, to: &Path) -> PathBuf {
-    match path.strip_prefix(from) {
-        Ok(below) => to.join(below),
-        Err(_) => path.to_owned(),
-    }
-}
-
 async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {
     let (kernel, reader, writer) = pair.greeted().await?;
     let mut reader = reader.within(LARGEST_MESSAGE_BYTES);
@@ -308,11 +361,11 @@ async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hel
     }
 }
 
-async fn ended(python: PathBuf, status: Option<ExitStatus>, log: &SessionLog) -> StartError {
+async fn ended(python: &Path, status: Option<ExitStatus>, log: &SessionLog) -> StartError {
     // The last lines may not have been read from the pipe yet.
     tokio::time::sleep(Duration::from_millis(50)).await;
     StartError::Ended {
-        python,
+        python: python.to_owned(),
         status,
         last_lines: log.last_lines(LINES),
     }
