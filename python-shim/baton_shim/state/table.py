@@ -481,8 +481,8 @@ class Table:
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
         numbering = self._numbering
         going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
-        if len(numbering.unreferenced_among(going)) < len(going):  # some live on here, and may get a new number
-            self._walker.children.clear()
+        # Those that live on here may get a new number.
+        self._walker.forget_above(set(going).difference(numbering.unreferenced_among(going)))
         self._drop(going)
         numbering.add(fresh)
         for number, uses, held in header.stays:
