@@ -114,11 +114,11 @@ def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:
     return Run(*([line.replace(str(folder), "/notebook") for line in lines] for lines in (shown, state)))
 
 
-def cell_shows(kernel: Kernel, number: int, cell: str, *, gpu: bool = False, seconds: float = 60) -> list[str]:
+def cell_shows(kernel: Kernel, number: int, cell: str, *, gpu: bool = False, **options: Any) -> list[str]:
     # A line that a traceback shows in place of the magic's line. Another magic must stay in the first line.
     in_place = "" if cell.startswith("%%") else f"{IN_PLACE}\n"
     code = f"%%gpu\n{cell}" if gpu else in_place + cell
-    shown = visible(kernel.run(code, seconds=seconds))
+    shown = visible(kernel.run(code, **options))
     return [f"cell {number}: {text}".replace(IN_PLACE, "%%gpu") for text in shown]
 
 
