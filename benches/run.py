@@ -20,6 +20,7 @@ NAMES = (
     "transports",
     "peers",
     "virtual_cuda",
+    "widgets",
     "gpu_gate",
     "latency",
     "plan",

@@ -14,7 +14,7 @@ from end_to_end import Service
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from notebooks import ENVIRONMENT, FOLDER, Kernels, Notebook, differences, read
+from notebooks import ENVIRONMENT, FOLDER, WAYS, Kernels, Notebook, differences, read
 
 CORPUS = [read(path) for path in sorted((FOLDER / "corpus").glob("*.py"))]
 
@@ -49,9 +49,9 @@ def test_same_with_and_without_gpu(kernels: Kernels, notebook: Notebook) -> None
     plain, *others = kernels.run(notebook)
     failed = [line for line in plain.state if " that fails: " in line]
     assert not failed, failed
-    for way, found in zip(("every cell", "half of the cells"), others, strict=True):
+    for way, found in zip(WAYS[1:], others, strict=True):
         lines = differences(plain.shown, found.shown) + differences(plain.state, found.state)
-        assert not lines, f"{way} under %%gpu:\n" + "\n".join(lines)
+        assert not lines, f"{way.__name__} under %%gpu:\n" + "\n".join(lines)
 
 
 def test_the_corpus_is_large_enough() -> None:

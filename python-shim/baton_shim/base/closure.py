@@ -39,6 +39,9 @@ from baton_shim.base.bytecode import code_names
 MOST_OBJECTS = 50_000
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
+CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
+# Instances of these refer to nothing.
+PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 # Attribute look-ups on these reach their referent, or raise an error if it is gone.
 WEAK = weakref.ProxyTypes
 # The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
@@ -81,6 +84,9 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
         if id(value) in seen or type(value) in WEAK or not (gc.is_tracked(value) or type(value) in WITH_ZONE):
             continue
         seen.add(id(value))
+        if type(value) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
+            waiting.extend(part for part in gc.get_referents(value) if type(part) not in PLAIN and id(part) not in seen)
+            continue
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
         used: frozenset[str] = frozenset()

@@ -328,6 +328,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
                 names,
                 extra=extra | around.parts,
                 deleted=gone,
+                unsent=self._names.unsent(names),
                 partings=prepared["returns"],
                 modules=around.modules,
                 budget=budget,

@@ -129,6 +129,10 @@ class SessionNames:
         travel.difference_update(dropped)
         return sorted(report & travel), sorted(gone & travel)
 
+    def unsent(self, names: Iterable[str]) -> set[str]:
+        """Those of these names that the notebook did not send for this cell."""
+        return set(names) - self._sent
+
     def went_home(self, names: Iterable[str], gone: Iterable[str]) -> None:
         self._known |= set(names)
         self._known -= set(gone)

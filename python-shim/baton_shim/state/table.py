@@ -112,6 +112,7 @@ class Table:
         certain: Set[str] | None = None,
         extra: object = None,
         deleted: Iterable[str] = (),
+        unsent: Set[str] = frozenset(),
         partings: bool = True,
         modules: bytes | None = None,
         budget: Budget | None = None,
@@ -122,9 +123,10 @@ class Table:
         Values of a dict `extra`, and names in a session, are replaced by a `Stayed` if they cannot be sent. In the
         notebook kernel, `Refused` is raised for a `certain` name that cannot be sent (None: all are certain); nothing
         has changed then, and the table can still be used. Other names are replaced by a `Stayed` with the same reason.
-        Without `partings`, the last change of an object that is no longer used here is not sent. `modules` is for the
-        other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places` are parts of `extra`, each
-        with a name for messages.
+        `unsent` names were not in the other end's last message, and it may have bound them to other objects since: they
+        are bound again in any case. Without `partings`, the last change of an object that is no longer used here is not
+        sent. `modules` is for the other end's `load_modules`. With a `budget`, memory beyond it is deferred. `places`
+        are parts of `extra`, each with a name for messages.
         """
         self._check_usable()
         self._before = None
@@ -138,7 +140,7 @@ class Table:
         dying = self._dying() if partings else []
         self._here.home = home
         made = self._send(
-            Sending(roots, certain, extra, home, gone, dying, modules, budget=budget, places=tuple(places))
+            Sending(roots, certain, extra, home, gone, unsent, dying, modules, budget=budget, places=tuple(places))
         )
         self._home = home
         return made
@@ -175,7 +177,11 @@ class Table:
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
-        rebound = {name: obj for name, obj in sending.roots.items() if not self._bindings.is_known(name, obj, replaced)}
+        rebound = {
+            name: obj
+            for name, obj in sending.roots.items()
+            if name in sending.unsent or not self._bindings.is_known(name, obj, replaced)
+        }
         changes = reach.changed or reach.leaves or replaced or rebound
         plain = not changes and is_plain(sending.extra, numbering.memo)
         if plain:
@@ -475,8 +481,8 @@ class Table:
     def _commit(self, header: Header, fresh: list[Any], rebound: dict[str, Any], undo: Undo, bound_stays: bool) -> None:
         numbering = self._numbering
         going = [n for n in (*header.dropped, *header.replaced) if n not in numbering.dropped]
-        if len(numbering.unreferenced_among(going)) < len(going):  # some live on here, and may get a new number
-            self._walker.children.clear()
+        # Those that live on here may get a new number.
+        self._walker.forget_above(set(going).difference(numbering.unreferenced_among(going)))
         self._drop(going)
         numbering.add(fresh)
         for number, uses, held in header.stays:

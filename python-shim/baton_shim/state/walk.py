@@ -90,6 +90,13 @@ class Walker:
         self.children.pop(number, None)
         self.gradients.pop(number, None)
 
+    def forget_above(self, numbers: Set[int]) -> None:
+        """Forgets what the objects that refer to these refer to."""
+        if numbers:
+            above = [number for number, below in self.children.items() if not numbers.isdisjoint(below)]
+            for number in above:
+                del self.children[number]
+
     def move(self, moved: dict[int, int]) -> None:
         """Applies the new numbers of a compacted table."""
         self.states = {moved[number]: state for number, state in self.states.items()}

@@ -34,6 +34,8 @@ class Sending:
     """Whether this end is the notebook kernel."""
     gone: Sequence[str] = ()
     """Names that were deleted here."""
+    unsent: Set[str] = frozenset()
+    """Names that the other end did not send before, and may have bound to other objects meanwhile."""
     dying: Sequence[int] = ()
     """Numbers of objects that are sent for the last time."""
     modules: bytes | None = None

@@ -112,6 +112,22 @@ CASES: dict[str, tuple[str, str, str]] = {
         "x.observe(every); x.a = 2; y = T()",
         "(seen, setattr(x, 'a', 3), seen, x.unobserve_all(), setattr(x, 'a', 4), seen, setattr(y, 'a', 5), seen)",
     ),
+    "traits that are added": (
+        "import traitlets\nclass T(traitlets.HasTraits):\n    a = traitlets.Int()\nx = T(a=1); kept = (x,)",
+        "x.add_traits(b=traitlets.List()); x.b = [x]; y = x.b",
+        "(x.a, x.b[0] is x, x.b is y, kept[0] is x, x.trait_names())",
+    ),
+    "many traits": (
+        "import traitlets\n"
+        "class T(traitlets.HasTraits):\n"
+        "    a, b = traitlets.Int(), traitlets.List()\n"
+        "x = [T(a=n, b=[n]) for n in range(30)]\n"
+        "seen = []\n"
+        "def one(change): seen.append(change['new'])\n"
+        "x[3].observe(one, 'a')",
+        "x[3].unobserve(one, 'a'); x[4].observe(one, 'a'); x[5].a = -1; x[6].b.append(x[7]); x[7].c = x[8]",
+        "(setattr(x[3], 'a', 90), setattr(x[4], 'a', 91), seen, [t.a for t in x], x[6].b[1] is x[7], x[7].c is x[8])",
+    ),
     "slots behind __setattr__": (
         "class F:\n"
         "    __slots__ = ('a',)\n"

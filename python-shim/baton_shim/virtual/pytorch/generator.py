@@ -58,7 +58,14 @@ DEFAULT = Stream(int.from_bytes(os.urandom(8), "little"))
 """The stream that `torch.cuda.manual_seed` seeds."""
 
 
-class Generator(torch._C.Generator):  # type: ignore[misc]
+class AnyGenerator(type(torch._C.Generator)):  # type: ignore[misc]
+    """Generators of C++, such as the CPU's default one, are instances of `torch.Generator`, too."""
+
+    def __instancecheck__(cls, obj: object) -> bool:
+        return isinstance(obj, torch._C.Generator) if cls is Generator else super().__instancecheck__(obj)
+
+
+class Generator(torch._C.Generator, metaclass=AnyGenerator):  # type: ignore[misc]
     """`torch.Generator`. For C++, one on the GPU is a CPU generator that is seeded again for each call."""
 
     __module__ = "torch"
