@@ -21,7 +21,7 @@ MARK = "PLACE_OF_THIS_TEST"
 PEER = struct.Struct("3i")
 
 SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "bubblewrap" if shutil.which("bwrap") else "none")
-"""The sandbox of all workers, also of those of `baton up`, which by themselves have none. Empty: the commands' defaults."""
+"""The sandbox of all workers, also of those of `baton up`, whose default is none. Empty: the commands' defaults."""
 
 WHO = "os.getpid(), os.environ['BATON_SESSION']"
 """What a cell prints so that a test can find its process."""
