@@ -6,6 +6,7 @@ import datetime
 import json
 import os
 import platform
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,8 @@ import psutil
 
 FOLDER = Path(__file__).parent
 sys.path.insert(0, str(FOLDER.parent / "tests"))
+if shutil.which("bwrap"):
+    os.environ.setdefault("BATON_TEST_SANDBOX", "")  # what users have: `baton up` without a sandbox
 
 from end_to_end import Kernel, Place  # noqa: E402
 from end_to_end.place import is_service  # noqa: E402

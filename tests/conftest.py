@@ -61,8 +61,11 @@ def new_kernel(place: Place) -> Iterator[Callable[..., Kernel]]:
 
 @pytest.fixture
 def gate(place: Place) -> Iterator[Gate]:
-    """Opens at the end, because cells in the background outlive their kernels."""
-    gate = Gate(Path(tempfile.mkdtemp(dir=place.work)))
+    """Opens at the end, because cells in the background outlive their kernels.
+
+    Sandboxed cells of a `service` see it if their worker has `BATON_WORKER_READABLE=str(place.signs)`.
+    """
+    gate = Gate(Path(tempfile.mkdtemp(dir=place.signs)))
     yield gate
     gate.open_all()
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import psutil
 import pytest
-from end_to_end import Cell, Gate, Kernel, Service, background, speaking, wait_until
+from end_to_end import Cell, Gate, Kernel, Place, Service, background, speaking, wait_until
 
 NONE = "No cell has run in the background\n"
 
@@ -38,13 +38,13 @@ def notebook_kernel(kernel: Kernel) -> psutil.Process:
 
 
 @pytest.fixture(scope="module")
-def calm() -> Iterator[Service]:
+def calm(place: Place) -> Iterator[Service]:
     """A service that no test breaks. Sessions of its worker see gates."""
     service = Service.create()
     courses = service.place.folder / "courses.toml"
     courses.write_text("jobs_per_person = 4\n")
     service.start_broker(BATON_BROKER_COURSES_FILE=str(courses))
-    service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")
+    service.start_worker(slots=4, BATON_WORKER_READABLE=str(place.signs))
     yield service
     left = service.close()
     assert not left, f"Processes left behind: {left}"
@@ -57,10 +57,10 @@ def start(calm: Service, new_kernel: Callable[..., Kernel]) -> Callable[[], Kern
 
 
 @pytest.fixture
-def away(service: Service, new_kernel: Callable[..., Kernel]) -> Iterator[Callable[..., Kernel]]:
+def away(service: Service, place: Place, new_kernel: Callable[..., Kernel]) -> Iterator[Callable[..., Kernel]]:
     """Kernels of a broker and a worker that the test can break. The worker's sessions see gates."""
     service.start_broker()
-    service.start_worker(BATON_WORKER_SANDBOX="none")
+    service.start_worker(BATON_WORKER_READABLE=str(place.signs))
     return lambda **environment: service.kernel(new_kernel, **environment)
 
 
@@ -310,10 +310,11 @@ def test_a_worker_that_leaves_saves_what_it_has_first(
 
 @pytest.mark.parametrize("transport", ["auto", "http"])
 def test_files_that_it_wrote_are_brought_too(
-    service: Service, new_kernel: Callable[..., Kernel], gate: Gate, transport: str
+    service: Service, place: Place, new_kernel: Callable[..., Kernel], gate: Gate, transport: str
 ) -> None:
     service.start_broker()
-    service.start_worker(BATON_WORKER_SANDBOX="none", BATON_TRANSPORT=transport, BATON_WORKER_FILES="mirror")
+    gates = str(place.signs)
+    service.start_worker(BATON_WORKER_READABLE=gates, BATON_TRANSPORT=transport, BATON_WORKER_FILES="mirror")
     folder = service.place.work
     (folder / "early.txt").write_text("early")
     (folder / "late.txt").write_text("late")

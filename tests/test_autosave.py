@@ -6,18 +6,18 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from end_to_end import Gate, Kernel, Service, background
+from end_to_end import Gate, Kernel, Place, Service, background
 
 LOADS = "%gpu_load auto-train restores them"
 
 
 @pytest.fixture
-def course(service: Service, tmp_path: Path, new_kernel: Callable[..., Kernel]) -> Callable[..., Kernel]:
+def course(service: Service, place: Place, tmp_path: Path, new_kernel: Callable[..., Kernel]) -> Callable[..., Kernel]:
     """Kernels of one notebook in a course that saves."""
     courses = tmp_path / "courses.toml"
     courses.write_text("[default]\nautosave = true\n")
     service.start_broker(BATON_BROKER_COURSES_FILE=str(courses))
-    service.start_worker(BATON_WORKER_SANDBOX="none")
+    service.start_worker(BATON_WORKER_READABLE=str(place.signs))
     return lambda: service.kernel(new_kernel, JPY_SESSION_NAME="lessons/train.ipynb")
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from end_to_end import Gate, Kernel, Service, background, speaking
+from end_to_end import Gate, Kernel, Place, Service, background, speaking
 
 
 def test_the_notebook_goes_on_and_gets_the_changes(kernel: Kernel, gate: Gate) -> None:
@@ -222,8 +222,8 @@ def test_a_plot_is_shown_below_its_cell(kernel: Kernel) -> None:
     cell.wait_for(lambda result: "image/png" in str(result.published), "the plot")
 
 
-def test_nothing_lands_in_the_middle_of_a_cell_that_awaits(kernel: Kernel, gate: Gate) -> None:
-    ended = str(gate.folder / "ended")
+def test_nothing_lands_in_the_middle_of_a_cell_that_awaits(kernel: Kernel, place: Place, gate: Gate) -> None:
+    ended = str(place.work / f"{gate.folder.name}-ended")
     kernel.run(f"import asyncio, os\nended = {ended!r}").ok()
     background(kernel, f"{gate.closed()}made = 1\nopen({ended!r}, 'w').close()")
     wait = "while not os.path.exists(ended): await asyncio.sleep(0.01)\nfor _ in range(30): await asyncio.sleep(0.01)"
@@ -411,19 +411,22 @@ def code(dice: random.Random) -> str:
     return "; ".join(dice.sample(statements, dice.randrange(1, 4)))
 
 
-def test_the_broker_is_killed_again_and_again(service: Service, new_kernel: Callable[..., Kernel]) -> None:
+def test_the_broker_is_killed_again_and_again(
+    service: Service, place: Place, new_kernel: Callable[..., Kernel], gate: Gate
+) -> None:
     service.start_broker()
-    service.start_worker()
+    service.start_worker(BATON_WORKER_READABLE=str(place.signs))
     kernel = service.kernel(new_kernel)
     kernel.run("values, other = [], []").ok()
-    work = "for _ in range(30): time.sleep(0.1)\n"  # the worker's sandbox does not show the gate
-    cell = background(kernel, f"import time\nvalues.append(1)\nprint('begun')\n{work}values.append(2)\nprint('end')")
+    body = f"values.append(1)\nprint('begun')\n{gate.closed()}values.append(2)\nprint('end')"
+    cell = background(kernel, body)
     background(kernel, "values.append(3)", "second")
     cell.wait_for_text("begun")
     for number in range(3):
         service.kill("broker")
         kernel.run(f"other.append({number})").ok()
         service.start_broker()
+    gate.open()
     kernel.run("second.result()").ok()
     assert kernel.evaluate("(values, other)") == ([1, 2, 3], [0, 1, 2])
     cell.wait_for_text("end")

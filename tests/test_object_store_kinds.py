@@ -59,7 +59,7 @@ def test_a_store_with_an_authority_of_its_own(
     service: Service, store: ObjectStore, tls: Tls, new_kernel: Callable[..., Kernel]
 ) -> None:
     service.start_broker(**store.settings)
-    service.start_worker(BATON_WORKER_SANDBOX="none")
+    service.start_worker()
     kernel = runs(service, new_kernel)
     said = run_binary(service.place, "doctor", **store.settings).stdout
     assert f"wrong  The broker cannot use {store.address}: There is no safe connection to the object store" in said
@@ -113,7 +113,7 @@ def test_azure_with_the_identity_of_its_machine_instead_of_a_key(
     """The broker requests a key with which it signs for the identity, and keeps it."""
     address, asked = machine
     service.start_broker(**(store.settings | {"AZURE_STORAGE_ACCOUNT_KEY": "", "AZURE_MSI_ENDPOINT": address}))
-    service.start_worker(BATON_WORKER_SANDBOX="none")
+    service.start_worker()
     runs(service, new_kernel)
     [request] = asked
     assert request.startswith("true /token?")

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from configparser import RawConfigParser
 from pathlib import Path
 
@@ -30,10 +30,10 @@ def command_of_guide(beginning: str) -> str:
     return line
 
 
-def run_shell(line: str, replacements: dict[str, str]) -> None:
+def run_shell(line: str, replacements: Mapping[str, str | Path]) -> None:
     for old, new in replacements.items():
-        line = line.replace(old, new)
-    said = subprocess.run(["bash", "-c", line], capture_output=True, text=True, timeout=60, check=False)
+        line = line.replace(old, str(new))
+    said = subprocess.run(["bash", "-c", line], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
     assert said.returncode == 0, f"{line}\n{said.stderr}"
 
 
@@ -111,23 +111,30 @@ def systemd() -> None:
     assert said.returncode == 0
 
 
-@pytest.mark.usefixtures("systemd")
-def test_systemd_takes_the_units(tmp_path: Path) -> None:
+@pytest.fixture(params=["", "dynamic-user.conf"], ids=["units", "with a dynamic user"])
+def installed(request: pytest.FixtureRequest, systemd: None, tmp_path: Path) -> list[str]:
+    """The units as an administrator installs them, possibly with a file that changes the worker's."""
     assert [path.stem for path in UNITS] == list(STARTED)
     for path in UNITS:
         (tmp_path / path.name).write_text(path.read_text().replace("/opt/baton/bin/baton", str(BINARY)))
-    copies = [str(tmp_path / path.name) for path in UNITS]
-    said = subprocess.run(["systemd-analyze", "verify", *copies], capture_output=True, text=True, check=False)
+    if request.param:
+        line = command_of_guide(f"install -D -m 644 deploy/systemd/{request.param}")
+        run_shell(line, {"/etc/systemd/system": tmp_path})
+        assert [path.name for path in (tmp_path / "baton-worker.service.d").iterdir()] == [request.param]
+    return [str(tmp_path / path.name) for path in UNITS]
+
+
+def test_systemd_takes_the_units(installed: list[str]) -> None:
+    said = subprocess.run(["systemd-analyze", "verify", *installed], capture_output=True, text=True, check=False)
     ours = [line for line in said.stderr.splitlines() if "baton" in line]
     assert (said.returncode, ours) == (0, []), said.stderr
 
 
-@pytest.mark.usefixtures("systemd")
-@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.name)
-def test_a_unit_may_do_little(path: Path) -> None:
-    command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager", str(path)]
-    said = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert said.returncode == 0, said.stdout + said.stderr
+def test_a_unit_may_do_little(installed: list[str]) -> None:
+    for path in installed:
+        command = ["systemd-analyze", "security", "--offline=true", "--threshold=40", "--no-pager", path]
+        said = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert said.returncode == 0, said.stdout + said.stderr
 
 
 def test_a_worker_has_the_time_to_stop_that_its_settings_say() -> None:

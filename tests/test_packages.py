@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sys
+import tempfile
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from end_to_end import Kernel, Service
+from end_to_end import Kernel, Place, Service
 from end_to_end.waiting import wait_until
 
 ENVIRONMENT = Path(sys.prefix)
@@ -21,12 +22,13 @@ def kernel(new_kernel: Callable[..., Kernel]) -> Kernel:
 
 
 @pytest.fixture
-def wheels(tmp_path: Path) -> Path:
+def wheels(place: Place) -> Path:
     """An index of small packages: two versions of one, and one that needs it and a package that every worker has."""
-    make_wheel(tmp_path, "baton_trial", "1.0")
-    make_wheel(tmp_path, "baton_trial", "2.0")
-    make_wheel(tmp_path, "baton_needs", "1.0", requires=("baton_trial<2", "ipykernel"))
-    return tmp_path
+    folder = Path(tempfile.mkdtemp(dir=place.signs))
+    make_wheel(folder, "baton_trial", "1.0")
+    make_wheel(folder, "baton_trial", "2.0")
+    make_wheel(folder, "baton_needs", "1.0", requires=("baton_trial<2", "ipykernel"))
+    return folder
 
 
 def make_wheel(folder: Path, name: str, version: str, requires: tuple[str, ...] = ()) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import nbformat
 import pytest
 from end_to_end import Place, Service, wait_until
+from end_to_end.place import WHO
 from end_to_end.runs import Runs, printed, read, write
 from nbformat.v4 import new_code_cell
 
@@ -164,17 +165,16 @@ def test_all_cells_run_again_where_the_variables_are_gone(run: Runs) -> None:
 
 
 def test_a_session_that_ended_meanwhile(run: Runs) -> None:
-    pid = "import os\nprint(os.getppid())"
-    job = failed(run, pid, FAILS, "print('last')")
-    session = int(printed(out(run).cells[0]))
+    job = failed(run, f"import os\nprint({WHO})", FAILS, "print('last')")
+    session = printed(out(run).cells[0])
     (run.folder / "data.txt").write_text("data")
-    os.kill(session, signal.SIGKILL)
+    os.kill(run.place.session_pid(session), signal.SIGKILL)
     said = run("--resume", job)
     assert said.returncode == 0, said.stderr
     assert "All cells run again: the session has ended meanwhile" in said.stdout
     ran = out(run)
     assert [cell.execution_count for cell in ran.cells] == [1, 2, 3]
-    assert int(printed(ran.cells[0])) != session
+    assert printed(ran.cells[0]) != session
     assert "resumed" not in ran.metadata.baton
 
 

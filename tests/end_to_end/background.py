@@ -8,7 +8,7 @@ from end_to_end.kernel import Cell, Kernel
 
 
 class Gate:
-    """Lets background cells continue: they wait for a file in the notebook's folder."""
+    """Lets background cells continue: they wait for a file that they may read."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.number = folder, 0

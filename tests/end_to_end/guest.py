@@ -17,9 +17,9 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from end_to_end.restricted import ROOT, USER, opened
+
 KERNEL = "linux.uml"
-USER = 1000
 GROUPS = "/sys/fs/cgroup/delegated"
 TOO_MANY_REGISTERS = "ptrace set fp regs failed"
 
@@ -54,14 +54,6 @@ echo o > /proc/sysrq-trigger
 sleep infinity
 """
 
-OPENED = """
-mkdir -p {aside}
-mount --bind {needed} {aside}
-mount -t tmpfs -o mode=755 tmpfs {closed}
-mkdir -p {needed}
-mount --bind {aside} {needed}
-"""
-
 
 def run(command: list[str], report: Path, memory: str = "3G", seconds: float = 900) -> tuple[int, str]:
     """The command's exit status and output. `report`: a folder for both.
@@ -71,15 +63,10 @@ def run(command: list[str], report: Path, memory: str = "3G", seconds: float = 9
     kernel = shutil.which(KERNEL)
     assert kernel is not None, "user-mode Linux is missing: run scripts/install-system-packages guest"
     script = report / "boot"
-    needed = [path for path in (ROOT, Path(sys.base_prefix).resolve()) if closed_above(path)]
-    opened = [
-        OPENED.format(needed=path, closed=closed_above(path), aside=f"/run/aside-{number}")
-        for number, path in enumerate(needed)
-    ]
     script.write_text(
         BOOT.format(
             report=report,
-            opened="\n".join(opened),
+            opened=opened(Path("/run")),
             groups=GROUPS,
             user=USER,
             root=ROOT,
@@ -106,8 +93,3 @@ def run(command: list[str], report: Path, memory: str = "3G", seconds: float = 9
     printed = output.read_text() if output.exists() else ""
     assert status.exists(), console.read_text()[-4000:] + printed
     return int(status.read_text()), printed
-
-
-def closed_above(path: Path) -> Path | None:
-    """The first folder above it that other users may not enter."""
-    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)

@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
+import struct
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,9 +18,10 @@ import psutil
 from end_to_end.waiting import wait_until
 
 MARK = "PLACE_OF_THIS_TEST"
+PEER = struct.Struct("3i")
 
-SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "" if shutil.which("bwrap") else "none")
-"""The sandbox of all workers. Empty: the default, which is bubblewrap for `baton worker` and none for `baton up`."""
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "bubblewrap" if shutil.which("bwrap") else "none")
+"""The sandbox of all workers, also of those of `baton up`, whose default is none. Empty: the commands' defaults."""
 
 WHO = "os.getpid(), os.environ['BATON_SESSION']"
 """What a cell prints so that a test can find its process."""
@@ -79,7 +83,8 @@ class Place:
 
     def processes(self) -> list[psutil.Process]:
         """Every living process that was started in this place, directly or not."""
-        return [process for process in psutil.process_iter() if self._started(process)]
+        service = self._service_pid()
+        return [process for process in psutil.process_iter() if process.pid == service or self._started(process)]
 
     def _started(self, process: psutil.Process) -> bool:
         try:
@@ -87,6 +92,13 @@ class Place:
             return marked and process.pid != os.getpid() and process.status() != psutil.STATUS_ZOMBIE
         except psutil.Error:
             return False
+
+    def _service_pid(self) -> int | None:
+        """The process of `baton up`, whose environment only root can read."""
+        with socket.socket(socket.AF_UNIX) as client, suppress(OSError):
+            client.connect(str(self.folder / "run/baton/broker.sock"))
+            return PEER.unpack(client.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, PEER.size))[0]
+        return None
 
     def session_pid(self, said: str) -> int:
         """The id, outside of its sandbox, of the process that printed `WHO`."""

@@ -3,6 +3,44 @@
 from __future__ import annotations
 
 import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+USER = 1000
+"""An ordinary user. It needs no entry in `/etc/passwd`."""
+
+OPENED = """
+mkdir -p {aside}
+mount --bind {needed} {aside}
+mount -t tmpfs -o mode=755 tmpfs {closed}
+mkdir -p {needed}
+mount --bind {aside} {needed}
+"""
+
+
+def opened(aside: Path) -> str:
+    """Shell commands after which every user can reach the repository and Python, for example below `/root`.
+
+    They change the mounts of the namespace. `aside`: a folder for mounts.
+    """
+    needed = [path for path in (ROOT, Path(sys.base_prefix).resolve()) if closed_above(path)]
+    return "\n".join(
+        OPENED.format(needed=path, closed=closed_above(path), aside=aside / f"aside-{number}")
+        for number, path in enumerate(needed)
+    )
+
+
+def closed_above(path: Path) -> Path | None:
+    """The first folder above it that other users may not enter."""
+    return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
+
+
+def as_ordinary_user(aside: Path) -> list[str]:
+    """For root: runs a command as `USER`. `aside`: a folder for mounts."""
+    user = ["setpriv", "--reuid", str(USER), "--regid", str(USER), "--clear-groups"]
+    return ["unshare", "--mount", "sh", "-ec", f'{opened(aside)}\nexec "$0" "$@"', *user]
+
 
 WITHOUT_USER_NAMESPACES = [
     *("unshare", "--user", f"--map-user={os.getuid() or 1000}", f"--map-group={os.getgid() or 1000}", "--keep-caps"),

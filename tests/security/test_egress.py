@@ -1,7 +1,8 @@
 """`worker.network = "egress"`: cells reach the internet, but nothing closer.
 
 The worker runs in a separate network. Beside it is a second network, which represents everything else. It has a public
-address, a private one, and that of clouds' metadata, and answers on each. `host` reaches all of them.
+address, a private one, that of clouds' metadata, and the public address of the broker, and answers on each. `host`
+reaches all of them.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import psutil
 import pytest
@@ -17,18 +19,28 @@ from end_to_end import Kernel, Service
 from end_to_end.place import has_words
 
 INTERNET, PRIVATE, LINK = "198.51.100.2", "10.99.0.2", "169.254.169.254"
-OWN = "198.51.100.1"
-PORT = 8765
+OWN, BROKER = "198.51.100.1", "198.51.100.3"
+PORT, BROKER_PORT = 8765, 8470
 
-SERVE = f"""
-import ctypes, signal, socket
+END_WITH_WORKER = """
+import ctypes, signal
 PR_SET_PDEATHSIG = 1
-ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)  # ends with the worker
+ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+"""
+SERVE = f"""{END_WITH_WORKER}
+import socket
 with socket.create_server(("0.0.0.0", {PORT})) as server:
     while True:
         connection, _ = server.accept()
         with connection:
             connection.sendall(b"answer")
+"""
+RELAY = f"""{END_WITH_WORKER}
+import sys
+sys.path.append({str(Path(__file__).parents[1])!r})
+from end_to_end.network import Network
+Network().relay(sys.argv[1], "http://{BROKER}:{BROKER_PORT}")
+signal.pause()
 """
 NETWORKS = f"""
 ip link set lo up
@@ -39,6 +51,7 @@ ip link add near type veth peer name far netns $there
 nsenter --net=/proc/$there/ns/net sh -c '
     ip link set lo up
     ip address add {INTERNET}/24 dev far
+    ip address add {BROKER}/24 dev far
     ip address add {PRIVATE}/24 dev far
     ip address add {LINK}/32 dev far
     ip link set far up'
@@ -47,6 +60,7 @@ ip address add 10.99.0.1/24 dev near
 ip link set near up
 ip route add {LINK}/32 dev near
 {sys.executable} -c "$SERVE" &
+nsenter --net=/proc/$there/ns/net {sys.executable} -c "$RELAY" "$BROKER" &
 """
 USERS = {"root": "", "ordinary": "unshare --user --map-user=1000 --map-group=1000"}
 ASK = f"""
@@ -57,7 +71,7 @@ def ask(address):
             return connection.recv(100).decode()
     except OSError as error:
         return type(error).__name__
-answers = {{address: ask(address) for address in {[INTERNET, PRIVATE, LINK, OWN, "10.0.2.2"]!r}}}
+answers = {{address: ask(address) for address in {[INTERNET, PRIVATE, LINK, OWN, BROKER, "10.0.2.2"]!r}}}
 """
 
 
@@ -75,14 +89,16 @@ def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel]
     if network == "egress" and not os.access("/dev/net/tun", os.R_OK | os.W_OK):
         pytest.skip("NOT TESTED: this user may not open /dev/net/tun")
     service.start_broker()
-    script = f'PIDS={service.place.folder}/there; SERVE="$0"\n{NETWORKS}\nexec {USERS[user]} "$@"'
-    prefix = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", script, SERVE]
+    script = f'PIDS={service.place.folder}/there; BROKER={service.address}; SERVE="$0"; RELAY="$1"; shift\n{NETWORKS}\n'
+    script += f'exec {USERS[user]} "$@"'
+    prefix = ["unshare", "--map-root-user", "--net", "--mount", "sh", "-c", script, SERVE, RELAY]
     choices = {"BATON_WORKER_SANDBOX": "bubblewrap", "BATON_WORKER_NETWORK": network}
+    choices["BATON_BROKER_ADDRESS"] = f"http://{BROKER}:{BROKER_PORT}"
     service.start_worker(prefix=prefix, BATON_WORKER_WARM_STARTS=str(start == "forked").lower(), **choices)
     kernel = service.kernel(new_kernel)
     kernel.gpu(ASK).ok()
     assert has_words(psutil.Process(kernel.session_pid), ("baton_shim.session.zygote",)) is (start == "forked")
     answers = kernel.evaluate("answers")
     reached = {address for address, said in answers.items() if said == "answer"}
-    expected = {"egress": {INTERNET}, "host": {INTERNET, PRIVATE, LINK, OWN}, "none": set()}
+    expected = {"egress": {INTERNET}, "host": {INTERNET, PRIVATE, LINK, OWN, BROKER}, "none": set()}
     assert reached == expected[network], answers

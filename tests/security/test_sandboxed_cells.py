@@ -124,6 +124,38 @@ def test_a_sandboxed_session_can_do_what_cells_need(
     assert not left, f"Processes left behind: {left}"
 
 
+IN_A_MIRROR = """
+import os, pathlib
+pathlib.Path("copied.csv").write_text(pathlib.Path("data.csv").read_text())
+seen = os.path.exists(folder)
+"""
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "landlock"])
+def test_the_folders_of_a_worker_may_be_behind_links(
+    service: Service, new_kernel: Callable[..., Kernel], sandbox: str
+) -> None:
+    """As systemd makes them for a `DynamicUser=`."""
+    private, link = service.place.folder / "private/baton-worker", service.place.folder / "baton-worker"
+    private.mkdir(parents=True)
+    link.symlink_to(private)
+    service.start_broker()
+    service.start_worker(
+        prefix=WITHOUT_USER_NAMESPACES if sandbox == "landlock" else [],
+        BATON_WORKER_SANDBOX=sandbox,
+        BATON_WORKER_FILES="mirror",
+        BATON_WORKER_MIRRORS=str(link / "mirrors"),
+        BATON_WORKER_CACHE=str(link / "chunks"),
+    )
+    (service.place.work / "data.csv").write_text("a,b")
+    kernel = service.kernel(new_kernel)
+    kernel.run(f"folder = {str(private / 'chunks')!r}").ok()
+    kernel.gpu(IN_A_MIRROR).ok()
+    assert (service.place.work / "copied.csv").read_text() == "a,b"
+    # Landlock refuses to open files, not to ask for them.
+    assert kernel.evaluate("seen") is (sandbox == "landlock")
+
+
 WITH_A_NETWORK = """
 import asyncio, os, socket, tempfile
 

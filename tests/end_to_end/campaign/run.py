@@ -74,7 +74,7 @@ def run(campaign: Campaign) -> Findings:
         ran = [one for student in students for one in student.ran]
         findings.cells += Counter(one.outcome.kind.value for one in ran)
         findings.losses = sum(one.outcome.taken_back > 0 for one in ran)
-        findings.violations += witnessed_wrongly(ran, stage.witness.read_text().split())
+        findings.violations += witnessed_wrongly(ran, stage.witness.names())
         findings.violations += disagreements(stage, ran)
         findings.violations += stage.bad_lines()
     except Exception:

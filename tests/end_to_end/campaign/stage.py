@@ -5,6 +5,8 @@ Everything that a fault or a student must know about it is here.
 
 from __future__ import annotations
 
+import fcntl
+import os
 import random
 import shutil
 import socket
@@ -27,6 +29,8 @@ SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
 """Texts that no log may contain."""
 NO_MEMORY_FOR_A_THREAD = "sys/pal/unix/stack_overflow.rs"
 """Where the standard library aborts if a new thread has no memory, like any process that cannot allocate."""
+PIPE_BYTES = 1 << 20
+"""Room for the records of a whole campaign."""
 KEPT_FILES = {"keep.txt": "kept\n", "data/keep.txt": "kept, too\n"}
 """Files in each notebook's folder that no cell touches."""
 
@@ -89,6 +93,26 @@ class Plan:
         return ", ".join([*facts, *extras])
 
 
+class Witness:
+    """A pipe in which cells record their runs: no fault reaches it, and sandboxed cells can write into it."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        os.mkfifo(path)
+        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+
+    def names(self) -> list[str]:
+        """What was recorded since the last call."""
+        try:
+            return os.read(self._pipe, PIPE_BYTES).decode().split()
+        except BlockingIOError:
+            return []
+
+    def close(self) -> None:
+        os.close(self._pipe)
+
+
 class Stage:
     """A running service. `busy` says which faults are active; students read it, and one director writes it."""
 
@@ -100,8 +124,7 @@ class Stage:
         self._faults: list[tuple[str, float, float | None]] = []
         place = Place.create()
         self.service = Service(place, f"http://127.0.0.1:{free_port()}" if plan.tcp else None)
-        self.witness = place.folder / "witness.txt"
-        self.witness.touch()
+        self.witness = Witness(place.signs / "witness")
         self.network = Network()
         self.wire = Wire(f"{place.folder.name}", dice.randrange(10**6)) if plan.wire else None
         self.clock = Clock(place.folder) if plan.clock else None
@@ -131,7 +154,6 @@ class Stage:
         options = self._options | self._moved_clock
         options |= {"BATON_BROKER_ADDRESS": self.worker_relays[name].address, "BATON_WORKER_FILES": self.plan.files}
         prefix = self.wire.prefix if self.wire else ()
-        options["BATON_WORKER_SANDBOX"] = "none"  # cells record their runs where no fault can reach
         self.service.start_worker(name, slots=self.plan.slots, prefix=prefix, **options)
 
     def revive(self) -> list[str]:
@@ -268,6 +290,7 @@ class Stage:
             return self.service.close()
         finally:
             self.network.close()
+            self.witness.close()
             if self.wire is not None:
                 self.wire.close()
             for disk in self.disks.values():

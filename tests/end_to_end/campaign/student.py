@@ -95,7 +95,7 @@ class Student(threading.Thread):
             self.cells_ended.set()
 
     def _set_up(self) -> None:
-        setup = SETUP.format(witness=str(self._stage.witness), grid_words=self._stage.plan.grid_words)
+        setup = SETUP.format(witness=str(self._stage.witness.path), grid_words=self._stage.plan.grid_words)
         self._kernel.run(f"{setup}{LOOK}\n_hidden = set(globals()) | {{'look'}}\n{VARIABLES}").ok()
         self._model.started_anew()
 
