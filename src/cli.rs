@@ -35,7 +35,8 @@ const GROUPS: [(&str, &[&str]); 4] = [
     (
         "Course staff",
         &[
-            "courses", "course", "usage", "hold", "release", "front", "publish", "audit", "plan",
+            "courses", "course", "grant", "usage", "hold", "release", "front", "publish", "audit",
+            "plan",
         ],
     ),
     (
@@ -164,6 +165,7 @@ fn all_commands() -> Command {
         ))
         .subcommands(questions())
         .subcommands(actions::actions())
+        .subcommand(actions::grant())
         .subcommand(actions::publish())
         .subcommands([run::run(), run::logs(), run::fetch()])
         .subcommand(pools())

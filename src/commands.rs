@@ -9,6 +9,7 @@ pub(crate) mod config;
 pub(crate) mod doctor;
 pub(crate) mod env;
 pub(crate) mod files;
+pub(crate) mod grant;
 pub(crate) mod install;
 mod join;
 pub(crate) mod kernel;

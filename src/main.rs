@@ -95,6 +95,7 @@ fn run(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<Exit
         "fetch" => commands::run::fetch(&settings()?, matches),
         "pools" => commands::pools::main(&settings()?, matches),
         "states" => commands::states::main(&settings()?, matches),
+        "grant" => commands::grant::main(&settings()?, matches),
         "publish" => commands::publish::main(&settings()?, matches),
         "plan" => commands::plan::main(matches, settings),
         "bench" => match matches.subcommand() {

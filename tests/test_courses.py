@@ -119,6 +119,36 @@ def test_a_course_with_limits_and_a_budget(course: Course) -> None:
     assert ada.evaluate("values") == [1, 2]
 
 
+def test_a_refused_cell_runs_after_staff_granted_more(course: Course) -> None:
+    rules = '[course.ml101]\nmost_allowance = "2h"\nbudget = { gpu_time = "1s", reset = "Mon 04:00" }\n'
+    course.courses.write_text(rules)
+    wait_until(lambda: '"of_ms":1000' in course.service.answers("/v1/courses"), "the broker has read the file again")
+    ada = course.notebook("ada")
+    ada.run("values = [1]").ok()
+    assert ada.gpu("import time\ntime.sleep(5)").error is not None
+    cell = "values.append(2)\nvalues"
+    refused = ada.gpu(cell).plain_traceback
+    assert "Your GPU time in ml101 is used up: 1 s of 1 s this week. " in refused
+    assert "hint: ordinary cells work until then; ask your course staff if you need more" in refused
+
+    grant = ("grant", "ada", "1h")
+    assert "Only staff of its course may do this" in course.fails(*grant, name="ada")
+    assert "at most 2 h together" in course.fails("grant", "ada", "3h", name="tia")
+    granted = course.says(*grant, name="tia")
+    assert re.search(r"^ada +1 h +.* of 1 h left this week \(1 h of it granted\) +tia$", granted, re.MULTILINE), granted
+    done = ada.gpu(cell).ok()
+    assert done.value == "[1, 2]"
+    left = r"59 min 5\d s of 1 h left this week \(1 h of it granted\)"
+    assert re.search(rf"\. {left}$", done.summary), done.summary
+    assert re.search(rf"^GPU time after it: {left}$", ada.run("%gpu_status").ok().stdout, re.MULTILINE)
+    assert course.says("grant", "--list", name="ada") == course.says("grant", "--list", name="tia")
+    revoked = course.says("grant", "ada", "none", "--course", "ml101", name="tia")
+    assert revoked == "No additional GPU time is granted\n"
+    assert "used up" in ada.gpu(cell).plain_traceback
+    assert ada.evaluate("values") == [1, 2]
+    assert [act["action"] for act in course.asks("audit", "--json")] == ["revoke", "grant"]
+
+
 def test_the_line_says_why_and_how_long(course: Course) -> None:
     first, second = course.notebook("ada", JPY_SESSION_NAME="/work/first.ipynb"), course.notebook("ada")
     bob = course.notebook("bob")

@@ -27,7 +27,7 @@ use baton_broker_queue::{
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
     JobId, NotebookId, Refusal,
-    api::{AttachableJob, Course, QueueDetails},
+    api::{Allowance, AttachableJob, Course, QueueDetails},
     encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
@@ -72,6 +72,12 @@ pub(crate) enum Event {
     Overview(oneshot::Sender<Overview>),
     Explain(JobId, oneshot::Sender<Option<QueueDetails>>),
     Courses(Identity, oneshot::Sender<Vec<Course>>),
+    /// The allowances of a course.
+    Allowances(
+        Identity,
+        String,
+        oneshot::Sender<Result<Vec<Allowance>, NotDone>>,
+    ),
     Act(Identity, Command, oneshot::Sender<Result<(), NotDone>>),
     Attachable(Account, oneshot::Sender<Vec<AttachableJob>>),
     Discard(Account, JobId, oneshot::Sender<Result<(), NotDone>>),
@@ -284,6 +290,9 @@ fn handle(
         Event::Overview(answer) => drop(answer.send(dispatch.overview())),
         Event::Explain(job, answer) => drop(answer.send(dispatch.explain(job, now))),
         Event::Courses(seen_by, answer) => drop(answer.send(dispatch.courses(&seen_by, now))),
+        Event::Allowances(who, course, answer) => {
+            drop(answer.send(dispatch.allowances(&who, &course, now)));
+        }
         Event::Attachable(account, answer) => drop(answer.send(dispatch.attachable(&account))),
         Event::Discard(account, job, answer) => {
             let done = dispatch.discard(&account, job, now, actions);

@@ -59,6 +59,8 @@ pub(crate) fn action(action: Action) -> &'static str {
         Action::Drain => "drained",
         Action::Resume => "resumed",
         Action::ChangeCourse => "changed settings",
+        Action::Grant => "granted GPU time",
+        Action::Revoke => "revoked GPU time",
         Action::Publish => "published",
         Action::Withdraw => "withdrew",
     }

@@ -92,18 +92,63 @@ pub(super) fn publish() -> Command {
     with_flags(publish)
 }
 
+pub(super) fn grant() -> Command {
+    let option = |name: &'static str, value: &'static str, help: &'static str| {
+        Arg::new(name).long(name).value_name(value).help(help)
+    };
+    let grant = Command::new("grant")
+        .about("Grant GPU time beyond the budget of a course that you are staff of, for a while")
+        .arg(
+            Arg::new("person")
+                .value_name("PERSON")
+                .requires("time")
+                .help("Who gets it"),
+        )
+        .arg(
+            Arg::new("time")
+                .value_name("TIME")
+                .value_parser(time_or_none)
+                .requires("person")
+                .help("How much more in each period of the budget, such as 2h, in place of an earlier grant; none revokes it"),
+        )
+        .arg(
+            option("everyone", "TIME", "The same for each person in the course")
+                .value_parser(time_or_none),
+        )
+        .arg(switch("list", "List what is granted"))
+        .arg(option(
+            "course",
+            "COURSE",
+            "The course; not needed if you are in only one",
+        ))
+        .arg(option(
+            "until",
+            "WHEN",
+            "When it ends, such as 2026-11-20T23:59; by default with the present period of the budget",
+        ))
+        .arg(switch("json", "Print JSON"))
+        .group(
+            ArgGroup::new("what")
+                .args(["person", "everyone", "list"])
+                .required(true),
+        );
+    with_flags(grant)
+}
+
+fn time_or_none(text: &str) -> Result<Option<Duration>, String> {
+    match text {
+        "none" => Ok(None),
+        text => Duration::from_text(text).map(Some),
+    }
+}
+
 fn course() -> Command {
     let option = |name: &'static str, value: &'static str, help: &'static str| {
         Arg::new(name).long(name).value_name(value).help(help)
     };
     let time = |name, help| {
-        option(name, "TIME", help).value_parser(|text: &str| {
-            // `none` removes the limit.
-            match text {
-                "none" => Ok(None),
-                text => Duration::from_text(text).map(Some),
-            }
-        })
+        // `none` removes the limit.
+        option(name, "TIME", help).value_parser(time_or_none)
     };
     Command::new("course")
         .about("Change the settings of a course; others stay unchanged")

@@ -176,6 +176,14 @@ fn lessons(matches: &ArgMatches) -> Option<Vec<Lesson>> {
     Some(lessons.collect())
 }
 
+/// Parses a local time, such as `2026-11-20T23:59`, to milliseconds since 1970.
+pub(super) fn local_ms(when: &str) -> anyhow::Result<i64> {
+    let time: DateTime = when
+        .parse()
+        .with_context(|| format!("{when:?} is not a time such as 2026-11-20T23:59"))?;
+    Ok(TimeZone::system().to_timestamp(time)?.as_millisecond())
+}
+
 fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {
     if matches.get_flag("no-deadline") {
         return Ok(Some(Vec::new()));
@@ -183,10 +191,7 @@ fn deadlines(matches: &ArgMatches) -> anyhow::Result<Option<Vec<Deadline>>> {
     let Some(when) = matches.get_one::<String>("deadline") else {
         return Ok(None);
     };
-    let until: DateTime = when
-        .parse()
-        .with_context(|| format!("{when:?} is not a time such as 2026-11-20T23:59"))?;
-    let until_ms = TimeZone::system().to_timestamp(until)?.as_millisecond();
+    let until_ms = local_ms(when)?;
     let before: &Duration = matches.get_one("before").expect("it has a default");
     let before_ms = i64::try_from(before.as_millis()).context("That is too long before")?;
     let weight = *matches

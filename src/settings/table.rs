@@ -8,7 +8,7 @@ macro_rules! and_clients {
         &[
             $($command,)*
             "status", "doctor", "jobs", "workers", "courses", "usage", "explain", "cancel", "hold", "release", "front",
-            "drain", "resume", "course", "audit", "publish", "pools", "states", "plan", "bench latency", "env",
+            "drain", "resume", "course", "audit", "grant", "publish", "pools", "states", "plan", "bench latency", "env",
         ]
     };
 }

@@ -5,13 +5,15 @@
 
 use anyhow::Context;
 use baton_protocol::{Requirement, api, is_environment_name};
-use jiff::{SignedDuration, civil, tz::TimeZone};
+use jiff::{SignedDuration, Timestamp, civil, tz::TimeZone};
 use std::collections::BTreeMap;
 
+mod allowances;
 mod calendar;
 mod changes;
 mod needs;
 mod timetable;
+pub use allowances::{Allowance, Allowances, Extra, everyone};
 pub use calendar::{Deadline, Reset};
 pub use changes::{Changes, Wrong, check, check_text, over};
 use needs::NeedsSection;
@@ -64,6 +66,8 @@ pub struct Course {
     pub most_weight: f64,
     /// The most people for whom a lesson of its staff lets pools start workers.
     pub most_people: u32,
+    /// The most GPU time that its staff may grant one person beyond the budget; `None` for as much as the budget.
+    pub most_allowance_ms: Option<u64>,
 }
 
 impl Course {
@@ -104,6 +108,7 @@ impl Courses {
                 timetable: Vec::new(),
                 most_weight: MOST_WEIGHT,
                 most_people: MOST_PEOPLE,
+                most_allowance_ms: None,
             },
             named: BTreeMap::new(),
             paused_workers: BTreeMap::new(),
@@ -121,6 +126,13 @@ impl Courses {
     /// The zone of the file's times.
     pub fn zone(&self) -> TimeZone {
         self.time_zone.clone().unwrap_or_else(TimeZone::system)
+    }
+
+    /// For people: `Friday 2026-11-20 23:59`.
+    pub fn moment(&self, ms: i64) -> String {
+        let time = Timestamp::from_millisecond(ms).unwrap_or(Timestamp::MAX);
+        let time = time.to_zoned(self.zone());
+        time.strftime("%A %Y-%m-%d %H:%M").to_string()
     }
 
     /// All lessons, each with the name of its course.
@@ -218,6 +230,7 @@ struct Section {
     lesson: Vec<api::Lesson>,
     most_weight: Option<f64>,
     most_people: Option<u32>,
+    most_allowance: Option<String>,
 }
 
 #[derive(serde::Deserialize)]
@@ -262,6 +275,10 @@ impl Section {
             }),
             None => default.budget.clone(),
         };
+        let most_allowance_ms = match self.most_allowance {
+            Some(text) => Some(span_ms(&text).context("most_allowance")?),
+            None => default.most_allowance_ms,
+        };
         let needs = match self.needs {
             Some(section) => section.read().context("needs")?,
             None => default.needs.clone(),
@@ -289,6 +306,7 @@ impl Section {
             timetable,
             most_weight: self.most_weight.unwrap_or(default.most_weight),
             most_people: self.most_people.unwrap_or(default.most_people),
+            most_allowance_ms,
         })
     }
 }
@@ -333,13 +351,17 @@ fn environment(name: String) -> anyhow::Result<Option<String>> {
 
 /// Parses `10m`, `1h30m` or `12 hours`.
 pub fn milliseconds(text: &str) -> anyhow::Result<u64> {
+    let milliseconds = span_ms(text)?;
+    anyhow::ensure!(milliseconds > 0, "{text:?} is not above 0");
+    Ok(milliseconds)
+}
+
+/// The same, and `0s`.
+fn span_ms(text: &str) -> anyhow::Result<u64> {
     let duration: SignedDuration = text
         .parse()
         .with_context(|| format!("{text:?} is not a duration such as 30s, 10m or 2h"))?;
-    let milliseconds = u64::try_from(duration.as_millis()).ok();
-    milliseconds
-        .filter(|number| *number > 0)
-        .with_context(|| format!("{text:?} is not above 0"))
+    u64::try_from(duration.as_millis()).with_context(|| format!("{text:?} is below 0"))
 }
 
 #[cfg(test)]

@@ -10,6 +10,7 @@
 
 mod accounts;
 mod act;
+mod allowances;
 mod behind;
 mod environments;
 mod estimate;

@@ -2,7 +2,10 @@
 //!
 //! **Invariant:** pure.
 
-use crate::{courses::Changes, spent::Spent};
+use crate::{
+    courses::{Allowance, Changes},
+    spent::Spent,
+};
 use baton_protocol::{
     CellKey, FencingNumber, JobId, JobKind, Lock, NotebookId, NumberedEvent, Outcome, Priority,
     RemoteError, Requirement, State, Submission, Usage, WorkerId,
@@ -130,6 +133,13 @@ pub enum Write {
     ChangeCourse {
         course: String,
         change: Box<CourseChange>,
+    },
+    /// Grants an allowance, which replaces an earlier one, or withdraws it (`None`). An empty owner stands for everyone
+    /// in the course.
+    Allow {
+        account: Account,
+        allowance: Option<Allowance>,
+        at_ms: i64,
     },
     /// Stores the lock from which an environment is built. Replaces an earlier one.
     KeepLock {

@@ -6,6 +6,7 @@
 //! saved states, which notebooks use as well, are served by [`states`].
 
 mod actions;
+mod allowances;
 mod audit;
 mod courses;
 mod environments;
@@ -20,6 +21,7 @@ mod usage;
 mod workers;
 
 pub(crate) use actions::act;
+pub(crate) use allowances::of as allowances_of;
 pub(crate) use courses::of as courses_of;
 pub(crate) use history::past;
 pub(crate) use problem::{ApiError, answer, problem};
@@ -114,6 +116,8 @@ pub(crate) fn routes() -> Router<Shared> {
         .routes(routes!(actions::drain))
         .routes(routes!(actions::resume))
         .routes(routes!(actions::change_course))
+        .routes(routes!(allowances::list, allowances::grant))
+        .routes(routes!(allowances::revoke))
         .routes(routes!(public::list))
         .routes(routes!(public::publish).layer(DefaultBodyLimit::max(public::LARGEST_BODY)))
         .routes(routes!(public::withdraw))

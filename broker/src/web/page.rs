@@ -8,6 +8,7 @@
 //! shown to its owner, and to staff if the course permits it. Its code is shown only to its owner.
 
 mod act;
+mod allowances;
 mod audit;
 mod capacity;
 mod chart;

@@ -2,11 +2,14 @@
 
 use super::{
     Store, StoreError, Writer,
-    columns::{count, number},
+    columns::{account, count, number},
     row::Row,
     statement::{Statement, sql},
 };
-use baton_broker_queue::{AuditEntry, Identity, courses::Changes};
+use baton_broker_queue::{
+    Account, AuditEntry, Identity,
+    courses::{Allowance, Changes},
+};
 use baton_protocol::api;
 
 /// A row of the audit log, with the number at which the next page begins.
@@ -64,6 +67,15 @@ pub(super) async fn changes(writer: &mut Writer) -> Result<Changes, StoreError> 
     for row in writer.fetch(workers).await? {
         changes.workers.insert(row.get("name")?, row.get("paused")?);
     }
+    let allowances = sql("SELECT owner, course, extra_ms, until_ms, person FROM allowances");
+    for row in writer.fetch(allowances).await? {
+        let allowance = Allowance {
+            extra_ms: count(row.get("extra_ms")?)?,
+            until_ms: row.get("until_ms")?,
+            by: row.get("person")?,
+        };
+        changes.allowances.0.insert(account(&row)?, allowance);
+    }
     Ok(changes)
 }
 
@@ -96,6 +108,23 @@ pub(super) fn change_course(
     let insert = sql("INSERT INTO course_changes (course, change) VALUES (?, ?)
          ON CONFLICT (course) DO UPDATE SET change = excluded.change");
     Ok(insert.bind(course).bind(text))
+}
+
+pub(super) fn allow(account: &Account, allowance: &Allowance) -> Statement {
+    sql("INSERT INTO allowances (owner, course, extra_ms, until_ms, person) VALUES (?, ?, ?, ?, ?)")
+        .bind(&account.owner)
+        .bind(&account.course)
+        .bind(number(allowance.extra_ms))
+        .bind(allowance.until_ms)
+        .bind(allowance.by.clone())
+}
+
+/// Deletes the account's allowance and those that have ended.
+pub(super) fn forget_allowances(account: &Account, at_ms: i64) -> Statement {
+    sql("DELETE FROM allowances WHERE until_ms <= ? OR (owner = ? AND course = ?)")
+        .bind(at_ms)
+        .bind(&account.owner)
+        .bind(&account.course)
 }
 
 fn audit_row(row: &Row) -> Result<AuditRow, StoreError> {

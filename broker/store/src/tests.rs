@@ -4,6 +4,7 @@
 use super::*;
 use baton_broker_queue::{
     Account, AuditEntry, Identity, Phase, Spent, Write,
+    courses::Allowance,
     samples::{finish, naming, submission},
 };
 use baton_postgres_tests::{Disk, Server};
@@ -198,9 +199,20 @@ impl Story {
                 audit,
                 lock("1"),
                 lock("2"),
+                allow("ada", Some(10), 5),
+                allow("", Some(50), 5),
+                allow("bob", Some(50), 5),
+                allow("cy", Some(50), 20),
+                allow("cy", Some(60), 20),
+                allow("bob", None, 20),
             ])
             .await
             .unwrap();
+        let kept = store.load().await.unwrap().changes.allowances.0;
+        let kept = kept.into_iter();
+        let kept = kept.map(|(account, allowance)| (account.owner, allowance.until_ms));
+        let expected = [(String::new(), 50), ("cy".to_owned(), 60)];
+        assert_eq!(kept.collect::<Vec<_>>(), expected);
         for (running, waiting) in [(1, 0), (2, 5)] {
             let look = Look {
                 at_ms: 3_600_000,
@@ -395,6 +407,20 @@ fn account(owner: &str) -> Account {
     Account {
         owner: owner.to_owned(),
         course: "ml".to_owned(),
+    }
+}
+
+/// An allowance until this time, or its end, at a time.
+fn allow(owner: &str, until_ms: Option<i64>, at_ms: i64) -> Write {
+    let by = Some("grace".to_owned());
+    Write::Allow {
+        account: account(owner),
+        allowance: until_ms.map(|until_ms| Allowance {
+            extra_ms: 3_600_000,
+            until_ms,
+            by,
+        }),
+        at_ms,
     }
 }
 

@@ -234,6 +234,13 @@ fn add_statements(write: &Write, statements: &mut Vec<Statement>) -> Result<(), 
         Write::ChangeCourse { course, change } => {
             actions::change_course(course, change)?
         }
+        Write::Allow { account, allowance, at_ms } => {
+            statements.push(actions::forget_allowances(account, *at_ms));
+            match allowance {
+                Some(allowance) => actions::allow(account, allowance),
+                None => return Ok(()),
+            }
+        }
         Write::KeepLock { environment, digest, lock, at_ms } => {
             environments::keep(environment, digest, lock, *at_ms)
         }

@@ -172,6 +172,7 @@ fn left(left_ms: u64) -> JobEvent {
     JobEvent::Charged(BudgetLeft {
         left_ms,
         of_ms: 600_000,
+        granted_ms: 0,
         period: Period::Week,
     })
 }

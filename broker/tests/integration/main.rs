@@ -3,6 +3,7 @@
 
 mod access;
 mod actions;
+mod allowances;
 mod api;
 mod attacks;
 mod cancel;

@@ -185,11 +185,15 @@ pub struct Precedence {
     pub boost: f64,
 }
 
-/// What the caller may still use.
+/// What a person may still use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct Budget {
     pub left_ms: u64,
+    /// Includes `granted_ms`.
     pub of_ms: u64,
+    /// What staff granted beyond the budget of the course.
+    #[serde(default)]
+    pub granted_ms: u64,
     pub period: Period,
 }
 
@@ -296,6 +300,41 @@ pub struct CourseChange {
     pub timetable: Option<Vec<Lesson>>,
 }
 
+/// GPU time that staff grant for a while, in addition to the budget of each period.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct Allowance {
+    /// Absent for everyone in the course.
+    pub person: Option<String>,
+    pub gpu_time_ms: u64,
+    pub until_ms: i64,
+    /// Who granted it; absent for the broker's own token.
+    pub by: Option<String>,
+    /// What the person has left at the moment; absent for everyone.
+    pub budget: Option<Budget>,
+}
+
+/// A request to grant GPU time. Replaces an earlier allowance of the same person.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct NewAllowance {
+    /// Left out for everyone in the course.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub person: Option<String>,
+    pub gpu_time_ms: u64,
+    /// Left out for the end of the budget's present period.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub until_ms: Option<i64>,
+}
+
+/// A request to revoke an allowance.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct Revocation {
+    /// Left out for the allowance of everyone in the course.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub person: Option<String>,
+}
+
 /// Distinguishes a field that is null from one that is absent.
 fn given<'de, Value: Deserialize<'de>, D: Deserializer<'de>>(
     deserializer: D,
@@ -337,12 +376,14 @@ pub enum Action {
     Drain,
     Resume,
     ChangeCourse,
+    Grant,
+    Revoke,
     Publish,
     Withdraw,
 }
 
 impl Action {
-    const ALL: [Self; 9] = [
+    const ALL: [Self; 11] = [
         Self::Cancel,
         Self::Hold,
         Self::Release,
@@ -350,6 +391,8 @@ impl Action {
         Self::Drain,
         Self::Resume,
         Self::ChangeCourse,
+        Self::Grant,
+        Self::Revoke,
         Self::Publish,
         Self::Withdraw,
     ];
@@ -364,6 +407,8 @@ impl Action {
             Self::Drain => "drain",
             Self::Resume => "resume",
             Self::ChangeCourse => "change_course",
+            Self::Grant => "grant",
+            Self::Revoke => "revoke",
             Self::Publish => "publish",
             Self::Withdraw => "withdraw",
         }

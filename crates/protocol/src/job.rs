@@ -254,8 +254,16 @@ pub struct RemoteError {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BudgetLeft {
     pub left_ms: u64,
+    /// Includes `granted_ms`.
     pub of_ms: u64,
+    /// What staff granted beyond the budget of the course.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub granted_ms: u64,
     pub period: Period,
+}
+
+fn is_zero(number: &u64) -> bool {
+    *number == 0
 }
 
 /// The time between two resets of a budget.
@@ -264,6 +272,17 @@ pub struct BudgetLeft {
 pub enum Period {
     Day,
     Week,
+}
+
+impl Period {
+    /// The period that contains now.
+    #[must_use]
+    pub fn words(self) -> &'static str {
+        match self {
+            Self::Day => "today",
+            Self::Week => "this week",
+        }
+    }
 }
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]

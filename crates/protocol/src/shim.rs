@@ -216,6 +216,9 @@ pub struct Ran {
     /// The last worker that it was assigned to.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker: Option<String>,
+    /// What it left of the person's budget, in words.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu_time: Option<String>,
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -204,6 +204,7 @@ impl<'a> RemoteCell<'a> {
         Ran {
             job: last_digits(self.job),
             worker: self.worker.clone(),
+            gpu_time: self.status_line.gpu_time_left(),
         }
     }
 

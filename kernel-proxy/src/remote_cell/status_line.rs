@@ -305,6 +305,11 @@ impl StatusLine {
         self.budget = Some(left);
     }
 
+    /// What the cell left of the person's budget.
+    pub(super) fn gpu_time_left(&self) -> Option<String> {
+        self.budget.as_ref().map(budget)
+    }
+
     pub(super) fn starts(&mut self, now: Duration) {
         self.started.get_or_insert(now);
     }
@@ -385,8 +390,8 @@ impl StatusLine {
         if let Some(gpu) = usage.gpu {
             text.push_str(&gpu_usage(gpu));
         }
-        if let Some(left) = &self.budget {
-            text.push_str(&format!(". {}", budget(left)));
+        if let Some(left) = self.gpu_time_left() {
+            text.push_str(&format!(". {left}"));
         }
         Some(text)
     }

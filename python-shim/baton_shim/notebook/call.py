@@ -210,6 +210,7 @@ class Call:
         self.home.unreleased.pop(self.number, None)
         if ran := end.body.get("ran"):
             self.home.last_job = self.cell.number, ran["job"], ran.get("worker")
+            self.home.gpu_time = ran.get("gpu_time") or self.home.gpu_time
         if self.wants_deferred:
             self.home.overdue(end)
             if interrupts.count:

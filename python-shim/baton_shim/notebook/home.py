@@ -85,6 +85,8 @@ class Home:
         """Host and process of the session, as it reported them."""
         self.last_job: tuple[int, str, str | None] | None = None
         """Of the last `%%gpu` cell: its number, the last digits of its job, and the worker."""
+        self.gpu_time: str | None = None
+        """What the last `%%gpu` cell that ran left of the budget."""
         self.background_uses = Uses()
         """Names that background work of the session uses."""
         self.transfer: Transfer | None = None

@@ -60,11 +60,12 @@ def text(home: Home) -> str:
 
 
 def job(home: Home) -> list[str]:
-    """The last cell's job, by which course staff find it."""
+    """The last cell's job, by which course staff find it, and what it left of the budget."""
     if home.last_job is None:
         return []
     number, digits, worker = home.last_job
-    return [f"Last cell: In[{number}], job {digits}, {f'on {worker}' if worker else 'never started'}"]
+    lines = [f"Last cell: In[{number}], job {digits}, {f'on {worker}' if worker else 'never started'}"]
+    return [*lines, f"GPU time after it: {home.gpu_time}"] if home.gpu_time else lines
 
 
 def both(home: Home) -> list[str]:

@@ -5,10 +5,10 @@ use std::{collections::BTreeMap, time::Duration};
 use baton_humanize::{approximate, bytes, one_line};
 use baton_plan::lesson_sentence;
 use baton_protocol::{
-    Outcome, Period,
+    Outcome,
     api::{
-        Act, Ahead, AheadBecause, Budget, Course, Explanation, Job, JobState, LessonOutlook,
-        PublicFile, QueueDetails, SavedState, Usage, Waiting, Worker, WorkerState,
+        Act, Ahead, AheadBecause, Allowance, Budget, Course, Explanation, Job, JobState,
+        LessonOutlook, PublicFile, QueueDetails, SavedState, Usage, Waiting, Worker, WorkerState,
     },
     proxy::Estimate,
 };
@@ -108,6 +108,22 @@ pub(in crate::commands) fn courses(courses: &[Course]) -> String {
         "COURSE", "WEIGHT", "LIMIT", "LONGEST", "LEFT", "RUNNING", "WAITING", "NOTE",
     ];
     table(titles, rows, "No courses")
+}
+
+pub(in crate::commands) fn allowances(allowances: &[Allowance]) -> String {
+    let rows = allowances.iter().map(|allowance| {
+        let person = allowance.person.as_deref();
+        let left = allowance.budget.as_ref();
+        [
+            person.unwrap_or("(everyone)").to_owned(),
+            positive(allowance.gpu_time_ms),
+            time(allowance.until_ms),
+            left.map_or_else(|| NOTHING.to_owned(), budget),
+            who(allowance.by.as_ref()),
+        ]
+    });
+    let titles = ["PERSON", "MORE", "UNTIL (UTC)", "LEFT", "GRANTED BY"];
+    table(titles, rows, "No additional GPU time is granted")
 }
 
 pub(in crate::commands) fn acts(acts: &[Act]) -> String {
@@ -280,12 +296,13 @@ fn range(estimate: &Estimate) -> String {
 }
 
 fn budget(budget: &Budget) -> String {
-    let period = match budget.period {
-        Period::Day => "today",
-        Period::Week => "this week",
+    let period = budget.period.words();
+    let granted = match budget.granted_ms {
+        0 => String::new(),
+        granted_ms => format!(" ({} of it granted)", positive(granted_ms)),
     };
     format!(
-        "{} of {} left {period}",
+        "{} of {} left {period}{granted}",
         positive(budget.left_ms),
         positive(budget.of_ms)
     )

@@ -32,6 +32,7 @@ pub struct Reset {
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Period {
     pub start_ms: i64,
+    pub end_ms: i64,
     /// As people read it: `Monday 04:00`.
     pub end: String,
     pub is_week: bool,
@@ -75,6 +76,7 @@ impl Reset {
             .unwrap_or_else(|_| (Zoned::default(), Zoned::default()));
         Period {
             start_ms: start.timestamp().as_millisecond(),
+            end_ms: end.timestamp().as_millisecond(),
             end: end.strftime("%A %H:%M").to_string(),
             is_week: self.weekday.is_some(),
         }

@@ -2,7 +2,7 @@
 //!
 //! **Invariant:** pure.
 
-use super::{Course, Courses, Deadline, Lesson};
+use super::{Allowances, Course, Courses, Deadline, Lesson};
 use baton_protocol::api::CourseChange;
 use jiff::tz::TimeZone;
 use std::collections::BTreeMap;
@@ -15,6 +15,7 @@ pub struct Changes {
     pub courses: BTreeMap<String, CourseChange>,
     /// By name: why a worker accepts no new jobs; `None` if it accepts them, whatever the file says.
     pub workers: BTreeMap<String, Option<String>>,
+    pub allowances: Allowances,
 }
 
 impl Courses {
@@ -62,6 +63,7 @@ impl Course {
             environment: self.environment.clone(),
             most_weight: self.most_weight,
             most_people: self.most_people,
+            most_allowance_ms: self.most_allowance_ms,
             timetable: match &change.timetable {
                 // They were checked when they were stored.
                 Some(lessons) => lessons

@@ -1,6 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
 use super::*;
+use crate::Account;
 use jiff::Timestamp;
 
 const FILE: &str = r#"
@@ -223,4 +224,52 @@ fn nonsense_is_refused_with_its_place() {
         let error = format!("{:#}", Courses::parse(text).unwrap_err());
         assert!(error.contains(why), "{text}: {error}");
     }
+}
+
+#[test]
+fn staff_grant_as_much_as_the_admin_allows() {
+    let text = "[default]\nbudget = { gpu_time = \"2h\", reset = \"04:00\" }\n[course.a]\nmost_allowance = \"5h\"\n[course.b]\nmost_allowance = \"0s\"\n";
+    let courses = Courses::parse(text).unwrap();
+    let hours = |hours: u64| hours * 3_600_000;
+    let account = |owner: &str| Account {
+        owner: owner.to_owned(),
+        course: "a".to_owned(),
+    };
+    let allowance = |extra_ms, until_ms| Allowance {
+        extra_ms,
+        until_ms,
+        by: None,
+    };
+    let mut allowances = Allowances::default();
+    let allows = |allowances: &Allowances, course, account: &Account, extra_ms| {
+        let course = courses.of(course);
+        course
+            .allows_extra(allowances, account, extra_ms, 0)
+            .is_ok()
+    };
+    let (ada, all) = (&account("ada"), &everyone("a"));
+    for (course, most_ms) in [("a", hours(5)), ("b", 0), ("c", hours(2))] {
+        assert!(allows(&allowances, course, ada, most_ms), "{course}");
+        assert!(!allows(&allowances, course, ada, most_ms + 1), "{course}");
+    }
+    // One person's own allowance and that of everyone count together.
+    allowances.grant(account("ada"), allowance(hours(3), 10), 0);
+    assert!(allows(&allowances, "a", all, hours(2)));
+    assert!(!allows(&allowances, "a", all, hours(2) + 1));
+    allowances.grant(everyone("a"), allowance(hours(1), 20), 0);
+    assert!(allows(&allowances, "a", ada, hours(4)));
+    assert!(!allows(&allowances, "a", ada, hours(4) + 1));
+
+    let extra = |allowances: &Allowances, owner, now_ms| {
+        let extra = allowances.extra(&account(owner), now_ms);
+        (extra.ms, extra.until_ms)
+    };
+    assert_eq!(extra(&allowances, "ada", 9), (hours(4), Some(10)));
+    assert_eq!(extra(&allowances, "ada", 10), (hours(1), Some(20)));
+    assert_eq!(extra(&allowances, "bob", 9), (hours(1), Some(20)));
+    assert_eq!(extra(&allowances, "bob", 20), (0, None));
+    // A later one replaces the earlier one, and those that have ended are forgotten.
+    allowances.grant(everyone("a"), allowance(hours(2), 30), 15);
+    assert_eq!(extra(&allowances, "ada", 15), (hours(2), Some(30)));
+    assert_eq!(allowances.0.len(), 1);
 }

@@ -3,7 +3,7 @@
 use super::{Action, Now};
 use crate::{
     Account,
-    courses::{self, Changes, Courses},
+    courses::{self, Allowance, Allowances, Changes, Courses},
     record::Write,
     spent::Spent,
 };
@@ -27,9 +27,12 @@ pub(super) struct Accounts {
 
 pub(super) struct Budget {
     pub(super) left: BudgetLeft,
-    period_start_ms: i64,
+    pub(super) period_start_ms: i64,
+    pub(super) period_end_ms: i64,
     /// For people: `Monday 04:00`.
     reset: String,
+    /// When the first allowance in it ends.
+    allowed_until_ms: Option<i64>,
 }
 
 impl Accounts {
@@ -87,6 +90,40 @@ impl Accounts {
         self.apply_changes();
     }
 
+    pub(super) fn allowances(&self) -> &Allowances {
+        &self.changes.allowances
+    }
+
+    pub(super) fn grant_allowance(
+        &mut self,
+        account: Account,
+        allowance: Allowance,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        let allowances = &mut self.changes.allowances;
+        allowances.grant(account.clone(), allowance.clone(), now.unix_ms);
+        actions.push(Action::Write(Write::Allow {
+            account,
+            allowance: Some(allowance),
+            at_ms: now.unix_ms,
+        }));
+    }
+
+    pub(super) fn revoke_allowance(
+        &mut self,
+        account: Account,
+        now: Now,
+        actions: &mut Vec<Action>,
+    ) {
+        self.changes.allowances.0.remove(&account);
+        actions.push(Action::Write(Write::Allow {
+            account,
+            allowance: None,
+            at_ms: now.unix_ms,
+        }));
+    }
+
     fn apply_changes(&mut self) {
         self.courses = Arc::new(self.file.with(&self.changes));
     }
@@ -124,10 +161,13 @@ impl Accounts {
         let period = budget.reset.period(now.unix_ms);
         let spent = self.spent.get(account).copied().unwrap_or_default();
         let used_ms = spent.in_period_ms(period.start_ms);
+        let extra = self.changes.allowances.extra(account, now.unix_ms);
+        let of_ms = budget.of_ms.saturating_add(extra.ms);
         Some(Budget {
             left: BudgetLeft {
-                left_ms: budget.of_ms.saturating_sub(used_ms),
-                of_ms: budget.of_ms,
+                left_ms: of_ms.saturating_sub(used_ms),
+                of_ms,
+                granted_ms: extra.ms,
                 period: if period.is_week {
                     Period::Week
                 } else {
@@ -135,14 +175,16 @@ impl Accounts {
                 },
             },
             period_start_ms: period.start_ms,
+            period_end_ms: period.end_ms,
             reset: period.end,
+            allowed_until_ms: extra.until_ms,
         })
     }
 
     /// Returns why the account's jobs are refused, if its budget is used up.
     pub(super) fn refusal(&self, account: &Account, now: Now) -> Option<RemoteError> {
         let budget = self.budget(account, now)?;
-        (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget))
+        (budget.left.left_ms == 0).then(|| used_up(&account.course, &budget, &self.courses))
     }
 
     /// Charges a run, whatever its outcome. Returns the event that reports the rest of the budget.
@@ -193,22 +235,25 @@ fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
     }
 }
 
-fn used_up(course: &str, budget: &Budget) -> RemoteError {
-    let period = match budget.left.period {
-        Period::Day => "today",
-        Period::Week => "this week",
-    };
+fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
+    let period = budget.left.period.words();
+    let granted = budget
+        .allowed_until_ms
+        .map_or_else(String::new, |until_ms| {
+            let (granted, until) = (said(budget.left.granted_ms), courses.moment(until_ms));
+            format!(", with {granted} granted until {until}")
+        });
     RemoteError {
         name: "BudgetUsedUp".to_owned(),
         value: format!(
-            "Your GPU time in {} is used up: {} of {} {period}. It is renewed on {}. {SAFE}",
+            "Your GPU time in {} is used up: {} of {} {period}{granted}. It is renewed on {}. {SAFE}",
             called(course),
             said(budget.left.of_ms),
             said(budget.left.of_ms),
             budget.reset,
         ),
         traceback: Vec::new(),
-        hint: Some("ordinary cells work until then; only the operator of the broker can raise the budget of a course".to_owned()),
+        hint: Some("ordinary cells work until then; ask your course staff if you need more (they use `baton grant`)".to_owned()),
     }
 }
 

@@ -3,7 +3,11 @@
 //! In: an identity and a [`Command`]. Out: the change and its audit record in the same transaction, or the
 //! reason why it was refused. The queue is then ordered again, which informs waiting students.
 
-use super::{Action, Dispatch, Job, Now, Phase, accounts::SAFE};
+use super::{
+    Action, Dispatch, Job, Now, Phase,
+    accounts::SAFE,
+    allowances::{account_of, called},
+};
 use crate::{
     Identity,
     courses::{Wrong, check, check_text},
@@ -13,6 +17,7 @@ use baton_protocol::{
     JobEvent, JobId, Outcome, RemoteError,
     api::{self, CourseChange},
 };
+use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub enum Command {
@@ -42,6 +47,17 @@ pub enum Command {
         course: String,
         change: CourseChange,
     },
+    /// Grants GPU time beyond the budget to a person, or to everyone in the course.
+    Grant {
+        course: String,
+        person: Option<String>,
+        gpu_time_ms: u64,
+        until_ms: Option<i64>,
+    },
+    Revoke {
+        course: String,
+        person: Option<String>,
+    },
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -58,6 +74,8 @@ pub enum NotDone {
     PoolFull { pool: String, max: u32 },
     #[error("There is no course {0} that you can see")]
     UnknownCourse(String),
+    #[error("No additional GPU time is granted to {0}")]
+    NoAllowance(String),
     #[error("Only staff of its course may do this")]
     StaffOnly,
     #[error("Only admins may do this: workers serve all courses")]
@@ -147,16 +165,7 @@ impl Dispatch {
             }
             Command::ChangeCourse { course, change } => {
                 check(&change)?;
-                if !self
-                    .courses(who, now)
-                    .iter()
-                    .any(|known| known.course == course)
-                {
-                    return Err(NotDone::UnknownCourse(course));
-                }
-                if !who.may_steer(&course) {
-                    return Err(NotDone::StaffOnly);
-                }
+                self.may_steer_course(who, &course, now)?;
                 if !who.is_admin() {
                     self.accounts.courses().of(&course).allows(&change)?;
                 }
@@ -165,8 +174,44 @@ impl Dispatch {
                 self.accounts.change_course(course, change, actions);
                 self.disordered = true;
             }
+            Command::Grant {
+                course,
+                person,
+                gpu_time_ms,
+                until_ms,
+            } => {
+                self.may_steer_course(who, &course, now)?;
+                let account = account_of(&course, person)?;
+                let allowance =
+                    self.checked_allowance(who, &account, gpu_time_ms, until_ms, now)?;
+                let until = self.accounts.courses().moment(allowance.until_ms);
+                let extra = baton_humanize::duration(Duration::from_millis(gpu_time_ms));
+                let detail = Some(format!("{extra} until {until}"));
+                record(api::Action::Grant, &course, called(&account), detail);
+                self.accounts
+                    .grant_allowance(account, allowance, now, actions);
+            }
+            Command::Revoke { course, person } => {
+                self.may_steer_course(who, &course, now)?;
+                let account = account_of(&course, person)?;
+                let called = called(&account);
+                if !self.accounts.allowances().has(&account, now.unix_ms) {
+                    return Err(NotDone::NoAllowance(called));
+                }
+                record(api::Action::Revoke, &course, called, None);
+                self.accounts.revoke_allowance(account, now, actions);
+                self.disordered = true;
+            }
         }
         Ok(())
+    }
+
+    fn may_steer_course(&self, who: &Identity, course: &str, now: Now) -> Result<(), NotDone> {
+        self.sees_course(who, course, now)?;
+        match who.may_steer(course) {
+            true => Ok(()),
+            false => Err(NotDone::StaffOnly),
+        }
     }
 
     fn job_of(&mut self, who: &Identity, id: JobId) -> Result<&mut Job, NotDone> {

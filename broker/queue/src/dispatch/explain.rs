@@ -1,6 +1,6 @@
 //! What a job's place in the order consists of, and what courses may use. For the API.
 
-use super::{Dispatch, Job, Now, Phase};
+use super::{Dispatch, Job, NotDone, Now, Phase};
 use crate::{Account, Identity, courses::Lesson};
 use baton_protocol::{BudgetLeft, JobId, api};
 use baton_scheduling::queue as order;
@@ -46,15 +46,17 @@ impl Dispatch {
         }
     }
 
-    fn budget_left(&self, account: &Account, now: Now) -> Option<api::Budget> {
+    pub(super) fn budget_left(&self, account: &Account, now: Now) -> Option<api::Budget> {
         let BudgetLeft {
             left_ms,
             of_ms,
+            granted_ms,
             period,
         } = self.accounts.budget(account, now)?.left;
         Some(api::Budget {
             left_ms,
             of_ms,
+            granted_ms,
             period,
         })
     }
@@ -75,6 +77,14 @@ impl Dispatch {
         courses
             .map(|name| self.course(name, seen_by, now))
             .collect()
+    }
+
+    pub(super) fn sees_course(&self, who: &Identity, name: &str, now: Now) -> Result<(), NotDone> {
+        let known = self.courses(who, now);
+        match known.iter().any(|course| course.course == name) {
+            true => Ok(()),
+            false => Err(NotDone::UnknownCourse(name.to_owned())),
+        }
     }
 
     fn course(&self, name: &str, seen_by: &Identity, now: Now) -> api::Course {

@@ -520,7 +520,7 @@ impl Stored {
                 self.closed.insert(job, closed.notebook);
             }
             Write::SeeWorker { .. } | Write::LoseWorker { .. } | Write::KeepLock { .. } => {}
-            Write::ChangeWorker { .. } | Write::ChangeCourse { .. } => {}
+            Write::ChangeWorker { .. } | Write::ChangeCourse { .. } | Write::Allow { .. } => {}
             Write::Audit(_) | Write::Charge { .. } | Write::DropOutputs { .. } => {}
         }
     }

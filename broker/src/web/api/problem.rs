@@ -122,7 +122,8 @@ impl ApiError {
                 NotDone::UnknownJob(_)
                 | NotDone::UnknownWorker(_)
                 | NotDone::UnknownPool(_)
-                | NotDone::UnknownCourse(_),
+                | NotDone::UnknownCourse(_)
+                | NotDone::NoAllowance(_),
             ) => StatusCode::NOT_FOUND,
             Self::NotDone(NotDone::Wrong(_)) | Self::Query(_) | Self::Body(_) => {
                 StatusCode::BAD_REQUEST
@@ -224,6 +225,7 @@ fn kind_of(not_done: &NotDone) -> &'static str {
         NotDone::UnknownWorker(_) => "urn:baton:unknown-worker",
         NotDone::UnknownPool(_) => "urn:baton:unknown-pool",
         NotDone::UnknownCourse(_) => "urn:baton:unknown-course",
+        NotDone::NoAllowance(_) => "urn:baton:no-allowance",
         NotDone::StaffOnly | NotDone::AdminsOnly => Problem::FORBIDDEN,
         NotDone::NotExternal(_) => "urn:baton:not-external",
         NotDone::PoolFull { .. } => "urn:baton:pool-full",
@@ -245,6 +247,9 @@ fn hint_of(not_done: &NotDone) -> &'static str {
         }
         NotDone::UnknownCourse(_) => {
             "`baton courses` and the Courses page list those that you can see"
+        }
+        NotDone::NoAllowance(_) => {
+            "`baton grant --list` and the page of the course list those that are"
         }
         NotDone::StaffOnly => "ask the staff of the course",
         NotDone::AdminsOnly => "ask the operator of the broker",

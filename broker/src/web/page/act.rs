@@ -4,7 +4,7 @@
 //! site sent a request. So no other site's page can act with a person's cookie.
 
 use super::{
-    courses, facts,
+    allowances, courses, facts,
     form::{Fields, Refused},
     job,
     layout::Page,
@@ -56,7 +56,7 @@ async fn show_again(
             let facts = facts::look(shared, caller).await?;
             workers::page(&facts, caller, Some(refused))
         }
-        "change_course" => {
+        "change_course" | "grant" | "revoke" => {
             let name = refused.field("course");
             courses::page_of(shared, caller, name, Some(refused)).await?
         }
@@ -147,6 +147,11 @@ async fn carry_out(shared: &Shared, caller: &Caller, fields: &Fields) -> Result<
                 words::query(&[("name", course.clone())])
             );
             (Command::ChangeCourse { course, change }, then)
+        }
+        "grant" | "revoke" => {
+            let query = words::query(&[("name", course.clone())]);
+            let command = allowances::command(shared, course, fields)?;
+            (command, format!("course?{query}#allowances"))
         }
         other => {
             let says = format!("{other:?} is unknown");

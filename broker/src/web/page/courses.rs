@@ -1,6 +1,7 @@
 //! The settings of courses, and the form with which staff change them.
 
 use super::{
+    allowances,
     form::{Fields, Refused, complaint, is_wrong, value},
     layout::{Page, form_key},
     time::Zone,
@@ -8,7 +9,7 @@ use super::{
 use crate::{
     web::{
         Caller, Shared,
-        api::{ApiError, courses_of},
+        api::{ApiError, allowances_of, courses_of},
     },
     words,
 };
@@ -113,14 +114,18 @@ pub(super) async fn page_of(
 ) -> Result<Page, ApiError> {
     let course = find(shared, caller, name).await?;
     let zone = Zone::of(shared);
+    let allowances = allowances_of(shared, caller, course.course.clone()).await?;
+    let of =
+        |actions: &[&str]| refused.filter(|refused| actions.contains(&refused.field("action")));
     Ok(Page {
         here: "courses",
         title: course.course.clone(),
         live: None,
         main: html! {
             div.head { h1 { (course.course) } p.quiet { (state(&course)) } }
-            @if caller.identity.may_steer(&course.course) { (form(&course, &zone, caller, refused)) }
+            @if caller.identity.may_steer(&course.course) { (form(&course, &zone, caller, of(&["change_course"]))) }
             @else { (facts(&course, &zone)) }
+            @if course.budget.is_some() { (allowances::section(&course.course, &allowances, &zone, caller, of(&["grant", "revoke"]))) }
         },
     })
 }
@@ -137,6 +142,7 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
             dt { "Weight" } dd { (course.weight) }
             dt { "Time limit" } dd { (limit(course.timeout_ms)) }
             dt { "Longest" } dd { (limit(course.longest_timeout_ms)) }
+            @if let Some(budget) = &course.budget { dt { "Your GPU time" } dd { (allowances::left(budget)) " left" } }
             @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
             @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (lesson.people) " people" } }
             @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }

@@ -23,9 +23,9 @@ impl Refused {
                 let (field, label) = in_form(field)?;
                 (field, format!("{label} {says}"))
             }
-            ApiError::NotDone(NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_)) => {
-                ("action", error.to_string())
-            }
+            ApiError::NotDone(
+                NotDone::Over | NotDone::NotWaiting | NotDone::Leaving(_) | NotDone::NoAllowance(_),
+            ) => ("action", error.to_string()),
             _ => return None,
         };
         Some(Self {
@@ -71,6 +71,9 @@ fn in_form(field: &str) -> Option<(&'static str, &'static str)> {
         "hours" => ("hours", "the number of hours"),
         "boost" => ("boost", "the weight of the deadline"),
         "timetable" => ("timetable", "the timetable"),
+        "person" => ("person", "the person"),
+        "gpu_time" | "gpu_time_ms" => ("gpu_time", "the GPU time"),
+        "granted_until" | "until_ms" => ("granted_until", "the end"),
         _ => return None,
     })
 }

@@ -27,6 +27,7 @@ const MIGRATIONS: &[M<'_>] = migrations![
     "0014_environments",
     "0015_pending_objects",
     "0016_answers",
+    "0017_allowances",
 ];
 
 /// Migrates the database to this version.

@@ -138,6 +138,23 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
             vec![post(format!("/v1/courses/{COURSE}"), "{}")],
         ),
         (
+            "/v1/courses/{course}/allowances",
+            vec![
+                get(format!("/v1/courses/{COURSE}/allowances")),
+                post(
+                    format!("/v1/courses/{COURSE}/allowances"),
+                    r#"{"person": "ada", "gpu_time_ms": 1}"#,
+                ),
+            ],
+        ),
+        (
+            "/v1/courses/{course}/allowances/revoke",
+            vec![post(
+                format!("/v1/courses/{COURSE}/allowances/revoke"),
+                r#"{"person": "ada"}"#,
+            )],
+        ),
+        (
             "/v1/courses/{course}/files",
             vec![get(format!("/v1/courses/{COURSE}/files"))],
         ),

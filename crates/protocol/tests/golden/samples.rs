@@ -184,6 +184,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
         JobEvent::Charged(BudgetLeft {
             left_ms: 6_120_000,
             of_ms: 7_200_000,
+            granted_ms: 0,
             period: Period::Week,
         }),
         JobEvent::Finished {

@@ -181,7 +181,7 @@ golden!(messages_to_notebooks_are_read, "to_notebook", ToNotebook, [
     ToNotebook::Started { call: 9 },
     ToNotebook::DeferredLost { call: 9, error: error() },
     ToNotebook::Failed { call: 9, outcome: Outcome::WorkerLost, error: error(), table_kept: false, ran: None },
-    ToNotebook::Failed { call: 9, outcome: Outcome::Refused, error: error(), table_kept: true, ran: Some(Ran { job: "8a0891e8".to_owned(), worker: None }) },
+    ToNotebook::Failed { call: 9, outcome: Outcome::Refused, error: error(), table_kept: true, ran: Some(Ran { job: "8a0891e8".to_owned(), worker: None, gpu_time: None }) },
 ], {
     ToNotebook::Released { .. } => "released",
     ToNotebook::StateWanted { .. } => "state_wanted",

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use baton_humanize::whole_seconds;
-use baton_protocol::{BudgetLeft, Period};
+use baton_protocol::BudgetLeft;
 
 pub(super) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {
@@ -41,15 +41,16 @@ pub(super) fn roughly(duration: Duration) -> String {
     ))
 }
 
-/// `1 h 42 min of 2 h left this week`, as `baton explain` says it.
+/// `1 h 42 min of 4 h left this week (2 h of it granted)`, as `baton explain` says it.
 pub(super) fn budget(left: &BudgetLeft) -> String {
-    let period = match left.period {
-        Period::Day => "today",
-        Period::Week => "this week",
-    };
+    let period = left.period.words();
     let time = |ms| whole_seconds(Duration::from_millis(ms));
+    let granted = match left.granted_ms {
+        0 => String::new(),
+        granted_ms => format!(" ({} of it granted)", time(granted_ms)),
+    };
     format!(
-        "{} of {} left {period}",
+        "{} of {} left {period}{granted}",
         time(left.left_ms),
         time(left.of_ms)
     )

@@ -226,15 +226,19 @@ fn a_long_wait_for_workers_says_what_to_do() {
 
 #[test]
 fn a_budget_is_told_in_seconds_at_its_end() {
-    let left = |left_ms| {
+    let left = |left_ms, granted_ms| {
         budget(&BudgetLeft {
             left_ms,
             of_ms: 60_000,
+            granted_ms,
             period: Period::Day,
         })
     };
-    assert_eq!(left(40_900), "40 s of 1 min left today");
-    assert_eq!(left(0), "0 s of 1 min left today");
+    assert_eq!(left(40_900, 0), "40 s of 1 min left today");
+    assert_eq!(
+        left(0, 30_000),
+        "0 s of 1 min left today (30 s of it granted)"
+    );
 }
 
 #[test]
@@ -245,6 +249,7 @@ fn the_summary_says_what_is_known() {
     status_line.charged(BudgetLeft {
         left_ms: 6_179_000,
         of_ms: 7_200_000,
+        granted_ms: 0,
         period: Period::Week,
     });
     let mut used = usage(41_000, 3_435_973_836);
