@@ -159,7 +159,7 @@ impl ChunkError {
                 None,
             ),
             Self::Ending => (StatusCode::SERVICE_UNAVAILABLE, "urn:baton:ending", None),
-            Self::TooOften => (StatusCode::TOO_MANY_REQUESTS, "urn:baton:too-often", None),
+            Self::TooOften => described(&ApiError::TooOften),
             Self::Refused(refused) => described(refused),
             Self::OfBroker { status, problem } => (*status, &problem.kind, problem.hint.as_deref()),
         }
