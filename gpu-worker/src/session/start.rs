@@ -23,7 +23,7 @@ use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, 
 use crate::Config;
 use crate::batch::LARGEST_OUTPUT_BYTES;
 use crate::disk::Disk;
-use crate::gpu::{Place, Sharing};
+use crate::gpu::{Hardware, Place, Sharing};
 use crate::mirror::SessionMirror;
 use crate::packages::SessionPackages;
 use crate::processes;
@@ -86,7 +86,12 @@ pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartErr
     let mut command = command(&order, &packages);
     let gpu = order
         .sharing
-        .join(order.account, order.place, &mut command, folder.path())
+        .join(
+            order.account,
+            order.place.take(),
+            &mut command,
+            folder.path(),
+        )
         .map_err(StartError::Gpu)?;
     let mut place = Workplace::of(&order, folder.path())?;
     let walls = match order.sandbox {
