@@ -214,8 +214,22 @@ RETIRED = {
 }
 # `plan` has a forecast; a digest has lanes, as in the description of its algorithm.
 ALLOWED = {"broker/src/web/page/capacity.rs": {"forecast"}, "crates/chunks/src/scanner/digest.rs": {"lane"}}
+VERBS = {"say": "show, report or send", "tell": "notify, send or warn", "hear": "receive", "obey": "execute", "go": "continue"}
+"""Functions do not begin with these."""
 SENTENCE_WORDS = 6
 """Names of tests are sentences, which may use any word."""
+
+
+def test_functions_have_standard_verbs() -> None:
+    bad = []
+    for path in files(".rs", ".py"):
+        name = str(path.relative_to(ROOT))
+        if name.startswith((*CLEAN, "python-shim/baton_shim/")):
+            for function in re.findall(r"\b(?:fn|def) (\w+)", path.read_text()):
+                verb = function.lstrip("_").partition("_")[0]
+                if verb in VERBS and len(function.split("_")) < SENTENCE_WORDS:
+                    bad.append(f"{name}: {function} (say {VERBS[verb]})")
+    check(bad)
 
 
 def test_retired_words_do_not_return() -> None:

@@ -317,16 +317,16 @@ class Fit:
     def text(self) -> str:
         return f"{does_not_fit(('IPython', 'ipykernel'), self.missing)}\n{UPDATE}"
 
-    def tell(self, shell: Any) -> None:
+    def warn(self, shell: Any) -> None:
         """Shows the line with the next cell, because no client shows what a kernel writes before its first cell."""
         if not self.missing:
             return
 
-        def say() -> None:
-            shell.events.unregister("pre_execute", say)
+        def show() -> None:
+            shell.events.unregister("pre_execute", show)
             sys.stderr.write(f"warning: {self.text()}\n")
 
-        shell.events.register("pre_execute", say)
+        shell.events.register("pre_execute", show)
 
     def news(self) -> list[str]:
         """A line for each library that was imported since the last call and has a part that does not fit."""

@@ -265,12 +265,12 @@ class Background:
             return
         self._code_runs = False
         if not self.is_empty:
-            self._hear()
+            self._handle_arrived()
             for one in self._cells:
                 if one.call is None and one.cell.block is not None:  # its cell has gone on since it made the call
                     self._lend(one)
 
-    def _hear(self) -> None:
+    def _handle_arrived(self) -> None:
         """Handles what has arrived."""
         try:
             self._home.deferred.poll()
@@ -295,7 +295,7 @@ class Background:
             return
         self._settle_context()
         if not self.is_empty:
-            self._hear()
+            self._handle_arrived()
         if not self.is_empty:
             self._wait(lambda: self._conflict(names, beside))
 

@@ -107,7 +107,7 @@ class Call:
             if message is None:
                 continue
             if message.body.get("call") != self.number:
-                self._late(message)
+                self._on_message_of_earlier_call(message)
             elif message.name in ("finished", "failed"):
                 return message
             else:
@@ -144,7 +144,7 @@ class Call:
             if ended and not brings:
                 return
 
-    def _late(self, message: Message) -> None:
+    def _on_message_of_earlier_call(self, message: Message) -> None:
         """Handles a message of an earlier call. Its deferred state is sent again if this call fails."""
         if message.name == "deferred_state":
             message.close()

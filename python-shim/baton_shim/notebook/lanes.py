@@ -270,7 +270,7 @@ class Mapped:
                             some = self._packed(ARGUMENTS, list(items[first : first + chunk]))
                         work = Work(text, None, run_calls, (shared, some, first), {}, "call")
                         lane.begin(work, first, interrupts)
-                    if not self._hear(interrupts):
+                    if not self._handle_arrived(interrupts):
                         self._wait(interrupts, SETTLED_SECONDS if waiting else TICK_SECONDS)
                     if interrupts.count:
                         raise interrupted()
@@ -309,7 +309,7 @@ class Mapped:
         if interrupts.wake in (place for place, _ in poll.poll(seconds * 1000)):
             interrupts.quiet()
 
-    def _hear(self, interrupts: Interrupts) -> bool:
+    def _handle_arrived(self, interrupts: Interrupts) -> bool:
         """Handles messages that have arrived, including buffered ones that `poll` does not report.
 
         Returns whether a lane has become free.

@@ -65,7 +65,7 @@ class Pages:
     def cell_begins(self, number: int, request: dict[str, Any]) -> None:
         self._running = request, number
         for page in list(self._pages):
-            self._tell_running(page)
+            self._send_running(page)
 
     def cell_ends(self) -> None:
         self._running = None
@@ -77,7 +77,7 @@ class Pages:
         page = Page(comm, header["session"], header["date"], float(saved))
         comm.on_msg(partial(self._placed, page))
         self._pages.append(page)
-        self._tell_running(page)
+        self._send_running(page)
         self._soon()
 
     def _asked_what_runs(self, comm: Any, message: dict[str, Any]) -> None:
@@ -94,7 +94,7 @@ class Pages:
             self._saving[request] = message["header"]["date"]
             page.comm.send({"save": request})
 
-    def _tell_running(self, page: Page) -> None:
+    def _send_running(self, page: Page) -> None:
         if (running := self._running_for(page)) is not None:
             page.comm.send({"running": running})
 

@@ -48,7 +48,7 @@ def run(prepare: Callable[[], None]) -> None:
         if socket_path:
             home = FIT.attach(compat.CELLS, make_home, shell, socket_path, modules)
         FIT.attach(compat.MAGICS, give_magics, shell, home, bool(socket_path))
-        FIT.tell(shell)
+        FIT.warn(shell)
 
     run_kernel(shell_ready, lambda app: prepare())
 

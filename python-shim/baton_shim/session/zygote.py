@@ -55,18 +55,18 @@ def main() -> None:
 
     control = socket.socket(fileno=int(sys.argv[1]))
 
-    def say(line: str) -> None:
+    def report(line: str) -> None:
         control.sendall(f"{line}\n".encode())
 
     for path in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
         if not os.path.isabs(path):
-            say(f"unfit PYTHONPATH has the relative path {path}")
+            report(f"unfit PYTHONPATH has the relative path {path}")
             sys.exit(UNFIT)
-    preloaded = load(sys.argv[2:], say)
+    preloaded = load(sys.argv[2:], report)
     serve(control, preloaded)()
 
 
-def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
+def load(libraries: list[str], report: Callable[[str], None]) -> Preloaded:
     from baton_shim.session.start import leave_out_debugger
 
     leave_out_debugger()
@@ -83,16 +83,16 @@ def load(libraries: list[str], say: Callable[[str], None]) -> Preloaded:
     if not machine_has_gpu():
         libraries = [part for library in libraries for part in (library, LIBRARIES.get(library)) if part]
     for library in libraries:
-        say(f"loading {library}")
+        report(f"loading {library}")
         try:
             preloaded.load(library)
         except BaseException as error:  # exits too
-            say(f"failed {library} {type(error).__name__}: {str(error).splitlines()[:1]}")
+            report(f"failed {library} {type(error).__name__}: {str(error).splitlines()[:1]}")
         else:
             if (trouble := unfit()) is not None:
-                say(f"unfit {library} {trouble}")
+                report(f"unfit {library} {trouble}")
                 sys.exit(UNFIT)
-    say("ready")
+    report("ready")
     return preloaded
 
 

@@ -139,7 +139,7 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
             del self.stack[depth:]
             if depth and given and given[0] is self.stack[-1]:  # `what` fills the object before it
                 if type(given[0]) is not Stayed:
-                    self._say_not_filled(given[0], error)
+                    self._warn_not_filled(given[0], error)
                 self.stack.append(None)
                 return
             named = next((one for one in (what, *given[:1]) if isinstance(one, (type, Stayed))), what)
@@ -159,9 +159,9 @@ class TolerantUnpickler(_BY_PYTHON):  # type: ignore[misc]
         except TableBroken:
             raise
         except Exception as error:
-            self._say_not_filled(target, error)
+            self._warn_not_filled(target, error)
 
-    def _say_not_filled(self, target: Any, error: Exception) -> None:
+    def _warn_not_filled(self, target: Any, error: Exception) -> None:
         number = next((number for number, one in self.memo.items() if one is target), None)
         if number is None:
             raise error

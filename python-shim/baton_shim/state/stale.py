@@ -21,7 +21,7 @@ class StaleReference(UserWarning):
     """Something in the notebook refers to an object from before a `%%gpu` cell."""
 
 
-def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
+def warn_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kinds) -> None:
     if not old:
         return
     named = [
@@ -42,7 +42,7 @@ def tell_of_stale_holders(old: list[Any], namespace: dict[str, Any], kinds: Kind
 
 
 def _held_here() -> int:
-    """The reference count that `tell_of_stale_holders` sees for an object that only it refers to."""
+    """The reference count that `warn_of_stale_holders` sees for an object that only it refers to."""
     old = [object()]
     obj = old.pop()
     return sys.getrefcount(obj)

@@ -44,7 +44,7 @@ from baton_shim.state.refusal import (
 )
 from baton_shim.state.replacement import find_replaced
 from baton_shim.state.segments import Segments
-from baton_shim.state.stale import tell_of_stale_holders
+from baton_shim.state.stale import warn_of_stale_holders
 from baton_shim.state.stays import Stays
 from baton_shim.state.unsending import Before
 from baton_shim.state.views import Views
@@ -422,7 +422,7 @@ class Table:
         old = [self._numbering.objects[n] for n in header.replaced if self._home and n not in self._numbering.dropped]
         with collector_paused():
             self._commit(header, fresh, rebound, undo, bound_stays)
-        tell_of_stale_holders(old, self.namespace, self._kinds)
+        warn_of_stale_holders(old, self.namespace, self._kinds)
         self._views.drop_segments(delta["dropped_segments"])
         self._segments.settle_deferred()
         self.messages += 1

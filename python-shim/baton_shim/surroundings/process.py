@@ -65,7 +65,7 @@ def folder(_: Any) -> str | None:
         return None
 
 
-def go_to(_: Any, wanted: str | None) -> list[str] | None:
+def change_folder(_: Any, wanted: str | None) -> list[str] | None:
     here = folder(_)
     if wanted is None or wanted == here:
         return None
@@ -110,7 +110,7 @@ ENVIRONMENT = Kind(
 PATH = Kind("sys.path", "sys.path", "sys", search_path, give_search_path, difference=edits, whole=False)
 PROCESS: tuple[Kind, ...] = (
     ENVIRONMENT,
-    Kind("folder", "The working directory", "os", folder, go_to),
+    Kind("folder", "The working directory", "os", folder, change_folder),
     PATH,
     # From its first cell on, a session has the notebook kernel's own arguments.
     Kind("sys.argv", "sys.argv", "sys", lambda _: [*sys.argv], give_arguments, None),

@@ -56,7 +56,7 @@ class Watch:
             return
         line = word_for(getattr(result, "error_in_exec", None)) or word_about(getattr(result, "info", None))
         if line is not None:
-            say(line)
+            show(line)
 
     @contextmanager
     def computing(self) -> Iterator[None]:
@@ -73,7 +73,7 @@ class Watch:
 
     def computed_for_long(self) -> None:
         self.limit, self._said = math.inf, True
-        say(LONG)
+        show(LONG)
 
 
 def word_for(error: object) -> str | None:
@@ -100,7 +100,7 @@ def word_about(cell: Any) -> str | None:
     return PROGRAM_NOT_HERE if ran and shutil.which(PROGRAM) is None else None
 
 
-def say(line: str) -> None:
+def show(line: str) -> None:
     sys.stdout.flush()
     sys.stderr.write(f"{line}\n")
 

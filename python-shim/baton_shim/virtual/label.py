@@ -43,7 +43,7 @@ class Labels:
         if found is None:
             found = Label()
             self._present = weakref.ref(found, self._ended)
-            self._tell()
+            self._notify()
         return found
 
     def listen(self, changed: Callable[[], None]) -> Callable[[], None]:
@@ -53,9 +53,9 @@ class Labels:
 
     def _ended(self, reference: object, finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not finalizing() and self._present() is None:
-            self._tell()
+            self._notify()
 
-    def _tell(self) -> None:
+    def _notify(self) -> None:
         for changed in self._listeners:
             changed()
 

@@ -147,7 +147,7 @@ def scripted(n: int) -> torch.Tensor:
 
 @pytest.mark.parametrize("case", NEVER)
 def test_nothing_is_on_the_path_where_nothing_is_on_the_gpu(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(LABELS, "_tell", lambda: pytest.fail("something got the label"))
+    monkeypatch.setattr(LABELS, "_notify", lambda: pytest.fail("something got the label"))
     NEVER[case]()
     assert modes() == 0
 

@@ -161,7 +161,7 @@ def is_own(kind: Any, name: str) -> bool:
     return not name.startswith("_") and name not in kind.__members__
 
 
-def bring_enumeration_up(kind: Any, own: Iterable[tuple[str, Any]], members: Iterable[tuple[str, Any]]) -> None:
+def update_enumeration(kind: Any, own: Iterable[tuple[str, Any]], members: Iterable[tuple[str, Any]]) -> None:
     attributes = dict(own)
     for name in [name for name in vars(kind) if is_own(kind, name) and name not in attributes]:
         type.__delattr__(kind, name)

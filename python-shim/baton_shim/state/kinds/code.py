@@ -22,7 +22,7 @@ from typing import Any
 import cloudpickle
 
 from baton_shim.state.kinds.base import Here, Kind, State, alike
-from baton_shim.state.kinds.classes import bring_enumeration_up, enumeration_state
+from baton_shim.state.kinds.classes import enumeration_state, update_enumeration
 from baton_shim.state.kinds.libraries import class_of_functions
 
 _CLASS_INTERNALS = frozenset(
@@ -260,7 +260,7 @@ class ClassKind(Kind):
         if content is None:
             return
         if issubclass(obj, enum.Enum):
-            bring_enumeration_up(obj, *content)
+            update_enumeration(obj, *content)
             return
         attributes = dict(content)
         of_itself = attributes.pop(_ITSELF)
