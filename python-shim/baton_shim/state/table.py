@@ -254,6 +254,10 @@ class Table:
         dying = (numbering.objects[number] for number in sending.dying)
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
 
+    def may_differ(self, names: Iterable[str]) -> None:
+        """The other end may bind these names to other objects and does not say so: the next message binds them again."""
+        self._bindings.delete(names)
+
     def unsend(self) -> bool:
         """In the notebook: no session received the last message. Returns whether the table is as it was before it."""
         before, self._before = self._before, None
