@@ -177,9 +177,10 @@ class Table:
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
+        named = self._bindings.names_of(replaced) if home else {}  # they still refer to the old objects there
         rebound = {
             name: obj
-            for name, obj in sending.roots.items()
+            for name, obj in (named | sending.roots).items()
             if name in sending.unsent or not self._bindings.is_known(name, obj, replaced)
         }
         changes = reach.changed or reach.leaves or replaced or rebound
@@ -255,7 +256,7 @@ class Table:
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
 
     def may_differ(self, names: Iterable[str]) -> None:
-        """The other end may bind these names to other objects and does not say so: the next message binds them again."""
+        """The other end may bind these names to other objects without a word: the next message binds them again."""
         self._bindings.delete(names)
 
     def unsend(self) -> bool:

@@ -1,4 +1,4 @@
-# Arrays that change shape, dtype or size in place, and those that hold them.
+# Arrays that change shape, dtype or size in place. The cells that change a size name what holds the array.
 
 # %%
 import numpy as np
@@ -10,6 +10,7 @@ holder = {"a": a, "b": b, "list": [a]}
 # %%
 a.shape = (2, 3)
 b.resize(6, refcheck=False)
+holder["b"] is b
 
 # %%
 holder["b"][4] = 9
