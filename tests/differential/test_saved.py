@@ -27,7 +27,6 @@ OF_THE_KERNEL = {
     "plain_loggers": "shows in which order its kernel made loggers",
     "plain_printers": "has formatters of IPython as variables, which are said not to be saved",
     "plain_registered": "uses a module that matplotlib had loaded for something else",
-    "sympy_algebra": "asks a cache of sympy's",
     "torch_bound_anew": "deletes generators, which are said not to be saved",
     "widgets_values": "has widgets, which are said not to be saved",
 }

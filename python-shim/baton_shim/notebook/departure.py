@@ -116,6 +116,7 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
         sys.stderr.write(f"{line}\n")
     undo: list[Action] = [partial(setattr, home, "shared", set(home.shared))]
     surroundings.commit(around, undo.append)
+    table.may_differ(options.drop)
     home.transfer = Transfer()
     home.transfer.left(snapshot, extra["names"], home.shared, options.keep)
     home.shared -= gone

@@ -6,7 +6,7 @@ the session, which still has the old object under that name, does not revert it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from typing import Any
 
 from baton_shim.state.kinds.base import ATOMS, alike
@@ -41,6 +41,14 @@ class Bindings:
 
     def numbers(self) -> set[int]:
         return {known[0] for known in self._known.values() if type(known) is tuple}
+
+    def names_of(self, numbers: Set[int]) -> dict[str, Any]:
+        """The names that refer to these objects on both ends."""
+        if not numbers:
+            return {}
+        known = {name: one[0] for name, one in self._known.items() if type(one) is tuple and one[0] in numbers}
+        objects = {name: self._numbering.objects[number] for name, number in known.items()}
+        return {name: obj for name, obj in objects.items() if self._namespace.get(name, _NOWHERE) is obj}
 
     def former(self, names: Iterable[str]) -> list[Any]:
         """The objects that both ends had under these names as of the last message."""

@@ -177,9 +177,10 @@ class Table:
         reach = self._reach(sending)
         replaced, last = find_replaced(walker, reach)
         hidden = self._views.hide(replaced) if replaced else []
+        named = self._bindings.names_of(replaced) if home else {}  # they still refer to the old objects there
         rebound = {
             name: obj
-            for name, obj in sending.roots.items()
+            for name, obj in (named | sending.roots).items()
             if name in sending.unsent or not self._bindings.is_known(name, obj, replaced)
         }
         changes = reach.changed or reach.leaves or replaced or rebound
@@ -253,6 +254,10 @@ class Table:
             besides = [*self._bindings.former([*sending.roots, *sending.gone]), *walker.with_new_gradients()]
         dying = (numbering.objects[number] for number in sending.dying)
         return walker.reach([*sending.roots.values(), *sending.extra_values, *besides, *dying], sending.given)
+
+    def may_differ(self, names: Iterable[str]) -> None:
+        """The other end may bind these names to other objects without a word: the next message binds them again."""
+        self._bindings.delete(names)
 
     def unsend(self) -> bool:
         """In the notebook: no session received the last message. Returns whether the table is as it was before it."""

@@ -60,6 +60,14 @@ def test_drop(baton: Baton) -> None:
     assert baton.value("'big' in globals()") == "False"
 
 
+def test_a_dropped_name_keeps_the_value_of_the_notebook(baton: Baton) -> None:
+    baton.run("x = 1")
+    assert baton.run("%%gpu\nx").result == "1"
+    baton.run("%%gpu --drop x\nx = 5")
+    assert baton.run("%%gpu\nx").result == "1"
+    assert baton.value("x") == "1"
+
+
 def test_no_return(baton: Baton) -> None:
     baton.run("x = [1]\nimport os; os.environ['COURSE'] = '1'")
     cell = baton.run("%%gpu --no-return\nx.append(2)\nnew = 1\nos.environ['COURSE'] = '2'\nprint('out')\nx")

@@ -370,6 +370,17 @@ def test_pandas(pair: Pair, case: str) -> None:
     check(pair, *PANDAS[case], before="import pandas as pd")
 
 
+def test_a_name_follows_its_object_when_another_cell_replaces_that(pair: Pair) -> None:
+    """An `enumerate` cannot be updated in place. The cell in between does not name it, but refers to it."""
+    pair.local("counted = enumerate('abc', 5)")
+    assert pair.remote("first = next(counted)", "counted") == {"error": None}
+    pair.local("second = next(counted); held = [counted]")
+    assert pair.remote("kept = held", "held") == {"error": None}
+    assert pair.remote("rest = list(counted)", "counted") == {"error": None}
+    home = pair.namespace
+    assert (home["first"], home["second"], home["rest"]) == ((5, "a"), (6, "b"), [(7, "c")])
+
+
 def test_a_column_that_stayed_at_home_stays_apart(pair: Pair) -> None:
     """No other object in the session uses the frame's memory, but a write must still copy first."""
     pair.local("import pandas as pd\nf = pd.DataFrame({'a': [1., 2.], 'b': [3., 4.]})\ncolumn = f['a']")

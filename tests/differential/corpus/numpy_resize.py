@@ -1,4 +1,4 @@
-# Arrays that change shape, dtype or size in place, and those that hold them.
+# Arrays that change shape, dtype or size in place. The cells that change a size name what holds the array.
 
 # %%
 import numpy as np
@@ -8,11 +8,12 @@ b = np.arange(4.0)
 holder = {"a": a, "b": b, "list": [a]}
 
 # %%
-a.shape = (2, 3)
 b.resize(6, refcheck=False)
+holder["b"] is b
 
 # %%
 holder["b"][4] = 9
+a.shape = (2, 3)
 print(a, b, holder["a"] is a, holder["b"] is b)
 a.resize((3, 4), refcheck=False)
 

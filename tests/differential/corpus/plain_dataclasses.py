@@ -28,12 +28,6 @@ same_tags = q.tags is p.tags
 versions = {Version(1): "one", Version(1, 2): "two"}
 
 # %%
-p.tags.append("from p")
-p.x += 0.5
-latest = max(versions)
-print(q, latest, versions[Version(1, 2)])
-
-# %%
 @dataclass(slots=True)
 class Slotted(object):
     a: int
@@ -41,6 +35,12 @@ class Slotted(object):
 
 chain = Slotted(1, Slotted(2))
 chain.b.b = chain
+
+# %%
+p.tags.append("from p")
+p.x += 0.5
+latest = max(versions)
+print(q, latest, versions[Version(1, 2)])
 
 # %%
 chain.b.a = 20

@@ -1,4 +1,4 @@
-# Symbols, expressions, matrices, solving; symbols by identity.
+# Symbols, expressions, matrices, solving.
 
 # %%
 import sympy as sp
@@ -22,7 +22,7 @@ solution = sp.solve(x**2 - k, x)
 numeric = sp.lambdify(x, expr.subs(y, 2))
 
 # %%
-numeric(0.5), solution, x is sp.Symbol("x"), wide.free_symbols == {x, y}
+numeric(0.5), solution, x == sp.Symbol("x"), wide.free_symbols == {x, y}
 
 # %%
 total = sp.Sum(k, (k, 1, 5)).doit()
