@@ -69,7 +69,9 @@ def test_each_gpu_cell_that_ran_says_where(name: str, place: Place) -> None:
     for result in results_of(name, place.work):
         ran_there = GPU_CODE.search(result.code) is not None and "is a generator" not in str(result.error)
         ran_there &= "--background" not in result.code  # nbclient no longer listens when the line arrives
-        assert [line[1:5] for line in result.notices] == (["PU: "] if ran_there else [])
+        # On a slow machine, `gpu.map` shows how many calls are done.
+        lines = [line for line in result.notices if not line.startswith("gpu.map: ")]
+        assert [line[1:5] for line in lines] == (["PU: "] if ran_there else [])
 
 
 def test_first_gpu_cell(place: Place) -> None:
