@@ -32,7 +32,7 @@ def main() -> None:
             return kernel
 
         service.start_broker()
-        service.start_worker(slots=4, BATON_WORKER_SANDBOX="none")  # cells record their runs beside the notebook
+        service.start_worker(slots=4)
         done = chaos(
             service,
             new_kernel,

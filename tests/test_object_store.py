@@ -30,7 +30,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[ObjectStor
 @pytest.fixture
 def running(service: Service, store: ObjectStore) -> Service:
     service.start_broker(**store.settings)
-    service.start_worker(BATON_WORKER_SANDBOX="none")  # cells look at a file of the test
+    service.start_worker()
     return service
 
 
@@ -123,12 +123,12 @@ def inside(kernel: Kernel, go: Path) -> Cell:
 
 
 def test_a_result_waits_for_a_store_that_is_killed(
-    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel], tmp_path: Path
+    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel]
 ) -> None:
     kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run(MAKE).ok()
     total = kernel.evaluate(SUM)
-    go = tmp_path / "go"
+    go = running.place.signs / "go"
     cell = inside(kernel, go)
     store.kill()
     go.touch()
@@ -138,11 +138,11 @@ def test_a_result_waits_for_a_store_that_is_killed(
 
 
 def test_a_result_waits_for_a_store_that_answers_late(
-    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel], tmp_path: Path
+    running: Service, store: ObjectStore, new_kernel: Callable[..., Kernel]
 ) -> None:
     kernel = running.kernel(new_kernel, BATON_TRANSPORT="http")
     kernel.run(MAKE).ok()
-    go = tmp_path / "go"
+    go = running.place.signs / "go"
     cell = inside(kernel, go)
     store.stop()
     go.touch()

@@ -30,6 +30,7 @@ SUBMIT = 'sbatch --parsable --no-requeue --gpus=1 --time={walltime} --signal=B:T
 def cluster() -> Iterator[SlurmCluster]:
     # Slurm gives up a node after ten silent seconds, and remembers jobs that have ended.
     lines = {"SlurmdTimeout": 10, "MinJobAge": 600}
+    # The test measures waits, and the sandboxes of a whole course would keep this one machine busy.
     cluster = SlurmCluster(free_port(), nodes=NODES, gpus=1, sandbox="none", **lines)
     yield cluster
     cluster.close()

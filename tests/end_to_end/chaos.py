@@ -10,6 +10,7 @@ from pathlib import Path
 
 from end_to_end.kernel import Cell, Kernel
 from end_to_end.service import Service
+from end_to_end.witness import Witness
 
 LINES = 8
 PAUSES = (0.1, 1.0)
@@ -54,7 +55,7 @@ def chaos(
     Raises AssertionError unless every cell ran exactly once and each of its lines arrived exactly once and in order.
     """
     dice = random.Random(seed)
-    runs = service.place.folder / "runs"
+    witness = Witness(service.place.signs / "witness")
     # Each has a separate person: kernels that share a history would wait for its lock, and say so in a cell's output.
     homes = [str(service.place.folder / f"ipython-{notebook}") for notebook in range(notebooks)]
     kernels = [service.kernel(new_kernel, IPYTHONDIR=home) for home in homes]
@@ -62,7 +63,7 @@ def chaos(
         kernel.run("values = []").ok()
     began = time.monotonic()
     sent = [
-        Sent(notebook, number, kernel.begin(code(f"{notebook}-{number}", number, runs, dice)))
+        Sent(notebook, number, kernel.begin(code(f"{notebook}-{number}", number, witness.path, dice)))
         for number in range(cells)
         for notebook, kernel in enumerate(kernels)
     ]
@@ -80,14 +81,15 @@ def chaos(
         for kernel in kernels:
             kernel.pump(0.005)
     report = Report(kills=kills, seconds=time.monotonic() - began, cells=len(sent))
-    check(sent, runs)
+    check(sent, witness.names())
+    witness.close()
     for kernel in kernels:
         assert kernel.evaluate("values") == list(range(cells))
     return report
 
 
 def code(name: str, number: int, runs: Path, dice: random.Random) -> str:
-    """A cell that also writes its name to a file outside the notebook's folder, where nothing is undone."""
+    """A cell that also tells the witness its name."""
     pauses = [round(dice.uniform(0, 0.06), 3) for _ in range(LINES)]
     return (
         "%%gpu\nimport time\n"
@@ -99,8 +101,8 @@ def code(name: str, number: int, runs: Path, dice: random.Random) -> str:
     )
 
 
-def check(sent: list[Sent], runs: Path) -> None:
+def check(sent: list[Sent], witnesses: list[str]) -> None:
     for one in sent:
         result = one.cell.so_far.ok()
         assert result.stdout.splitlines() == one.lines, f"{one.name}: {result.stdout}"
-    assert sorted(runs.read_text().split()) == sorted(one.name for one in sent)
+    assert sorted(witnesses) == sorted(one.name for one in sent)

@@ -5,8 +5,6 @@ Everything that a fault or a student must know about it is here.
 
 from __future__ import annotations
 
-import fcntl
-import os
 import random
 import shutil
 import socket
@@ -24,13 +22,12 @@ from end_to_end.network import Network, Relay
 from end_to_end.place import Place, has_words
 from end_to_end.service import Service
 from end_to_end.wire import Wire
+from end_to_end.witness import Witness
 
 SPOILED = ("panicked at", "SIGSEGV", "stack overflow")
 """Texts that no log may contain."""
 NO_MEMORY_FOR_A_THREAD = "sys/pal/unix/stack_overflow.rs"
 """Where the standard library aborts if a new thread has no memory, like any process that cannot allocate."""
-PIPE_BYTES = 1 << 20
-"""Room for the records of a whole campaign."""
 KEPT_FILES = {"keep.txt": "kept\n", "data/keep.txt": "kept, too\n"}
 """Files in each notebook's folder that no cell touches."""
 
@@ -91,26 +88,6 @@ class Plan:
             f"{self.cell_bytes} bytes come with a cell",
         ]
         return ", ".join([*facts, *extras])
-
-
-class Witness:
-    """A pipe in which cells record their runs: no fault reaches it, and sandboxed cells can write into it."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        os.mkfifo(path)
-        self._pipe = os.open(path, os.O_RDWR | os.O_NONBLOCK)
-        fcntl.fcntl(self._pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-
-    def names(self) -> list[str]:
-        """What was recorded since the last call."""
-        try:
-            return os.read(self._pipe, PIPE_BYTES).decode().split()
-        except BlockingIOError:
-            return []
-
-    def close(self) -> None:
-        os.close(self._pipe)
 
 
 class Stage:
