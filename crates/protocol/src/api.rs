@@ -8,7 +8,7 @@ mod timetable;
 pub use pools::{
     JoinPool, Joined, Pool, PoolCommand, PoolTest, PoolWorker, PoolWorkerState, Scale,
 };
-pub use timetable::{Lesson, LessonOutlook, LessonWait, PastLesson};
+pub use timetable::{Lesson, LessonDate, LessonOutlook, LessonWait, PastLesson};
 
 use crate::{
     EnvironmentState, GroupId, JobId, JobKind, Lock, Machine, Outcome, Period, Priority,
