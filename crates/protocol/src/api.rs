@@ -266,6 +266,9 @@ pub struct Course {
     /// The environment, offered by workers, in which its cells run; null for the workers' own Python.
     #[serde(default)]
     pub environment: Option<String>,
+    /// Further environments that its cells can choose.
+    #[serde(default)]
+    pub environments: Vec<String>,
     /// The times at which its people work together.
     #[serde(default)]
     pub timetable: Vec<Lesson>,

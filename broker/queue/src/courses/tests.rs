@@ -135,6 +135,21 @@ fn a_course_has_the_environment_of_the_default_or_its_own_or_none() {
 }
 
 #[test]
+fn cells_of_a_course_choose_among_its_environments() {
+    let text = "[default]\nenvironments = [\"common\"]\n[course.a]\nenvironment = \"a\"\n[course.b]\nenvironments = [\"b\", \"c\"]\nenvironment = \"c\"\n[course.d]\nenvironments = []\n";
+    let courses = Courses::parse(text).unwrap();
+    for (course, expected) in [
+        ("a", &["a", "common"][..]),
+        ("b", &["c", "b"]),
+        ("d", &[]),
+        ("e", &["common"]),
+    ] {
+        let all: Vec<&str> = courses.of(course).all_environments().collect();
+        assert_eq!(all, expected, "{course}");
+    }
+}
+
+#[test]
 fn a_lesson_takes_place_by_the_clock_on_the_wall() {
     let zone = TimeZone::get("Europe/Berlin").unwrap();
     let lesson = |when: &str| {
@@ -248,6 +263,7 @@ fn nonsense_is_refused_with_its_place() {
         ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
         ("half_life = \"0s\"", "half_life"),
         ("[course.a]\nenvironment = \"../b\"", "environment"),
+        ("[course.a]\nenvironments = [\"\"]", "environments"),
     ] {
         let error = format!("{:#}", Courses::parse(text).unwrap_err());
         assert!(error.contains(why), "{text}: {error}");
