@@ -85,6 +85,18 @@ def test_a_narrow_screen_scrolls_only_its_tables(browser: Browser, room: Classro
     context.close()
 
 
+def test_the_week_has_each_lesson_with_its_waits(tia: Page, artefacts: Path) -> None:
+    tia.get_by_role("link", name="Capacity").click()
+    expect(tia.locator(".week > li")).to_have_count(7)
+    expect(tia.locator(".week > li[aria-current]")).to_have_count(1)
+    expect(tia.locator(".week > li > div")).to_have_count(3)
+    monday = tia.locator(".week > li").first
+    expect(monday).to_contain_text("17:00–18:30 ml101")
+    expect(monday).to_contain_text("60 people")
+    expect(monday).to_contain_text("Predicted: ")
+    tia.locator(".week").screenshot(path=artefacts / "week.png")
+
+
 def test_it_says_who_runs_who_waits_and_why(tia: Page) -> None:
     expect(tia.locator("#now")).to_contain_text("8 cells run, 46 cells wait, the longest for ")
     expect(tia.locator("#now")).to_contain_text(", and 6 are held back.")

@@ -10,7 +10,9 @@ use baton_broker_queue::{
 };
 use baton_broker_store::{HistoryFilter, Store, StoreError};
 use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
-use baton_protocol::api::{History, LessonOutlook, LessonWait, PastCell, PastLesson, Pool};
+use baton_protocol::api::{
+    History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
+};
 use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
@@ -84,6 +86,7 @@ pub(crate) async fn outlook(
         enough_slots: enough,
         most_slots: most,
         waits: waits.await.ok()?,
+        week: week(lesson, past),
         last: lesson
             .last(past.now_ms)
             .and_then(|span| last(&past.cells, span.start_ms, span.end_ms)),
@@ -117,6 +120,17 @@ pub(crate) fn slots(lesson: &ComingLesson, pools: &[Pool]) -> (u32, u32) {
     let later = able.map(|pool| most(pool) * pool.slots);
     let of_others = lesson.other_slots;
     (of_others + now.sum::<u32>(), of_others + later.sum::<u32>())
+}
+
+/// This week's occurrences.
+fn week(lesson: &Lesson, past: &History) -> Vec<LessonDate> {
+    let spans = lesson.in_week(past.now_ms).into_iter();
+    let date = |span: Span| LessonDate {
+        starts_ms: span.start_ms,
+        ends_ms: span.end_ms,
+        was: last(&past.cells, span.start_ms, span.end_ms),
+    };
+    spans.map(date).collect()
 }
 
 /// What happened between these times; `None` if no cell started.

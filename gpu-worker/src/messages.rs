@@ -239,11 +239,13 @@ pub(crate) fn python_differs(
 
 /// The notebook's session uses another Python.
 pub(crate) fn another_environment(environment: Option<&str>) -> String {
-    let now = match environment {
-        Some(name) => format!("the environment {name} of your course has changed"),
-        None => "your course has no environment of its own any more".to_owned(),
+    let why = match environment {
+        Some(name) => {
+            format!("the earlier one had another environment, or an earlier version of {name}")
+        }
+        None => "the earlier one had an environment, and your course has none any more".to_owned(),
     };
-    format!("This cell runs in a new session, because {now}; your variables are safe")
+    format!("This cell runs in a new session, because {why}; your variables are safe")
 }
 
 pub(crate) fn environment_not_ready(environment: &str, why: &str) -> RemoteError {

@@ -199,6 +199,7 @@ impl RemoteCells {
             longest_timeout_ms: None,
             gpu_memory_bytes: run.gpu_memory_bytes,
             gpu: run.gpu.clone(),
+            environment: run.environment.clone(),
             allow_stdin: run.allow_stdin,
             python: self.python.clone(),
             python_version: self.python_version.clone(),

@@ -82,6 +82,7 @@ mod tests {
             enough_slots: 10,
             most_slots,
             waits,
+            week: Vec::new(),
             last: None,
         }
     }

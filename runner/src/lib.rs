@@ -39,6 +39,7 @@ pub struct Options {
     pub timeout: Option<String>,
     pub memory: Option<String>,
     pub gpu: Option<String>,
+    pub environment: Option<String>,
     pub low_priority: bool,
 }
 
@@ -180,6 +181,7 @@ fn cell(job: &Job<'_>) -> String {
         ("--timeout", &options.timeout),
         ("--mem", &options.memory),
         ("--gpu", &options.gpu),
+        ("--env", &options.environment),
     ] {
         if let Some(value) = value {
             code += &format!(" {option} {value}");

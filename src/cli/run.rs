@@ -72,6 +72,7 @@ pub(super) fn run() -> Command {
         .arg(text("course", "COURSE", "The course that the job is for"))
         .arg(text("timeout", "DURATION", "Stop after this time, such as 5m or 1h30m"))
         .arg(text("gpu", "MODEL", "Run only on this GPU, such as a100"))
+        .arg(text("env", "NAME", "Run in this environment of the course"))
         .arg(text("mem", "SIZE", "How much GPU memory it may use, such as 8G"))
         .arg(
             text("priority", "PRIORITY", "low: other cells run first")
@@ -91,7 +92,7 @@ pub(super) fn run() -> Command {
                 .value_name("JOB")
                 .conflicts_with_all([
                     "program", "arguments", "output", "parameter", "each", "at-once", "course", "timeout", "gpu",
-                    "mem", "priority", "python", "keep",
+                    "env", "mem", "priority", "python", "keep",
                 ])
                 .help("Resume a run where it failed: its job or group, the last digits of either, or the notebook that it wrote"),
         )

@@ -146,6 +146,7 @@ fn submission(notebook: NotebookId) -> Submission {
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
             gpu: None,
+            environment: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -59,6 +59,8 @@ pub struct Course {
     pub needs: Vec<Requirement>,
     /// The environment in which its cells run; `None` for the worker's own Python.
     pub environment: Option<String>,
+    /// Further environments that a cell can choose.
+    pub environments: Vec<String>,
     /// When its people work at the same time.
     pub timetable: Vec<Lesson>,
     /// The largest weight that its staff may set, with a deadline's factor. The weight takes effect
@@ -76,6 +78,14 @@ impl Course {
         let environment = self.environment.clone();
         let environment = environment.map(|name| Requirement::Environment { name });
         self.needs.iter().cloned().chain(environment).collect()
+    }
+
+    /// The environments in which its cells may run; the first one is that of a cell that asks for none.
+    pub fn all_environments(&self) -> impl Iterator<Item = &str> {
+        let own = self.environment.iter();
+        let others = self.environments.iter();
+        let others = others.filter(|name| self.environment.as_ref() != Some(name));
+        own.chain(others).map(String::as_str)
     }
 }
 
@@ -105,6 +115,7 @@ impl Courses {
                 autosave: false,
                 needs: Vec::new(),
                 environment: None,
+                environments: Vec::new(),
                 timetable: Vec::new(),
                 most_weight: MOST_WEIGHT,
                 most_people: MOST_PEOPLE,
@@ -226,6 +237,7 @@ struct Section {
     autosave: Option<bool>,
     needs: Option<NeedsSection>,
     environment: Option<String>,
+    environments: Option<Vec<String>>,
     #[serde(default)]
     lesson: Vec<api::Lesson>,
     most_weight: Option<f64>,
@@ -287,6 +299,15 @@ impl Section {
             Some(name) => environment(name).context("environment")?,
             None => default.environment.clone(),
         };
+        let environments = match self.environments {
+            Some(names) => {
+                let names = names.into_iter().map(environment_name);
+                names
+                    .collect::<anyhow::Result<_>>()
+                    .context("environments")?
+            }
+            None => default.environments.clone(),
+        };
         let lessons = self.lesson.iter().map(|lesson| Lesson::parse(lesson, zone));
         let timetable = lessons.collect::<anyhow::Result<_>>().context("lesson")?;
         let deadlines = self.deadline.into_iter().map(|section| section.read(zone));
@@ -303,6 +324,7 @@ impl Section {
             autosave: self.autosave.unwrap_or(default.autosave),
             needs,
             environment,
+            environments,
             timetable,
             most_weight: self.most_weight.unwrap_or(default.most_weight),
             most_people: self.most_people.unwrap_or(default.most_people),
@@ -342,11 +364,18 @@ pub fn local_time(text: &str) -> Option<i64> {
 
 /// An empty name means no environment, whatever the default is.
 fn environment(name: String) -> anyhow::Result<Option<String>> {
+    match name.is_empty() {
+        true => Ok(None),
+        false => environment_name(name).map(Some),
+    }
+}
+
+fn environment_name(name: String) -> anyhow::Result<String> {
     anyhow::ensure!(
-        name.is_empty() || is_environment_name(&name),
+        is_environment_name(&name),
         "{name:?} is not a valid environment name: use letters, digits, `-`, `_` and `.`"
     );
-    Ok((!name.is_empty()).then_some(name))
+    Ok(name)
 }
 
 /// Parses `10m`, `1h30m` or `12 hours`.

@@ -40,6 +40,7 @@ pub fn submission(job: JobId, state: State) -> Submission {
             longest_timeout_ms: None,
             gpu_memory_bytes: None,
             gpu: None,
+            environment: None,
             allow_stdin: false,
             python: String::new(),
             python_version: String::new(),

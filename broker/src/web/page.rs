@@ -23,6 +23,7 @@ mod output;
 mod people;
 mod plain;
 mod time;
+mod week;
 mod workers;
 
 use crate::web::{Caller, Shared, api::ApiError};

@@ -4,7 +4,8 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
 };
 use baton_protocol::{
-    Environment, EnvironmentState, JobId, Lock, LockFile, LockKind, Machine, Outcome, Requirement,
+    Environment, EnvironmentState, JobEvent, JobId, Lock, LockFile, LockKind, Machine, Outcome,
+    Requirement,
     api::{EnvironmentLock, EnvironmentOverview, Page, Worker},
     encode,
     proxy::{FromProxy, WaitingReason},
@@ -129,6 +130,60 @@ async fn cells_of_a_course_run_where_its_environment_is_ready() {
         panic!("an assignment was due");
     };
     assert_eq!(environment, None);
+}
+
+#[tokio::test]
+async fn a_cell_chooses_among_the_environments_of_its_course() {
+    let courses = "[course.ml101]\nenvironment = \"ml101\"\nenvironments = [\"vision\"]\n";
+    let broker = Broker::start_with(Rules {
+        courses: Some(courses.to_owned()),
+        ..Rules::default()
+    })
+    .await;
+    let ready = |name| environment(name, None, EnvironmentState::Ready {});
+    let mut able = worker(&broker, "able", vec![ready("ml101")]).await;
+    let mut ada = FakeProxy::in_course(&broker.dial, "ml101").await;
+    let asking = |notebook, name: &str| {
+        let mut sent = submission(notebook);
+        sent.cell.environment = Some(name.to_owned());
+        sent
+    };
+    let sent = asking(ada.notebook, "audio");
+    let job = sent.job;
+    ada.say(FromProxy::Submit(sent)).await;
+    let refused = ada.events_after(job, 0).await;
+    let [
+        JobEvent::Finished {
+            outcome: Outcome::Refused,
+            error: Some(error),
+            ..
+        },
+    ] = &refused[..]
+    else {
+        panic!("expected a refusal, got {refused:?}");
+    };
+    let says = "asks for the environment audio, but ml101 has ml101, vision. Your variables are as they were";
+    assert!(error.value.contains(says), "{error:?}");
+    assert_eq!(error.hint.as_deref(), Some("write %%gpu --env ml101"));
+
+    let sent = asking(ada.notebook, "vision");
+    let job = sent.job;
+    ada.say(FromProxy::Submit(sent)).await;
+    let waits = WaitingReason::NoWorkerFits {
+        requirement: Requirement::Environment {
+            name: "vision".to_owned(),
+        },
+        connected: vec!["able with ml101".to_owned()],
+    };
+    assert_eq!(ada.position(job).await, (1, waits));
+    able.say(FromWorker::Environments {
+        environments: vec![ready("ml101"), ready("vision")],
+    })
+    .await;
+    let ToWorker::Assign { environment, .. } = able.next().await else {
+        panic!("an assignment was due");
+    };
+    assert_eq!(environment.as_deref(), Some("vision"));
 }
 
 #[tokio::test]

@@ -8,7 +8,7 @@ mod timetable;
 pub use pools::{
     JoinPool, Joined, Pool, PoolCommand, PoolTest, PoolWorker, PoolWorkerState, Scale,
 };
-pub use timetable::{Lesson, LessonOutlook, LessonWait, PastLesson};
+pub use timetable::{Lesson, LessonDate, LessonOutlook, LessonWait, PastLesson};
 
 use crate::{
     EnvironmentState, GroupId, JobId, JobKind, Lock, Machine, Outcome, Period, Priority,
@@ -266,6 +266,9 @@ pub struct Course {
     /// The environment, offered by workers, in which its cells run; null for the workers' own Python.
     #[serde(default)]
     pub environment: Option<String>,
+    /// Further environments that its cells can choose.
+    #[serde(default)]
+    pub environments: Vec<String>,
     /// The times at which its people work together.
     #[serde(default)]
     pub timetable: Vec<Lesson>,

@@ -191,6 +191,9 @@ pub struct Cell {
     /// The GPU that the student asked for: words of its model, such as `a100`, or a label of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
+    /// The environment of the course that the student chose.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, utoipa::ToSchema)]

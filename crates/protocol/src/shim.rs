@@ -263,6 +263,9 @@ pub struct Run {
     /// The GPU that the cell asks for: words of its model, such as `a100`, or a label of the worker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gpu: Option<String>,
+    /// The environment of the course that the cell asks for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub environment: Option<String>,
     pub priority: crate::Priority,
     pub state: Snapshot,
 }

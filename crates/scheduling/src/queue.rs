@@ -13,7 +13,7 @@
 //!
 //! A job runs on a worker that meets all of its requirements ([`Offer`]). Of those workers, the one with the
 //! notebook's warm session comes first, because it lacks only what has changed since; then the least loaded
-//! one. Which parts of the state a worker without a session has in its cache is not known here.
+//! one. Which chunks the caches of the other workers contain is not known here.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 

@@ -438,6 +438,7 @@ impl Notebook {
                 longest_timeout_ms: None,
                 gpu_memory_bytes: None,
                 gpu: None,
+                environment: None,
                 allow_stdin: true,
                 python: "python3".to_owned(),
                 python_version: "3.test".to_owned(),

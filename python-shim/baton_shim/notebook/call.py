@@ -91,6 +91,7 @@ class Call:
             "timeout_ms": self.options.timeout_ms,
             "gpu_memory_bytes": self.options.gpu_memory_bytes,
             "gpu": self.options.gpu,
+            "environment": self.options.environment,
             "priority": self.options.priority,
             "state": self.home.wire(departure.snapshot),
         }

@@ -23,6 +23,7 @@ _ARGUMENTS: tuple[Callable[[Any], Any], ...] = (
         metavar="SIZE",
         help="run only where the session may use this much GPU memory, such as 8G, and let it use no more",
     ),
+    argument("--env", metavar="NAME", help="run in this environment of the course"),
     argument("--priority", choices=("normal", "low"), default="normal", help="low: batch work; other cells run first"),
     argument(
         "--keep", nargs="+", metavar="NAMES", help="also send these variables, although the code does not name them"
@@ -79,6 +80,7 @@ def read(line: str, *, quiet: bool = False, magic: Any = None) -> Options:
         timeout_ms=milliseconds(options.timeout),
         gpu_memory_bytes=gpu_bytes(options.mem),
         gpu=gpu_model(options.gpu),
+        environment=options.env,
         priority=options.priority,
     )
 

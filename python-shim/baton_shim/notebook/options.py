@@ -32,6 +32,8 @@ class Options(NamedTuple):
     """How much GPU memory the session may allocate; the cell runs only on a GPU that has as much."""
     gpu: str | None = None
     """The GPU that the cell asks for: words of its model name, or a label of the worker."""
+    environment: str | None = None
+    """The environment of the course in which the cell runs; None for the one that the course names first."""
     background: str | None = None
     """The cell runs in the background; the variable that gets its handle, which may be the empty string for none."""
     priority: str = "normal"

@@ -6,7 +6,18 @@ import pytest
 from baton_shim.notebook import magic
 from IPython.core.interactiveshell import InteractiveShell
 
-ALL = ["--background", "--drop", "--gpu", "--keep", "--mem", "--no-return", "--priority", "--quiet", "--timeout"]
+ALL = [
+    "--background",
+    "--drop",
+    "--env",
+    "--gpu",
+    "--keep",
+    "--mem",
+    "--no-return",
+    "--priority",
+    "--quiet",
+    "--timeout",
+]
 
 
 @pytest.fixture(scope="module")

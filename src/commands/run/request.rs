@@ -74,6 +74,7 @@ impl Request {
                 timeout: text("timeout"),
                 memory: text("mem"),
                 gpu: text("gpu"),
+                environment: text("env"),
                 low_priority: text("priority").is_some_and(|priority| priority == "low"),
             },
             at_once: matches

@@ -61,6 +61,7 @@ impl Course {
             autosave: self.autosave,
             needs: self.needs.clone(),
             environment: self.environment.clone(),
+            environments: self.environments.clone(),
             most_weight: self.most_weight,
             most_people: self.most_people,
             most_allowance_ms: self.most_allowance_ms,

@@ -98,11 +98,54 @@ fn a_day_begins_at_its_time() {
 }
 
 #[test]
+fn a_lesson_has_the_dates_of_this_week() {
+    let zone = TimeZone::get("Europe/Berlin").unwrap();
+    let dates = |when: &str, now| {
+        let lesson = api::Lesson {
+            when: when.to_owned(),
+            people: 9,
+        };
+        let lesson = Lesson::parse(&lesson, &zone).unwrap();
+        let spans = lesson.in_week(ms(now));
+        spans
+            .into_iter()
+            .map(|span| span.start_ms)
+            .collect::<Vec<_>>()
+    };
+    let (monday, friday) = (ms("2026-11-23T16:00:00Z"), ms("2026-11-27T16:00:00Z"));
+    // Also on its first and its last minute, by the clock on the wall.
+    for now in [
+        "2026-11-22T23:00:00Z",
+        "2026-11-26T12:00:00Z",
+        "2026-11-29T22:59:00Z",
+    ] {
+        assert_eq!(dates("Fri,Mon 17:00-18:30", now), [monday, friday], "{now}");
+        assert_eq!(dates("2026-11-27 17:00-18:30", now), [friday], "{now}");
+    }
+    assert!(dates("2026-11-27 17:00-18:30", "2026-11-29T23:00:00Z").is_empty());
+}
+
+#[test]
 fn a_course_has_the_environment_of_the_default_or_its_own_or_none() {
     let text = "[default]\nenvironment = \"common\"\n[course.a]\nenvironment = \"a.1\"\n[course.b]\nenvironment = \"\"\n";
     let courses = Courses::parse(text).unwrap();
     for (course, expected) in [("a", Some("a.1")), ("b", None), ("c", Some("common"))] {
         assert_eq!(courses.of(course).environment.as_deref(), expected);
+    }
+}
+
+#[test]
+fn cells_of_a_course_choose_among_its_environments() {
+    let text = "[default]\nenvironments = [\"common\"]\n[course.a]\nenvironment = \"a\"\n[course.b]\nenvironments = [\"b\", \"c\"]\nenvironment = \"c\"\n[course.d]\nenvironments = []\n";
+    let courses = Courses::parse(text).unwrap();
+    for (course, expected) in [
+        ("a", &["a", "common"][..]),
+        ("b", &["c", "b"]),
+        ("d", &[]),
+        ("e", &["common"]),
+    ] {
+        let all: Vec<&str> = courses.of(course).all_environments().collect();
+        assert_eq!(all, expected, "{course}");
     }
 }
 
@@ -220,6 +263,7 @@ fn nonsense_is_refused_with_its_place() {
         ("time_zone = \"Mars/Olympus\"", "Mars/Olympus"),
         ("half_life = \"0s\"", "half_life"),
         ("[course.a]\nenvironment = \"../b\"", "environment"),
+        ("[course.a]\nenvironments = [\"\"]", "environments"),
     ] {
         let error = format!("{:#}", Courses::parse(text).unwrap_err());
         assert!(error.contains(why), "{text}: {error}");

@@ -100,6 +100,29 @@ impl Lesson {
         spans.find(|span| span.end_ms <= now_ms)
     }
 
+    /// When it takes place in the week, from Monday to Sunday, that contains this time.
+    pub fn in_week(&self, now_ms: i64) -> Vec<Span> {
+        let day = |ms| {
+            Some(
+                Timestamp::from_millisecond(ms)
+                    .ok()?
+                    .to_zoned(self.zone.clone())
+                    .date(),
+            )
+        };
+        let monday = day(now_ms).and_then(|today| {
+            let past = i64::from(today.weekday().to_monday_zero_offset());
+            today.checked_sub(past.days()).ok()
+        });
+        let Some(week) = monday.and_then(|monday| Some(monday..monday.checked_add(7.days()).ok()?))
+        else {
+            return Vec::new();
+        };
+        let mut spans = self.around(now_ms);
+        spans.retain(|span| day(span.start_ms).is_some_and(|date| week.contains(&date)));
+        spans
+    }
+
     /// When it takes place, in order. For a weekly lesson, only the dates near `now_ms`.
     fn around(&self, now_ms: i64) -> Vec<Span> {
         let dates = match &self.days {

@@ -141,9 +141,16 @@ impl Accounts {
         }
     }
 
-    /// Enters the granted time limit into the cell. Fails if the cell asks for more.
+    /// Enters the granted time limit into the cell. Fails if the cell asks for more, or for an environment that its
+    /// course does not have.
     pub(super) fn grant(&self, account: &Account, cell: &mut Cell) -> Result<(), RemoteError> {
         let course = self.courses.of(&account.course);
+        if let Some(name) = &cell.environment
+            && !course.all_environments().any(|known| known == name)
+        {
+            let known: Vec<&str> = course.all_environments().collect();
+            return Err(no_environment(&account.course, name, &known));
+        }
         let asked_ms = cell.timeout_ms;
         cell.timeout_ms = asked_ms.or(course.time_limit_ms).or(course.longest_ms);
         cell.longest_timeout_ms = course.longest_ms;
@@ -215,6 +222,26 @@ impl Accounts {
         before?;
         let left = self.budget(account, now)?.left;
         Some(JobEvent::Charged(left))
+    }
+}
+
+fn no_environment(course: &str, name: &str, known: &[&str]) -> RemoteError {
+    let course = called(course);
+    let (has, hint) = match known {
+        [] => (
+            "has none".to_owned(),
+            "write %%gpu without --env".to_owned(),
+        ),
+        known => (
+            format!("has {}", known.join(", ")),
+            format!("write %%gpu --env {}", known[0]),
+        ),
+    };
+    RemoteError {
+        name: "EnvironmentRefused".to_owned(),
+        value: format!("This cell asks for the environment {name}, but {course} {has}. {SAFE}"),
+        traceback: Vec::new(),
+        hint: Some(hint),
     }
 }
 

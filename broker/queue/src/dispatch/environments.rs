@@ -7,14 +7,19 @@ use crate::{
     bounds::{cut_reason, is_possible_lock},
     record::Write,
 };
-use baton_protocol::{Environment, EnvironmentState, Lock, WorkerId};
+use baton_protocol::{Environment, EnvironmentState, Lock, Requirement, WorkerId};
 use std::sync::Arc;
 
 impl Dispatch {
-    /// The environment of the worker in which the job runs; `None` if its course requires none.
+    /// The environment of the worker in which the job runs: the one that its cell chose, or else that of its course,
+    /// if it has one.
     pub(super) fn environment_of(&self, job: &Job) -> Option<String> {
+        let chosen = job.needs.iter().find_map(|need| match need {
+            Requirement::Environment { name } => Some(name.clone()),
+            _ => None,
+        });
         let course = self.accounts.courses().of(&job.account.course);
-        course.environment.clone()
+        chosen.or_else(|| course.environment.clone())
     }
 
     pub(super) fn environments_changed(

@@ -114,6 +114,7 @@ impl Dispatch {
             deadlines: deadlines.collect(),
             staff_see_outputs: course.staff_see_outputs,
             environment: course.environment.clone(),
+            environments: course.environments.clone(),
             timetable: course.timetable.iter().map(Lesson::shown).collect(),
             running: small(jobs().filter(|job| job.is_running()).count()),
             waiting: small(jobs().filter(|job| job.phase == Phase::Queued).count()),

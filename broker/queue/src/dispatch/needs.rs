@@ -23,7 +23,9 @@ pub fn of_cell(cell: &Cell) -> Vec<Requirement> {
     });
     let memory = cell.gpu_memory_bytes;
     let memory = memory.map(|bytes| Requirement::GpuMemory { bytes });
-    model.into_iter().chain(memory).collect()
+    let environment = cell.environment.clone();
+    let environment = environment.map(|name| Requirement::Environment { name });
+    model.into_iter().chain(memory).chain(environment).collect()
 }
 
 impl Dispatch {
@@ -35,7 +37,9 @@ impl Dispatch {
         let environment = environment.map(|name| Requirement::Environment { name });
         let is_memory = |need: &&Requirement| matches!(need, Requirement::GpuMemory { .. });
         let any_gpu = job.needs.iter().any(|need| is_memory(&need)) && self.peers.knows_a_gpu();
+        let is_environment = |need: &&Requirement| matches!(need, Requirement::Environment { .. });
         let own = job.needs.iter().filter(|need| any_gpu || !is_memory(need));
+        let own = own.filter(|need| !is_environment(need));
         let ends = self.peers.workers.values().any(Worker::has_an_end);
         let time = job.timeout_ms.filter(|_| ends);
         let time = time.map(|ms| Requirement::Time { ms });

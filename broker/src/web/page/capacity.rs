@@ -6,6 +6,7 @@
 use super::{
     layout::{Fragment, Page, place},
     time::Zone,
+    week::week,
 };
 use crate::web::{
     Caller, Shared,
@@ -49,18 +50,20 @@ pub(super) async fn fragments(shared: &Shared, caller: &Caller) -> Result<Vec<Fr
     let history = api::past(shared, &caller.identity, None, DAYS).await?;
     let lessons = api::lesson_outlooks(shared, caller).await?;
     let zone = Zone::of(shared);
+    let now_ms = history.now_ms;
     let content = spawn_blocking(move || content(&history).into_string()).await;
     let content = content.map_err(|_| ApiError::Ending)?;
-    let lessons = lessons_part(&lessons, &zone).into_string();
+    let lessons = lessons_part(&lessons, &zone, now_ms).into_string();
     Ok(vec![("capacity", content + &lessons)])
 }
 
 /// The next lessons: what they need, and how they went the last time.
-fn lessons_part(lessons: &[LessonOutlook], zone: &Zone) -> Markup {
+fn lessons_part(lessons: &[LessonOutlook], zone: &Zone, now_ms: i64) -> Markup {
     if lessons.is_empty() {
         return html! {};
     }
     html! {
+        (week(lessons, zone, now_ms))
         section.card {
             h2 { "Timetable" }
             @for lesson in lessons { p { strong { (lesson.course) } ": " (lesson_sentence(lesson)) } }

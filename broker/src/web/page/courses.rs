@@ -146,6 +146,7 @@ fn facts(course: &Course, zone: &Zone) -> Markup {
             @for deadline in &course.deadlines { dt { "Deadline" } dd { (zone.moment(deadline.until_ms)) ", weight " (deadline.weight) } }
             @for lesson in &course.timetable { dt { "Lesson" } dd { (lesson.when) ", " (lesson.people) " people" } }
             @if let Some(environment) = &course.environment { dt { "Environment" } dd { (environment) } }
+            @if !course.environments.is_empty() { dt { "Cells can choose" } dd { (course.environments.join(", ")) } }
             dt { "Message" } dd { (course.message.as_deref().unwrap_or("–")) }
         } }
     }

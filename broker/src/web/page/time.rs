@@ -62,7 +62,7 @@ impl Zone {
     }
 
     /// The zone of the courses file; by default the one in which that file is read.
-    fn of_forms(&self) -> TimeZone {
+    pub(super) fn of_forms(&self) -> TimeZone {
         self.0.clone().unwrap_or_else(TimeZone::system)
     }
 

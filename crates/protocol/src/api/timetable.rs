@@ -33,8 +33,20 @@ pub struct LessonOutlook {
     pub most_slots: u32,
     /// One entry for each of these numbers.
     pub waits: Vec<LessonWait>,
+    /// When it takes place this week, from Monday on.
+    #[serde(default)]
+    pub week: Vec<LessonDate>,
     /// The last occurrence; null if there was none in the last eight days.
     pub last: Option<PastLesson>,
+}
+
+/// One occurrence of a lesson.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+pub struct LessonDate {
+    pub starts_ms: i64,
+    pub ends_ms: i64,
+    /// What has happened in it so far; null if no cell has started.
+    pub was: Option<PastLesson>,
 }
 
 /// How long cells would wait, judged by what people of the course did in the last weeks.

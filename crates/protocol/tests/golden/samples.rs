@@ -107,6 +107,7 @@ pub(crate) fn submission() -> Submission {
             longest_timeout_ms: Some(1_800_000),
             gpu_memory_bytes: Some(8 << 30),
             gpu: Some("a100".to_owned()),
+            environment: None,
             allow_stdin: true,
             python: "/usr/bin/python3".to_owned(),
             python_version: "3.13".to_owned(),

@@ -110,6 +110,7 @@ golden!(messages_of_notebooks_are_read, "from_notebook", FromNotebook, [
         timeout_ms: Some(300_000),
         gpu_memory_bytes: Some(8 << 30),
         gpu: Some("a100".to_owned()),
+        environment: None,
         priority: baton_protocol::Priority::Low,
         state: snapshot(),
     }),
