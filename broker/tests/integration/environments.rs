@@ -150,7 +150,7 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
     };
     let sent = asking(ada.notebook, "audio");
     let job = sent.job;
-    ada.say(FromProxy::Submit(sent)).await;
+    ada.send(FromProxy::Submit(sent)).await;
     let refused = ada.events_after(job, 0).await;
     let [
         JobEvent::Finished {
@@ -168,7 +168,7 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
 
     let sent = asking(ada.notebook, "vision");
     let job = sent.job;
-    ada.say(FromProxy::Submit(sent)).await;
+    ada.send(FromProxy::Submit(sent)).await;
     let waits = WaitingReason::NoWorkerFits {
         requirement: Requirement::Environment {
             name: "vision".to_owned(),
@@ -176,7 +176,7 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
         connected: vec!["able with ml101".to_owned()],
     };
     assert_eq!(ada.position(job).await, (1, waits));
-    able.say(FromWorker::Environments {
+    able.send(FromWorker::Environments {
         environments: vec![ready("ml101"), ready("vision")],
     })
     .await;
