@@ -42,6 +42,7 @@ class Walker:
         self.numbering, self.kinds, self.stays = numbering, kinds, stays
         self.states: dict[int, Known] = {}
         self.children: dict[int, tuple[int, ...]] = {}
+        self._incomplete: set[int] = set()  # objects with children that may get a number
         self.gradients: dict[int, Any] = {}  # of tensors that require one, as of the last message
 
     def remember(self, numbers: Iterable[int], leaves: Mapping[int, Any]) -> None:
@@ -49,6 +50,9 @@ class Walker:
 
         Objects that a message has dropped are skipped.
         """
+        for number in self._incomplete:
+            self.children.pop(number, None)
+        self._incomplete.clear()
         for number in numbers:
             if number in self.numbering.dropped:
                 continue
@@ -102,6 +106,7 @@ class Walker:
         self.states = {moved[number]: state for number, state in self.states.items()}
         self.gradients = {moved[number]: gradient for number, gradient in self.gradients.items() if number in moved}
         self.children = {}
+        self._incomplete.clear()
 
     def reach(self, roots: Iterable[Any], given: Set[int] = frozenset()) -> Reach:
         reach = Reach({*given, *range(self.numbering.anchors)}, given)
@@ -220,6 +225,10 @@ class Walker:
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)
             parts = () if state is _UNREADABLE else kind.parts(obj, state) or ()
-            below = tuple({memo[id(part)][0] for part in parts if type(part) not in ATOMS and id(part) in memo})
+            parts = [part for part in parts if type(part) not in ATOMS]
+            known_parts = [memo[id(part)][0] for part in parts if id(part) in memo]
+            if len(known_parts) < len(parts):
+                self._incomplete.add(number)
+            below = tuple(set(known_parts))
         self.children[number] = below
         return below
