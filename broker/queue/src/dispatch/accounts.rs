@@ -27,7 +27,7 @@ pub(super) struct Accounts {
 
 pub(super) struct Budget {
     pub(super) left: BudgetLeft,
-    pub(super) period_start_ms: i64,
+    period_start_ms: i64,
     pub(super) period_end_ms: i64,
     /// For people: `Monday 04:00`.
     reset: String,
