@@ -243,8 +243,8 @@ fn requests(ids: &Ids) -> BTreeMap<&'static str, Vec<Request>> {
 /// Every address that appears in the broker's sources or in the API's document.
 async fn addresses(broker: &Broker) -> BTreeSet<String> {
     let mut found = BTreeSet::new();
-    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/web");
-    for folder in [".", "page", "api"] {
+    let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    for folder in ["", "web", "web/page", "web/api"] {
         for entry in fs::read_dir(sources.join(folder)).unwrap() {
             let path = entry.unwrap().path();
             let Ok(text) = fs::read_to_string(&path) else {
