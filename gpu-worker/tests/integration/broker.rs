@@ -7,10 +7,11 @@ use axum::Router;
 use axum::body::Bytes;
 use axum::extract::State;
 use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post, put};
 use axum::serve::ListenerExt;
+use baton_protocol::api::Problem;
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{ChunkHash, decode, encode};
 use baton_transport::Dial;
@@ -143,7 +144,16 @@ async fn get_chunks(State(shared): State<Shared>, body: Bytes) -> Response {
     let mut answer = Vec::new();
     for hash in hashes {
         let Some(bytes) = chunks.get(&hash) else {
-            return StatusCode::NOT_FOUND.into_response();
+            let problem = Problem {
+                kind: Problem::UNKNOWN_CHUNK.to_owned(),
+                title: "Not Found".to_owned(),
+                status: 404,
+                detail: format!("Chunk {hash} is missing here"),
+                hint: None,
+            };
+            let kind = [(header::CONTENT_TYPE, "application/problem+json")];
+            let problem = serde_json::to_string(&problem).unwrap();
+            return (StatusCode::NOT_FOUND, kind, problem).into_response();
         };
         answer.extend(u32::try_from(bytes.len()).unwrap().to_be_bytes());
         answer.extend_from_slice(bytes);

@@ -14,12 +14,12 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{post, put},
 };
-use baton_protocol::{CHUNK_BYTES, ChunkHash, decode, encode};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, api::Problem, decode, encode};
 use baton_transport::{Api, ChunkClient, LinkError};
 
 use tokio::time::Instant;
 
-use crate::server::{Server, nobody};
+use crate::server::{Server, nobody, problem};
 
 /// A store that names chunks by their first bytes: the client does not check names.
 #[derive(Default)]
@@ -84,7 +84,7 @@ async fn fetch(State(store): State<Shared>, body: Bytes) -> Response {
     let mut answer: Vec<std::io::Result<Bytes>> = Vec::new();
     for hash in decode::<Vec<ChunkHash>>(&body).unwrap() {
         let Some(chunk) = store.chunks.get(&hash) else {
-            return StatusCode::NOT_FOUND.into_response();
+            return problem(StatusCode::NOT_FOUND, Problem::UNKNOWN_CHUNK);
         };
         let length = u32::try_from(chunk.len()).unwrap();
         answer.push(Ok(Bytes::copy_from_slice(&length.to_be_bytes())));

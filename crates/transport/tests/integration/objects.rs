@@ -14,10 +14,10 @@ use axum::{
     response::{IntoResponse, Response},
     routing::{post, put},
 };
-use baton_protocol::{ChunkHash, Grant, Grants, decode, encode};
+use baton_protocol::{ChunkHash, Grant, Grants, api::Problem, decode, encode};
 use baton_transport::{ChunkClient, LinkError};
 
-use crate::server::Server;
+use crate::server::{Server, problem};
 
 /// What the store does instead of answering the request.
 enum Fault {
@@ -118,12 +118,12 @@ async fn damaged(State(world): State<Shared>, body: Bytes) -> Vec<u8> {
 
 /// Accepts bytes once if `by_broker` is set; otherwise answers like a broker that was restarted
 /// with an object store.
-async fn bytes(State(world): State<Shared>) -> StatusCode {
+async fn bytes(State(world): State<Shared>) -> Response {
     let mut world = lock(&world);
     *world.asked.entry("bytes").or_default() += 1;
     match std::mem::take(&mut world.by_broker) {
-        true => StatusCode::NO_CONTENT,
-        false => StatusCode::CONFLICT,
+        true => StatusCode::NO_CONTENT.into_response(),
+        false => problem(StatusCode::CONFLICT, Problem::IN_OBJECT_STORE),
     }
 }
 

@@ -2,8 +2,12 @@
 
 use std::net::Ipv4Addr;
 
-use axum::Router;
-use baton_protocol::address::BrokerAddress;
+use axum::{
+    Router,
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+};
+use baton_protocol::{address::BrokerAddress, api::Problem};
 use baton_transport::{Dial, Token};
 use tempfile::TempDir;
 use tokio::{
@@ -15,6 +19,19 @@ pub(crate) struct Server {
     pub(crate) dial: Dial,
     task: JoinHandle<()>,
     _folder: Option<TempDir>,
+}
+
+/// An answer of the broker with a problem of this kind.
+pub(crate) fn problem(status: StatusCode, kind: &str) -> Response {
+    let problem = Problem {
+        kind: kind.to_owned(),
+        title: status.to_string(),
+        status: status.as_u16(),
+        detail: kind.to_owned(),
+        hint: None,
+    };
+    let media_type = [(header::CONTENT_TYPE, "application/problem+json")];
+    (status, media_type, serde_json::to_string(&problem).unwrap()).into_response()
 }
 
 impl Server {
