@@ -159,7 +159,7 @@ def test_a_reload_while_a_gpu_cell_runs(
     JupyterLab requests the widgets once the kernel is idle again, and with any kernel shows an error for widgets that
     it meets before that. So a tab first shows the cell's output again.
     """
-    go = place.work / "go"
+    go = place.signs / "go"
     cells = [
         "%%gpu\nimport os, time\nimport ipywidgets as widgets\n"
         "slider = widgets.IntSlider(max=10)\nlabel = widgets.Label('still')\n"
@@ -206,7 +206,7 @@ def test_a_tab_that_was_closed_while_gpu_cells_ran(
     Output that was missed is under its cell with its number, and in the notebook's file. That includes the next cell,
     which was waiting when the tab was closed.
     """
-    shown, go, end = (place.work / f"closed-{name}" for name in ("shown", "go", "end"))
+    shown, go, end = (place.signs / f"closed-{name}" for name in ("shown", "go", "end"))
     cells = [
         "%%gpu\nimport os, time\nprint('before', flush=True)\n"
         f"while not os.path.exists({str(shown)!r}):\n    time.sleep(0.05)\n"
@@ -246,7 +246,7 @@ def test_a_background_cell_shows_its_output_below_itself(
     address: str, page: Page, place: Place, artefacts: Path
 ) -> None:
     """While other cells run, and on a page that was reopened in between."""
-    more, end = place.work / "more", place.work / "end"
+    more, end = place.signs / "more", place.signs / "end"
     wait = "while not os.path.exists({!r}):\n    time.sleep(0.05)\n"
     cells = [
         "%%gpu --background job\nimport os, time\nprint('begun', flush=True)\n"

@@ -278,7 +278,12 @@ OF_CELLS = (
         ),
     ),
     Part(
-        "objects with traits lose their observers in %%gpu cells", ("traitlets.traitlets:HasTraits._trait_notifiers",)
+        "objects with traits are not sent with %%gpu cells",
+        (
+            "traitlets.traitlets:HasTraits._trait_notifiers",
+            "traitlets.traitlets:HasTraits._trait_validators",
+            "traitlets.traitlets:HasTraits._trait_values",
+        ),
     ),
     Part(
         "printers of IPython.lib.pretty are not sent with %%gpu cells",
