@@ -16,6 +16,8 @@ ROOT = Path(__file__).parent.parent
 ENVIRONMENT = dict(os.environ)
 
 CARD_MIB = 256
+# Its programs have deadlines of their own.
+pytestmark = pytest.mark.timeout(600)
 
 
 def bench(results: Path, *arguments: str) -> dict[str, Any]:
