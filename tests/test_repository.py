@@ -214,7 +214,13 @@ RETIRED = {
 }
 # `plan` has a forecast; a digest has lanes, as in the description of its algorithm.
 ALLOWED = {"broker/src/web/page/capacity.rs": {"forecast"}, "crates/chunks/src/scanner/digest.rs": {"lane"}}
-VERBS = {"say": "show, report or send", "tell": "notify, send or warn", "hear": "receive", "obey": "execute", "go": "continue"}
+VERBS = {
+    "say": "show, report or send",
+    "tell": "notify, send or warn",
+    "hear": "receive",
+    "obey": "execute",
+    "go": "continue",
+}
 """Functions do not begin with these."""
 SENTENCE_WORDS = 6
 """Names of tests are sentences, which may use any word."""
