@@ -14,7 +14,7 @@ import pytest
 from end_to_end import Kernel, Place
 from end_to_end.results import Result
 
-PLACES = re.compile(r"0x[0-9a-f]+|ipykernel_\d+/\d+|\b\d+(\.\d+)? ?[nµμum]?s\b")
+PLACES = re.compile(r"0x[0-9a-f]+|ipykernel_\d+/\d+|\b\d+(\.\d+)?(e\+\d+)? ?[nµμum]?s\b")
 FORGET = """
 import sys, warnings
 warnings.resetwarnings()
