@@ -5,6 +5,8 @@
 //! machine listens on a Unix socket, any other on TCP, with TLS ([`tls`]) if its address says
 //! `https`. All of them use the same HTTP.
 //!
+//! [`transfer`] moves one state out of a kernel's memory, and into a file for the shim of another.
+//!
 //! On the memory transport, state goes from process to process over a Unix socket of the proxy
 //! ([`MemoryHolder`]).
 //!
