@@ -10,14 +10,6 @@ ROOT = Path(__file__).parents[2]
 USER = 1000
 """An ordinary user. It needs no entry in `/etc/passwd`."""
 
-OPENED = """
-mkdir -p {aside}
-mount --bind {needed} {aside}
-mount -t tmpfs -o mode=755 tmpfs {closed}
-mkdir -p {needed}
-mount --bind {aside} {needed}
-"""
-
 
 def opened(aside: Path) -> str:
     """Shell commands after which every user can reach the repository and Python, for example below `/root`.
@@ -25,10 +17,11 @@ def opened(aside: Path) -> str:
     They change the mounts of the namespace. `aside`: a folder for mounts.
     """
     needed = [path for path in (ROOT, Path(sys.base_prefix).resolve()) if closed_above(path)]
-    return "\n".join(
-        OPENED.format(needed=path, closed=closed_above(path), aside=aside / f"aside-{number}")
-        for number, path in enumerate(needed)
-    )
+    asides = {path: aside / f"aside-{number}" for number, path in enumerate(needed)}
+    commands = [f"mkdir -p {kept}; mount --bind {path} {kept}" for path, kept in asides.items()]
+    commands += [f"mount -t tmpfs -o mode=755 tmpfs {closed}" for closed in {closed_above(path) for path in needed}]
+    commands += [f"mkdir -p {path}; mount --bind {kept} {path}" for path, kept in asides.items()]
+    return "\n".join(commands)
 
 
 def closed_above(path: Path) -> Path | None:
