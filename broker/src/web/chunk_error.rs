@@ -104,13 +104,20 @@ impl ChunkError {
             limit_bytes: exceeded.limit_bytes,
         }
     }
-}
 
-impl ChunkError {
+    /// The body of a request could not be read.
+    pub(super) fn of_request(error: axum::Error) -> Self {
+        let first: &dyn std::error::Error = &error;
+        let mut causes = iter::successors(Some(first), |error| error.source());
+        match causes.any(|error| error.is::<TooMuch>()) {
+            true => Self::Refused(ApiError::TooMuchAtOnce),
+            false => Self::Request(error),
+        }
+    }
+
     /// The status, the kind for programs, and what the caller can do. Clients repeat requests that get 429 or 503.
     fn described(&self) -> (StatusCode, &str, Option<&str>) {
         match self {
-            Self::Request(source) if is_too_much(source) => described(&ApiError::TooMuchAtOnce),
             Self::List(_) | Self::Cut | Self::Request(_) => {
                 (StatusCode::BAD_REQUEST, "urn:baton:body", None)
             }
@@ -194,9 +201,4 @@ impl IntoResponse for ChunkError {
 
 fn described(error: &ApiError) -> (StatusCode, &'static str, Option<&'static str>) {
     (error.status(), error.kind(), error.hint())
-}
-
-fn is_too_much(error: &axum::Error) -> bool {
-    let first: &dyn std::error::Error = error;
-    iter::successors(Some(first), |error| error.source()).any(|error| error.is::<TooMuch>())
 }

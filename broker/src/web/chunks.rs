@@ -250,7 +250,12 @@ impl ChunkReader {
                 batch.push(chunk);
                 continue;
             }
-            match self.parts.try_next().await.map_err(ChunkError::Request)? {
+            match self
+                .parts
+                .try_next()
+                .await
+                .map_err(ChunkError::of_request)?
+            {
                 Some(part) => self.waiting.extend_from_slice(&part),
                 None if self.waiting.is_empty() => self.ended = true,
                 None => return Err(ChunkError::Cut),
