@@ -94,32 +94,22 @@ impl Accounts {
         &self.changes.allowances
     }
 
-    pub(super) fn grant_allowance(
+    /// `None` revokes the allowance that the account has.
+    pub(super) fn set_allowance(
         &mut self,
         account: Account,
-        allowance: Allowance,
+        allowance: Option<Allowance>,
         now: Now,
         actions: &mut Vec<Action>,
     ) {
         let allowances = &mut self.changes.allowances;
-        allowances.grant(account.clone(), allowance.clone(), now.unix_ms);
+        match allowance.clone() {
+            Some(allowance) => allowances.grant(account.clone(), allowance, now.unix_ms),
+            None => drop(allowances.0.remove(&account)),
+        }
         actions.push(Action::Write(Write::Allow {
             account,
-            allowance: Some(allowance),
-            at_ms: now.unix_ms,
-        }));
-    }
-
-    pub(super) fn revoke_allowance(
-        &mut self,
-        account: Account,
-        now: Now,
-        actions: &mut Vec<Action>,
-    ) {
-        self.changes.allowances.0.remove(&account);
-        actions.push(Action::Write(Write::Allow {
-            account,
-            allowance: None,
+            allowance,
             at_ms: now.unix_ms,
         }));
     }

@@ -189,7 +189,7 @@ impl Dispatch {
                 let detail = Some(format!("{extra} until {until}"));
                 record(api::Action::Grant, &course, called(&account), detail);
                 self.accounts
-                    .grant_allowance(account, allowance, now, actions);
+                    .set_allowance(account, Some(allowance), now, actions);
             }
             Command::Revoke { course, person } => {
                 self.may_steer_course(who, &course, now)?;
@@ -199,7 +199,7 @@ impl Dispatch {
                     return Err(NotDone::NoAllowance(called));
                 }
                 record(api::Action::Revoke, &course, called, None);
-                self.accounts.revoke_allowance(account, now, actions);
+                self.accounts.set_allowance(account, None, now, actions);
                 self.disordered = true;
             }
         }
