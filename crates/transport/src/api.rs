@@ -125,8 +125,8 @@ impl Api {
         {
             return Err(error);
         }
-        let problem = serde_json::from_str::<Problem>(&text);
-        let text = match problem.ok().filter(|_| is_problem) {
+        let problem = is_problem.then(|| serde_json::from_str::<Problem>(&text).ok());
+        let text = match problem.flatten() {
             Some(problem) if problem.kind == Problem::UNKNOWN_CHUNK => {
                 return Err(LinkError::UnknownChunk);
             }
