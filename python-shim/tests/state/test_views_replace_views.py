@@ -6,6 +6,7 @@ Afterwards both are equal: values, forms, and who shares memory with whom.
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections.abc import Iterator
 from importlib.util import find_spec
@@ -69,7 +70,6 @@ WAYS = {
 }  # fmt: skip
 SIZES = (24, 40_000)
 OF_TORCH = ("torch", "leaf")
-OF_ARROW = ("arrow", "batch", "texts")
 
 STEP = """
 def attempt(statement):
@@ -88,9 +88,14 @@ def processes() -> Iterator[Pair]:
         yield made
 
 
+def missing(library: str) -> list[str]:
+    """The modules that its statements import and that this Python does not have (`oldest` and `newest` differ)."""
+    return [module for module in re.findall(r"(?:import|,) (\w+)", MAKERS[library][0]) if find_spec(module) is None]
+
+
 @st.composite
 def histories(draw: Any) -> tuple[str, int, list[tuple[str, str]]]:
-    library = draw(st.sampled_from([one for one in MAKERS if one not in OF_ARROW or find_spec("pyarrow")]))
+    library = draw(st.sampled_from([one for one in MAKERS if not missing(one)]))
     ways = WAYS[library].split("|")
     statements = [f"{to} = {way.replace(ON, source)}" for way in ways for to in "xy" for source in "xy"]
     others = ["x, y = y, x", "del y", "z = [x, y]", "z = None", "x = y", "y = x"]
@@ -117,8 +122,8 @@ def test_one_after_the_other(processes: Pair, library: str, way: str, size: int)
 
 def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
     imports, maker = MAKERS[library]
-    if library in OF_ARROW:
-        pytest.importorskip("pyarrow")
+    if modules := missing(library):
+        pytest.skip(f"this environment lacks {', '.join(modules)}")
     pair.start_anew()
     pair.all_deferred = away
     control: dict[str, Any] = {"__name__": "__main__"}
