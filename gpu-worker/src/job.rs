@@ -5,7 +5,7 @@
 //!  (prepare)   └──────────────── (cell) ─────────────┘
 //! ```
 //!
-//! In: an order and the notebook's session, if there is one. Out: events, and the session if it can be used again.
+//! In: an job and the notebook's session, if there is one. Out: events, and the session if it can be used again.
 //! It can be used again only if its cell ended by itself and its whole state was sent. In all other cases the
 //! session is ended, because the notebook has given up the object table that both shared.
 
@@ -37,7 +37,7 @@ use self::deferred_state::DeferredState;
 pub(crate) use self::salvage::Salvage;
 
 /// A job, and the receiving ends of everything that its task waits for.
-pub(crate) struct Order {
+pub(crate) struct Job {
     /// The account that the session's GPU time is charged to.
     pub(crate) account: u64,
     /// The environment in which it runs; `None` is the worker's own Python.
@@ -144,15 +144,15 @@ pub(crate) async fn run_job(
     mut session: Option<Session>,
     deferred: &mut Deferred,
     salvage: &mut Option<Salvage>,
-    mut order: Order,
+    mut job: Job,
 ) -> Option<Session> {
     if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
-        order.warnings.push(messages::gpu_failed_before(code));
+        job.warnings.push(messages::gpu_failed_before(code));
         session = None;
     }
-    let revoked = order.revoked.clone();
+    let revoked = job.revoked.clone();
     let (mut ending, mut used) = tokio::select! {
-        end = prepare_and_run(context, &mut session, deferred, &mut order) => end,
+        end = prepare_and_run(context, &mut session, deferred, &mut job) => end,
         () = revoked.cancelled() => return kept(session, deferred),
     };
     let state_was_read = ending.state.is_some();
@@ -160,12 +160,12 @@ pub(crate) async fn run_job(
         deferred.add(ending.deferred.take());
     }
     let file_chunks = std::mem::take(&mut ending.file_chunks);
-    *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
-    order.end_guard.report(ending);
+    *salvage = ending.salvageable.then(|| Salvage::of(&job, file_chunks));
+    job.end_guard.report(ending);
     // Only now, because the student waits for the end, and what the session does next needs a processor.
     if state_was_read {
         if let Some(used) = &mut used {
-            let message_id = order.submission.cell.message_id.clone();
+            let message_id = job.submission.cell.message_id.clone();
             used.answer(ToSession::Released { message_id }).await;
         }
         return used;
@@ -198,18 +198,18 @@ async fn prepare_and_run(
     context: &Arc<Context>,
     session: &mut Option<Session>,
     deferred: &mut Deferred,
-    order: &mut Order,
+    job: &mut Job,
 ) -> (Ending, Option<Session>) {
-    let cancelled = order.cancelled.clone();
+    let cancelled = job.cancelled.clone();
     let prepared = tokio::select! {
-        prepared = wake_and_prepare(context, session, deferred, order) => prepared,
+        prepared = wake_and_prepare(context, session, deferred, job) => prepared,
         () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, messages::cancelled())),
     };
     match prepared {
         Ok(ready) => {
             // Deferred state without a keeper has been sent by now, and cannot be read again.
             deferred.lose_session();
-            cell::run_cell(context, ready, order).await
+            cell::run_cell(context, ready, job).await
         }
         Err(ending) => (ending, None),
     }
@@ -220,16 +220,16 @@ async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,
     deferred: &mut Deferred,
-    order: &mut Order,
+    job: &mut Job,
 ) -> Result<prepare::Ready<'context>, Ending> {
     if let Some(asleep) = session
         && let Err(error) = asleep.wake().await
     {
         tracing::warn!("A session could not return to the GPU: {error}");
-        order.warnings.push(messages::gpu_not_back());
+        job.warnings.push(messages::gpu_not_back());
         *session = None;
     }
-    prepare::prepare(context, session, deferred, order).await
+    prepare::prepare(context, session, deferred, job).await
 }
 
 impl From<Ending> for JobEvent {

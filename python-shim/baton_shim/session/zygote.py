@@ -2,7 +2,7 @@
 
 It loads the modules that every session needs and the named libraries, reports that, and forks whenever the worker asks.
 The order for a session goes only to the fork, over a separate connection. It contains the program to run, the
-environment, the descriptors, and the sandbox to enter first (`walls.py`). A fork joins its control groups at once, and
+environment, the descriptors, and the sandbox to enter first (`confinement.py`). A fork joins its control groups at once, and
 may then wait for its order.
 
 **Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
@@ -122,7 +122,7 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
     import signal
     import socket
 
-    from baton_shim.session.walls import adopt_orphans
+    from baton_shim.session.confinement import adopt_orphans
 
     adopt_orphans()  # a fork that enters a sandbox continues in a child, and its parent ends
     gc.collect()
@@ -144,36 +144,36 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
 
 def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
     """Makes a fork the process that its order describes. Returns the function that it has to run."""
-    from baton_shim.session import walls
+    from baton_shim.session import confinement
 
     join_groups(connection)
     order, descriptors = receive(connection)
     numbers = order["descriptors"]
     named, others = descriptors[: len(numbers)], descriptors[len(numbers) :]
     if order["namespaces"]:
-        walls.enter(others.pop(0), order["namespaces"])
+        confinement.enter(others.pop(0), order["namespaces"])
         os.setsid()
     else:
         os.setpgid(0, 0)
     environment = {os.fsdecode(name): os.fsdecode(value) for name, value in order["environment"]}
-    is_confined = environment.get(walls.WALLS, walls.INSIDE) != walls.INSIDE
-    os.chdir("/" if is_confined else order["folder"])  # `walls.rise` changes to the folder once it is safe
-    walls.rename(MARK, environment[MARK])
+    is_confined = environment.get(confinement.CONFINEMENT, confinement.INSIDE) != confinement.INSIDE
+    os.chdir("/" if is_confined else order["folder"])  # `confinement.rise` changes to the folder once it is safe
+    confinement.rename(MARK, environment[MARK])
     os.environ.clear()
     os.environ.update(environment)
     others = keep(dict(zip(numbers, named, strict=True)), others)
     if order["filter"]:
-        walls.give_up_rights()
+        confinement.give_up_rights()
     if order["watched"]:
-        walls.let_worker_watch(order["watched"], others[0])
+        confinement.let_worker_watch(order["watched"], others[0])
     if order["filter"]:
-        walls.filter_calls(order["filter"])
+        confinement.filter_calls(order["filter"])
     arguments = [os.fsdecode(argument) for argument in order["arguments"]]
     if order["program"]:
         sys.argv = ["-c", *arguments]
 
         def run() -> None:
-            walls.rise()
+            confinement.confine()
             exec(order["program"], {"__name__": "__main__"})
 
         return run

@@ -7,8 +7,8 @@ use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
 use baton_transport::Changes;
 
 use super::{Phase, Run};
-use crate::job::deferred_state::{DeferredOrder, DeferredState};
-use crate::job::{Ending, Order};
+use crate::job::deferred_state::{DeferredChannels, DeferredState};
+use crate::job::{Ending, Job};
 use crate::messages;
 use crate::mirror::{self, MirrorError};
 use crate::processes;
@@ -82,7 +82,7 @@ impl Run<'_> {
     pub(super) async fn on_collected(
         &mut self,
         (result, files): Collected,
-        order: &Order,
+        job: &Job,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting {
@@ -122,10 +122,10 @@ impl Run<'_> {
             mirror.after_cell();
         }
         let deferred = (deferred_bytes > 0).then(|| {
-            let rest = DeferredOrder {
-                events: order.events.clone(),
-                revoked: order.revoked.clone(),
-                wanted: order.deferred_wanted.clone(),
+            let rest = DeferredChannels {
+                events: job.events.clone(),
+                revoked: job.revoked.clone(),
+                wanted: job.deferred_wanted.clone(),
             };
             let transfer = (self.context.access.clone(), self.transport.clone());
             DeferredState::new(rest, transfer, self.session.kernel().as_raw(), &held)
