@@ -146,7 +146,7 @@ impl Arbitration {
         }
     }
 
-    fn on_request(&mut self, order: Request) {
+    fn on_request(&mut self, request: Request) {
         match request {
             Request::Admit(admission, released) => {
                 self.sessions.insert(

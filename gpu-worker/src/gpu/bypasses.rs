@@ -1,7 +1,7 @@
 //! Notices processes of sessions that use the GPU without time-sharing, because their calls do not reach the
 //! interposer: with `RTLD_DEEPBIND`, or in libraries such as NVDEC and OptiX.
 //!
-//! In: the processes that the driver's monitoring reports, and those that have connected. Out: an order for each
+//! In: the processes that the driver's monitoring reports, and those that have connected. Out: a request for each
 //! process that has never connected.
 //!
 //! **Invariant:** a process is reported at most once.

@@ -152,11 +152,17 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
     if let Some(mirror) = &mut request.mirror {
         mirror.started(opened.filter(|_| calls_wait));
     }
-    let (kernel, shim_reader, shim, hello) = greeted(pair, &mut life, &request.python, &log).await?;
+    let (kernel, shim_reader, shim, hello) =
+        greeted(pair, &mut life, &request.python, &log).await?;
     let mark = starting.finish();
     life.has_kernel(kernel);
     let mut folders = vec![packages.folder().to_owned()];
-    folders.extend(request.mirror.as_ref().map(|mirror| mirror.root().to_owned()));
+    folders.extend(
+        request
+            .mirror
+            .as_ref()
+            .map(|mirror| mirror.root().to_owned()),
+    );
     folders.extend(life.scratch());
     let limit_bytes = request.config.session_disk_bytes;
     Ok(Session {
@@ -192,7 +198,9 @@ fn create_folder(runtime_folder: &Path) -> Result<PrivateFolder, StartError> {
 
 /// The command that starts the session's Python, with the environment of every session.
 fn command(request: &StartRequest<'_>, packages: &SessionPackages) -> Command {
-    let program = request.sandbox.map(|sandbox| sandbox.program(&request.python));
+    let program = request
+        .sandbox
+        .map(|sandbox| sandbox.program(&request.python));
     let mut command = Command::new(program.unwrap_or(&request.python));
     command
         .env_clear()
@@ -230,7 +238,10 @@ impl Workplace {
             None if is_visible(request) => request.folder.clone(),
             None => private.to_owned(),
         };
-        let mirror = request.mirror.as_ref().map(|mirror| mirror.root().to_owned());
+        let mirror = request
+            .mirror
+            .as_ref()
+            .map(|mirror| mirror.root().to_owned());
         Ok(Self { folder, mirror })
     }
 

@@ -193,7 +193,7 @@ impl World {
         let returning = returning.collect();
         Self {
             jobs_per_person: jobs_per_person.max(1),
-            workers: workers,
+            workers,
             warm,
             keeping,
             people: owners.0.len(),
