@@ -200,7 +200,7 @@ def join_groups(connection: int) -> None:
 
 
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
-    """Waits for the request, and the descriptors sent with it. Ends this process if the worker closes the connection."""
+    """Waits for the request and its descriptors. Ends this process if the worker closes the connection."""
     import socket
 
     import msgpack
