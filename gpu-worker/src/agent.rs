@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
+use baton_protocol::{Finished, JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
 use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -362,10 +362,10 @@ impl Agent {
                     // The session died or the worker failed to serve it. A trial shows whether the worker is at
                     // fault.
                     (
-                        JobEvent::Finished {
+                        JobEvent::Finished(Finished {
                             outcome: Outcome::WorkerLost,
                             ..
-                        },
+                        }),
                         None,
                     ) => self.try_sessions(Duration::ZERO),
                     _ => {}

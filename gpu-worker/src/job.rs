@@ -96,16 +96,8 @@ impl Drop for EndGuard {
 
 /// How a job ended.
 pub(crate) struct Ending {
-    pub(crate) outcome: Outcome,
-    pub(crate) error: Option<RemoteError>,
-    pub(crate) state: Option<State>,
-    pub(crate) files: Option<Payload>,
-    pub(crate) usage: Usage,
-    /// Bytes that the state leaves out and that the session still has.
-    pub(crate) deferred_bytes: u64,
+    pub(crate) finished: Finished,
     pub(crate) deferred: Option<DeferredState>,
-    /// If the notebook kernel ends, the session can be asked for the cell's variables (`Salvage`).
-    pub(crate) salvageable: bool,
     pub(crate) file_chunks: Vec<ChunkHash>,
     /// The job ended before its cell started, for a reason that need not apply to other workers.
     elsewhere: bool,
@@ -123,14 +115,8 @@ impl Ending {
     /// No state is returned to the notebook.
     pub(crate) fn without_state(outcome: Outcome, error: RemoteError) -> Self {
         Self {
-            outcome,
-            error: Some(error),
-            state: None,
-            files: None,
-            usage: Usage::default(),
-            deferred_bytes: 0,
+            finished: Finished::without_state(outcome, Some(error)),
             deferred: None,
-            salvageable: false,
             file_chunks: Vec::new(),
             elsewhere: false,
         }
@@ -155,12 +141,15 @@ pub(crate) async fn run_job(
         end = prepare_and_run(context, &mut session, deferred, &mut job) => end,
         () = revoked.cancelled() => return kept(session, deferred),
     };
-    let state_was_read = ending.state.is_some();
+    let state_was_read = ending.finished.state.is_some();
     if state_was_read {
         deferred.add(ending.deferred.take());
     }
     let file_chunks = std::mem::take(&mut ending.file_chunks);
-    *salvage = ending.salvageable.then(|| Salvage::of(&job, file_chunks));
+    *salvage = ending
+        .finished
+        .salvageable
+        .then(|| Salvage::of(&job, file_chunks));
     job.end_guard.report(ending);
     // Only now, because the student waits for the end, and what the session does next needs a processor.
     if state_was_read {
@@ -234,18 +223,12 @@ async fn wake_and_prepare<'context>(
 
 impl From<Ending> for JobEvent {
     fn from(ending: Ending) -> Self {
-        if let (true, Some(error)) = (ending.elsewhere, &ending.error) {
-            let error = error.clone();
-            return Self::NotStarted { error };
-        }
-        Self::Finished {
-            outcome: ending.outcome,
-            error: ending.error,
-            state: ending.state,
-            usage: ending.usage,
-            files: ending.files,
-            deferred_bytes: ending.deferred_bytes,
-            salvageable: ending.salvageable,
+        match ending.finished.error {
+            Some(error) if ending.elsewhere => Self::NotStarted { error },
+            error => Self::Finished(Finished {
+                error,
+                ..ending.finished
+            }),
         }
     }
 }

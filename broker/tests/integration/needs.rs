@@ -4,7 +4,7 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
 };
 use baton_protocol::{
-    Cell, JobEvent, JobId, Machine, Outcome, Requirement,
+    Cell, Finished, JobEvent, JobId, Machine, Outcome, Requirement,
     api::{Explanation, LessonOutlook, Page, WaitingRule, Worker},
     proxy::{FromProxy, WaitingReason},
     worker::{Device, DeviceKind},
@@ -138,7 +138,7 @@ async fn a_gpu_is_refused_where_there_are_processors_only() {
     let mut ada = FakeProxy::new(&broker.dial).await;
     let job = submit(&mut ada, |cell| cell.gpu = Some("a100".to_owned())).await;
     let end = ada.events_after(job, 0).await.pop();
-    let Some(JobEvent::Finished { outcome, error, .. }) = end else {
+    let Some(JobEvent::Finished(Finished { outcome, error, .. })) = end else {
         panic!("{end:?}");
     };
     assert_eq!(outcome, Outcome::Refused);

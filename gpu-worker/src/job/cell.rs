@@ -117,7 +117,7 @@ pub(crate) async fn run_cell(
     let mut ending = run.until_end(job, &cell).await;
     let can_continue = run.end_gpu_use(&mut ending, cell.kind).await;
     run.flush(job);
-    ending.usage = run.usage;
+    ending.finished.usage = run.usage;
     let session = run.keep_session(&ending).filter(|_| can_continue);
     (ending, session)
 }
@@ -389,7 +389,7 @@ impl Run<'_> {
 
     /// Only a session whose whole state was collected holds what the notebook expects it to hold.
     fn keep_session(self, ending: &Ending) -> Option<Session> {
-        let whole = ending.state.is_some() && self.session.held.is_some();
+        let whole = ending.finished.state.is_some() && self.session.held.is_some();
         whole.then_some(self.session)
     }
 }

@@ -72,17 +72,6 @@ struct Place {
     quiet: bool,
 }
 
-/// The job's last event.
-pub(super) struct Finished {
-    pub(super) outcome: Outcome,
-    pub(super) error: Option<RemoteError>,
-    pub(super) state: Option<State>,
-    pub(super) usage: Usage,
-    pub(super) files: Option<Payload>,
-    /// Bytes of deferred state.
-    pub(super) deferred_bytes: u64,
-}
-
 /// Why a cell ends without a result.
 pub(super) enum Stop {
     Cancelled,

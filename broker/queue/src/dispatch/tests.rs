@@ -295,15 +295,10 @@ impl World {
                 files: Vec::new(),
                 error: None,
             },
-            _ => JobEvent::Finished {
-                files: None,
-                deferred_bytes: 0,
+            _ => JobEvent::Finished(Finished {
                 salvageable: kind_of(job).outlives_kernel(),
-                outcome: Outcome::Ok,
-                error: None,
-                state: None,
-                usage: Usage::default(),
-            },
+                ..Finished::without_state(Outcome::Ok, None)
+            }),
         };
         if event.is_last() {
             side.held.remove(&job);

@@ -3,7 +3,7 @@
 use baton_chunks::Ledger;
 use baton_protocol::outbox::state_bytes;
 use baton_protocol::shim::Snapshot;
-use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
+use baton_protocol::{Cell, Finished, Outcome, RemoteError, State, Usage};
 use baton_transport::Changes;
 
 use super::{Phase, Run};
@@ -132,14 +132,16 @@ impl Run<'_> {
         });
         self.session.held = Some(held);
         Some(Ending {
-            outcome,
-            error,
-            state: Some(state),
-            files: files.changes,
-            usage: Usage::default(),
-            deferred_bytes,
+            finished: Finished {
+                outcome,
+                error,
+                state: Some(state),
+                usage: Usage::default(),
+                files: files.changes,
+                deferred_bytes,
+                salvageable: cell.kind.outlives_kernel(),
+            },
             deferred,
-            salvageable: cell.kind.outlives_kernel(),
             file_chunks: files.chunks,
             elsewhere: false,
         })

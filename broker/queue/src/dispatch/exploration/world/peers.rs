@@ -169,14 +169,6 @@ pub(super) fn event(kind: Event) -> JobEvent {
         Event::Started => JobEvent::Started {
             worker: String::new(),
         },
-        Event::Finished => JobEvent::Finished {
-            outcome: Outcome::Ok,
-            error: None,
-            state: None,
-            usage: Usage::default(),
-            files: None,
-            deferred_bytes: 0,
-            salvageable: false,
-        },
+        Event::Finished => JobEvent::Finished(Finished::without_state(Outcome::Ok, None)),
     }
 }
