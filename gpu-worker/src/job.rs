@@ -19,9 +19,7 @@ mod salvage;
 use std::sync::Arc;
 
 use baton_protocol::shim::ToSession;
-use baton_protocol::{
-    ChunkHash, JobEvent, Outcome, Payload, RemoteError, State, Submission, Usage,
-};
+use baton_protocol::{ChunkHash, Finished, JobEvent, Outcome, RemoteError, Submission};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 

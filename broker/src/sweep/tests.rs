@@ -9,7 +9,7 @@ use baton_broker_store::{Live, PublicFile, StateRow};
 use baton_chunks::ChunkDirectory;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    AboutState, Finished, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State, Usage,
+    AboutState, Finished, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State,
     api::{self, Action},
 };
 use tempfile::TempDir;

@@ -215,7 +215,7 @@ pub fn output_bytes(output: &Output) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{Outcome, Usage};
+    use crate::Outcome;
 
     fn started() -> JobEvent {
         JobEvent::Started {

@@ -10,11 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::Payload;
 use baton_protocol::shim::{Attach, Delta, FromNotebook, ToNotebook};
-use baton_protocol::{
-    AboutState, Finished, JobEvent, Manifest, Outcome, RemoteError, SavedState, Usage,
-};
+use baton_protocol::{AboutState, Finished, JobEvent, Manifest, SavedState};
 use baton_transport::frames::FrameError;
 
 use super::cell::{RemoteCell, Stop};

@@ -6,11 +6,9 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::{NotebookFolder, Payload};
+use baton_protocol::files::NotebookFolder;
 use baton_protocol::shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook};
-use baton_protocol::{
-    CallId, ClientJob, GroupId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage,
-};
+use baton_protocol::{CallId, ClientJob, GroupId, JobId, JobKind, Output, State};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held, Received};
 use bytes::Bytes;

@@ -3,8 +3,7 @@
 use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
 use crate::Unwelcome;
 use baton_protocol::{
-    Finished, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage,
-    proxy::ToProxy,
+    Finished, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, proxy::ToProxy,
 };
 
 /// How many cells of one notebook may be open: waiting, running, or with a result that the notebook

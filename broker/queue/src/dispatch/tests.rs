@@ -10,7 +10,7 @@ use crate::{
     samples::{naming, submission},
 };
 use baton_protocol::{
-    Answer, ChunkHash, JobKind, NotebookId, Usage, WorkerId, proxy::FromProxy, worker::FromWorker,
+    Answer, ChunkHash, JobKind, NotebookId, WorkerId, proxy::FromProxy, worker::FromWorker,
 };
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;

@@ -1,6 +1,7 @@
 //! The workers and the proxy of the model: how they handle messages, and what they send.
 
 use super::*;
+use baton_protocol::Finished;
 
 impl World {
     pub(super) fn arrive_at_peer(&mut self, line: usize) {
