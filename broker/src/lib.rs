@@ -37,7 +37,7 @@ mod watched;
 mod web;
 mod words;
 
-pub use baton_broker_queue::{Activity, Role};
+pub use baton_broker_queue::{Activity, Role, courses::NeedsSection};
 pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
 pub use config::Config;
 pub use hub::HubConfig;
@@ -46,7 +46,7 @@ pub use objects::{
     ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions, check_objects,
 };
 pub use people::{People, Person};
-pub use pools::PoolSettings;
+pub use pools::{OffersSection, PoolSettings};
 pub use tls::TlsFiles;
 pub use web::{ChunkListener, serve_chunks};
 

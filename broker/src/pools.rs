@@ -24,6 +24,7 @@ mod template;
 mod tokens;
 
 pub(crate) use lessons::Lessons;
+pub use offers::OffersSection;
 pub(crate) use runner::{Runner, run};
 pub use settings::PoolSettings;
 pub(crate) use tokens::PREFIX as TOKEN_PREFIX;

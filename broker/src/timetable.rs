@@ -9,7 +9,7 @@ use baton_broker_queue::{
     pools::ComingLesson,
 };
 use baton_broker_store::{HistoryFilter, Store, StoreError};
-use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
+use baton_plan::{Effort, Rates, fit, lesson_slots, p99_wait, seconds};
 use baton_protocol::api::{
     History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
 };
@@ -45,8 +45,8 @@ pub(crate) fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
 /// How many cells must run at once so that 99 of 100 cells of these people start `within` this many seconds.
 pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Option<u32> {
     let people = people as usize;
-    let enough = spawn_blocking(move || fewest_gpus(&rates, people, within, Effort::LIGHT));
-    u32::try_from(enough.await.ok()?).ok()
+    let enough = spawn_blocking(move || lesson_slots(&rates, people, within));
+    enough.await.ok()
 }
 
 /// Returns `None` if the broker is ending.

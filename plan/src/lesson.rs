@@ -1,9 +1,44 @@
-//! Sentences about a lesson: whether there are enough GPUs for its people.
+//! A lesson: how many cells must run at once for its people, and whether there are enough GPUs.
 
 use std::time::Duration;
 
 use baton_humanize::approximate;
 use baton_protocol::api::{LessonOutlook, LessonWait};
+
+use crate::{
+    forecast::{Effort, fewest_gpus},
+    rates::Rates,
+    simulation::{Course, Fleet, FleetAnswer, Group, Runs, lesson},
+};
+
+/// How many cells must run at once so that 99 of 100 cells of these people start `within` this many
+/// seconds.
+#[must_use]
+pub fn lesson_slots(rates: &Rates, people: usize, within: f64) -> u32 {
+    let slots = fewest_gpus(rates, people, within, Effort::LIGHT);
+    u32::try_from(slots).unwrap_or(u32::MAX)
+}
+
+/// Simulates a lesson of this many seconds on machines and pools. Pools start as many machines for it as
+/// the broker's do.
+#[must_use]
+pub fn simulated_lesson(fleet: &Fleet, seconds: f64, runs: Runs) -> FleetAnswer {
+    let slots = |group: &Group| match (&group.course, fleet.pools_of(group).next()) {
+        (Course::Drawn { people, edit, run }, Some((_, pool))) => {
+            let rates = Rates {
+                submission: 1.0 / edit.mean(),
+                execution: 1.0 / run.mean(),
+                ..Rates::USUAL
+            };
+            let within_ms = pool.terms.target_wait_ms;
+            lesson_slots(&rates, *people, within_ms as f64 / 1e3)
+        }
+        // A past is not planned, and no pool can be ready for people whose cells it cannot run.
+        _ => 0,
+    };
+    let slots: Vec<u32> = fleet.groups.iter().map(slots).collect();
+    lesson(fleet, seconds, &slots, runs)
+}
 
 /// The predicted wait that one in a hundred cells exceeds, with the slots that the lesson can have: at least
 /// the present ones, and as many of the pools' as are enough. `None` if there is nothing that could run a cell.

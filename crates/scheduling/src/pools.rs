@@ -129,10 +129,7 @@ pub fn floors(
             let room = terms.max.saturating_sub(floor.workers);
             let workers = missing.div_ceil(slots).min(room);
             missing = missing.saturating_sub(workers.saturating_mul(slots));
-            let rounds = i64::from(workers.div_ceil(MOST_PENDING));
-            let ahead_ms = rounds
-                .saturating_mul(kind.start_ms)
-                .saturating_add(AHEAD_MS);
+            let ahead_ms = ahead_ms(workers, kind);
             if workers > 0 && lesson.start_ms.saturating_sub(now_ms) <= ahead_ms {
                 is_due = true;
                 floor.workers += workers;
@@ -144,6 +141,15 @@ pub fn floors(
         }
     }
     floors
+}
+
+/// How long before a lesson this many workers are requested.
+#[must_use]
+pub fn ahead_ms(workers: u32, kind: &Kind) -> i64 {
+    let rounds = i64::from(workers.div_ceil(MOST_PENDING));
+    rounds
+        .saturating_mul(kind.start_ms)
+        .saturating_add(AHEAD_MS)
 }
 
 /// Gives each job to the first pool that can run it and may have more workers. A paused pool may not.
