@@ -194,8 +194,11 @@ pub async fn run(
     let looks = minutes::run(inbox.clone(), store.clone());
     let (requests, requested) = mpsc::channel(POOL_REQUESTS);
     let pool_status = watch::Sender::default();
+    let lessons = pools::Lessons::default();
     let pools = Pools {
         names: config.pools.iter().map(|pool| pool.name.clone()).collect(),
+        terms: config.pools.iter().map(|pool| pool.terms).collect(),
+        lessons: lessons.clone(),
         status: pool_status.subscribe(),
         requests,
     };
@@ -210,7 +213,7 @@ pub async fn run(
         token_folder: config.pool_tokens,
         lost_after: LOST_GRACES * config.worker_grace,
         failing_limit: FAILING_GRACES * config.worker_grace,
-        lessons: pools::Lessons::default(),
+        lessons,
         floors: Vec::new(),
     });
     let shared = Shared {

@@ -13,6 +13,7 @@ use baton_plan::{Effort, Rates, fit, lesson_slots, p99_wait, seconds};
 use baton_protocol::api::{
     History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
 };
+use baton_scheduling::pools::{Kind, Terms};
 use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
@@ -49,6 +50,15 @@ pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Opti
     enough.await.ok()
 }
 
+/// How many cells of a lesson can run at once.
+pub(crate) struct Slots {
+    pub(crate) now: u32,
+    /// When it begins.
+    pub(crate) ready: u32,
+    /// With pools at their largest size.
+    pub(crate) most: u32,
+}
+
 /// Returns `None` if the broker is ending.
 pub(crate) async fn outlook(
     course: &str,
@@ -57,11 +67,11 @@ pub(crate) async fn outlook(
     past: &History,
     rates: Rates,
     other_people: u32,
-    (now, most): (u32, u32),
+    slots: Slots,
 ) -> Option<LessonOutlook> {
     let people = lesson.people.saturating_add(other_people);
     let enough = enough_slots(rates, people, WITHIN_SECONDS).await?;
-    let counts: BTreeSet<u32> = [now, enough, most]
+    let counts: BTreeSet<u32> = [slots.now, slots.ready, enough, slots.most]
         .into_iter()
         .filter(|slots| *slots > 0)
         .collect();
@@ -82,9 +92,10 @@ pub(crate) async fn outlook(
         other_people,
         starts_ms: span.start_ms,
         ends_ms: span.end_ms,
-        slots_now: now,
+        slots_now: slots.now,
+        ready_slots: slots.ready,
         enough_slots: enough,
-        most_slots: most,
+        most_slots: slots.most,
         waits: waits.await.ok()?,
         week: week(lesson, past),
         last: lesson
@@ -120,6 +131,22 @@ pub(crate) fn slots(lesson: &ComingLesson, pools: &[Pool]) -> (u32, u32) {
     let later = able.map(|pool| most(pool) * pool.slots);
     let of_others = lesson.other_slots;
     (of_others + now.sum::<u32>(), of_others + later.sum::<u32>())
+}
+
+/// The terms on which pools get workers for lessons. Whether they start in time does not matter here.
+pub(crate) fn kinds(pools: &[Pool], terms: &[Terms]) -> Vec<(Terms, Kind)> {
+    let kind = |(pool, terms): (&Pool, &Terms)| {
+        let terms = match pool.paused {
+            true => terms.while_paused(pool.up),
+            false => *terms,
+        };
+        let kind = Kind {
+            slots: pool.slots,
+            start_ms: 0,
+        };
+        (terms, kind)
+    };
+    pools.iter().zip(terms).map(kind).collect()
 }
 
 /// This week's occurrences.

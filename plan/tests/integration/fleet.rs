@@ -6,7 +6,6 @@ use baton_plan::{
     PoolTerms, Rates, Repairman, repairman, simulated_lesson,
     simulation::{
         Course, Fleet, FleetAnswer, Group, Length, MachineKind, Machines, Pool, Runs, Times, fleet,
-        lesson,
     },
 };
 use baton_protocol::{Machine, Requirement, worker::Device};
