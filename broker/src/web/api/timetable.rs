@@ -33,8 +33,8 @@ pub(crate) async fn outlooks(
         other_slots,
     } = ask(shared, Event::Lessons).await?;
     let (pools, terms) = (shared.pools.all(), &shared.pools.terms);
-    let needed = &shared.pools.lessons;
-    let needed = needed
+    let known = &shared.pools.lessons;
+    let needed = known
         .needed(&shared.store, &coming, terms, unix_ms())
         .await?;
     let kinds = timetable::kinds(&pools, terms);
