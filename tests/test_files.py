@@ -9,6 +9,8 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sysconfig
+import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -401,6 +403,25 @@ def test_a_notebook_folder_that_is_gone_is_unknown_and_takes_nothing(
     assert result.value == "'new'"
     assert "Some files cannot be read" not in result.stderr
     assert list(folder.iterdir()) == [] if replaced else not folder.exists()
+
+
+@pytest.mark.parametrize("sandbox", ["bubblewrap", "none"])
+def test_the_python_of_sessions_may_be_installed_below_the_folder(
+    service: Service, new_kernel: Callable[..., Kernel], sandbox: str
+) -> None:
+    """As where students use the same account on several machines, with Baton in `~/baton` and notebooks in `~`."""
+    environment = service.place.work / ".venv"
+    venv.create(environment, symlinks=True)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "those-of-the-tests.pth").write_text(sysconfig.get_path("purelib"))
+    (packages / "tool.txt").write_text("of the worker")
+    service.start_broker()
+    python = {"BATON_WORKER_PYTHON": str(environment / "bin" / "python")}
+    service.start_worker(BATON_WORKER_FILES="mirror", BATON_WORKER_SANDBOX=sandbox, **python)
+    kernel = service.kernel(new_kernel)
+    (service.place.work / "data.txt").write_text("of the notebook")
+    both = f"[open(path).read() for path in ({str(packages / 'tool.txt')!r}, {str(service.place.work / 'data.txt')!r})]"
+    assert kernel.gpu(both).ok().value == "['of the worker', 'of the notebook']"
 
 
 def test_files_come_home_where_variables_do_not(service: Service, new_kernel: Callable[..., Kernel]) -> None:

@@ -373,7 +373,8 @@ async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hel
     let mut reader = reader.within(LARGEST_MESSAGE_BYTES);
     match reader.receive().await? {
         Some(FromSession::Hello(hello)) => Ok((kernel, reader, writer, hello)),
-        _ => Err(StartError::NoHello),
+        Some(_) => Err(StartError::NoHello),
+        None => Err(ShimError::Closed.into()),
     }
 }
 

@@ -60,7 +60,7 @@ pub(crate) enum StartError {
     },
     #[error("{python} has baton_shim {found}, this worker needs {}", env!("CARGO_PKG_VERSION"))]
     Version { python: PathBuf, found: String },
-    #[error("The session closed its connection before its first message")]
+    #[error("The first message of the session was not its greeting")]
     NoHello,
     #[error(transparent)]
     Shim(#[from] ShimError),

@@ -1,12 +1,13 @@
 """A session that works in a mirror of the notebook's folder: the notebook's paths refer to the mirror's files.
 
 Relative paths need no change, because the working directory is in the mirror. Absolute paths below the notebook's
-folder are translated to the mirror when they are passed to Python itself or opened by `ctypes`. The working directory
+folder are translated to the mirror when they are passed to Python itself or opened by `ctypes`, unless they belong to
+the Python that runs the session, which may be installed below that path on the worker's machine. The working directory
 is reported under the notebook's path. Other programs and C libraries get no translation; for them a path has to be
 relative. A Python that `multiprocessing` starts finds the mirror's modules and works in its folder. An opened file
 keeps the name that was asked for, and tracebacks do not show this module.
 
-In a sandbox the mirror itself is at the notebook's path, and nothing is replaced.
+In a sandbox the mirror itself is at the notebook's path if it can be mounted there, and then nothing is replaced.
 
 **Invariant:** without a mirror, nothing is replaced, and both translations return their argument.
 """
@@ -18,6 +19,7 @@ import ctypes
 import functools
 import io
 import os
+import site
 import sys
 from collections.abc import Callable, Iterator
 from types import TracebackType
@@ -47,6 +49,8 @@ PATHS: dict[str, tuple[str, ...]] = {
 class Places(NamedTuple):
     home: str
     here: str
+    python: tuple[str, ...]
+    """The folders of this Python below the notebook's folder. The mirror does not have them."""
 
 
 _places: Places | None = None
@@ -54,7 +58,9 @@ _places: Places | None = None
 
 def to_here(path: Any) -> Any:
     """The notebook's path, as this process reaches it."""
-    return path if _places is None else moved(path, _places.home, _places.here)
+    if _places is None or any(is_in(path, folder) for folder in _places.python):
+        return path
+    return moved(path, _places.home, _places.here)
 
 
 def to_home(path: Any) -> Any:
@@ -63,9 +69,11 @@ def to_home(path: Any) -> Any:
 
 
 def moved(path: Any, from_: str, to: str) -> Any:
-    if isinstance(path, str) and path.startswith(from_) and (len(path) == len(from_) or path[len(from_)] == "/"):
-        return to + path[len(from_) :]
-    return path
+    return to + path[len(from_) :] if is_in(path, from_) else path
+
+
+def is_in(path: Any, folder: str) -> bool:
+    return isinstance(path, str) and (path == folder or path.startswith(folder + "/"))
 
 
 def hidden_part(path: str) -> str | None:
@@ -84,7 +92,11 @@ def work_in_mirror() -> None:
     home, here = os.environ.pop(NOTEBOOK_FOLDER, None), os.environ.pop(MIRROR_FOLDER, None)
     if home is None or here is None:
         return
-    _places = Places(home.rstrip("/"), here)
+    home = home.rstrip("/")
+    folders = {sys.prefix, sys.exec_prefix, sys.base_prefix, sys.base_exec_prefix}
+    if site.ENABLE_USER_SITE:
+        folders.add(site.getuserbase())
+    _places = Places(home, here, tuple(folder for folder in folders if is_in(folder, home) and folder != home))
     if home == here:
         return
     for name, parameters in PATHS.items():
