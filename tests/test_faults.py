@@ -264,7 +264,7 @@ def test_the_broker_killed_many_times_while_cells_run(running: Service, notebook
 
 @pytest.fixture
 def breakable_python(service: Service) -> tuple[Path, Path]:
-    """A Python, and a file; while the file exists, the Python does not start."""
+    """A Python, and a file; while the file exists, the Python does not start. (Forks of a zygote would still start.)"""
     broken, python = service.place.signs / "broken", service.place.signs / "python"
     python.write_text(
         f'#!/bin/sh\n[ ! -e {broken} ] || {{ echo "no libpython"; exit 3; }}\nexec {sys.executable} "$@"\n'
@@ -288,7 +288,7 @@ def test_a_worker_that_cannot_start_sessions_fails_no_cells(
     """They run on another worker; and the first one gets cells again once sessions start there."""
     python, broken = breakable_python
     service.start_broker()
-    faulty = service.start_worker(slots=1, BATON_WORKER_PYTHON=str(python))
+    faulty = service.start_worker(slots=1, BATON_WORKER_PYTHON=str(python), BATON_WORKER_WARM_STARTS="false")
     broken.touch()
     sound = service.start_worker(slots=1)
     kernels = [service.kernel(new_kernel) for _ in range(3)]
@@ -311,7 +311,7 @@ def test_the_only_worker_cannot_start_sessions(
 ) -> None:
     python, broken = breakable_python
     service.start_broker()
-    service.start_worker(BATON_WORKER_PYTHON=str(python))
+    service.start_worker(BATON_WORKER_PYTHON=str(python), BATON_WORKER_WARM_STARTS="false")
     broken.touch()
     kernel = service.kernel(new_kernel)
     kernel.run("values = [1, 2]").ok()

@@ -17,6 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 from end_to_end import Kernel, Service, wait_until
+from end_to_end.restricted import need_root
 
 WAYS = {
     "memory": {"BATON_TRANSPORT": "auto", "BATON_WORKER_FILES": "mirror"},
@@ -307,8 +308,7 @@ def test_a_worker_that_sees_the_folder_works_in_it(service: Service, new_kernel:
 def test_a_root_worker_works_in_no_folder_of_somebody_elses(
     service: Service, new_kernel: Callable[..., Kernel]
 ) -> None:
-    if os.geteuid() != 0:
-        pytest.skip("NOT TESTED: only root can give a folder to somebody else")
+    need_root("give a folder to somebody else")
     service.start_broker()
     service.start_worker()
     work = service.place.work

@@ -6,6 +6,8 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 USER = 1000
 """An ordinary user. It needs no entry in `/etc/passwd`."""
@@ -27,6 +29,12 @@ def opened(aside: Path) -> str:
 def closed_above(path: Path) -> Path | None:
     """The first folder above it that other users may not enter."""
     return next((folder for folder in reversed(path.parents) if not folder.stat().st_mode & 0o001), None)
+
+
+def need_root(why: str) -> None:
+    """Skips the test if an ordinary user runs it. `why`: what only root can do."""
+    if os.geteuid() != 0:
+        pytest.skip(f"NOT TESTED: only root can {why}")
 
 
 def as_ordinary_user(aside: Path) -> list[str]:
