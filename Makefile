@@ -37,7 +37,7 @@ help:
 	@echo "make lint      formatting, clippy, ruff, mypy, spelling"
 	@echo "make deny      licences, duplicates and sources of the crates"
 	@echo "make test-matrix  the Python package with other versions of Python and of the libraries"
-	@echo "make test-cuda-libraries  PyTorch 1.12 in turns on a CUDA driver in host memory (Python 3.10, 2 GB on disk)"
+	@echo "make test-cuda-libraries  PyTorch, CuPy, cuda.core, Numba on a CUDA driver in host memory (Python 3.10, 2 GB)"
 	@echo "make bench     measure, and write the page of this release in benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into target/benches/"

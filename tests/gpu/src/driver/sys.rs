@@ -106,6 +106,10 @@ pub(crate) fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
 }
 
+pub(crate) fn read(from: u64, bytes: usize) -> Vec<u8> {
+    unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec()
+}
+
 pub(crate) fn fill(to: u64, value: &[u8], count: usize) {
     for index in 0..count {
         unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), (to as *mut u8).add(index * value.len()), value.len()) };
