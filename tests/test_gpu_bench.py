@@ -74,6 +74,13 @@ def test_each_part_measures_and_checks_what_it_moved(tmp_path: Path, machine: Pa
     assert result["verdict"]["big_50, in turns of 20 s"] == "not run"
 
 
+def test_counts_meet_their_targets(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benches/gpu/counts.py", "--results", tmp_path]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=300)
+    verdict: dict[str, str] = json.loads((tmp_path / "gpu-counts.json").read_text())["verdict"]
+    assert all(found.endswith("; met)") for found in verdict.values()), verdict
+
+
 def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: Path) -> None:
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--seconds", 0.2)
     rows = report["rows"]

@@ -1,8 +1,8 @@
 """What the programs with real CUDA libraries share. Each runs one part, named on the command line.
 
-Kernels compute nothing on the driver in host memory; memory, copies, sets, streams, events and graphs are real. So each
-part fills memory with copies, and checks that it is unchanged. Every line that a program prints is `right`, or says what
-is wrong.
+Kernels compute nothing on the driver in host memory; memory, copies, sets, streams, events and graphs are real. So
+each part fills memory with copies, and checks that it is unchanged. Every line that a program prints is `right`, or
+says what is wrong.
 """
 
 from __future__ import annotations

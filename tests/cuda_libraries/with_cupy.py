@@ -6,7 +6,7 @@ import os
 import sys
 from typing import Any
 
-# CuPy is linked to libraries that do not exist here. The loader must not look for their functions before they are called.
+# CuPy is linked to libraries that are not here. With this flag, the loader looks for functions when they are called.
 sys.setdlopenflags(os.RTLD_LAZY)
 
 import cupy  # noqa: E402

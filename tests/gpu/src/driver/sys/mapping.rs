@@ -85,8 +85,9 @@ api! {
 
     fn cuMemRetainAllocationHandle(handle: *mut u64, address: u64) {
         let before = lock(&MAPPED).range(..=address).next_back().map(|(start, mapping)| (*start, *mapping));
-        match before {
-            Some((start, (bytes, piece))) if address < start + bytes as u64 && hold(piece).is_some() => put(handle, piece),
+        let around = before.filter(|(start, (bytes, _))| address < start + *bytes as u64);
+        match around {
+            Some((_, (_, piece))) if hold(piece).is_some() => put(handle, piece),
             _ => INVALID_VALUE,
         }
     }

@@ -89,8 +89,9 @@ fn is_pageable(address: u64) -> bool {
     find(address).is_none() && !is_pinned(address)
 }
 
-/// As NVIDIA documents for copies in the order of a stream ("API synchronization behavior"): data in pageable memory is
-/// copied before the call returns, and a copy to pageable memory has ended when the call returns. Graphs copy at launch.
+/// As NVIDIA documents for copies in the order of a stream ("API synchronization behavior"): data in pageable memory
+/// is copied before the call returns, and a copy to pageable memory has ended when the call returns. Graphs copy at
+/// launch.
 fn copy_in_order(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
     let copy = Work::Copy { to, from, bytes };
     if objects().capture_of(stream).is_some() {
