@@ -5,15 +5,13 @@ from pathlib import Path
 
 import pytest
 from cuda_libraries.machines import SEED, Machine, built, machine_with
-from end_to_end.timeshare import BUILT
 
 
-@pytest.fixture(scope="module")
-def make() -> Iterator[str]:
+@pytest.fixture(scope="session")
+def make() -> str:
     """The program that creates machines. The worker's end is built, too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv(BUILT, built("--example", "timeshare"))
-        yield built("--bin", "gpu-machine")
+    built("--example", "timeshare")
+    return built("--bin", "gpu-machine")
 
 
 @pytest.fixture

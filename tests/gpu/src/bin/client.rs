@@ -10,7 +10,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
 use baton_gpu_tests::sys::{
-    Answer, Driver, Kernel, Refusal, at_exit, beside_child, call_loaded, in_child, when_asked_to_trim,
+    Answer, Driver, Kernel, Refusal, at_exit, beside_child, call_loaded, in_child,
+    when_asked_to_trim,
 };
 
 struct Client {
@@ -184,9 +185,7 @@ impl Client {
             ["elapsed", start, end] => driver
                 .elapsed(self.event(start)?, self.event(end)?)
                 .map(|milliseconds| milliseconds.to_string()),
-            ["call", name] => {
-                nothing(call_loaded(&CString::new(name).map_err(|_| INVALID)?))
-            }
+            ["call", name] => nothing(call_loaded(&CString::new(name).map_err(|_| INVALID)?)),
             ["memory"] => self
                 .driver
                 .memory()

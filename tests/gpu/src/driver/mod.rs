@@ -18,7 +18,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use engine::Work;
 
@@ -180,7 +181,7 @@ pub(crate) struct Objects {
     pub(crate) captured_events: BTreeMap<usize, usize>,
     pub(crate) graphs: BTreeMap<usize, Graph>,
     pub(crate) streams: BTreeMap<usize, Stream>,
-    pub(crate) events: BTreeMap<usize, Stream>,
+    pub(crate) events: BTreeMap<usize, Event>,
     pub(crate) functions: BTreeMap<usize, String>,
     /// The functions whose code is on the card.
     pub(crate) loaded: BTreeSet<usize>,
@@ -208,12 +209,25 @@ pub(crate) struct Context {
     pub(crate) last: u64,
 }
 
-/// A stream or an event; it ends with its context (`cuCtxDestroy`: all resources of the context are cleaned up).
+/// Streams and events end with their context (`cuCtxDestroy`: all resources of the context are cleaned up).
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) context: usize,
     /// The number of the work that it waits for.
     pub(crate) last: u64,
+}
+
+pub(crate) struct Event {
+    pub(crate) context: usize,
+    /// What it was last recorded after.
+    pub(crate) mark: Option<Mark>,
+}
+
+/// The number of the work that an event waits for, and when it was reached.
+#[derive(Clone)]
+pub(crate) struct Mark {
+    pub(crate) last: u64,
+    pub(crate) reached: Arc<OnceLock<Instant>>,
 }
 
 /// Whether this is one of the default streams, which every context has.

@@ -9,10 +9,10 @@ use super::contexts::{cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2};
 use super::memory::{cuMemAlloc_v2, cuMemHostAlloc, cuPointerGetAttribute};
 use super::streams::{
     cuEventRecord, cuGraphInstantiateWithFlags, cuLaunchKernel, cuLaunchKernel_ptsz, cuStreamCreate, cuStreamIsCapturing,
-    cuStreamSynchronize,
+    cuStreamSynchronize, mark_of,
 };
 use super::{api, put};
-use crate::{INVALID_VALUE, LIBRARY, NOT_FOUND, PRIMARY, SUCCESS, objects};
+use crate::{INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND, NOT_READY, PRIMARY, SUCCESS, objects};
 
 const PCI_BUS: &[u8] = b"0000:01:00.0\0";
 const PITCH: usize = 512;
@@ -219,7 +219,18 @@ api! {
         count: *mut usize,
     ) { capture_info(stream, status, id, graph, count) }
 
-    fn cuEventElapsedTime(milliseconds: *mut f32, _start: usize, _end: usize) { put(milliseconds, 1.0) }
+    // Both must have been recorded, and be reached.
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
+        let (start, end) = match (mark_of(start), mark_of(end)) {
+            (Ok(Some(start)), Ok(Some(end))) => (start, end),
+            (Err(code), _) | (_, Err(code)) => return code,
+            _ => return INVALID_HANDLE,
+        };
+        match (start.reached.get(), end.reached.get()) {
+            (Some(start), Some(end)) => put(milliseconds, 1e3 * end.saturating_duration_since(*start).as_secs_f32()),
+            _ => NOT_READY,
+        }
+    }
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) { cuEventRecord(event, stream) }
 

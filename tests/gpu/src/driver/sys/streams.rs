@@ -9,8 +9,8 @@ use super::{HostFunction, api, put};
 use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
-    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Capture, Code, ILLEGAL_STATE, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
-    SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
+    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Capture, Code, Event, ILLEGAL_STATE, INVALID_HANDLE,
+    Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
 /// The kernel of this name, for example `add` or `sleep_20ms`; those of libraries do nothing. `words` points to its
@@ -49,10 +49,22 @@ pub(crate) fn last_of(stream: usize) -> Result<u64, Code> {
     known.or(is_default(stream).then_some(0)).ok_or_else(stale)
 }
 
-/// The number of the work that an event waits for.
+/// The number of the work that an event waits for; 0 if it was never recorded.
 fn reached_at(event: usize) -> Result<u64, Code> {
-    let known = objects().events.get(&event).map(|known| known.last);
+    Ok(mark_of(event)?.map_or(0, |mark| mark.last))
+}
+
+pub(crate) fn mark_of(event: usize) -> Result<Option<Mark>, Code> {
+    let known = objects().events.get(&event).map(|known| known.mark.clone());
     known.ok_or_else(stale)
+}
+
+fn record(event: usize, last: u64) -> Code {
+    match objects().events.get_mut(&event) {
+        Some(known) => known.mark = Some(engine::mark(last)),
+        None => return stale(),
+    }
+    SUCCESS
 }
 
 const PER_THREAD: usize = 2;
@@ -136,7 +148,7 @@ api! {
         };
         let mut objects = objects();
         let number = objects.number();
-        objects.events.insert(number, Stream { context, last: 0 });
+        objects.events.insert(number, Event { context, mark: None });
         put(event, number)
     }
 
@@ -153,30 +165,18 @@ api! {
         }
         objects().captured_events.remove(&event);
         match last_of(stream) {
-            Ok(last) => match objects().events.get_mut(&event) {
-                Some(known) => known.last = last,
-                None => return stale(),
-            },
-            Err(code) => return code,
+            Ok(last) => record(event, last),
+            Err(code) => code,
         }
-        SUCCESS
     }
 
     // cuCtxRecordEvent: captures in an event all the activities of the context at the time of this call.
     fn cuCtxRecordEvent(context: usize, event: usize) {
-        let mut objects = objects();
-        let Some(last) = objects.contexts.get(&context).map(|context| context.last) else {
-            drop(objects);
-            return stale();
-        };
-        match objects.events.get_mut(&event) {
-            Some(known) => known.last = last,
-            None => {
-                drop(objects);
-                return stale();
-            }
+        let last = objects().contexts.get(&context).map(|context| context.last);
+        match last {
+            Some(last) => record(event, last),
+            None => stale(),
         }
-        SUCCESS
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
