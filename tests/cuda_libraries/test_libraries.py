@@ -21,7 +21,7 @@ pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
 PARTS = {
     "torch": ("memory", "threads", "loader", "graphs", "cache"),
     "cupy": ("memory", "streams", "graphs", "pools"),
-    "cuda_core": ("memory", "streams", "graphs", "pools"),
+    "cuda_core": ("memory", "streams", "graphs", "nodes", "pools"),
     "numba": ("memory", "streams", "host_memory"),
 }
 

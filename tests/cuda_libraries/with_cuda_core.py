@@ -20,6 +20,7 @@ from cuda.core import (
     VirtualMemoryResource,
     launch,
 )
+from cuda.core.graph import GraphDefinition
 from parts import MIB, arrays, check, go, numbers, run, submissions, tell
 
 device = Device()
@@ -136,6 +137,23 @@ def graphs(mebibytes: int, rounds: int, seed: int) -> None:
     check(left, [read(one) for one in there])
 
 
+def nodes(mebibytes: int, rounds: int, seed: int) -> None:
+    """Nodes that the program adds itself, one of which allocates memory, use memory that may have moved."""
+    left, there = hold(mebibytes, seed)
+    source = there[1]
+    for turn in range(rounds):
+        go()
+        target = sent(numbers(source.size // 8, seed + turn))
+        definition = GraphDefinition()
+        between = definition.allocate(source.size)
+        node = between.memset(between.dptr, 0, source.size)
+        node = node.memcpy(between.dptr, int(source.handle), source.size)
+        node.memcpy(int(target.handle), between.dptr, source.size).deallocate(between.dptr)
+        definition.instantiate().launch(stream)
+        check([left[1]], [read(target)])
+    check(left, [read(one) for one in there])
+
+
 def calls(mebibytes: int, rounds: int, seed: int) -> None:
     kernel = ObjectCode.from_cubin(b"\x7fELF").get_kernel("nothing")
     for _ in range(200 * rounds):
@@ -146,4 +164,4 @@ def calls(mebibytes: int, rounds: int, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    run(memory, streams, pools, graphs, calls)
+    run(memory, streams, pools, graphs, nodes, calls)

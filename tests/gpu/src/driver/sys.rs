@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod contexts;
+mod graphs;
 mod libraries;
 mod look_up;
 mod mapping;

@@ -1,6 +1,6 @@
 //! Compares the calls that libraries look up with what the interposer decides about each of them.
 //!
-//! `asked.txt` holds the names in libraries (`scripts/cuda_names.py` extracts them from wheels), `passed.txt` the
+//! `asked.txt` holds the names in libraries (`make cuda-names` extracts them from wheels), `passed.txt` the
 //! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
 use super::{

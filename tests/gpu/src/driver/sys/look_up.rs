@@ -4,6 +4,7 @@ use std::ffi::{CStr, c_char, c_int};
 
 use super::checkpoints::*;
 use super::contexts::*;
+use super::graphs::*;
 use super::libraries::*;
 use super::mapping::*;
 use super::memory::*;
@@ -99,6 +100,7 @@ static ENTRIES: &[Entry] = entries! {
       cuFuncGetAttribute cuFuncGetModule cuFuncIsLoaded cuFuncLoad cuFuncSetAttribute cuFuncSetCacheConfig
       cuFuncSetSharedMemConfig cuGetExportTable cuGraphGetNodes cuGraphInstantiateWithParams cuGraphUpload
       cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease cuGraphRetainUserObject cuGraphReleaseUserObject
+      cuGraphCreate cuGraphAddMemsetNode cuGraphAddMemcpyNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode
       cuKernelGetAttribute cuKernelGetFunction cuLibraryGetKernel cuLibraryGetModule cuLibraryLoadData cuLibraryUnload
       cuMemHostGetFlags cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute
       cuMemPoolTrimTo cuMemSetMemPool cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadDataEx

@@ -84,9 +84,18 @@ fn copy_now(to: u64, from: u64, bytes: usize) -> Code {
     code
 }
 
+pub(crate) fn is_known(address: u64) -> bool {
+    find(address).is_some()
+}
+
+/// The graph's memory takes the card's once it is instantiated.
+pub(crate) unsafe fn allocate_in_graph(address: *mut u64, bytes: usize) -> Code {
+    unsafe { allocate(address, bytes, Place::Graph) }
+}
+
 /// Whether the GPU cannot read or write the memory at this address directly.
 fn is_pageable(address: u64) -> bool {
-    find(address).is_none() && !is_pinned(address)
+    !is_known(address) && !is_pinned(address)
 }
 
 /// As NVIDIA documents for copies in the order of a stream ("API synchronization behavior"): data in pageable memory
@@ -127,7 +136,7 @@ bound! {
             return allocate(address, bytes, Place::Device);
         };
         objects.captures.entry(origin).or_default().nodes.bytes += bytes as u64;
-        allocate(address, bytes, Place::Graph)
+        allocate_in_graph(address, bytes)
     }
 
 }
@@ -185,7 +194,7 @@ api! {
 
     // As in all functions that take a pointer, the driver must know it.
     fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: u64) {
-        if find(address).is_some() { SUCCESS } else { INVALID_VALUE }
+        if is_known(address) { SUCCESS } else { INVALID_VALUE }
     }
 
     fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }
