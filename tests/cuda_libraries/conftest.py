@@ -1,3 +1,5 @@
+"""Machines for the tests of this folder."""
+
 from __future__ import annotations
 
 from collections.abc import Iterator

@@ -87,7 +87,7 @@ api! {
     fn cuGraphAddMemsetNode(
         node: *mut usize, graph: usize, _after: *const usize, _count: usize, set: *const Set, _context: usize,
     ) {
-        let Set { to, value, element_bytes, width, height, .. } = *set;
+        let Some(&Set { to, value, element_bytes, width, height, .. }) = set.as_ref() else { return INVALID_VALUE };
         if height > 1 {
             return NOT_SUPPORTED;
         }
@@ -101,7 +101,7 @@ api! {
     fn cuGraphAddMemcpyNode(
         node: *mut usize, graph: usize, _after: *const usize, _count: usize, copy: *const Copy, _context: usize,
     ) {
-        let Copy { from, to, width, height, depth } = &*copy;
+        let Some(Copy { from, to, width, height, depth }) = copy.as_ref() else { return INVALID_VALUE };
         if *height > 1 || *depth > 1 || !from.is_flat() || !to.is_flat() {
             return NOT_SUPPORTED;
         }
@@ -112,7 +112,7 @@ api! {
     fn cuGraphAddMemAllocNode(
         node: *mut usize, graph: usize, _after: *const usize, _count: usize, allocation: *mut Allocation,
     ) {
-        let Allocation { bytes, address, .. } = &mut *allocation;
+        let Some(Allocation { bytes, address, .. }) = allocation.as_mut() else { return INVALID_VALUE };
         match add(node, graph, |graph| graph.bytes += *bytes as u64) {
             SUCCESS => allocate_in_graph(address, *bytes),
             code => code,
