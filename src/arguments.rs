@@ -1,11 +1,15 @@
 //! The meaning of command-line arguments.
 
+mod machines;
+
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
 use baton_plan::simulation::Times;
+
+pub(crate) use machines::{GroupArgument, KindArgument, MachinesArgument, PoolArgument};
 
 use crate::settings::Value;
 

@@ -174,6 +174,11 @@ def test_cells_of_courses_run_side_by_side_in_their_environments(course: Class, 
     block = "    import course_tool\n    x += int(float(course_tool.VERSION))"
     plain.run(f"from baton import gpu\nwith gpu(env='three'):\n{block}").ok()
     assert plain.gpu(f"x += 1\n{VERSION}\nx").ok().value == "11"
+    calls = "def version(_):\n    import course_tool\n    return course_tool.VERSION\n"
+    assert plain.run(f"{calls}gpu.map(version, [1, 2], env='one')").ok().value == "['1.0', '1.0']"
+    (course.service.place.work / "job.py").write_text(VERSION)
+    job = course.run("run", "job.py", "--env", "three", BATON_COURSE="another")
+    assert (job.returncode, job.stdout.splitlines()[-1:]) == (0, ["3.0"]), job.stderr
 
 
 def test_a_lock_that_is_broken_is_no_failure_of_the_worker(course: Class, wheels: Wheels) -> None:

@@ -385,8 +385,8 @@ def test_a_session_is_what_was_prepared(services: list[Service], new_kernel: Cal
     kernel = service.kernel(new_kernel)
     session = psutil.Process(kernel.session_pid)
     assert not lives(prepared["the fork"]), "It has led the session into its sandbox"
-    walls = Path(f"/proc/{session.pid}/ns/mnt").readlink()
-    assert walls in {Path(f"/proc/{inside.pid}/ns/mnt").readlink() for inside in below(prepared["the sandbox"])}
+    mounts = Path(f"/proc/{session.pid}/ns/mnt").readlink()
+    assert mounts in {Path(f"/proc/{inside.pid}/ns/mnt").readlink() for inside in below(prepared["the sandbox"])}
     kernel.shutdown()
 
 

@@ -22,7 +22,7 @@ use baton_broker_queue::{
     Account, Action, Activity, Command, ConnectionId, Dispatch, Ending, Graces, Identity, NotDone,
     Now, Observation, Overview, Severity, Unwelcome, WorkerHello, Write,
     courses::Courses,
-    pools::{ComingLesson, PoolLook, PoolsPresent},
+    pools::{ComingLessons, PoolLook, PoolsPresent},
 };
 use baton_broker_store::{Store, StoreError};
 use baton_protocol::{
@@ -83,7 +83,7 @@ pub(crate) enum Event {
     Discard(Account, JobId, oneshot::Sender<Result<(), NotDone>>),
     Pools(PoolLook, oneshot::Sender<PoolsPresent>),
     /// The next time of each lesson.
-    Lessons(oneshot::Sender<Vec<ComingLesson>>),
+    Lessons(oneshot::Sender<ComingLessons>),
 }
 
 /// The engine's end of a connection.

@@ -37,7 +37,7 @@ mod watched;
 mod web;
 mod words;
 
-pub use baton_broker_queue::{Activity, Role};
+pub use baton_broker_queue::{Activity, Role, courses::NeedsSection};
 pub use baton_broker_store::{Database, DatabaseError, PostgresUrl};
 pub use config::Config;
 pub use hub::HubConfig;
@@ -46,7 +46,7 @@ pub use objects::{
     ChunkPlace, ChunkPlaceError, ObjectAddress, ObjectKind, ObjectOptions, check_objects,
 };
 pub use people::{People, Person};
-pub use pools::PoolSettings;
+pub use pools::{OffersSection, PoolSettings};
 pub use tls::TlsFiles;
 pub use web::{ChunkListener, serve_chunks};
 
@@ -194,8 +194,11 @@ pub async fn run(
     let looks = minutes::run(inbox.clone(), store.clone());
     let (requests, requested) = mpsc::channel(POOL_REQUESTS);
     let pool_status = watch::Sender::default();
+    let lessons = pools::Lessons::default();
     let pools = Pools {
         names: config.pools.iter().map(|pool| pool.name.clone()).collect(),
+        terms: config.pools.iter().map(|pool| pool.terms).collect(),
+        lessons: lessons.clone(),
         status: pool_status.subscribe(),
         requests,
     };
@@ -210,7 +213,7 @@ pub async fn run(
         token_folder: config.pool_tokens,
         lost_after: LOST_GRACES * config.worker_grace,
         failing_limit: FAILING_GRACES * config.worker_grace,
-        lessons: pools::Lessons::default(),
+        lessons,
         floors: Vec::new(),
     });
     let shared = Shared {

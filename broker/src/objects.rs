@@ -11,8 +11,8 @@ mod address;
 mod azure;
 mod google;
 mod provider;
-mod room;
 mod s3;
+mod space;
 #[cfg(test)]
 mod tests;
 
@@ -25,7 +25,7 @@ use bytes::Bytes;
 use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
 use object_store::{ObjectMeta, ObjectStoreExt, path::Path};
 use provider::{Provider, Signed};
-use room::Room;
+use space::Space;
 use std::path::PathBuf;
 
 /// The longest error text to show, in characters. It includes the store's response.
@@ -82,7 +82,7 @@ pub(crate) struct Objects {
     prefix: Path,
     ca_file: Option<PathBuf>,
     pub(crate) limit_bytes: u64,
-    pub(crate) room: Room,
+    pub(crate) space: Space,
 }
 
 /// Checks an object store: writes, reads, lists and deletes an object, as notebooks, workers and the broker do.
@@ -122,7 +122,7 @@ impl Objects {
             prefix: Path::from(address.prefix.as_str()),
             ca_file,
             limit_bytes,
-            room: Room::new(limit_bytes),
+            space: Space::new(limit_bytes),
         })
     }
 

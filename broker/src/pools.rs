@@ -24,12 +24,14 @@ mod template;
 mod tokens;
 
 pub(crate) use lessons::Lessons;
+pub use offers::OffersSection;
 pub(crate) use runner::{Runner, run};
 pub use settings::PoolSettings;
 pub(crate) use tokens::PREFIX as TOKEN_PREFIX;
 
 use baton_broker_queue::NotDone;
 use baton_protocol::api::{JoinPool, Joined, Pool, PoolTest};
+use baton_scheduling::pools::Terms;
 use settings::{Commands, Provider};
 use std::sync::Arc;
 use tokio::sync::{mpsc, oneshot, watch};
@@ -50,6 +52,8 @@ pub(crate) enum Request {
 #[derive(Clone)]
 pub(crate) struct Pools {
     pub(crate) names: Arc<[String]>,
+    pub(crate) terms: Arc<[Terms]>,
+    pub(crate) lessons: Lessons,
     /// Empty until the desired number of workers is known for each pool.
     pub(crate) status: watch::Receiver<Arc<Vec<Pool>>>,
     pub(crate) requests: mpsc::Sender<Request>,

@@ -189,7 +189,7 @@ pub(crate) async fn sweep(
             let unheld = store.forget_objects(&stale, touched_before).await?;
             let count = unheld.len();
             let failed = objects.delete(unheld).await;
-            objects.room.count(store).await?;
+            objects.space.count(store).await?;
             return Ok(count - failed);
         }
     };

@@ -9,10 +9,11 @@ use baton_broker_queue::{
     pools::ComingLesson,
 };
 use baton_broker_store::{HistoryFilter, Store, StoreError};
-use baton_plan::{Effort, Rates, fewest_gpus, fit, p99_wait, seconds};
+use baton_plan::{Effort, Rates, fit, lesson_slots, p99_wait, seconds};
 use baton_protocol::api::{
     History, LessonDate, LessonOutlook, LessonWait, PastCell, PastLesson, Pool,
 };
+use baton_scheduling::pools::{Kind, Terms};
 use std::collections::BTreeSet;
 use tokio::task::spawn_blocking;
 
@@ -45,8 +46,17 @@ pub(crate) fn pace_of(cells: &[PastCell], now_ms: i64) -> Rates {
 /// How many cells must run at once so that 99 of 100 cells of these people start `within` this many seconds.
 pub(crate) async fn enough_slots(rates: Rates, people: u32, within: f64) -> Option<u32> {
     let people = people as usize;
-    let enough = spawn_blocking(move || fewest_gpus(&rates, people, within, Effort::LIGHT));
-    u32::try_from(enough.await.ok()?).ok()
+    let enough = spawn_blocking(move || lesson_slots(&rates, people, within));
+    enough.await.ok()
+}
+
+/// How many cells of a lesson can run at once.
+pub(crate) struct Slots {
+    pub(crate) now: u32,
+    /// When it begins.
+    pub(crate) ready: u32,
+    /// With pools at their largest size.
+    pub(crate) most: u32,
 }
 
 /// Returns `None` if the broker is ending.
@@ -57,11 +67,11 @@ pub(crate) async fn outlook(
     past: &History,
     rates: Rates,
     other_people: u32,
-    (now, most): (u32, u32),
+    slots: Slots,
 ) -> Option<LessonOutlook> {
     let people = lesson.people.saturating_add(other_people);
     let enough = enough_slots(rates, people, WITHIN_SECONDS).await?;
-    let counts: BTreeSet<u32> = [now, enough, most]
+    let counts: BTreeSet<u32> = [slots.now, slots.ready, enough, slots.most]
         .into_iter()
         .filter(|slots| *slots > 0)
         .collect();
@@ -82,9 +92,10 @@ pub(crate) async fn outlook(
         other_people,
         starts_ms: span.start_ms,
         ends_ms: span.end_ms,
-        slots_now: now,
+        slots_now: slots.now,
+        ready_slots: slots.ready,
         enough_slots: enough,
-        most_slots: most,
+        most_slots: slots.most,
         waits: waits.await.ok()?,
         week: week(lesson, past),
         last: lesson
@@ -120,6 +131,22 @@ pub(crate) fn slots(lesson: &ComingLesson, pools: &[Pool]) -> (u32, u32) {
     let later = able.map(|pool| most(pool) * pool.slots);
     let of_others = lesson.other_slots;
     (of_others + now.sum::<u32>(), of_others + later.sum::<u32>())
+}
+
+/// The terms on which pools get workers for lessons. Whether they start in time does not matter here.
+pub(crate) fn kinds(pools: &[Pool], terms: &[Terms]) -> Vec<(Terms, Kind)> {
+    let kind = |(pool, terms): (&Pool, &Terms)| {
+        let terms = match pool.paused {
+            true => terms.while_paused(pool.up),
+            false => *terms,
+        };
+        let kind = Kind {
+            slots: pool.slots,
+            start_ms: 0,
+        };
+        (terms, kind)
+    };
+    pools.iter().zip(terms).map(kind).collect()
 }
 
 /// This week's occurrences.

@@ -1,7 +1,7 @@
 //! The worker's main loop: one task that receives messages from the broker, reports from jobs and timer events, and
 //! decides what to send to whom.
 //!
-//! In: messages from the broker, reports from jobs and notebooks. Out: messages to the broker, orders to notebooks.
+//! In: messages from the broker, reports from jobs and notebooks. Out: messages to the broker, jobs for notebooks.
 //! A broken connection does not affect the jobs: their events wait in the outboxes until the next connection.
 //!
 //! **Invariant:** an event is removed from its outbox only when the broker confirms that it is stored, and a job
@@ -18,7 +18,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use anyhow::Context as _;
 use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
+use baton_protocol::{Finished, JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
 use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
 use tokio::sync::{mpsc, watch};
@@ -362,10 +362,10 @@ impl Agent {
                     // The session died or the worker failed to serve it. A trial shows whether the worker is at
                     // fault.
                     (
-                        JobEvent::Finished {
+                        JobEvent::Finished(Finished {
                             outcome: Outcome::WorkerLost,
                             ..
-                        },
+                        }),
                         None,
                     ) => self.try_sessions(Duration::ZERO),
                     _ => {}
@@ -396,7 +396,7 @@ impl Agent {
                     entry.warm = warm;
                     entry.defers = defers;
                     entry.keeps = keeps;
-                    entry.jobs -= usize::from(job_over);
+                    entry.unfinished -= usize::from(job_over);
                     self.last_used = Instant::now();
                 }
                 self.report_sessions(&before).await;

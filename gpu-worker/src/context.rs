@@ -13,7 +13,7 @@ use crate::gpu::{Reading, Sharing};
 use crate::life_end::LifeEnd;
 use crate::mirror::SessionMirror;
 use crate::sandbox::Sandbox;
-use crate::session::{Session, StartError, StartOrder, Zygote, Zygotes, start};
+use crate::session::{Session, StartError, StartRequest, Zygote, Zygotes, start};
 use crate::transfer::Access;
 
 #[derive(Clone)]
@@ -71,7 +71,7 @@ impl Context {
         mirror: Option<SessionMirror>,
     ) -> Result<Session, StartError> {
         let cell = &submission.cell;
-        start(StartOrder {
+        start(StartRequest {
             // Only an environment with a lock can also be installed on the notebook's machine.
             environment: environment.filter(|name| self.environments.lock(name).is_some()),
             notebook: submission.notebook,
@@ -134,7 +134,7 @@ pub(crate) async fn try_a_session(
     sandbox: Option<&Sandbox>,
     zygote: Option<Arc<Zygote>>,
 ) -> Result<String, StartError> {
-    start(StartOrder {
+    start(StartRequest {
         environment: None,
         notebook: NotebookId::random(),
         python: python.to_owned(),

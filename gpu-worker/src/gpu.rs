@@ -34,7 +34,7 @@ use tokio::{
     time::{sleep, timeout},
 };
 
-use self::arbitration::{Arbitration, Order};
+use self::arbitration::{Arbitration, Request};
 pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
@@ -62,7 +62,7 @@ const HEARING: Duration = Duration::from_secs(2);
 /// while.
 #[derive(Debug)]
 pub struct Gpu {
-    orders: mpsc::UnboundedSender<Order>,
+    requests: mpsc::UnboundedSender<Request>,
     task: JoinHandle<()>,
 }
 
@@ -151,22 +151,22 @@ impl Gpu {
             _ => {}
         }
         let listener = UnixListener::bind(socket)?;
-        let (orders, given) = mpsc::unbounded_channel();
+        let (requests, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
-        let bypasses = bypasses::watch(monitored.clone(), orders.clone());
+        let bypasses = bypasses::watch(monitored.clone(), requests.clone());
         let arbitration = Arbitration::new(Box::new(settings), monitored);
         let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
             tokio::join!(arbitration.run(given, heard), connections, bypasses);
         });
-        Ok(Self { orders, task })
+        Ok(Self { requests, task })
     }
 
     /// Lets a session's processes connect. The returned value is true while the session should leave the GPU,
     /// because it has no cell and others need the room that its contexts take.
     pub fn admit(&self, admission: Admission) -> watch::Receiver<bool> {
         let (released, is_released) = watch::channel(false);
-        self.order(Order::Admit(admission, released));
+        self.request(Request::Admit(admission, released));
         is_released
     }
 
@@ -174,40 +174,40 @@ impl Gpu {
     /// when all its processes have adopted the limit.
     pub async fn limit(&self, token: Token, bytes: Option<u64>) {
         let (unheard, mut heard) = mpsc::channel(1);
-        self.order(Order::Limit(token, bytes, unheard));
+        self.request(Request::Limit(token, bytes, unheard));
         if timeout(HEARING, heard.recv()).await.is_err() {
             tracing::warn!("Failed to send a session its GPU memory limit");
         }
     }
 
     pub fn cell(&self, token: Token, cell: Cell) {
-        self.order(Order::Cell(token, cell));
+        self.request(Request::Cell(token, cell));
     }
 
     /// The session has ended; connections of remaining processes are closed.
     pub fn dismiss(&self, token: Token) {
-        self.order(Order::Dismiss(token));
+        self.request(Request::Dismiss(token));
     }
 
     pub async fn usage(&self, token: Token) -> Usage {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::TellUsage(token, answer));
+        self.request(Request::TellUsage(token, answer));
         answered.await.unwrap_or_default()
     }
 
     /// From now on, `look` is called once a second and returns how much more host memory sessions may use.
     fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
-        let (orders, look) = (self.orders.clone(), Arc::new(look));
+        let (requests, look) = (self.requests.clone(), Arc::new(look));
         tokio::spawn(async move {
             loop {
                 let (answer, answered) = oneshot::channel();
-                let _ = orders.send(Order::TellProcesses(answer));
+                let _ = requests.send(Request::TellProcesses(answer));
                 let Ok(processes) = answered.await else {
                     return;
                 };
                 let look = look.clone();
                 if let Ok(room) = spawn_blocking(move || look(&processes)).await {
-                    let _ = orders.send(Order::HostHas(room));
+                    let _ = requests.send(Request::HostHas(room));
                 }
                 sleep(HOST_EVERY).await;
             }
@@ -217,30 +217,30 @@ impl Gpu {
     /// The session's process, if it has exactly one and that could leave the GPU.
     async fn process(&self, token: Token) -> Option<Lone> {
         let (answer, answered) = oneshot::channel();
-        self.order(Order::TellProcess(token, answer));
+        self.request(Request::TellProcess(token, answer));
         answered.await.ok()?
     }
 
     /// The process's contexts have left the GPU until its session's next cell.
     fn vacated(&self, process: Lone) {
-        self.order(Order::Vacated(process));
+        self.request(Request::Vacated(process));
     }
 
     /// An empty room for memory that is in no ledger; see [`Room::more`].
     fn room(&self, token: Token) -> Room {
-        let orders = self.orders.clone();
-        Room { orders, token }
+        let requests = self.requests.clone();
+        Room { requests, token }
     }
 
-    fn order(&self, order: Order) {
+    fn request(&self, request: Request) {
         // The loop ends only with this value.
-        let _ = self.orders.send(order);
+        let _ = self.requests.send(request);
     }
 }
 
 /// Room on the GPU that others made for a session, until it is dropped.
 struct Room {
-    orders: mpsc::UnboundedSender<Order>,
+    requests: mpsc::UnboundedSender<Request>,
     token: Token,
 }
 
@@ -248,14 +248,14 @@ impl Room {
     /// Asks for more room than before, which was not enough. Returns `false` if no session can make room.
     async fn more(&mut self) -> bool {
         let (answer, answered) = oneshot::channel();
-        let _ = self.orders.send(Order::MakeRoom(self.token, answer));
+        let _ = self.requests.send(Request::MakeRoom(self.token, answer));
         answered.await.unwrap_or(false)
     }
 }
 
 impl Drop for Room {
     fn drop(&mut self) {
-        let _ = self.orders.send(Order::LeaveRoom(self.token));
+        let _ = self.requests.send(Request::LeaveRoom(self.token));
     }
 }
 

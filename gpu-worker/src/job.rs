@@ -5,7 +5,7 @@
 //!  (prepare)   └──────────────── (cell) ─────────────┘
 //! ```
 //!
-//! In: an order and the notebook's session, if there is one. Out: events, and the session if it can be used again.
+//! In: an job and the notebook's session, if there is one. Out: events, and the session if it can be used again.
 //! It can be used again only if its cell ended by itself and its whole state was sent. In all other cases the
 //! session is ended, because the notebook has given up the object table that both shared.
 
@@ -19,9 +19,7 @@ mod salvage;
 use std::sync::Arc;
 
 use baton_protocol::shim::ToSession;
-use baton_protocol::{
-    ChunkHash, JobEvent, Outcome, Payload, RemoteError, State, Submission, Usage,
-};
+use baton_protocol::{ChunkHash, Finished, JobEvent, Outcome, RemoteError, Submission};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
@@ -37,7 +35,7 @@ use self::deferred_state::DeferredState;
 pub(crate) use self::salvage::Salvage;
 
 /// A job, and the receiving ends of everything that its task waits for.
-pub(crate) struct Order {
+pub(crate) struct Job {
     /// The account that the session's GPU time is charged to.
     pub(crate) account: u64,
     /// The environment in which it runs; `None` is the worker's own Python.
@@ -96,16 +94,8 @@ impl Drop for EndGuard {
 
 /// How a job ended.
 pub(crate) struct Ending {
-    pub(crate) outcome: Outcome,
-    pub(crate) error: Option<RemoteError>,
-    pub(crate) state: Option<State>,
-    pub(crate) files: Option<Payload>,
-    pub(crate) usage: Usage,
-    /// Bytes that the state leaves out and that the session still has.
-    pub(crate) deferred_bytes: u64,
+    pub(crate) finished: Finished,
     pub(crate) deferred: Option<DeferredState>,
-    /// If the notebook kernel ends, the session can be asked for the cell's variables (`Salvage`).
-    pub(crate) salvageable: bool,
     pub(crate) file_chunks: Vec<ChunkHash>,
     /// The job ended before its cell started, for a reason that need not apply to other workers.
     elsewhere: bool,
@@ -123,14 +113,8 @@ impl Ending {
     /// No state is returned to the notebook.
     pub(crate) fn without_state(outcome: Outcome, error: RemoteError) -> Self {
         Self {
-            outcome,
-            error: Some(error),
-            state: None,
-            files: None,
-            usage: Usage::default(),
-            deferred_bytes: 0,
+            finished: Finished::without_state(outcome, Some(error)),
             deferred: None,
-            salvageable: false,
             file_chunks: Vec::new(),
             elsewhere: false,
         }
@@ -144,28 +128,31 @@ pub(crate) async fn run_job(
     mut session: Option<Session>,
     deferred: &mut Deferred,
     salvage: &mut Option<Salvage>,
-    mut order: Order,
+    mut job: Job,
 ) -> Option<Session> {
     if let Some(code) = gpu_fault(session.as_ref(), deferred).await {
-        order.warnings.push(messages::gpu_failed_before(code));
+        job.warnings.push(messages::gpu_failed_before(code));
         session = None;
     }
-    let revoked = order.revoked.clone();
+    let revoked = job.revoked.clone();
     let (mut ending, mut used) = tokio::select! {
-        end = prepare_and_run(context, &mut session, deferred, &mut order) => end,
+        end = prepare_and_run(context, &mut session, deferred, &mut job) => end,
         () = revoked.cancelled() => return kept(session, deferred),
     };
-    let state_was_read = ending.state.is_some();
+    let state_was_read = ending.finished.state.is_some();
     if state_was_read {
         deferred.add(ending.deferred.take());
     }
     let file_chunks = std::mem::take(&mut ending.file_chunks);
-    *salvage = ending.salvageable.then(|| Salvage::of(&order, file_chunks));
-    order.end_guard.report(ending);
+    *salvage = ending
+        .finished
+        .salvageable
+        .then(|| Salvage::of(&job, file_chunks));
+    job.end_guard.report(ending);
     // Only now, because the student waits for the end, and what the session does next needs a processor.
     if state_was_read {
         if let Some(used) = &mut used {
-            let message_id = order.submission.cell.message_id.clone();
+            let message_id = job.submission.cell.message_id.clone();
             used.answer(ToSession::Released { message_id }).await;
         }
         return used;
@@ -198,18 +185,18 @@ async fn prepare_and_run(
     context: &Arc<Context>,
     session: &mut Option<Session>,
     deferred: &mut Deferred,
-    order: &mut Order,
+    job: &mut Job,
 ) -> (Ending, Option<Session>) {
-    let cancelled = order.cancelled.clone();
+    let cancelled = job.cancelled.clone();
     let prepared = tokio::select! {
-        prepared = wake_and_prepare(context, session, deferred, order) => prepared,
+        prepared = wake_and_prepare(context, session, deferred, job) => prepared,
         () = cancelled.cancelled() => Err(Ending::without_state(Outcome::Cancelled, messages::cancelled())),
     };
     match prepared {
         Ok(ready) => {
             // Deferred state without a keeper has been sent by now, and cannot be read again.
             deferred.lose_session();
-            cell::run_cell(context, ready, order).await
+            cell::run_cell(context, ready, job).await
         }
         Err(ending) => (ending, None),
     }
@@ -220,32 +207,26 @@ async fn wake_and_prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,
     deferred: &mut Deferred,
-    order: &mut Order,
+    job: &mut Job,
 ) -> Result<prepare::Ready<'context>, Ending> {
     if let Some(asleep) = session
         && let Err(error) = asleep.wake().await
     {
         tracing::warn!("A session could not return to the GPU: {error}");
-        order.warnings.push(messages::gpu_not_back());
+        job.warnings.push(messages::gpu_not_back());
         *session = None;
     }
-    prepare::prepare(context, session, deferred, order).await
+    prepare::prepare(context, session, deferred, job).await
 }
 
 impl From<Ending> for JobEvent {
     fn from(ending: Ending) -> Self {
-        if let (true, Some(error)) = (ending.elsewhere, &ending.error) {
-            let error = error.clone();
-            return Self::NotStarted { error };
-        }
-        Self::Finished {
-            outcome: ending.outcome,
-            error: ending.error,
-            state: ending.state,
-            usage: ending.usage,
-            files: ending.files,
-            deferred_bytes: ending.deferred_bytes,
-            salvageable: ending.salvageable,
+        match ending.finished.error {
+            Some(error) if ending.elsewhere => Self::NotStarted { error },
+            error => Self::Finished(Finished {
+                error,
+                ..ending.finished
+            }),
         }
     }
 }

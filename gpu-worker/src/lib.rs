@@ -4,7 +4,7 @@
 //! with the broker. One task for each notebook owns the notebook's session, an IPython kernel.
 //!
 //! ```text
-//! broker <── line ── agent ──orders──> notebook ── job ──> session ──> python -m baton_shim.session.start
+//! broker <── line ── agent ───jobs───> notebook ── job ──> session ──> python -m baton_shim.session.start
 //!                      ^───────────────reports─────────────┘
 //! ```
 //!

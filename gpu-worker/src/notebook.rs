@@ -1,7 +1,7 @@
 //! One notebook on this worker: runs its jobs one after the other, keeps its session in between, and sends the
 //! deferred state that the notebook still lacks.
 //!
-//! In: orders. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
+//! In: jobs. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
 //! channel; then the session ends, too.
 
 use std::sync::Arc;
@@ -11,8 +11,7 @@ use tokio::sync::mpsc;
 use tracing::Instrument;
 
 use crate::context::Context;
-use crate::job::{Deferred, Salvage};
-use crate::job::{Order, run_job};
+use crate::job::{Deferred, Job, Salvage, run_job};
 use crate::report::Report;
 use crate::session::{AfterCell, Session};
 
@@ -40,7 +39,7 @@ impl Reporter {
 
 pub(crate) async fn serve_notebook(
     context: Arc<Context>,
-    mut orders: mpsc::UnboundedReceiver<Order>,
+    mut jobs: mpsc::UnboundedReceiver<Job>,
     reporter: Reporter,
 ) {
     let mut session: Option<Session> = None;
@@ -49,16 +48,16 @@ pub(crate) async fn serve_notebook(
     loop {
         let mut job_over = false;
         tokio::select! {
-            order = orders.recv() => {
-                let Some(order) = order else {
+            job = jobs.recv() => {
+                let Some(job) = job else {
                     return;
                 };
-                let span = tracing::error_span!("job", job.id = %order.events.job);
+                let span = tracing::error_span!("job", job.id = %job.events.job);
                 deferred.pause();
                 // The notebook has what the previous cell left, so nothing needs to be salvaged.
                 salvage = None;
-                let job = run_job(&context, session.take(), &mut deferred, &mut salvage, order);
-                session = job.instrument(span).await;
+                let run = run_job(&context, session.take(), &mut deferred, &mut salvage, job);
+                session = run.instrument(span).await;
                 job_over = true;
             }
             rest = after_cell(&mut session, !deferred.needs_session()) => {

@@ -202,12 +202,12 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
             Taken::Empty(vacant) => {
                 tracing::info!("Building the environment {name} from its lock");
                 let work = vacant.place().work();
-                let walls = Walls {
+                let runner = BuildRunner {
                     context,
                     python: own,
                     work: &work,
                 };
-                build(&builder, lock, vacant.place(), &walls).await?;
+                build(&builder, lock, vacant.place(), &runner).await?;
                 vacant.complete()?;
             }
         }
@@ -215,14 +215,14 @@ async fn built(context: &Context, name: &str, lock: &Lock) -> anyhow::Result<Hel
 }
 
 /// Runs the steps of a build, in a sandbox if sessions have one.
-struct Walls<'a> {
+struct BuildRunner<'a> {
     context: &'a Context,
     python: &'a Path,
     /// The only folder that the build can write to.
     work: &'a Path,
 }
 
-impl Runner for Walls<'_> {
+impl Runner for BuildRunner<'_> {
     async fn run(&self, step: &Step) -> Result<Output, BuildError> {
         let config = &self.context.config;
         match &self.context.sandbox {

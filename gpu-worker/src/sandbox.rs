@@ -18,9 +18,9 @@ mod guard;
 mod holder;
 mod image;
 mod outermost;
+mod prepared;
 mod probe;
 mod python;
-mod room;
 mod scratch;
 mod sys;
 mod view;
@@ -41,8 +41,8 @@ pub(crate) use self::guard::{Guard, guarded};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
 pub(crate) use self::image::Image;
 pub(crate) use self::outermost::Outermost;
+pub(crate) use self::prepared::{Occupied, PreparedSandbox};
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
-pub(crate) use self::room::{Occupied, Room};
 pub(crate) use self::scratch::Scratch;
 pub(crate) use self::sys::{inherit, join};
 use crate::Config;
@@ -94,11 +94,11 @@ impl Limits {
     }
 }
 
-/// The variable that says how the session's first process confines itself (`session/walls.py`). Under Landlock it
+/// The variable that says how the session's first process confines itself (`session/confinement.py`). Under Landlock it
 /// contains the descriptors of the rules and of the filter, and the session's folder. In a sandbox of bubblewrap its
 /// value is that of [`INSIDE`].
-const WALLS: &str = "BATON_WALLS";
-pub(crate) const INSIDE: (&str, &str) = (WALLS, "inside");
+const CONFINEMENT: &str = "BATON_CONFINEMENT";
+pub(crate) const INSIDE: (&str, &str) = (CONFINEMENT, "inside");
 
 /// Values of `worker.sandbox`.
 const BUBBLEWRAP: &str = "bubblewrap";
@@ -155,7 +155,7 @@ pub(crate) enum SandboxError {
     )]
     NoPython { sandbox: &'static str },
     #[error(
-        "worker.sandbox is {sandbox}, and its walls have holes here. A probe inside reached: {reached}\n\
+        "worker.sandbox is {sandbox}, and it does not isolate sessions here. A probe inside reached: {reached}\n\
          hint: check worker.readable, worker.network and what the machine allows, or report it as a vulnerability"
     )]
     Leaks {

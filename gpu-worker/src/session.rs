@@ -31,7 +31,7 @@ use tokio::time::{Instant, timeout, timeout_at};
 pub(crate) use self::keeper::{Keeper, Keepers};
 use self::life::Life;
 pub(crate) use self::log::SessionLog;
-pub(crate) use self::start::{StartOrder, start};
+pub(crate) use self::start::{StartRequest, start};
 pub(crate) use self::start_error::StartError;
 pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
 use crate::disk::{Disk, Full};
@@ -217,8 +217,8 @@ impl Session {
                     SessionEvent::Ended(death) => return AfterCell::Ended(death),
                     SessionEvent::Said(FromSession::DeferredReady { state, keeper, .. }) => {
                         let keeper = keeper.and_then(|process| {
-                            let walls = self.life.walls();
-                            self.keepers.adopt(process, &self.mark, walls)
+                            let enclosure = self.life.enclosure();
+                            self.keepers.adopt(process, &self.mark, enclosure)
                         });
                         return AfterCell::DeferredReady(state, keeper);
                     }

@@ -35,7 +35,7 @@ use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
 use baton_protocol::proxy::FromProxy;
 use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
-    Answer, Cell, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+    Answer, Cell, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
 };
 use baton_transport::Received;
 use baton_transport::frames::FrameError;
@@ -44,7 +44,7 @@ use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub(crate) use self::between_cells::BetweenCells;
-use self::cell::{Finished, RemoteCell, Stop};
+use self::cell::{RemoteCell, Stop};
 use self::deferred::{Deferred, DeferredState};
 use self::display::Display;
 use self::failure::Failure;
@@ -281,9 +281,9 @@ impl RemoteCells {
                         cell.status_line.waits(Waiting::Queued { position, since });
                     }
                     Step::Update(JobUpdate::Event(event)) => match *event {
-                        JobEvent::Finished { outcome, error, state, usage, files, deferred_bytes, .. } => {
+                        JobEvent::Finished(finished) => {
                             cell.state_left = cell.worker.is_some();
-                            return Ok(Finished { outcome, error, state, usage, files, deferred_bytes });
+                            return Ok(finished);
                         }
                         event => self.on_event(cell, event).await?,
                     },
@@ -411,7 +411,7 @@ impl RemoteCells {
             JobEvent::Charged(left) => cell.status_line.charged(left),
             // `NotStarted` never leaves the broker; `DeferredState` arrives after the cell.
             JobEvent::NotStarted { .. }
-            | JobEvent::Finished { .. }
+            | JobEvent::Finished(_)
             | JobEvent::DeferredState { .. }
             | JobEvent::Salvaged { .. } => {}
         }

@@ -1,22 +1,55 @@
-//! Sentences about a lesson: whether there are enough GPUs for its people.
+//! A lesson: how many cells must run at once for its people, and whether there are enough GPUs.
 
 use std::time::Duration;
 
 use baton_humanize::approximate;
 use baton_protocol::api::{LessonOutlook, LessonWait};
 
-/// The predicted wait that one in a hundred cells exceeds, with the slots that the lesson can have: at least
-/// the present ones, and as many of the pools' as are enough. `None` if there is nothing that could run a cell.
+use crate::{
+    forecast::{Effort, fewest_gpus},
+    rates::Rates,
+    simulation::{Course, Fleet, FleetAnswer, Group, Runs, lesson},
+};
+
+/// How many cells must run at once so that 99 of 100 cells of these people start `within` this many
+/// seconds.
 #[must_use]
-pub fn expected_wait(lesson: &LessonOutlook) -> Option<Duration> {
-    let has = lesson
-        .slots_now
-        .max(lesson.enough_slots.min(lesson.most_slots));
-    wait_on(lesson, has).map(|wait| Duration::from_millis(wait.wait_99_ms))
+pub fn lesson_slots(rates: &Rates, people: usize, within: f64) -> u32 {
+    let slots = fewest_gpus(rates, people, within, Effort::LIGHT);
+    u32::try_from(slots).unwrap_or(u32::MAX)
 }
 
-/// `350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with 10 slots: 52 s; with all 24 that the
-/// pools may start: 2.0 s.`
+/// Simulates a lesson of this many seconds on machines and pools. Pools start as many machines for it as
+/// the broker's do.
+#[must_use]
+pub fn simulated_lesson(fleet: &Fleet, seconds: f64, runs: Runs) -> FleetAnswer {
+    let slots = |group: &Group| match (&group.course, fleet.pools_of(group).next()) {
+        (Course::Drawn { people, edit, run }, Some((_, pool))) => {
+            let rates = Rates {
+                submission: 1.0 / edit.mean(),
+                execution: 1.0 / run.mean(),
+                ..Rates::USUAL
+            };
+            let within_ms = pool.terms.target_wait_ms;
+            lesson_slots(&rates, *people, within_ms as f64 / 1e3)
+        }
+        // A past is not planned, and no pool can be ready for people whose cells it cannot run.
+        _ => 0,
+    };
+    let slots: Vec<u32> = fleet.groups.iter().map(slots).collect();
+    lesson(fleet, seconds, &slots, runs)
+}
+
+/// The predicted wait that one in a hundred cells exceeds, with the slots that are ready when the lesson
+/// begins: at least the present ones. `None` if there is nothing that could run a cell.
+#[must_use]
+pub fn expected_wait(lesson: &LessonOutlook) -> Option<Duration> {
+    wait_on(lesson, lesson.slots_now.max(lesson.ready_slots))
+        .map(|wait| Duration::from_millis(wait.wait_99_ms))
+}
+
+/// `350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with the 10 slots ready at its start:
+/// 52 s; with all 24 that the pools may start: 2.0 s.`
 #[must_use]
 pub fn lesson_sentence(lesson: &LessonOutlook) -> String {
     let people = match lesson.people {
@@ -39,6 +72,7 @@ pub fn lesson_sentence(lesson: &LessonOutlook) -> String {
                 format!("all {all} that the pools may start")
             }
             now if now == lesson.slots_now => format!("the present {slots}"),
+            ready if ready == lesson.ready_slots => format!("the {slots} ready at its start"),
             _ => slots,
         };
         parts.push(match parts.is_empty() {
@@ -79,6 +113,7 @@ mod tests {
             starts_ms: 0,
             ends_ms: 1,
             slots_now,
+            ready_slots: most_slots.min(10),
             enough_slots: 10,
             most_slots,
             waits,
@@ -101,8 +136,8 @@ mod tests {
     fn a_lesson_is_told_with_what_there_is_and_what_would_be_enough() {
         assert_eq!(
             lesson_sentence(&lesson(8, 24)),
-            "350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with 10 slots: 52 s; \
-             with all 24 that the pools may start: 2.0 s."
+            "350 people: with the present 8 slots 1 in 100 cells waits longer than 4 min; with the 10 slots \
+             ready at its start: 52 s; with all 24 that the pools may start: 2.0 s."
         );
         assert_eq!(expected_wait(&lesson(8, 24)), Some(Duration::from_secs(52)));
         assert_eq!(
@@ -111,6 +146,8 @@ mod tests {
              10 slots would be enough for a wait of at most a minute."
         );
         assert_eq!(expected_wait(&lesson(8, 8)), Some(Duration::from_secs(241)));
+        // The present workers of a pool may be more than it starts for the lesson.
+        assert_eq!(expected_wait(&lesson(24, 24)), Some(Duration::from_secs(2)));
         assert_eq!(expected_wait(&lesson(0, 0)), None);
         let mut none = lesson(0, 0);
         none.waits.clear();

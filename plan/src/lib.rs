@@ -36,7 +36,7 @@ pub mod states;
 mod wait;
 
 pub use baton_scheduling::pools::Terms as PoolTerms;
-pub use baton_scheduling::queue::{Seen, Survival};
+pub use baton_scheduling::queue::{Declared, Seen, Survival};
 
 pub use answer::Answer;
 pub use capacity::{Capacity, Row};
@@ -45,7 +45,7 @@ pub use fit::{AWAY, Fit, TooLittle, fit, people_here};
 pub use forecast::{
     Effort, Forecast, Method, PARTS, Solution, fewest_gpus, forecast, p99_wait, simulated, solution,
 };
-pub use lesson::{expected_wait, lesson_sentence};
+pub use lesson::{expected_wait, lesson_sentence, lesson_slots, simulated_lesson};
 pub use past::{PastCell, seconds};
 pub use plot::{Axis, Line, Plot};
 pub use rates::{BadRate, Rates};

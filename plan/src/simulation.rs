@@ -6,14 +6,16 @@
 
 mod course;
 mod first_come;
+mod fleet;
 mod people;
-mod pool;
 mod sharing;
 mod statistics;
 mod times;
 
 pub use course::{Course, OwnCell, PastWaits};
-pub use pool::{Elastic, ElasticAnswer, elastic};
+pub use fleet::{
+    Fleet, FleetAnswer, Group, MachineKind, Machines, Pool, Used, Waited, fleet, lesson,
+};
 pub use sharing::{Class, LONG, PINNING, Policy, SHORT, Shared, share};
 pub use statistics::Estimate;
 pub use times::Times;

@@ -2,13 +2,28 @@
 
 use std::time::Duration;
 
-use clap::{Arg, Command, value_parser};
+use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
 
 use super::{flag, path_argument, python_argument, switch, with_flags};
 use crate::{
-    arguments::{Cells, PoolSize},
+    arguments::{Cells, GroupArgument, MachinesArgument, PoolArgument},
     settings::{Size, Value, flags_of},
 };
+
+/// Arguments that have no effect on a simulation of machines.
+const NOT_SIMULATED: [&str; 11] = [
+    "gpus",
+    "policies",
+    "exclusive",
+    "states",
+    "report",
+    "stay",
+    "away",
+    "hand-over",
+    "wait",
+    "latency",
+    "timetable",
+];
 
 pub(super) fn plan() -> Command {
     let time = |name: &'static str, default: Option<&'static str>, help: &'static str| {
@@ -137,15 +152,51 @@ pub(super) fn plan() -> Command {
                 .help("The seed of the simulation, for --policies"),
         )
         .arg(
-            Arg::new("pool")
-                .long("pool")
-                .value_name("MIN-MAX")
-                .value_parser(PoolSize::from_text)
-                .conflicts_with_all(["policies", "exclusive", "states", "report", "stay"])
+            Arg::new("machines")
+                .long("machines")
+                .value_name("LIST")
+                .value_parser(MachinesArgument::parse)
+                .value_delimiter(',')
+                .conflicts_with_all(NOT_SIMULATED)
                 .help(
-                    "Simulate a pool whose number of machines varies, such as 0-4: with --users people, or \
+                    "Simulate machines that differ, such as \"4 a100 80G, 8 t4 16G\": with --users people, or \
                      with the cells of the past (--from-broker)",
                 ),
+        )
+        .arg(
+            Arg::new("pool")
+                .long("pool")
+                .value_name("POOL")
+                .value_parser(PoolArgument::parse)
+                .action(ArgAction::Append)
+                .conflicts_with_all(NOT_SIMULATED)
+                .help(
+                    "Simulate a pool whose number of machines varies, such as 0-4 or \"0-4 a100 80G\", or one of the \
+                     configuration file, by its name; beside --machines and other pools, if there are any",
+                ),
+        )
+        .group(ArgGroup::new("simulated").args(["machines", "pool"]).multiple(true))
+        .arg(
+            Arg::new("groups")
+                .long("groups")
+                .value_name("LIST")
+                .value_parser(GroupArgument::parse)
+                .value_delimiter(',')
+                .requires("simulated")
+                .conflicts_with("from-broker")
+                .help(
+                    "Those of the people who need particular machines, or have other times, such as \
+                     \"50 a100, 20 40G run=5m\"",
+                ),
+        )
+        .arg(
+            time(
+                "lesson",
+                None,
+                "Simulate a lesson of this length that everyone attends, for which pools start machines beforehand",
+            )
+            .requires("simulated")
+            .conflicts_with("from-broker"),
         )
         .arg(
             time("start", Some("40s"), "How long a machine takes to start, for --pool")

@@ -1,9 +1,9 @@
 //! `baton plan`: how many people can share GPUs well, and how long each of them waits.
 
+mod fleet;
 mod from_broker;
 mod html;
 pub(crate) mod policies;
-pub(crate) mod pool;
 mod report;
 
 use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
@@ -49,10 +49,13 @@ pub(crate) fn main(
     settings: impl Fn() -> Result<Settings, SettingsError>,
 ) -> anyhow::Result<ExitCode> {
     let json = matches.get_flag("json");
-    if matches.contains_id("pool") {
+    if matches.contains_id("pool") || matches.contains_id("machines") {
         let said = match matches.get_flag("from-broker") {
-            true => pool::replay(matches, &from_broker::history(&settings()?, matches)?)?,
-            false => pool::simulate(matches)?,
+            true => {
+                let past = from_broker::history(&settings()?, matches)?;
+                fleet::replay(matches, &past, settings)?
+            }
+            false => fleet::simulate(matches, settings)?,
         };
         print!("{said}");
         return Ok(ExitCode::SUCCESS);

@@ -210,3 +210,157 @@ fn a_measured_hand_over_is_taken() {
         said.stderr
     );
 }
+
+#[test]
+fn machines_that_differ_are_simulated() {
+    let class = [
+        "--users",
+        "40",
+        "--machines",
+        "2 a100 80G, 3 t4 16G slots=2",
+        "--groups",
+        "10 a100, 5 20G run=2m",
+    ];
+    let said = plan(&class);
+    assert!(said.status.success(), "{}", said.stderr);
+    for expected in [
+        "Simulated: 8 courses of 8.0 h; ± is half the 99 % confidence interval.",
+        "\n40 people  ",
+        "\n  10 people: a100  ",
+        "\n  5 people: 20G run=2m  ",
+        "\n  25 others  ",
+        "\n2 a100 80G  ",
+        "\n3 t4 16G slots=2  ",
+        "\nCells wait ",
+    ] {
+        assert!(
+            said.stdout.contains(expected),
+            "{expected}: {}",
+            said.stdout
+        );
+    }
+    assert!(!said.stdout.contains("exact model"), "{}", said.stdout);
+    let told = plan(
+        &[
+            &class[..],
+            &["--pool", "0-2 a100 80G", "--lesson", "1h", "--json"],
+        ]
+        .concat(),
+    );
+    let told: serde_json::Value = serde_json::from_str(&told.stdout).unwrap();
+    assert_eq!(told["people"], 40);
+    assert!(told["machine_hours"].as_f64().unwrap() > 0.0, "{told}");
+    assert!(told["wait_margin"].as_f64().unwrap() > 0.0, "{told}");
+    let names = |list: &str| -> Vec<_> {
+        let list = told[list].as_array().unwrap().iter();
+        list.map(|part| part["name"].as_str().unwrap().to_owned())
+            .collect()
+    };
+    assert_eq!(
+        names("kinds"),
+        ["2 a100 80G", "3 t4 16G slots=2", "pool 0-2 a100 80G"]
+    );
+    assert_eq!(
+        names("groups"),
+        ["10 people: a100", "5 people: 20G run=2m", "25 others"]
+    );
+
+    let said = plan(&["--users", "30", "--machines", "2 a100"]);
+    assert!(
+        said.stdout
+            .ends_with("the exact model applies: baton plan --users 30 --gpus 2\n"),
+        "{}",
+        said.stdout
+    );
+}
+
+#[test]
+fn pools_of_the_configuration_file_are_simulated() {
+    let home = Home::new();
+    home.write(
+        ".config/baton/config.toml",
+        r#"
+        [[pool]]
+        name = "slurm"
+        provider = "command"
+        min = 1
+        max = 3
+        offers = { gpu = "a100", gpu_memory = "80G" }
+        "#,
+    );
+    let run = |arguments: &[&str]| home.run(&[&["plan"], arguments].concat());
+    let said = run(&[
+        "--users",
+        "20",
+        "--pool",
+        "slurm start=2m",
+        "--pool",
+        "0-2",
+        "--groups",
+        "5 40G",
+        "--json",
+    ]);
+    let told: serde_json::Value = serde_json::from_str(&said.stdout).expect(&said.stderr);
+    assert_eq!(told["kinds"][0]["name"], "pool slurm");
+    let machines = told["kinds"][0]["machines"].as_f64().unwrap();
+    assert!((1.0..=3.0).contains(&machines), "{told}");
+    let said = run(&["--pool", "grid"]);
+    assert!(
+        said.stderr
+            .contains("has no pool grid\nhint: it has slurm;"),
+        "{}",
+        said.stderr
+    );
+}
+
+#[test]
+fn wrong_machines_are_refused() {
+    let check = |arguments: &[&str], expected: &str| {
+        let said = plan(arguments);
+        assert!(!said.status.success());
+        assert!(
+            said.stderr.contains(expected),
+            "{expected}: {}",
+            said.stderr
+        );
+    };
+    let unlike = "4 a100 80G, 8 t4 16G";
+    for (groups, expected) in [
+        (
+            "5 h100",
+            "There is no machine with the GPU h100 for 5 people: h100\n\
+             hint: the machines are 4 a100 80G, 8 t4 16G; a property that is not written there counts as missing",
+        ),
+        (
+            "5 t4 20G",
+            "There is no machine with the GPU t4 and with 20 GiB of GPU memory for 5 people: t4 20G",
+        ),
+        (
+            "5 label=room-2",
+            "There is no machine with the label room-2",
+        ),
+        (
+            "50 a100",
+            "--groups has more people than there are: --users is 40",
+        ),
+        ("0 a100", "expected a number from 1 to 65535"),
+        ("5 run=0s", "A time cannot be zero"),
+    ] {
+        check(&["--machines", unlike, "--groups", groups], expected);
+    }
+    check(&["--machines", "a100"], "expected a number from 1 to 65535");
+    check(
+        &["--machines", unlike, "--lesson", "0s"],
+        "A lesson cannot take no time",
+    );
+    check(
+        &["--machines", unlike, "--gpus", "2"],
+        "cannot be used with '--gpus <NUMBER>'",
+    );
+    check(
+        &["--pool", "0-4", "--hand-over", "1s"],
+        "cannot be used with '--hand-over <TIME>'",
+    );
+    check(&["--pool", "6-0"], "expected two numbers such as 0-4");
+    check(&["--groups", "5 a100"], "--machines <LIST>|--pool <POOL>");
+}

@@ -1,4 +1,4 @@
-"""The walls around sessions of a worker that runs as an ordinary user, for tests that root runs."""
+"""The sandbox of sessions of a worker that runs as an ordinary user, for tests that root runs."""
 
 from __future__ import annotations
 

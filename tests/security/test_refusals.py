@@ -58,7 +58,7 @@ def test_a_worker_whose_sandbox_has_a_hole_does_not_start(service: Service, sand
     readable = str(service.place.folder)
     worker = service.begin_worker(BATON_WORKER_SANDBOX=sandbox, BATON_WORKER_READABLE=readable)
     assert service.wait(worker) != 0
-    assert f"worker.sandbox is {sandbox}, and its walls have holes here" in service.log(worker)
+    assert f"worker.sandbox is {sandbox}, and it does not isolate sessions here" in service.log(worker)
     assert "A probe inside reached: files of the worker" in service.log(worker)
 
 

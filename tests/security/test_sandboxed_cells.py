@@ -355,7 +355,7 @@ def test_under_landlock_a_service_learns_who_connects(new_kernel: Callable[..., 
 
 THROUGH_A_DESCRIPTOR = """
 import os, sys
-from baton_shim.session import walls
+from baton_shim.session import confinement
 
 def look():
     try:
@@ -364,7 +364,7 @@ def look():
         return type(error).__name__
 
 print(os.path.exists(sys.argv[2]), look())
-walls.stay_inside()
+confinement.stay_inside()
 print(os.path.exists("/usr"), look(), len(os.listdir("/proc/self/fd")) > 2)
 open("/tmp/one", "w").close()
 os.mkdir("/tmp/folder")
@@ -378,11 +378,11 @@ def test_an_open_folder_of_the_machine_leads_a_session_nowhere(tmp_path: Path) -
     program = [sys.executable, "-c", THROUGH_A_DESCRIPTOR]
     # As in a session, the root is in memory and contains only mounts.
     shown = [str(path) for path in Path("/").iterdir() if path.name not in ("tmp", "proc", "dev")]
-    walls = ["--unshare-user", *(word for path in shown for word in ("--ro-bind", path, path))]
-    walls += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
+    options = ["--unshare-user", *(word for path in shown for word in ("--ro-bind", path, path))]
+    options += ["--proc", "/proc", "--dev", "/dev", "--tmpfs", "/tmp"]
     folder = os.open(tmp_path, os.O_PATH | os.O_DIRECTORY)
     try:
-        command = ["bwrap", *walls, *program, str(folder), str(tmp_path / "secret")]
+        command = ["bwrap", *options, *program, str(folder), str(tmp_path / "secret")]
         said = subprocess.run(command, pass_fds=[folder], capture_output=True, text=True)
     finally:
         os.close(folder)

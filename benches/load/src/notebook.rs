@@ -92,7 +92,7 @@ impl Notebook {
                 check(heard, &event)?;
                 match event.event {
                     JobEvent::Assigned { .. } => run.assigned = sent.elapsed(),
-                    JobEvent::Finished { .. } => run.finished = sent.elapsed(),
+                    JobEvent::Finished(_) => run.finished = sent.elapsed(),
                     _ => {}
                 }
             }
@@ -118,7 +118,7 @@ fn check(number: u64, event: &NumberedEvent) -> anyhow::Result<()> {
         JobEvent::Assigned { .. } => number == 1,
         JobEvent::Started { .. } => number == 2,
         JobEvent::Output(output) => output.content == (number - 3).to_string().as_bytes(),
-        JobEvent::Finished { .. } => number == 3 + 2 * LINES,
+        JobEvent::Finished(_) => number == 3 + 2 * LINES,
         _ => false,
     };
     anyhow::ensure!(

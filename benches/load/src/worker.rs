@@ -3,7 +3,8 @@
 use crate::notebook::{self, LINES};
 use anyhow::Context;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Machine, Outcome, Output, PROTOCOL_VERSION, Usage, WorkerId,
+    FencingNumber, Finished, JobEvent, JobId, Machine, Outcome, Output, PROTOCOL_VERSION, Usage,
+    WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 use baton_transport::{Connection, Dial};
@@ -88,19 +89,15 @@ fn beginning(job: JobId, fencing: FencingNumber) -> FromWorker {
 
 fn end(job: JobId, fencing: FencingNumber) -> FromWorker {
     let mut events: Vec<JobEvent> = (LINES..2 * LINES).map(line).collect();
-    events.push(JobEvent::Finished {
-        outcome: Outcome::Ok,
-        error: None,
+    events.push(JobEvent::Finished(Finished {
         state: Some(notebook::state()),
         usage: Usage {
             run_ms: 500,
             peak_memory_bytes: 1 << 20,
             gpu: None,
         },
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
-    });
+        ..Finished::without_state(Outcome::Ok, None)
+    }));
     FromWorker::Events {
         job,
         fencing,

@@ -16,8 +16,7 @@ mod timetable;
 pub use allowances::{Allowance, Allowances, Extra, everyone};
 pub use calendar::{Deadline, Reset};
 pub use changes::{Changes, Wrong, check, check_text, over};
-use needs::NeedsSection;
-pub use needs::bytes;
+pub use needs::{NeedsSection, bytes};
 pub use timetable::{Lesson, Span};
 
 const HALF_LIFE_MS: i64 = 12 * 3600 * 1000;

@@ -48,8 +48,8 @@ use crate::{
 };
 use accounts::Accounts;
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, NumberedEvent, Outcome, RemoteError, Submission, Usage,
-    proxy::ToProxy, worker::ToWorker,
+    FencingNumber, Finished, JobEvent, JobId, NumberedEvent, Outcome, RemoteError, Submission,
+    Usage, proxy::ToProxy, worker::ToWorker,
 };
 use baton_scheduling::queue::{History, Run};
 use estimate::Estimates;
@@ -269,15 +269,10 @@ impl Dispatch {
         job.fence_off();
         let usage = self.ran(id, now);
         let charged = self.charge(id, usage.run_ms, now, actions);
-        let end = JobEvent::Finished {
-            files: None,
-            deferred_bytes: 0,
-            salvageable: false,
-            outcome,
-            error: error.clone(),
-            state: None,
+        let end = JobEvent::Finished(Finished {
             usage,
-        };
+            ..Finished::without_state(outcome, error.clone())
+        });
         self.append(
             id,
             charged.into_iter().chain([end]).collect(),

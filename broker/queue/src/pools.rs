@@ -84,7 +84,12 @@ pub struct PoolsPresent {
     /// For each pool, whether jobs wait or lessons come that its last worker did not fit, and the
     /// next one might: they require a label or an environment that it lacked.
     pub lacking: Vec<bool>,
-    /// Lessons that are in progress or begin soon.
+    pub coming: ComingLessons,
+}
+
+/// Lessons that are in progress or begin soon.
+#[derive(Debug)]
+pub struct ComingLessons {
     pub lessons: Vec<ComingLesson>,
     /// The slots of workers that belong to no pool.
     pub other_slots: u32,

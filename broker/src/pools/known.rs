@@ -9,7 +9,7 @@ use baton_protocol::{
     proxy::Estimate,
 };
 use baton_scheduling::{
-    pools::{self, Present},
+    pools::{self, Kind, Present, Terms},
     queue::Offer,
 };
 use std::time::Duration;
@@ -174,8 +174,23 @@ impl Known {
         }
     }
 
+    /// How many workers lessons may count on.
+    pub(super) fn terms_for_lessons(&self, settings: &PoolSettings) -> Terms {
+        match is_paused(&self.row) {
+            true => settings.terms.while_paused(self.up()),
+            false => settings.terms,
+        }
+    }
+
+    pub(super) fn kind(&self, settings: &PoolSettings) -> Kind {
+        Kind {
+            slots: self.row.slots,
+            start_ms: self.start_ms(settings.start_limit),
+        }
+    }
+
     /// How long most starts take at most. If none is known, the limit for a start.
-    pub(super) fn start_ms(&self, limit: Duration) -> i64 {
+    fn start_ms(&self, limit: Duration) -> i64 {
         let limit_ms = u64::try_from(limit.as_millis()).unwrap_or(u64::MAX);
         let start_ms = self.usual().map_or(limit_ms, |usual| usual.upper_ms);
         i64::try_from(start_ms).unwrap_or(i64::MAX)

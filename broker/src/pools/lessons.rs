@@ -1,70 +1,68 @@
 //! Workers for lessons: how many slots the people of a course need, and which workers stay for them.
 
-use super::{PoolSettings, known::Known};
+use super::known::Known;
 use crate::timetable;
 use baton_broker_queue::pools::ComingLesson;
 use baton_broker_store::{Store, StoreError};
-use baton_scheduling::pools::{self, Floor, Kind, Lesson};
-use std::{collections::HashMap, time::Duration};
+use baton_scheduling::pools::{Floor, Lesson, Terms};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, PoisonError},
+    time::Duration,
+};
 use tokio::time::Instant;
 
 /// The behaviour of a course changes slowly, so the result is cached.
 const COUNTED_AGAIN_AFTER: Duration = Duration::from_secs(3600);
 
 /// The slots that the people of a course need, as last computed.
-#[derive(Default)]
+#[derive(Debug, Clone, Default)]
 pub(crate) struct Lessons {
-    slots: HashMap<(String, u32), (Instant, u32)>,
+    slots: Arc<Mutex<HashMap<Question, (Instant, u32)>>>,
 }
 
+/// The course, the number of people, and the time within which their cells should start.
+type Question = (String, u32, u64);
+
 impl Lessons {
-    /// How many workers the lessons need from each pool.
-    pub(super) async fn floors(
-        &mut self,
+    /// How many slots each of the lessons needs. A lesson that no pool can serve needs none of them.
+    pub(crate) async fn needed(
+        &self,
         store: &Store,
-        pools: &[(&PoolSettings, &Known)],
-        (coming, other_slots): (&[ComingLesson], u32),
+        coming: &[ComingLesson],
+        pools: &[Terms],
         now_ms: i64,
-    ) -> Result<Vec<Floor>, StoreError> {
+    ) -> Result<Vec<Lesson>, StoreError> {
         let mut lessons = Vec::with_capacity(coming.len());
         for lesson in coming {
-            let Some(first) = lesson.pools.first() else {
-                continue;
-            };
-            let within_ms = pools[*first].0.terms.target_wait_ms;
+            let first = lesson.pools.first().and_then(|first| pools.get(*first));
             lessons.push(Lesson {
-                slots: self.slots(store, lesson, within_ms, now_ms).await?,
+                slots: match first {
+                    Some(terms) => {
+                        self.slots(store, lesson, terms.target_wait_ms, now_ms)
+                            .await?
+                    }
+                    None => 0,
+                },
                 start_ms: lesson.span.start_ms,
                 end_ms: lesson.span.end_ms,
                 other_slots: lesson.other_slots,
                 pools: lesson.pools.clone(),
             });
         }
-        let kinds: Vec<_> = pools
-            .iter()
-            .map(|(settings, known)| {
-                let kind = Kind {
-                    slots: known.row.slots,
-                    start_ms: known.start_ms(settings.start_limit),
-                };
-                (settings.terms, kind)
-            })
-            .collect();
-        Ok(pools::floors(&lessons, &kinds, other_slots, now_ms))
+        Ok(lessons)
     }
 
     async fn slots(
-        &mut self,
+        &self,
         store: &Store,
         lesson: &ComingLesson,
         within_ms: u64,
         now_ms: i64,
     ) -> Result<u32, StoreError> {
-        let key = (lesson.course.clone(), lesson.people);
-        if let Some((counted, slots)) = self.slots.get(&key)
-            && counted.elapsed() < COUNTED_AGAIN_AFTER
-        {
-            return Ok(*slots);
+        let question = (lesson.course.clone(), lesson.people, within_ms);
+        if let Some(slots) = self.counted(&question) {
+            return Ok(slots);
         }
         let rates = timetable::pace(store, &lesson.course, now_ms).await?;
         let within = Duration::from_millis(within_ms).as_secs_f64();
@@ -75,8 +73,15 @@ impl Lessons {
             lesson.people,
             lesson.course
         );
-        self.slots.insert(key, (Instant::now(), slots));
+        let mut known = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        known.insert(question, (Instant::now(), slots));
         Ok(slots)
+    }
+
+    fn counted(&self, question: &Question) -> Option<u32> {
+        let known = self.slots.lock().unwrap_or_else(PoisonError::into_inner);
+        let (counted, slots) = known.get(question)?;
+        (counted.elapsed() < COUNTED_AGAIN_AFTER).then_some(*slots)
     }
 }
 

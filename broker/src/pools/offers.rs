@@ -15,9 +15,10 @@ use tokio::time::Instant;
 const FIRST_PAUSE: Duration = Duration::from_secs(300);
 const LONGEST_PAUSE: Duration = Duration::from_secs(2 * 3600);
 
+/// `offers` of a pool.
 #[derive(Debug, Clone, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct OffersSection {
+pub struct OffersSection {
     gpu: Option<String>,
     gpu_memory: Option<String>,
     compute_capability: Option<ComputeCapability>,
@@ -27,7 +28,9 @@ pub(super) struct OffersSection {
 }
 
 impl OffersSection {
-    pub(super) fn read(self) -> anyhow::Result<Declared> {
+    /// # Errors
+    /// If a size is wrong; the message names the key.
+    pub fn read(self) -> anyhow::Result<Declared> {
         let size = |text: Option<String>, key| {
             let bytes = text.map(|text| bytes(&text).context(key));
             bytes.transpose()

@@ -173,15 +173,21 @@ impl Runner {
     }
 
     async fn floors(
-        &mut self,
+        &self,
         pools: &[Known],
         present: &PoolsPresent,
     ) -> Result<Vec<Floor>, StoreError> {
-        let pools: Vec<_> = self.settings.iter().zip(pools).collect();
-        let coming = (&*present.lessons, present.other_slots);
-        self.lessons
-            .floors(&self.store, &pools, coming, unix_ms())
-            .await
+        let (now_ms, coming) = (unix_ms(), &present.coming);
+        let terms: Vec<Terms> = self.settings.iter().map(|pool| pool.terms).collect();
+        let lessons = self
+            .lessons
+            .needed(&self.store, &coming.lessons, &terms, now_ms)
+            .await?;
+        let kinds = self.settings.iter().zip(pools);
+        let kinds: Vec<_> = kinds
+            .map(|(settings, pool)| (pool.terms_for_lessons(settings), pool.kind(settings)))
+            .collect();
+        Ok(pools::floors(&lessons, &kinds, coming.other_slots, now_ms))
     }
 
     async fn start(&self, pools: &mut [Known], present: &PoolsPresent) -> Result<(), StoreError> {

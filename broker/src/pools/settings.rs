@@ -124,6 +124,34 @@ impl PoolSettings {
         pools.collect()
     }
 
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.name
+    }
+
+    #[must_use]
+    pub fn terms(&self) -> Terms {
+        self.terms
+    }
+
+    /// After what time an idle worker leaves; `None` if it stays.
+    #[must_use]
+    pub fn idle(&self) -> Option<Duration> {
+        self.idle_ms.map(Duration::from_millis)
+    }
+
+    /// `None` if workers may stay without a limit.
+    #[must_use]
+    pub fn walltime(&self) -> Option<Duration> {
+        self.walltime
+    }
+
+    /// What its workers offer, as far as the settings say it.
+    #[must_use]
+    pub fn offers(&self) -> &Declared {
+        &self.offers
+    }
+
     /// The token with which workers join; `None` for a pool whose workers the broker starts.
     ///
     /// # Errors

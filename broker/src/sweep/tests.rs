@@ -9,7 +9,7 @@ use baton_broker_store::{Live, PublicFile, StateRow};
 use baton_chunks::ChunkDirectory;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    AboutState, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State, Usage,
+    AboutState, Finished, JobEvent, JobId, NumberedEvent, Outcome, SavedState, State,
     api::{self, Action},
 };
 use tempfile::TempDir;
@@ -105,15 +105,10 @@ async fn a_result_stays_until_it_is_home() {
     let chunk = place.put("result", 0).await;
     let (job, other) = (JobId::random(), place.put("input", 0).await);
     place.apply(submit(job, naming(other))).await;
-    let end = JobEvent::Finished {
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
-        outcome: Outcome::Ok,
-        error: None,
+    let end = JobEvent::Finished(Finished {
         state: Some(naming(chunk)),
-        usage: Usage::default(),
-    };
+        ..Finished::without_state(Outcome::Ok, None)
+    });
     place
         .apply(Write::Events {
             job,

@@ -98,7 +98,7 @@ async fn expect(
         return Err(ChunkError::of_quota(account, exceeded));
     }
     // Held until the rows are written.
-    let Some(_reservation) = objects.room.reserve(store, new_bytes).await? else {
+    let Some(_reservation) = objects.space.reserve(store, new_bytes).await? else {
         let limit_bytes = objects.limit_bytes;
         return Err(ChunkError::StoreLimit { limit_bytes });
     };

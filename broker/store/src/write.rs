@@ -7,7 +7,7 @@ use super::{
     statement::{Statement, sql},
 };
 use baton_broker_queue::{Account, Spent, Write};
-use baton_protocol::{JobEvent, JobId, NumberedEvent, RemoteError, encode};
+use baton_protocol::{Finished, JobEvent, JobId, NumberedEvent, RemoteError, encode};
 
 const DAY_MS: i64 = 24 * 3600 * 1000;
 /// Rows in one `INSERT`, which has four values for each. Databases limit the values of a statement.
@@ -347,13 +347,13 @@ fn event_kind(event: &JobEvent) -> &'static str {
         JobEvent::Charged(_) => "charged",
         JobEvent::FilesWanted { .. } => "files_wanted",
         JobEvent::NamesWanted { .. } => "names_wanted",
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             salvageable: true, ..
-        } => SALVAGEABLE,
-        JobEvent::Finished {
+        }) => SALVAGEABLE,
+        JobEvent::Finished(Finished {
             deferred_bytes: 0, ..
-        } => FINISHED,
-        JobEvent::Finished { .. } => RETURNED,
+        }) => FINISHED,
+        JobEvent::Finished(_) => RETURNED,
         JobEvent::DeferredState { state: Some(_), .. } => DEFERRED_STATE,
         JobEvent::DeferredState { state: None, .. } => "deferred_lost",
         JobEvent::Salvaged { .. } => SALVAGED,

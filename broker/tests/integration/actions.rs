@@ -5,7 +5,7 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, PATIENCE, Rules, finished},
 };
 use baton_protocol::{
-    JobEvent, JobId, Outcome, RemoteError,
+    Finished, JobEvent, JobId, Outcome, RemoteError,
     api::{Act, Action, Course, CourseChange, Deadline, Explanation, Job, Worker, WorkerState},
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::ToWorker,
@@ -271,7 +271,7 @@ async fn a_job_is_moved_to_the_front() {
 
 fn end(events: Vec<JobEvent>) -> (Outcome, Option<RemoteError>) {
     match events.into_iter().last() {
-        Some(JobEvent::Finished { outcome, error, .. }) => (outcome, error),
+        Some(JobEvent::Finished(Finished { outcome, error, .. })) => (outcome, error),
         other => panic!("expected an end, got {other:?}"),
     }
 }
@@ -319,15 +319,10 @@ async fn a_running_job_is_interrupted() {
         traceback: vec!["KeyboardInterrupt".to_owned()],
         hint: None,
     };
-    let over = JobEvent::Finished {
-        outcome: Outcome::Cancelled,
-        error: Some(interrupt),
-        state: None,
+    let over = JobEvent::Finished(Finished {
         usage: Default::default(),
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
-    };
+        ..Finished::without_state(Outcome::Cancelled, Some(interrupt))
+    });
     worker.report(job, 1, 2, vec![over]).await;
     let (outcome, error) = end(ada.events_after(job, 0).await);
     assert_eq!(outcome, Outcome::Cancelled);

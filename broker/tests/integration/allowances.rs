@@ -7,7 +7,7 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started},
 };
 use baton_protocol::{
-    JobEvent, JobId, Outcome,
+    Finished, JobEvent, JobId, Outcome,
     api::{Act, Action, Allowance, Course, Page},
 };
 use serde_json::{Value, json};
@@ -118,11 +118,11 @@ async fn staff_grant_and_revoke_within_their_limit() {
 
 async fn refused(proxy: &mut FakeProxy, job: JobId) -> String {
     match proxy.events_after(job, 0).await.pop() {
-        Some(JobEvent::Finished {
+        Some(JobEvent::Finished(Finished {
             outcome: Outcome::Refused,
             error: Some(error),
             ..
-        }) => error.value,
+        })) => error.value,
         other => panic!("expected a refusal, got {other:?}"),
     }
 }

@@ -6,8 +6,8 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    Answer, FencingNumber, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State, Submission,
-    WorkerId,
+    Answer, FencingNumber, Finished, JobEvent, JobId, Manifest, Outcome, Piece, Refusal, State,
+    Submission, WorkerId,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -239,10 +239,10 @@ async fn a_connection_that_means_harm_is_closed_or_told_and_nothing_else_happens
     assert!(
         matches!(
             end[..],
-            [JobEvent::Finished {
+            [JobEvent::Finished(Finished {
                 outcome: Outcome::Refused,
                 ..
-            }]
+            })]
         ),
         "{end:?}"
     );
@@ -397,9 +397,9 @@ async fn too_many_cells(mallory: &mut FakeProxy) {
     let mut refused = Vec::new();
     while refused.len() < 10 {
         if let ToProxy::Events { job, events } = mallory.next().await {
-            let JobEvent::Finished {
+            let JobEvent::Finished(Finished {
                 error: Some(error), ..
-            } = &events[0].event
+            }) = &events[0].event
             else {
                 panic!("{events:?}")
             };

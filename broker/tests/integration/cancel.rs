@@ -2,18 +2,19 @@
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started};
 use baton_protocol::{
-    Answer, JobEvent, JobId, Outcome, proxy::FromProxy, worker::FromWorker, worker::ToWorker,
+    Answer, Finished, JobEvent, JobId, Outcome, proxy::FromProxy, worker::FromWorker,
+    worker::ToWorker,
 };
 use std::time::Duration;
 
 fn is_cancelled(event: &JobEvent) -> bool {
     matches!(
         event,
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             outcome: Outcome::Cancelled,
             state: None,
             ..
-        }
+        })
     )
 }
 

@@ -8,8 +8,8 @@ use baton_chunks::hash;
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::api::Problem;
 use baton_protocol::{
-    Answer, CHUNK_BYTES, ChunkHash, JobEvent, Manifest, NotebookId, Outcome, Piece, State,
-    Submission, proxy::FromProxy, worker::ToWorker,
+    Answer, CHUNK_BYTES, ChunkHash, Finished, JobEvent, Manifest, NotebookId, Outcome, Piece,
+    State, Submission, proxy::FromProxy, worker::ToWorker,
 };
 use baton_transport::{ChunkClient, LinkError};
 use bytes::Bytes;
@@ -227,7 +227,7 @@ async fn nobody_cheats(broker: &Broker) {
     let mut bob = FakeProxy::new(&broker.dial_as("bob")).await;
     let job = submit(&mut bob, naming(&secret)).await.job;
     let ends = bob.events_after(job, 0).await;
-    let [JobEvent::Finished { outcome, error, .. }] = &ends[..] else {
+    let [JobEvent::Finished(Finished { outcome, error, .. })] = &ends[..] else {
         panic!("{ends:?}")
     };
     assert_eq!(*outcome, Outcome::Refused);

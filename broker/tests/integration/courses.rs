@@ -5,8 +5,8 @@ use crate::harness::{
     write_private,
 };
 use baton_protocol::{
-    BudgetLeft, CellKey, FencingNumber, GpuUsage, JobEvent, JobId, JobKind, NotebookId, Outcome,
-    Period, Priority, RemoteError, Submission, Usage,
+    BudgetLeft, CellKey, FencingNumber, Finished, GpuUsage, JobEvent, JobId, JobKind, NotebookId,
+    Outcome, Period, Priority, RemoteError, Submission, Usage,
     proxy::{Estimate, FromProxy, ToProxy, WaitingReason},
 };
 use std::{fs, path::Path};
@@ -33,13 +33,7 @@ async fn submit(proxy: &mut FakeProxy, timeout_ms: Option<u64>) -> JobId {
 }
 
 fn ended_after(run_ms: u64) -> JobEvent {
-    JobEvent::Finished {
-        outcome: Outcome::Ok,
-        error: None,
-        state: None,
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
+    JobEvent::Finished(Finished {
         usage: Usage {
             run_ms,
             gpu: Some(GpuUsage {
@@ -48,7 +42,8 @@ fn ended_after(run_ms: u64) -> JobEvent {
             }),
             ..Usage::default()
         },
-    }
+        ..Finished::without_state(Outcome::Ok, None)
+    })
 }
 
 /// A cell that held a GPU for a quarter of its time. It took `run_ms` by the worker's clock and by
@@ -107,11 +102,11 @@ fn began_earlier(folder: &Path, by_ms: i64) {
 
 async fn refusal(proxy: &mut FakeProxy, job: JobId) -> RemoteError {
     match proxy.events_after(job, 0).await.pop() {
-        Some(JobEvent::Finished {
+        Some(JobEvent::Finished(Finished {
             outcome: Outcome::Refused,
             error: Some(error),
             ..
-        }) => error,
+        })) => error,
         other => panic!("expected a refusal, got {other:?}"),
     }
 }
@@ -243,11 +238,11 @@ async fn a_run_on_a_lost_worker_is_charged_too() {
         "{events:?}"
     );
     match events.last() {
-        Some(JobEvent::Finished {
+        Some(JobEvent::Finished(Finished {
             outcome: Outcome::WorkerLost,
             usage,
             ..
-        }) => assert_eq!(600_000 - usage.run_ms, charged.unwrap()),
+        })) => assert_eq!(600_000 - usage.run_ms, charged.unwrap()),
         other => panic!("{other:?}"),
     }
 }

@@ -3,12 +3,14 @@
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state, within,
 };
-use baton_protocol::{FencingNumber, JobEvent, JobId, Outcome, proxy::FromProxy, worker::ToWorker};
+use baton_protocol::{
+    FencingNumber, Finished, JobEvent, JobId, Outcome, proxy::FromProxy, worker::ToWorker,
+};
 use std::time::Duration;
 
 fn left_out() -> JobEvent {
     let mut end = finished(Outcome::Ok);
-    if let JobEvent::Finished { deferred_bytes, .. } = &mut end {
+    if let JobEvent::Finished(Finished { deferred_bytes, .. }) = &mut end {
         *deferred_bytes = 500 << 20;
     }
     end

@@ -4,8 +4,8 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
 };
 use baton_protocol::{
-    Environment, EnvironmentState, JobEvent, JobId, Lock, LockFile, LockKind, Machine, Outcome,
-    Requirement,
+    Environment, EnvironmentState, Finished, JobEvent, JobId, Lock, LockFile, LockKind, Machine,
+    Outcome, Requirement,
     api::{EnvironmentLock, EnvironmentOverview, Page, Worker},
     encode,
     proxy::{FromProxy, WaitingReason},
@@ -153,11 +153,11 @@ async fn a_cell_chooses_among_the_environments_of_its_course() {
     ada.send(FromProxy::Submit(sent)).await;
     let refused = ada.events_after(job, 0).await;
     let [
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             outcome: Outcome::Refused,
             error: Some(error),
             ..
-        },
+        }),
     ] = &refused[..]
     else {
         panic!("expected a refusal, got {refused:?}");

@@ -7,7 +7,7 @@ use crate::harness::{
 };
 use crate::limits::dialled_as;
 use baton_protocol::{
-    JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
+    Finished, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{ChunkClient, Dial, LinkError};
@@ -31,11 +31,11 @@ async fn refused(proxy: &mut FakeProxy, submission: Submission) -> String {
     proxy.send(FromProxy::Submit(submission)).await;
     match &proxy.events_after(job, 0).await[..] {
         [
-            JobEvent::Finished {
+            JobEvent::Finished(Finished {
                 outcome: Outcome::Refused,
                 error: Some(error),
                 ..
-            },
+            }),
         ] => {
             assert!(error.value.contains("variables are as they were"));
             error.value.clone()

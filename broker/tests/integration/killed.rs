@@ -5,7 +5,7 @@ use crate::harness::{
     serve_in_this_process, started,
 };
 use baton_protocol::{
-    JobEvent, Outcome,
+    Finished, JobEvent, Outcome,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, ToWorker},
 };
@@ -187,11 +187,11 @@ async fn a_start_that_the_database_lost_ends_the_job_and_the_student_is_told() {
     proxy.send(FromProxy::Resume { job, after: 1 }).await;
     let events = proxy.events_after(job, 1).await;
     let [
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             outcome: Outcome::WorkerLost,
             error: Some(error),
             ..
-        },
+        }),
     ] = &events[..]
     else {
         panic!("{events:?}");

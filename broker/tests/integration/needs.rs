@@ -1,11 +1,11 @@
 //! Cells that need a certain machine: where they run, and what they see until then.
 
 use crate::harness::{
-    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission,
+    Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, submission, within,
 };
 use baton_protocol::{
-    Cell, JobEvent, JobId, Machine, Outcome, Requirement,
-    api::{Explanation, LessonOutlook, Page, WaitingRule, Worker},
+    Cell, Finished, JobEvent, JobId, Machine, Outcome, Requirement,
+    api::{Explanation, LessonOutlook, LessonWait, Page, WaitingRule, Worker},
     proxy::{FromProxy, WaitingReason},
     worker::{Device, DeviceKind},
 };
@@ -138,7 +138,7 @@ async fn a_gpu_is_refused_where_there_are_processors_only() {
     let mut ada = FakeProxy::new(&broker.dial).await;
     let job = submit(&mut ada, |cell| cell.gpu = Some("a100".to_owned())).await;
     let end = ada.events_after(job, 0).await.pop();
-    let Some(JobEvent::Finished { outcome, error, .. }) = end else {
+    let Some(JobEvent::Finished(Finished { outcome, error, .. })) = end else {
         panic!("{end:?}");
     };
     assert_eq!(outcome, Outcome::Refused);
@@ -242,4 +242,43 @@ async fn the_outlook_of_a_lesson_counts_the_workers_that_can_run_its_cells() {
     assert_eq!(slots().await, (0, 0));
     let _large = worker(&broker, "large", gpu("NVIDIA A100", 40)).await;
     assert_eq!(slots().await, (1, 1));
+}
+
+/// The prediction of a lesson is for the workers that its pool will have started.
+#[tokio::test]
+async fn the_outlook_of_a_lesson_counts_what_its_pool_starts_for_it() {
+    let courses = "time_zone = \"UTC\"\n[course.ml]\nneeds = { gpu = \"a100\" }\n\
+                   [[course.ml.lesson]]\nwhen = \"Mon 17:00-18:30\"\npeople = 40\n";
+    let outlook = async |pool| {
+        let broker = Broker::start_with(Rules {
+            courses: Some(courses.to_owned()),
+            pool: Some(pool),
+            ..Rules::default()
+        })
+        .await;
+        within("a look at the pools", async {
+            loop {
+                let page = broker.get("/v1/timetable").await;
+                let mut page: Page<LessonOutlook> = serde_json::from_str(&page).unwrap();
+                let outlook = page.items.remove(0);
+                if outlook.most_slots > 0 {
+                    return outlook;
+                }
+                tokio::time::sleep(Duration::from_millis(5)).await;
+            }
+        })
+        .await
+    };
+    let usual = outlook("max = 40, offers = { gpu = \"a100\" }").await;
+    assert_eq!(usual.ready_slots, usual.enough_slots);
+    assert!(usual.ready_slots > 1 && usual.ready_slots < 40, "{usual:?}");
+    // A pool that may take longer to start cells starts fewer workers.
+    let slow = "max = 40, target_wait = \"10m\", offers = { gpu = \"a100\" }";
+    let slow = outlook(slow).await;
+    assert!(slow.ready_slots < usual.ready_slots, "{slow:?}");
+    let ready = |wait: &&LessonWait| wait.slots == slow.ready_slots;
+    let wait = slow.waits.iter().find(ready).unwrap();
+    assert!(wait.wait_99_ms > 60_000, "{slow:?}");
+    let full = outlook("max = 2, offers = { gpu = \"a100\" }").await;
+    assert_eq!((full.ready_slots, full.most_slots), (2, 2));
 }

@@ -7,8 +7,8 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_chunks::hash;
 use baton_protocol::{
-    AboutState, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Piece,
-    SavedState, SessionId, StateVersion, Submission,
+    AboutState, FencingNumber, Finished, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome,
+    Piece, SavedState, SessionId, StateVersion, Submission,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -17,7 +17,7 @@ use std::time::Duration;
 
 fn salvageable() -> JobEvent {
     let mut end = finished(Outcome::Ok);
-    if let JobEvent::Finished { salvageable, .. } = &mut end {
+    if let JobEvent::Finished(Finished { salvageable, .. }) = &mut end {
         *salvageable = true;
     }
     end

@@ -9,7 +9,7 @@ use crate::{
 };
 use baton_postgres_tests::{Disk, Server};
 use baton_protocol::{
-    GpuUsage, JobEvent, JobId, Outcome, RemoteError, Usage,
+    Finished, GpuUsage, JobEvent, JobId, Outcome, RemoteError, Usage,
     proxy::{FromProxy, ToProxy},
     worker::FromWorker,
 };
@@ -279,10 +279,7 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
         traceback: vec!["KeyError: 'the secret of ada'".to_owned()],
         hint: None,
     };
-    let end = JobEvent::Finished {
-        outcome: Outcome::Error,
-        error: Some(private),
-        state: None,
+    let end = JobEvent::Finished(Finished {
         usage: Usage {
             gpu: Some(GpuUsage {
                 held_ms: 300,
@@ -293,10 +290,8 @@ async fn what_a_cell_prints_is_for_its_owner_unless_the_course_says_otherwise() 
             run_ms: 300,
             ..Usage::default()
         },
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
-    };
+        ..Finished::without_state(Outcome::Error, Some(private))
+    });
     worker.report(job, fencing, 3, vec![end]).await;
     proxy.events_after(job, 0).await;
     let settings = &settings[..3];

@@ -2,7 +2,7 @@
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, finished, started};
 use baton_protocol::{
-    JobEvent, Outcome, RemoteError,
+    Finished, JobEvent, Outcome, RemoteError,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{FromWorker, ToWorker},
 };
@@ -139,10 +139,10 @@ async fn a_cancelled_cell_that_a_leaving_worker_has_not_started_ends() {
     assert!(
         matches!(
             end,
-            Some(JobEvent::Finished {
+            Some(JobEvent::Finished(Finished {
                 outcome: Outcome::Cancelled,
                 ..
-            })
+            }))
         ),
         "{end:?}"
     );
@@ -179,7 +179,7 @@ async fn a_job_that_its_worker_cannot_start_goes_to_another_one() {
             JobEvent::Assigned { .. },
             JobEvent::Assigned { .. },
             JobEvent::Started { .. },
-            JobEvent::Finished { .. }
+            JobEvent::Finished(_)
         ]
     ));
     assert!(broker.get("/").await.contains("failing"));

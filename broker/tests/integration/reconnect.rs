@@ -4,7 +4,7 @@ use crate::harness::{
     Broker, FakeProxy, FakeWorker, Rules, finished, output, outputs, started, submission,
 };
 use baton_protocol::{
-    JobEvent, Outcome,
+    Finished, JobEvent, Outcome,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -247,12 +247,12 @@ async fn a_started_job_of_a_lost_worker_is_not_run_again() {
     drop(worker);
 
     let events = proxy.events_after(job, 0).await;
-    let Some(JobEvent::Finished {
+    let Some(JobEvent::Finished(Finished {
         outcome: Outcome::WorkerLost,
         error: Some(error),
         state: None,
         ..
-    }) = events.last()
+    })) = events.last()
     else {
         panic!("{events:?}");
     };

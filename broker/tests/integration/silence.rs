@@ -3,7 +3,7 @@
 use crate::harness::{
     Broker, FakeProxy, FakeWorker, KilledBroker, Rules, finished, started, state,
 };
-use baton_protocol::{JobEvent, JobId, Outcome, proxy::FromProxy, worker::ToWorker};
+use baton_protocol::{Finished, JobEvent, JobId, Outcome, proxy::FromProxy, worker::ToWorker};
 use std::time::Duration;
 
 fn rules() -> Rules {
@@ -16,11 +16,11 @@ fn rules() -> Rules {
 /// The cell was interrupted and returns its changes, some of them later.
 fn interrupted() -> JobEvent {
     let mut end = finished(Outcome::Cancelled);
-    if let JobEvent::Finished {
+    if let JobEvent::Finished(Finished {
         state: changes,
         deferred_bytes,
         ..
-    } = &mut end
+    }) = &mut end
     {
         (*changes, *deferred_bytes) = (Some(state("changes")), 500 << 20);
     }

@@ -5,7 +5,7 @@ use crate::{
     harness::{Broker, FakeProxy, FakeWorker, state, submission, within},
 };
 use baton_protocol::{
-    Cell, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Piece, Priority, State,
+    Cell, Finished, JobEvent, JobId, NotebookId, Outcome, PROTOCOL_VERSION, Piece, Priority, State,
     StateVersion, Submission, encode,
     proxy::{FromProxy, ToProxy},
 };
@@ -105,11 +105,11 @@ async fn a_message_that_grows_when_it_is_forwarded_reaches_no_worker() {
     let Some(ToProxy::Events { events, .. }) = mallory.next().await else {
         panic!("expected a refusal");
     };
-    let JobEvent::Finished {
+    let JobEvent::Finished(Finished {
         outcome: Outcome::Refused,
         error: Some(error),
         ..
-    } = &events[0].event
+    }) = &events[0].event
     else {
         panic!("{events:?}");
     };
@@ -160,11 +160,11 @@ async fn a_stored_cell_that_no_worker_accepts_ends_and_the_worker_stays_connecte
     let mut ada = FakeProxy::of(&second.dial_as("ada"), notebook).await;
     ada.send(FromProxy::Resume { job, after: 0 }).await;
     let events = ada.events_after(job, 0).await;
-    let Some(JobEvent::Finished {
+    let Some(JobEvent::Finished(Finished {
         outcome: Outcome::Refused,
         error: Some(error),
         ..
-    }) = events.last()
+    })) = events.last()
     else {
         panic!("{events:?}");
     };

@@ -5,7 +5,7 @@ use crate::harness::{
 };
 use baton_broker::{Person, Role};
 use baton_protocol::{
-    GpuUsage, JobEvent, Machine, Outcome, PROTOCOL_VERSION, Refusal, Usage, WorkerId,
+    Finished, GpuUsage, JobEvent, Machine, Outcome, PROTOCOL_VERSION, Refusal, Usage, WorkerId,
     worker::{Device, DeviceKind, FromWorker, ToWorker},
 };
 use baton_transport::{Connection, Dial};
@@ -134,10 +134,10 @@ async fn a_killed_worker_has_its_place_again_when_its_grace_is_over() {
     assert!(
         matches!(
             events.last(),
-            Some(JobEvent::Finished {
+            Some(JobEvent::Finished(Finished {
                 outcome: Outcome::WorkerLost,
                 ..
-            })
+            }))
         ),
         "{events:?}"
     );
@@ -187,7 +187,7 @@ async fn numbers_that_no_machine_has_are_refused() {
         })
         .await;
     let mut end = finished(Outcome::Ok);
-    if let JobEvent::Finished { usage, .. } = &mut end {
+    if let JobEvent::Finished(Finished { usage, .. }) = &mut end {
         *usage = Usage {
             run_ms: u64::MAX,
             peak_memory_bytes: 6,
@@ -202,7 +202,7 @@ async fn numbers_that_no_machine_has_are_refused() {
     worker.claim(job, fencing, 2, vec![end]).await;
     let events = ada.events_after(job, 0).await;
     let most_ms = u64::try_from(begun.elapsed().as_millis()).unwrap() + 1;
-    let Some(JobEvent::Finished { usage, .. }) = events.last() else {
+    let Some(JobEvent::Finished(Finished { usage, .. })) = events.last() else {
         panic!("{events:?}");
     };
     assert!(usage.run_ms <= most_ms, "{usage:?}");

@@ -46,7 +46,7 @@ pub use job::{
 };
 pub use machine::{ComputeCapability, ComputeCapabilityError, Machine, Requirement};
 pub use manifest::{Manifest, Piece, SegmentPart, StateVersion};
-pub use output::{Answer, JobEvent, NumberedEvent, Output};
+pub use output::{Answer, Finished, JobEvent, NumberedEvent, Output};
 pub use queue_position::in_line;
 pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldState, Holder, State};

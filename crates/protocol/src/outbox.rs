@@ -9,7 +9,7 @@
 
 use std::collections::VecDeque;
 
-use crate::{JobEvent, Output, Payload, Piece, RemoteError, State};
+use crate::{Finished, JobEvent, Output, Payload, Piece, RemoteError, State};
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;
@@ -37,15 +37,15 @@ pub struct Outbox {
 impl Outbox {
     pub fn push(&mut self, event: JobEvent) {
         debug_assert!(!self.complete, "nothing follows the last event");
-        self.ended |= event.is_last() || matches!(event, JobEvent::Finished { .. });
+        self.ended |= event.is_last() || matches!(event, JobEvent::Finished(_));
         self.complete |= event.is_last();
         self.deferred_sent |= matches!(event, JobEvent::DeferredState { .. });
         self.salvageable |= matches!(
             event,
-            JobEvent::Finished {
+            JobEvent::Finished(Finished {
                 salvageable: true,
                 ..
-            }
+            })
         );
         let is_start = matches!(event, JobEvent::Started { .. });
         self.events.push_back(event);
@@ -145,12 +145,12 @@ pub fn event_bytes(event: &JobEvent) -> usize {
             JobEvent::InputWanted { prompt, .. } => prompt.len(),
             JobEvent::NamesWanted { names, .. } => text_bytes(names),
             JobEvent::NotStarted { error } => error_bytes(error),
-            JobEvent::Finished {
+            JobEvent::Finished(Finished {
                 state,
                 files,
                 error,
                 ..
-            } => {
+            }) => {
                 state.as_ref().map_or(0, state_bytes)
                     + files.as_ref().map_or(0, payload_bytes)
                     + error.as_ref().map_or(0, error_bytes)
@@ -215,7 +215,7 @@ pub fn output_bytes(output: &Output) -> usize {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
-    use crate::{Outcome, Usage};
+    use crate::Outcome;
 
     fn started() -> JobEvent {
         JobEvent::Started {
@@ -224,15 +224,7 @@ mod tests {
     }
 
     fn finished() -> JobEvent {
-        JobEvent::Finished {
-            outcome: Outcome::Ok,
-            error: None,
-            state: None,
-            usage: Usage::default(),
-            files: None,
-            deferred_bytes: 0,
-            salvageable: false,
-        }
+        JobEvent::Finished(Finished::without_state(Outcome::Ok, None))
     }
 
     fn sent(outbox: &mut Outbox) -> Option<(u64, usize)> {

@@ -49,22 +49,7 @@ pub enum JobEvent {
     /// What the run left of the person's budget. Sent by the broker before the end, if there is a budget.
     Charged(BudgetLeft),
     /// The end of the run. Only deferred or salvaged state may follow.
-    Finished {
-        outcome: Outcome,
-        /// The exception that the cell raised; always present for [`Outcome::Error`].
-        error: Option<RemoteError>,
-        /// What changed, unless the state is lost.
-        state: Option<State>,
-        usage: Usage,
-        /// A list of [`crate::files::Change`]s if the session works in a mirror.
-        files: Option<Payload>,
-        /// Bytes that the state names but does not include. They follow as [`Self::DeferredState`].
-        deferred_bytes: u64,
-        /// The session can still return all variables of the cell, as [`Self::Salvaged`], if the
-        /// notebook kernel has ended.
-        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
-        salvageable: bool,
-    },
+    Finished(Finished),
     /// The bytes that [`Self::Finished`] left out. Sent again when the notebook sends
     /// [`crate::proxy::FromProxy::DeferredWanted`].
     DeferredState {
@@ -83,11 +68,45 @@ pub enum JobEvent {
     },
 }
 
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Finished {
+    pub outcome: Outcome,
+    /// The exception that the cell raised; always present for [`Outcome::Error`].
+    pub error: Option<RemoteError>,
+    /// What changed, unless the state is lost.
+    pub state: Option<State>,
+    pub usage: Usage,
+    /// A list of [`crate::files::Change`]s if the session works in a mirror.
+    pub files: Option<Payload>,
+    /// Bytes that the state names but does not include. They follow as [`JobEvent::DeferredState`].
+    pub deferred_bytes: u64,
+    /// The session can still return all variables of the cell, as [`JobEvent::Salvaged`], if the
+    /// notebook kernel has ended.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub salvageable: bool,
+}
+
+impl Finished {
+    /// No state is returned to the notebook.
+    #[must_use]
+    pub fn without_state(outcome: Outcome, error: Option<RemoteError>) -> Self {
+        Self {
+            outcome,
+            error,
+            state: None,
+            usage: Usage::default(),
+            files: None,
+            deferred_bytes: 0,
+            salvageable: false,
+        }
+    }
+}
+
 impl JobEvent {
     /// The chunks that must be kept for as long as this event is needed.
     pub fn chunks(&self) -> Vec<ChunkHash> {
         match self {
-            Self::Finished { state, .. } | Self::DeferredState { state, .. } => {
+            Self::Finished(Finished { state, .. }) | Self::DeferredState { state, .. } => {
                 state.iter().flat_map(State::chunks).collect()
             }
             Self::Salvaged { state, files, .. } => {
@@ -117,11 +136,11 @@ impl JobEvent {
         matches!(
             self,
             Self::NotStarted { .. }
-                | Self::Finished {
+                | Self::Finished(Finished {
                     deferred_bytes: 0,
                     salvageable: false,
                     ..
-                }
+                })
                 | Self::DeferredState { state: None, .. }
                 | Self::Salvaged { .. }
         )

@@ -31,6 +31,18 @@ pub struct Terms {
     pub target_wait_ms: u64,
 }
 
+impl Terms {
+    /// The terms of a pool that starts no workers: only those that are up may count.
+    #[must_use]
+    pub fn while_paused(self, up: u32) -> Self {
+        Self {
+            min: self.min.min(up),
+            max: up,
+            ..self
+        }
+    }
+}
+
 /// A waiting job that the present workers do not start in time.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Waiting {
@@ -129,10 +141,7 @@ pub fn floors(
             let room = terms.max.saturating_sub(floor.workers);
             let workers = missing.div_ceil(slots).min(room);
             missing = missing.saturating_sub(workers.saturating_mul(slots));
-            let rounds = i64::from(workers.div_ceil(MOST_PENDING));
-            let ahead_ms = rounds
-                .saturating_mul(kind.start_ms)
-                .saturating_add(AHEAD_MS);
+            let ahead_ms = ahead_ms(workers, kind);
             if workers > 0 && lesson.start_ms.saturating_sub(now_ms) <= ahead_ms {
                 is_due = true;
                 floor.workers += workers;
@@ -144,6 +153,37 @@ pub fn floors(
         }
     }
     floors
+}
+
+/// How long before a lesson this many workers are requested.
+#[must_use]
+pub fn ahead_ms(workers: u32, kind: &Kind) -> i64 {
+    let rounds = i64::from(workers.div_ceil(MOST_PENDING));
+    rounds
+        .saturating_mul(kind.start_ms)
+        .saturating_add(AHEAD_MS)
+}
+
+/// The slots that are ready for a lesson when it begins: those of workers outside the pools, and those
+/// of the workers that its pools have then. Other lessons at the same time may use them, too.
+#[must_use]
+pub fn ready_slots(
+    lesson: &Lesson,
+    lessons: &[Lesson],
+    pools: &[(Terms, Kind)],
+    other_slots: u32,
+) -> u32 {
+    let is_present =
+        |other: &&Lesson| other.start_ms <= lesson.start_ms && other.end_ms > lesson.start_ms;
+    let present: Vec<Lesson> = lessons.iter().filter(is_present).cloned().collect();
+    let floors = floors(&present, pools, other_slots, lesson.start_ms);
+    let of_pool = |number: &usize| {
+        let (terms, kind) = pools.get(*number)?;
+        let workers = floors[*number].workers.max(terms.min);
+        Some(workers.saturating_mul(kind.slots))
+    };
+    let of_pools = lesson.pools.iter().filter_map(of_pool);
+    of_pools.fold(lesson.other_slots, u32::saturating_add)
 }
 
 /// Gives each job to the first pool that can run it and may have more workers. A paused pool may not.

@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
 use super::Agent;
-use crate::job::{EndGuard, Order};
+use crate::job::{EndGuard, Job};
 use crate::questions::Questions;
 use crate::report::EventSink;
 
@@ -83,7 +83,7 @@ impl Agent {
             orphaned: watch::Sender::new(false),
         };
         let questions = assignment.questions.clone();
-        let order = Order {
+        let assigned = Job {
             account,
             environment,
             end_guard: EndGuard::new(
@@ -102,7 +102,7 @@ impl Agent {
             warnings: Vec::new(),
         };
         self.assignments.insert(job, assignment);
-        self.order(notebook, order);
+        self.enqueue(notebook, assigned);
     }
 
     /// Stops a job and sends nothing more about it.

@@ -8,14 +8,14 @@ use tokio::sync::mpsc;
 use tokio::time::Instant;
 
 use super::Agent;
-use crate::job::Order;
+use crate::job::Job;
 use crate::notebook::{Reporter, serve_notebook};
 
 pub(super) struct Notebook {
     pub(super) task: u64,
-    pub(super) orders: mpsc::UnboundedSender<Order>,
-    /// Orders that have not ended yet.
-    pub(super) jobs: usize,
+    pub(super) jobs: mpsc::UnboundedSender<Job>,
+    /// How many of its jobs have not ended yet.
+    pub(super) unfinished: usize,
     pub(super) warm: bool,
     /// There is deferred state that the notebook still lacks.
     pub(super) defers: bool,
@@ -35,18 +35,18 @@ pub(super) struct Sessions {
 
 impl Notebook {
     pub(super) fn is_idle(&self) -> bool {
-        self.jobs == 0 && !self.defers
+        self.unfinished == 0 && !self.defers
     }
 }
 
 impl Agent {
-    pub(super) fn order(&mut self, notebook: NotebookId, order: Order) {
+    pub(super) fn enqueue(&mut self, notebook: NotebookId, job: Job) {
         // If the task panicked, its session is gone, so the notebook gets a new task.
         self.notebooks
-            .retain(|of, entry| *of != notebook || !entry.orders.is_closed());
+            .retain(|of, entry| *of != notebook || !entry.jobs.is_closed());
         let entry = self.notebooks.entry(notebook).or_insert_with(|| {
             self.task_count += 1;
-            let (orders, orders_end) = mpsc::unbounded_channel();
+            let (jobs, jobs_end) = mpsc::unbounded_channel();
             let reporter = Reporter {
                 notebook,
                 task: self.task_count,
@@ -54,20 +54,20 @@ impl Agent {
             };
             let context = Arc::new(self.context.of_notebook(notebook));
             self.tasks
-                .spawn(serve_notebook(context, orders_end, reporter));
+                .spawn(serve_notebook(context, jobs_end, reporter));
             Notebook {
                 task: self.task_count,
-                orders,
-                jobs: 0,
+                jobs,
+                unfinished: 0,
                 warm: false,
                 defers: false,
                 keeps: false,
                 last_used: Instant::now(),
             }
         });
-        entry.jobs += 1;
-        // If the task cannot receive the order, dropping it reports that (`EndGuard`).
-        let _ = entry.orders.send(order);
+        entry.unfinished += 1;
+        // If the task cannot receive the job, dropping it reports that (`EndGuard`).
+        let _ = entry.jobs.send(job);
     }
 
     pub(super) fn sessions(&self) -> Sessions {

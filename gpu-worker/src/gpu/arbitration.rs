@@ -29,7 +29,7 @@ use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 
 /// Requests of the worker.
 #[derive(Debug)]
-pub(super) enum Order {
+pub(super) enum Request {
     /// Admits a session. The sender announces whether the session should leave the GPU.
     Admit(Admission, watch::Sender<bool>),
     Dismiss(Token),
@@ -126,7 +126,7 @@ impl Arbitration {
 
     pub(super) async fn run(
         mut self,
-        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut requests: mpsc::UnboundedReceiver<Request>,
         mut inputs: mpsc::Receiver<Input>,
     ) {
         loop {
@@ -137,8 +137,8 @@ impl Arbitration {
                 // arrive.
                 biased;
                 () = at(wake_at) => self.handle(Event::Woke),
-                order = orders.recv() => match order {
-                    Some(order) => self.on_order(order),
+                request = requests.recv() => match request {
+                    Some(request) => self.on_request(request),
                     None => return,
                 },
                 Some(input) = inputs.recv() => self.take_in(input),
@@ -146,9 +146,9 @@ impl Arbitration {
         }
     }
 
-    fn on_order(&mut self, order: Order) {
-        match order {
-            Order::Admit(admission, released) => {
+    fn on_request(&mut self, request: Request) {
+        match request {
+            Request::Admit(admission, released) => {
                 self.sessions.insert(
                     admission.token,
                     Session {
@@ -160,28 +160,28 @@ impl Arbitration {
                     },
                 );
             }
-            Order::Dismiss(token) => {
+            Request::Dismiss(token) => {
                 self.sessions.remove(&token);
                 for number in self.processes_of(token) {
                     self.cut_off(number);
                 }
             }
-            Order::Limit(token, bytes, unheard) => self.on_limit(token, bytes, &unheard),
-            Order::Cell(token, cell) => self.on_cell(token, cell),
-            Order::TellUsage(token, answer) => {
+            Request::Limit(token, bytes, unheard) => self.on_limit(token, bytes, &unheard),
+            Request::Cell(token, cell) => self.on_cell(token, cell),
+            Request::TellUsage(token, answer) => {
                 let _ = answer.send(self.usage(token));
             }
-            Order::TellProcess(token, answer) => {
+            Request::TellProcess(token, answer) => {
                 let _ = answer.send(self.lone_process(token));
             }
-            Order::MakeRoom(token, answer) => self.make_room(token, answer),
-            Order::LeaveRoom(token) => self.leave_room(token),
-            Order::TellProcesses(answer) => {
+            Request::MakeRoom(token, answer) => self.make_room(token, answer),
+            Request::LeaveRoom(token) => self.leave_room(token),
+            Request::TellProcesses(answer) => {
                 let processes = self.processes.values().map(|one| one.process);
                 let _ = answer.send(processes.collect());
             }
-            Order::HostHas(room) => self.on_host(&room),
-            Order::Bypassed(token, process) => {
+            Request::HostHas(room) => self.on_host(&room),
+            Request::Bypassed(token, process) => {
                 if let Some(session) = self.sessions.get_mut(&token) {
                     tracing::warn!(
                         "Process {process} of a session uses the GPU without time-sharing"
@@ -189,7 +189,7 @@ impl Arbitration {
                     session.usage.bypassed = true;
                 }
             }
-            Order::Vacated(lone) => {
+            Request::Vacated(lone) => {
                 let process = self.processes.get(&lone.number);
                 let session = process.and_then(|one| self.sessions.get(&one.token));
                 if let Some(session) = session {

@@ -1,7 +1,7 @@
 //! Notices processes of sessions that use the GPU without time-sharing, because their calls do not reach the
 //! interposer: with `RTLD_DEEPBIND`, or in libraries such as NVDEC and OptiX.
 //!
-//! In: the processes that the driver's monitoring reports, and those that have connected. Out: an order for each
+//! In: the processes that the driver's monitoring reports, and those that have connected. Out: a request for each
 //! process that has never connected.
 //!
 //! **Invariant:** a process is reported at most once.
@@ -16,12 +16,12 @@ use tokio::{
     time::sleep,
 };
 
-use super::{Monitored, Token, arbitration::Order};
+use super::{Monitored, Token, arbitration::Request};
 use crate::processes;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 
-pub(super) async fn watch(gpu: Option<Monitored>, orders: mpsc::UnboundedSender<Order>) {
+pub(super) async fn watch(gpu: Option<Monitored>, requests: mpsc::UnboundedSender<Request>) {
     let Some(gpu) = gpu else { return };
     // Processes that have connected or were reported, as long as they have a context or a connection.
     let mut known = HashSet::new();
@@ -30,7 +30,7 @@ pub(super) async fn watch(gpu: Option<Monitored>, orders: mpsc::UnboundedSender<
     loop {
         sleep(LOOK_EVERY).await;
         let (answer, answered) = oneshot::channel();
-        let _ = orders.send(Order::TellProcesses(answer));
+        let _ = requests.send(Request::TellProcesses(answer));
         let Ok(connected) = answered.await else {
             return;
         };
@@ -47,7 +47,7 @@ pub(super) async fn watch(gpu: Option<Monitored>, orders: mpsc::UnboundedSender<
             confirmed.into_iter().filter_map(of).collect::<Vec<_>>()
         });
         for (process, token) in of_sessions.await.unwrap_or_default() {
-            let _ = orders.send(Order::Bypassed(token, process));
+            let _ = requests.send(Request::Bypassed(token, process));
         }
     }
 }

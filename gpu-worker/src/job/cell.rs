@@ -37,7 +37,7 @@ use self::collecting::Collected;
 use self::limits::Cancel;
 use self::speech::send_cell;
 use super::prepare::Ready;
-use super::{Ending, Order};
+use super::{Ending, Job};
 use crate::batch::Batcher;
 use crate::context::Context;
 use crate::life_end::LifeEnd;
@@ -57,7 +57,7 @@ const LAST_OUTPUTS: Duration = Duration::from_secs(1);
 pub(crate) async fn run_cell(
     context: &Context,
     ready: Ready<'_>,
-    order: &mut Order,
+    job: &mut Job,
 ) -> (Ending, Option<Session>) {
     let Ready {
         mut session,
@@ -66,8 +66,8 @@ pub(crate) async fn run_cell(
         transport,
         _slot,
     } = ready;
-    let cell = order.submission.cell.clone();
-    order.events.send(JobEvent::Started {
+    let cell = job.submission.cell.clone();
+    job.events.send(JobEvent::Started {
         worker: String::new(),
     });
     if let Some(gpu) = session.gpu() {
@@ -79,7 +79,7 @@ pub(crate) async fn run_cell(
             let error = messages::session_failed("The cell could not be sent to its session");
             Ending::without_state(Outcome::WorkerLost, error)
         }),
-        () = cancel_ignored(context, order) => {
+        () = cancel_ignored(context, job) => {
             Err(Ending::without_state(Outcome::Cancelled, messages::cancelled()))
         }
         () = context.stopping.cancelled() => {
@@ -112,12 +112,12 @@ pub(crate) async fn run_cell(
         }),
         time_is_up: false,
     };
-    run.warn(std::mem::take(&mut order.warnings));
+    run.warn(std::mem::take(&mut job.warnings));
     run.announce_limit(cell.gpu_memory_bytes);
-    let mut ending = run.until_end(order, &cell).await;
+    let mut ending = run.until_end(job, &cell).await;
     let can_continue = run.end_gpu_use(&mut ending, cell.kind).await;
-    run.flush(order);
-    ending.usage = run.usage;
+    run.flush(job);
+    ending.finished.usage = run.usage;
     let session = run.keep_session(&ending).filter(|_| can_continue);
     (ending, session)
 }
@@ -209,19 +209,19 @@ enum Event {
 }
 
 impl Run<'_> {
-    async fn until_end(&mut self, order: &mut Order, cell: &Cell) -> Ending {
+    async fn until_end(&mut self, job: &mut Job, cell: &Cell) -> Ending {
         let mut memory = interval_at(Instant::now() + MEMORY_POLL, MEMORY_POLL);
         memory.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let event = self.next_event(order, &mut memory).await;
-            if let Some(ending) = self.on_event(event, order, cell).await {
+            let event = self.next_event(job, &mut memory).await;
+            if let Some(ending) = self.on_event(event, job, cell).await {
                 return ending;
             }
         }
     }
 
-    async fn next_event(&mut self, order: &mut Order, memory: &mut Interval) -> Event {
-        let output_due = self.output_due(order);
+    async fn next_event(&mut self, job: &mut Job, memory: &mut Interval) -> Event {
+        let output_due = self.output_due(job);
         let must_wait = self.session_must_wait();
         let (ignored_at, time_is_up_at) = (self.cancel_ignored_at(), self.time_is_up_at());
         let moved = async {
@@ -239,9 +239,9 @@ impl Run<'_> {
         };
         tokio::select! {
             event = session => Event::Session(event),
-            Ok(()) = order.permission.changed() => Event::Permitted,
+            Ok(()) = job.permission.changed() => Event::Permitted,
             Some(answer) = self.inputs.next() => Event::Input(answer),
-            () = order.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
+            () = job.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
             names = names::answer(&mut self.names) => Event::Names(names),
             event = moved => event,
@@ -259,7 +259,7 @@ impl Run<'_> {
         is_full && !matches!(self.phase, Phase::Applying { .. })
     }
 
-    fn output_due(&self, order: &Order) -> Option<Instant> {
+    fn output_due(&self, job: &Job) -> Option<Instant> {
         // Output of the session while it applies the state is shown with the cell's own output.
         if matches!(self.phase, Phase::Applying { .. }) {
             return None;
@@ -269,7 +269,7 @@ impl Run<'_> {
             Some(_) => now,
             None => Instant::from_std(self.batcher.due(now.into_std())?),
         };
-        Some(if order.events.is_full() {
+        Some(if job.events.is_full() {
             now + FULL_POLL
         } else {
             due
@@ -277,10 +277,10 @@ impl Run<'_> {
     }
 
     /// Returns the ending if this was the last event.
-    async fn on_event(&mut self, event: Event, order: &mut Order, cell: &Cell) -> Option<Ending> {
+    async fn on_event(&mut self, event: Event, job: &mut Job, cell: &Cell) -> Option<Ending> {
         match event {
             Event::Session(SessionEvent::Said(message)) => {
-                return self.on_said(message, order, cell).await;
+                return self.on_said(message, job, cell).await;
             }
             Event::Session(SessionEvent::Ended(death)) => {
                 self.session.end_processes();
@@ -325,15 +325,15 @@ impl Run<'_> {
             }
             Event::Names(names) => self.on_names(names, cell).await,
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
-            Event::Collected(collected) => return self.on_collected(collected, order, cell).await,
+            Event::Collected(collected) => return self.on_collected(collected, job, cell).await,
             Event::MemoryDue => {
                 let bytes = self.memory().await;
-                let known = &order.events.memory_bytes;
+                let known = &job.events.memory_bytes;
                 known.store(bytes.unwrap_or_default(), Ordering::Relaxed);
                 return self.on_memory(bytes);
             }
-            Event::OutputDue if order.events.is_full() => {}
-            Event::OutputDue => self.flush(order),
+            Event::OutputDue if job.events.is_full() => {}
+            Event::OutputDue => self.flush(job),
         }
         None
     }
@@ -345,30 +345,30 @@ impl Run<'_> {
     }
 
     /// The question must appear after what was printed before it.
-    fn ask(&mut self, question: Question, order: &Order) {
+    fn ask(&mut self, question: Question, job: &Job) {
         self.question = Some(question);
-        if !order.events.is_full() {
-            self.flush(order);
+        if !job.events.is_full() {
+            self.flush(job);
         }
     }
 
-    fn flush(&mut self, order: &Order) {
+    fn flush(&mut self, job: &Job) {
         for output in self.batcher.take(std::time::Instant::now()) {
-            order.events.send(JobEvent::Output(output));
+            job.events.send(JobEvent::Output(output));
         }
         if let Some(question) = self.question.take() {
-            self.send_question(question, order);
+            self.send_question(question, job);
         }
     }
 
-    fn send_question(&mut self, question: Question, order: &Order) {
+    fn send_question(&mut self, question: Question, job: &Job) {
         match question {
             Question::Input {
                 number,
                 prompt,
                 password,
             } => {
-                let answered = order.questions.ask(|question| JobEvent::InputWanted {
+                let answered = job.questions.ask(|question| JobEvent::InputWanted {
                     question,
                     prompt,
                     password,
@@ -382,21 +382,21 @@ impl Run<'_> {
             }
             Question::Names(names) => {
                 let ask = |question| JobEvent::NamesWanted { question, names };
-                self.names = Some(order.questions.ask(ask));
+                self.names = Some(job.questions.ask(ask));
             }
         }
     }
 
     /// Only a session whose whole state was collected holds what the notebook expects it to hold.
     fn keep_session(self, ending: &Ending) -> Option<Session> {
-        let whole = ending.state.is_some() && self.session.held.is_some();
+        let whole = ending.finished.state.is_some() && self.session.held.is_some();
         whole.then_some(self.session)
     }
 }
 
 /// Completes when the grace period after a cancel has passed and the session has not even received its cell.
-async fn cancel_ignored(context: &Context, order: &Order) {
-    order.cancelled.cancelled().await;
+async fn cancel_ignored(context: &Context, job: &Job) {
+    job.cancelled.cancelled().await;
     tokio::time::sleep(context.config.cancel_grace).await;
 }
 

@@ -53,7 +53,7 @@ pub(crate) struct DeferredState {
 }
 
 /// What a job needs to report what becomes of its deferred state.
-pub(crate) struct DeferredOrder {
+pub(crate) struct DeferredChannels {
     pub(crate) events: EventSink,
     pub(crate) revoked: CancellationToken,
     pub(crate) wanted: Arc<Notify>,
@@ -74,18 +74,18 @@ enum Stage {
 impl DeferredState {
     /// The job has ended, and its end announced that this follows.
     pub(crate) fn new(
-        order: DeferredOrder,
+        channels: DeferredChannels,
         (access, transport): (Access, Transport),
         kernel: i32,
         held: &Held,
     ) -> Self {
         Self {
             last_event: LastEvent {
-                events: order.events,
-                revoked: order.revoked,
+                events: channels.events,
+                revoked: channels.revoked,
                 said: false,
             },
-            wanted: order.wanted,
+            wanted: channels.wanted,
             access,
             transport,
             kernel,

@@ -1,6 +1,6 @@
 //! Before the cell: a slot, a session that fits, and the state it needs.
 //!
-//! In: an order. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
+//! In: an job. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
 //! Dropping the future ends the session.
 
 use std::error::Error;
@@ -14,7 +14,7 @@ use baton_transport::Received;
 use super::plan::{Plan, plan};
 
 use super::deferred::Deferred;
-use super::{Ending, Order};
+use super::{Ending, Job};
 use crate::context::Context;
 use crate::gpu::Cell;
 use crate::messages;
@@ -39,31 +39,30 @@ pub(crate) async fn prepare<'context>(
     context: &'context Arc<Context>,
     session: &mut Option<Session>,
     deferred: &mut Deferred,
-    order: &mut Order,
+    job: &mut Job,
 ) -> Result<Ready<'context>, Ending> {
     let slot = context
         .permits
         .acquire()
         .await
         .map_err(|_| shutting_down())?;
-    let mut state = order.submission.state.clone();
-    let environment = order.environment.as_deref();
+    let mut state = job.submission.state.clone();
+    let environment = job.environment.as_deref();
     // The environment may have changed since the broker chose this worker; another worker may still have it.
-    let python = context.python(environment, &order.submission.cell);
+    let python = context.python(environment, &job.submission.cell);
     let python = python.map_err(|why| {
         let environment = environment.unwrap_or_default();
         Ending::not_started(messages::environment_not_ready(environment, &why))
     })?;
     let lost_mirror = has_lost_mirror(session.as_ref());
     if lost_mirror {
-        order.warnings.push(messages::mirror_lost_before());
+        job.warnings.push(messages::mirror_lost_before());
     }
     let is_of_another = |session: &Session| session.python() != python;
     let has_another = session.as_ref().is_some_and(is_of_another);
     if has_another {
-        let environment = order.environment.as_deref();
-        order
-            .warnings
+        let environment = job.environment.as_deref();
+        job.warnings
             .push(messages::another_environment(environment));
     }
     let lost = lost_mirror || has_another;
@@ -80,7 +79,7 @@ pub(crate) async fn prepare<'context>(
             // A session with deferred state is kept here: the notebook asks for that state before it sends a
             // complete one.
             drop(session.take_if(|_| !deferred.needs_session()));
-            let answered = order.questions.ask(|question| match plan {
+            let answered = job.questions.ask(|question| match plan {
                 Plan::AskForState => JobEvent::StateWanted { question },
                 Plan::Continue | Plan::StartFresh => JobEvent::BytesWanted { question },
             });
@@ -99,10 +98,10 @@ pub(crate) async fn prepare<'context>(
             }
             Plan::StartFresh | Plan::AskForState => {
                 drop(session.take());
-                start_fresh(context, order, &python, source).await?
+                start_fresh(context, job, &python, source).await?
             }
         };
-        if let Err(ending) = with_files(&mut ready, order).await {
+        if let Err(ending) = with_files(&mut ready, job).await {
             // The session may have deferred state that nothing else has.
             *session = Some(ready);
             return Err(ending);
@@ -170,19 +169,19 @@ async fn memory_is_kept(
 
 async fn start_fresh(
     context: &Arc<Context>,
-    order: &mut Order,
+    job: &mut Job,
     python: &Path,
     source: Source,
 ) -> Result<(Session, Received), Ending> {
-    let session = start_session(context, order, python);
+    let session = start_session(context, job, python);
     let state = async {
         let assembled = receive(&context.access, source, Ledger::default()).await;
         assembled.map_err(|error| state_lost(&error))
     };
     let (session, state) = tokio::try_join!(session, state)?;
-    let (cell, hello) = (&order.submission.cell, &session.hello);
+    let (cell, hello) = (&job.submission.cell, &session.hello);
     if hello.python_version != cell.python_version {
-        let lockable = order.environment.as_deref();
+        let lockable = job.environment.as_deref();
         let lockable = lockable.filter(|name| context.environments.lock(name).is_some());
         let ends = (
             &*cell.python_version,
@@ -199,19 +198,19 @@ async fn start_fresh(
 /// may take the job.
 async fn start_session(
     context: &Arc<Context>,
-    order: &mut Order,
+    job: &mut Job,
     python: &Path,
 ) -> Result<Session, Ending> {
     let mut is_second = false;
     loop {
-        let mirror = mirror_for(context, order)
+        let mirror = mirror_for(context, job)
             .await
             .map_err(|error| files_lost(&error))?;
         let started = context
             .start_session(
-                &order.submission,
-                order.account,
-                (order.environment.as_deref(), python.to_owned()),
+                &job.submission,
+                job.account,
+                (job.environment.as_deref(), python.to_owned()),
                 mirror,
             )
             .await;
@@ -224,7 +223,7 @@ async fn start_session(
             Err(error) => {
                 tracing::warn!(%error, "A session could not start");
                 let message = messages::not_started(error.explained());
-                let tried = match &order.environment {
+                let tried = match &job.environment {
                     Some(_) => context.try_a_session_of(python).await.map(drop),
                     None => context.try_a_session().await,
                 };
@@ -240,13 +239,13 @@ async fn start_session(
 /// A session that cannot access the notebook's folder works in a mirror of it.
 async fn mirror_for(
     context: &Arc<Context>,
-    order: &mut Order,
+    job: &mut Job,
 ) -> Result<Option<SessionMirror>, MirrorError> {
-    let Some(folder) = &order.submission.cell.notebook_folder else {
+    let Some(folder) = &job.submission.cell.notebook_folder else {
         return Ok(None);
     };
     let (choice, access) = (context.config.files, &context.access);
-    match mirror::sees(choice, folder, &order.questions, &access.chunk_client).await {
+    match mirror::sees(choice, folder, &job.questions, &access.chunk_client).await {
         true => Ok(None),
         false => SessionMirror::create(&context.config, access, folder).map(Some),
     }
@@ -258,10 +257,10 @@ fn has_lost_mirror(session: Option<&Session>) -> bool {
     mirror.is_some_and(SessionMirror::is_lost)
 }
 
-async fn with_files(session: &mut Session, order: &mut Order) -> Result<(), Ending> {
+async fn with_files(session: &mut Session, job: &mut Job) -> Result<(), Ending> {
     if let Some(mirror) = &mut session.mirror {
-        let questions = order.questions.clone();
-        let prepared = mirror.prepare(&order.submission.cell, questions).await;
+        let questions = job.questions.clone();
+        let prepared = mirror.prepare(&job.submission.cell, questions).await;
         prepared.map_err(|error| files_lost(&error))?;
     }
     Ok(())

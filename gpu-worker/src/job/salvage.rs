@@ -18,7 +18,7 @@ use baton_transport::Changes;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
 
-use super::Order;
+use super::Job;
 use crate::gpu::Cell;
 use crate::messages;
 use crate::report::EventSink;
@@ -39,13 +39,13 @@ pub(crate) struct Salvage {
 }
 
 impl Salvage {
-    pub(crate) fn of(order: &Order, file_chunks: Vec<ChunkHash>) -> Self {
-        let cell = &order.submission.cell;
+    pub(crate) fn of(job: &Job, file_chunks: Vec<ChunkHash>) -> Self {
+        let cell = &job.submission.cell;
         let folder = cell.notebook_folder.as_ref();
         Self {
-            events: order.events.clone(),
-            revoked: order.revoked.clone(),
-            orphaned: order.orphaned.clone(),
+            events: job.events.clone(),
+            revoked: job.revoked.clone(),
+            orphaned: job.orphaned.clone(),
             message_id: cell.message_id.clone(),
             folder: folder.map(|folder| folder.path.clone()),
             file_chunks,

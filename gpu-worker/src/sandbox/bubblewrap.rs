@@ -29,7 +29,7 @@ const PROGRAM: &str = "bwrap";
 const SOCKETS_BYTES: u64 = 1 << 20;
 
 /// Gives the session namespaces of its own and no way to gain rights, and ends it with the worker.
-const WALLS: &[&str] = &[
+const ISOLATION: &[&str] = &[
     "--unshare-user",
     "--unshare-pid",
     "--unshare-ipc",
@@ -147,7 +147,7 @@ impl Bubblewrap {
 
     /// Like [`wrap`](Self::wrap), but without the arguments for the view.
     pub(super) fn around(&self, command: &mut Command) -> Result<Wrapped, SandboxError> {
-        self.walls(command)?;
+        self.isolate(command)?;
         let gate = match &self.egress {
             Some(egress) => Some(egress.hold(command)?),
             None => None,
@@ -242,14 +242,14 @@ impl Bubblewrap {
     }
 
     pub(super) fn enter(&self, command: &mut Command, view: &View) -> io::Result<()> {
-        self.walls(command)?;
+        self.isolate(command)?;
         command.args(view.arguments());
         Ok(())
     }
 
-    fn walls(&self, command: &mut Command) -> io::Result<()> {
-        let filter: OwnedFd = filter::file(filter::Walls::Namespaces)?;
-        command.args(WALLS);
+    fn isolate(&self, command: &mut Command) -> io::Result<()> {
+        let filter: OwnedFd = filter::file(filter::Isolation::Namespaces)?;
+        command.args(ISOLATION);
         if self.network != NetworkChoice::Host {
             command.arg("--unshare-net");
         }
@@ -310,8 +310,8 @@ mod tests {
         let printed = String::from_utf8(printed.unwrap().stdout).unwrap();
         let of_fresh: BTreeSet<_> = printed.lines().map(str::to_owned).collect();
 
-        let room = bubblewrap.room().unwrap();
-        let (entrance, _occupied) = room.occupy(bubblewrap, &inside).await.unwrap();
+        let prepared = bubblewrap.prepare().unwrap();
+        let (entrance, _occupied) = prepared.occupy(bubblewrap, &inside).await.unwrap();
         let root = PathBuf::from(format!("/proc/{}/root", entrance.holder));
         let mut of_fork = BTreeSet::new();
         for place in ["dev", "dev/nvidia-caps"] {

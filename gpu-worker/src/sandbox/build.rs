@@ -21,8 +21,8 @@ use crate::Config;
 
 /// `python -c BECOME PROGRAM ARGUMENT...` confines itself and then executes the program.
 const BECOME: &str = "import os, sys
-from baton_shim.session import walls
-walls.rise()
+from baton_shim.session import confinement
+confinement.confine()
 os.execv(sys.argv[1], sys.argv[1:])";
 
 impl Sandbox {

@@ -2,7 +2,7 @@
 //! and the system refuses access to everything that the session was not given.
 //!
 //! In: what a session needs of the machine. Out: Landlock rules and a filter of system calls, which the session's first
-//! process imposes on itself before it reads any file or code of a student (`session/walls.py`), and a [`Guard`] for
+//! process imposes on itself before it reads any file or code of a student (`session/confinement.py`), and a [`Guard`] for
 //! the calls that neither of them can check.
 //!
 //! **Invariant:** no session starts on a system that does not support all of the [`RULES`].
@@ -19,13 +19,13 @@ use landlock::{
 use tokio::process::Command;
 
 use super::devices::Devices;
-use super::filter::{self, Walls};
+use super::filter::{self, Isolation};
 use super::groups::{Controller, Groups};
 use super::python::Pythons;
 use super::view::{May, View};
 use super::{
-    Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch, Variable,
-    WALLS, inherit, probe,
+    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch,
+    Variable, inherit, probe,
 };
 use crate::Config;
 
@@ -187,7 +187,7 @@ impl Landlock {
         Ok(Confined { view, scratch })
     }
 
-    /// Makes the rules, the filter and the guard for the process that `command` starts. The variable [`WALLS`] says
+    /// Makes the rules, the filter and the guard for the process that `command` starts. The variable [`CONFINEMENT`] says
     /// where they are.
     pub(crate) fn impose(
         &self,
@@ -198,15 +198,15 @@ impl Landlock {
         let rules = confined.view.rules();
         let descriptors = [
             ruleset(&rules, self.has_network()).map_err(io::Error::other)?,
-            filter::file(Walls::Shared {
+            filter::file(Isolation::Landlock {
                 has_network: self.has_network(),
             })?,
         ];
         let [rules_of, filter_of] = descriptors.each_ref().map(|file| file.as_raw_fd());
         // The path comes last because it may contain a colon.
-        let mut walls = std::ffi::OsString::from(format!("{rules_of}:{filter_of}:"));
-        walls.push(folder);
-        command.env(WALLS, walls).env("PWD", folder);
+        let mut value = std::ffi::OsString::from(format!("{rules_of}:{filter_of}:"));
+        value.push(folder);
+        command.env(CONFINEMENT, value).env("PWD", folder);
         let paths = |wanted: May| {
             let rules = rules.iter().filter(move |(_, may)| *may == wanted);
             rules.map(|(path, _)| path.as_path())

@@ -5,7 +5,7 @@
 //! memory, where a filter cannot read them. With bubblewrap, the limit of user namespaces (`--disable-userns`) prevents
 //! that it creates namespaces. Without bubblewrap it fails with `ENOSYS`, and the C library uses `clone` instead.
 //!
-//! A session without namespaces of its own ([`Walls::Shared`]) shares identifiers with the whole machine. For it, the
+//! A session without namespaces of its own ([`Isolation::Landlock`]) shares identifiers with the whole machine. For it, the
 //! filter also refuses the calls that name something by such an identifier, for example System V shared memory.
 
 use std::io::{self, Seek as _, Write as _};
@@ -84,10 +84,10 @@ const ALLOWED_SOCKETS: &[libc::c_int] = &[
 
 /// What isolates a session besides the filter.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Walls {
+pub(super) enum Isolation {
     Namespaces,
-    /// Landlock, in the machine's namespaces. Calls that only the worker can check wait for it (`calls`).
-    Shared {
+    /// In the machine's namespaces. Calls that only the worker can check wait for it (`calls`).
+    Landlock {
         has_network: bool,
     },
 }
@@ -239,19 +239,19 @@ const NEW_NAMESPACE: libc::c_int = libc::CLONE_NEWNS
     | libc::CLONE_NEWNET;
 
 /// A file in memory with the filter's program, for bubblewrap or for a process that confines itself.
-pub(super) fn file(walls: Walls) -> io::Result<OwnedFd> {
+pub(super) fn file(isolation: Isolation) -> io::Result<OwnedFd> {
     let mut file = std::fs::File::from(memfd_create(c"baton-filter", MFdFlags::MFD_CLOEXEC)?);
-    file.write_all(&bytes(&program(walls)))?;
+    file.write_all(&bytes(&program(isolation)))?;
     file.rewind()?;
     Ok(file.into())
 }
 
 /// The filter's program for forks that enter a sandbox, in the system's binary form.
 pub(super) fn of_forks() -> Vec<u8> {
-    bytes(&program(Walls::Namespaces))
+    bytes(&program(Isolation::Namespaces))
 }
 
-fn program(walls: Walls) -> Vec<libc::sock_filter> {
+fn program(isolation: Isolation) -> Vec<libc::sock_filter> {
     let load =
         |offset: usize| instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset as u32);
     let fail = |errno: i32| answer(libc::SECCOMP_RET_ERRNO | errno.cast_unsigned());
@@ -268,7 +268,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
     ]);
     let mut failing = vec![(DENIED, libc::EPERM), (ABSENT, libc::ENOSYS)];
     let mut families = ALLOWED_SOCKETS.to_vec();
-    if let Walls::Shared { has_network } = walls {
+    if let Isolation::Landlock { has_network } = isolation {
         failing.extend([
             (OF_THE_MACHINE, libc::ENOSYS),
             (OF_THE_OWNER, libc::EPERM),
@@ -284,7 +284,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
     let allow = || answer(libc::SECCOMP_RET_ALLOW);
     let first_argument = || argument(0);
     let mut modes = vec![CREATES];
-    if walls == Walls::Namespaces {
+    if isolation == Isolation::Namespaces {
         modes.push(CHANGES_MODE);
     }
     for GivesMode { call, mode, flags } in modes.into_iter().flatten() {
@@ -310,7 +310,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
         ]);
     }
     let mut denied = vec![&OF_FILES];
-    if let Walls::Shared { .. } = walls {
+    if let Isolation::Landlock { .. } = isolation {
         denied.extend(OF_ALL);
     }
     for of in denied {
@@ -322,7 +322,7 @@ fn program(walls: Walls) -> Vec<libc::sock_filter> {
         program.push(when(libc::BPF_JEQ, of.call as u32, 0, checks.len() as u8));
         program.extend(checks);
     }
-    if let Walls::Shared { .. } = walls {
+    if let Isolation::Landlock { .. } = isolation {
         program.extend(local_sockets(&fail(libc::EPROTONOSUPPORT)));
     }
     let count = families.len() as u8;

@@ -241,7 +241,7 @@ pub(super) async fn run(
 }
 
 /// Confines the Python process that runs it. [`PROGRAM`] follows.
-const CONFINED: &str = "from baton_shim.session import walls\nwalls.rise()\n";
+const CONFINED: &str = "from baton_shim.session import confinement\nconfinement.confine()\n";
 
 pub(super) async fn run_confined(
     landlock: &Landlock,

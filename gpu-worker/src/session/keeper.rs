@@ -10,7 +10,7 @@ use std::sync::{Arc, Weak};
 
 use nix::unistd::Pid;
 
-use super::life::Walls;
+use super::life::Enclosure;
 use crate::processes;
 
 #[derive(Debug)]
@@ -20,7 +20,7 @@ pub(crate) struct Keeper(Arc<Kept>);
 struct Kept {
     process: Pid,
     /// The sandbox, without which the process would end.
-    _walls: Option<Arc<Walls>>,
+    _enclosure: Option<Arc<Enclosure>>,
 }
 
 /// A session's keepers. They can outlive the session: each ends when its last [`Keeper`] is dropped.
@@ -34,11 +34,11 @@ impl Keepers {
         &mut self,
         process: u32,
         mark: &str,
-        walls: Option<&Arc<Walls>>,
+        enclosure: Option<&Arc<Enclosure>>,
     ) -> Option<Keeper> {
         let said = Pid::from_raw(i32::try_from(process).ok()?);
-        let process = match walls {
-            Some(walls) => walls.process(said),
+        let process = match enclosure {
+            Some(enclosure) => enclosure.process(said),
             None => {
                 Some(said).filter(|process| processes::parent_of(*process) == Some(Pid::this()))
             }
@@ -48,13 +48,13 @@ impl Keepers {
             tracing::warn!(process = %said, "A session named a keeper process that does not belong to it");
             return None;
         };
-        match walls {
-            Some(walls) => walls.keep(process),
+        match enclosure {
+            Some(enclosure) => enclosure.keep(process),
             None => processes::end_as_late_as(Pid::this(), process),
         }
         let kept = Arc::new(Kept {
             process,
-            _walls: walls.cloned(),
+            _enclosure: enclosure.cloned(),
         });
         self.0.retain(|keeper| keeper.strong_count() > 0);
         self.0.push(Arc::downgrade(&kept));

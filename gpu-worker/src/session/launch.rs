@@ -24,19 +24,19 @@ use super::SessionLog;
 use super::StartError;
 use super::life::Life;
 use super::start::Starting;
-use super::zygote::{Order, Spare, Zygote, bytes, variables};
+use super::zygote::{ForkRequest, Spare, Zygote, bytes, variables};
 use crate::calls::Watching;
 use crate::sandbox::{
-    Bubblewrap, Confined, Inside, Landlock, Outermost, Room, Sandbox, inherit, join,
+    Bubblewrap, Confined, Inside, Landlock, Outermost, PreparedSandbox, Sandbox, inherit, join,
 };
 
 /// The variable with the descriptor of the connection on which a session's supervisor reports.
 const SUPERVISOR: &str = "BATON_SUPERVISOR_DESCRIPTOR";
 
 /// How the process is isolated, and what it can access.
-pub(super) enum Walls<'a> {
-    Inside(&'a Bubblewrap, Inside),
-    Confined(&'a Landlock, Confined),
+pub(super) enum Confinement<'a> {
+    Bubblewrap(&'a Bubblewrap, Inside),
+    Landlock(&'a Landlock, Confined),
 }
 
 pub(super) struct Launch<'a> {
@@ -44,7 +44,7 @@ pub(super) struct Launch<'a> {
     /// Bubblewrap with its arguments, or Python; it has the session's environment.
     pub(super) command: Command,
     pub(super) sandbox: Option<&'a Sandbox>,
-    pub(super) walls: Option<Walls<'a>>,
+    pub(super) confinement: Option<Confinement<'a>>,
     /// The Landlock rules and the filter that the process imposes on itself.
     pub(super) imposed: Option<[OwnedFd; 2]>,
     /// The working directory, as a path inside the session.
@@ -68,15 +68,15 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     let Launch {
         python,
         mut command,
-        walls,
+        confinement,
         watching,
         ..
     } = launch;
     if let Some(watching) = watching {
         watching.before(&mut command);
     }
-    let (wrapped, report) = match &walls {
-        Some(Walls::Inside(sandbox, inside)) => {
+    let (wrapped, report) = match &confinement {
+        Some(Confinement::Bubblewrap(sandbox, inside)) => {
             let wrapped = sandbox.wrap(&mut command, inside)?;
             command
                 .arg("--chdir")
@@ -88,7 +88,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
             inherit(&mut command, vec![its_end]);
             (Some((*sandbox, wrapped)), Some(report))
         }
-        Some(Walls::Confined(..)) => {
+        Some(Confinement::Landlock(..)) => {
             // The process changes to its folder only after it has confined itself. Until then it must not find files of
             // a student, for example a module that it would import.
             command.current_dir("/");
@@ -103,7 +103,7 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
         }
     };
     let mut group = None;
-    if let Some(Walls::Confined(landlock, _)) = &walls {
+    if let Some(Confinement::Landlock(landlock, _)) = &confinement {
         group = landlock.group().map_err(StartError::Group)?;
         if let Some(group) = &group {
             join(&mut command, group.join_files().map_err(StartError::Group)?);
@@ -135,8 +135,8 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     if let Some(pipe) = child.stderr.take() {
         log.follow(process, pipe);
     }
-    let life = match (wrapped, report, walls) {
-        (None, Some(report), Some(Walls::Confined(_, confined))) => {
+    let life = match (wrapped, report, confinement) {
+        (None, Some(report), Some(Confinement::Landlock(_, confined))) => {
             Life::confined(Some(outermost), report, group, confined.scratch)
         }
         (Some((sandbox, wrapped)), Some(report), _) => {
@@ -165,7 +165,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         .env(SUPERVISOR, report_end.as_raw_fd().to_string())
         .env(SHIM_DESCRIPTOR, launch.connection.as_raw_fd().to_string());
     let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
-    let mut order = Order {
+    let mut request = ForkRequest {
         program: None,
         arguments: launch.arguments.iter().map(bytes).collect(),
         environment: variables(&command),
@@ -182,28 +182,28 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
         .await
         .map_err(StartError::Spare)?;
     let Spare {
-        room,
+        prepared,
         group,
         parked,
     } = spare;
     // Bubblewrap lives as long as the session. The parked process ends when a child of it has entered the sandbox.
-    let process = room.as_ref().and_then(Room::process);
+    let process = prepared.as_ref().and_then(PreparedSandbox::process);
     let starting = Starting::new(process.unwrap_or(parked.process()), launch.mark);
     let mut scratch = None;
-    match (launch.walls, room) {
-        (Some(Walls::Inside(sandbox, inside)), Some(room)) => {
+    match (launch.confinement, prepared) {
+        (Some(Confinement::Bubblewrap(sandbox, inside)), Some(prepared)) => {
             // Bubblewrap sets this variable for its own command.
-            let folder = order.folder.clone();
-            order.environment.push((bytes("PWD"), folder));
-            let (entrance, occupied) = room.occupy(sandbox, &inside).await?;
-            order.namespaces = entrance.namespaces;
-            order.filter = ByteBuf::from(entrance.filter);
+            let folder = request.folder.clone();
+            request.environment.push((bytes("PWD"), folder));
+            let (entrance, occupied) = prepared.occupy(sandbox, &inside).await?;
+            request.namespaces = entrance.namespaces;
+            request.filter = ByteBuf::from(entrance.filter);
             files.push(entrance.process);
             around = Some((entrance.holder, occupied));
         }
-        (Some(Walls::Confined(_, confined)), _) => {
+        (Some(Confinement::Landlock(_, confined)), _) => {
             for file in launch.imposed.into_iter().flatten() {
-                order.descriptors.push(file.as_raw_fd());
+                request.descriptors.push(file.as_raw_fd());
                 files.push(file);
             }
             scratch = Some(confined.scratch);
@@ -212,12 +212,12 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     }
     if let Some(watching) = launch.watching {
         let (program, place) = watching.into_parts();
-        order.watched = ByteBuf::from(program);
+        request.watched = ByteBuf::from(program);
         files.push(place);
     }
     let borrowed: Vec<_> = files.iter().map(|file| file.as_fd()).collect();
     let process = parked
-        .become_session(&order, &borrowed)
+        .become_session(&request, &borrowed)
         .await
         .map_err(StartError::Fork)?;
     drop(files);

@@ -22,7 +22,7 @@ pub(super) enum Life {
     Bare(Outermost),
     /// The kernel is the child of a supervisor, because it is sandboxed, or forked from a zygote, or both.
     Supervised {
-        walls: Arc<Walls>,
+        enclosure: Arc<Enclosure>,
         /// How the kernel ended, once that is known.
         status: Option<Option<ExitStatus>>,
         /// Carries the session's network connections. It ends with the session, because keepers need no network.
@@ -33,7 +33,7 @@ pub(super) enum Life {
 /// What surrounds a kernel. Session and keepers share it; when the last of them drops it, the supervisor and the
 /// sandbox end. The system then ends all processes of the sandbox's process namespace.
 #[derive(Debug)]
-pub(super) struct Walls {
+pub(super) struct Enclosure {
     around: Around,
     /// Set once the kernel is known.
     supervisor: OnceLock<Pid>,
@@ -66,7 +66,7 @@ struct Sandbox {
     _outermost: Outermost,
 }
 
-impl Walls {
+impl Enclosure {
     fn new(around: Around, report: UnixStream, group: Option<Group>) -> Arc<Self> {
         Arc::new(Self {
             around,
@@ -127,9 +127,9 @@ impl Walls {
         if processes.is_empty() {
             return;
         }
-        let walls = self.clone();
+        let enclosure = self.clone();
         tokio::task::spawn_blocking(move || {
-            let kept = walls.group.as_ref().map(|group| group.keep(&processes));
+            let kept = enclosure.group.as_ref().map(|group| group.keep(&processes));
             if let Some(Err(error)) = kept {
                 tracing::warn!(%error, "Processes that a cell started will be killed if their session exceeds its memory limit");
             }
@@ -246,7 +246,7 @@ impl Life {
 
     fn supervised(around: Around, report: UnixStream, group: Option<Group>) -> Self {
         Self::Supervised {
-            walls: Walls::new(around, report, group),
+            enclosure: Enclosure::new(around, report, group),
             status: None,
             carrier: None,
         }
@@ -261,7 +261,7 @@ impl Life {
     pub(super) fn has_kernel(&self, kernel: Pid) {
         match self {
             Self::Bare(_) => processes::end_first(kernel),
-            Self::Supervised { walls, .. } => walls.has_kernel(kernel),
+            Self::Supervised { enclosure, .. } => enclosure.has_kernel(kernel),
         }
     }
 
@@ -270,36 +270,38 @@ impl Life {
     pub(super) async fn ended(&mut self) -> Option<ExitStatus> {
         match self {
             Self::Bare(kernel) => kernel.child().wait().await.ok(),
-            Self::Supervised { walls, status, .. } => match status {
+            Self::Supervised {
+                enclosure, status, ..
+            } => match status {
                 Some(status) => *status,
-                None => *status.insert(walls.kernel_ended().await),
+                None => *status.insert(enclosure.kernel_ended().await),
             },
         }
     }
 
     pub(super) fn group(&self) -> Option<&Group> {
-        self.walls()?.group.as_ref()
+        self.enclosure()?.group.as_ref()
     }
 
     /// Folders of the session's own that are on the machine's disk.
     pub(super) fn scratch(&self) -> Vec<PathBuf> {
-        match self.walls().map(|walls| &walls.around) {
+        match self.enclosure().map(|enclosure| &enclosure.around) {
             Some(Around::Confined { scratch, .. }) => scratch.writable().into(),
             _ => Vec::new(),
         }
     }
 
-    pub(super) fn walls(&self) -> Option<&Arc<Walls>> {
+    pub(super) fn enclosure(&self) -> Option<&Arc<Enclosure>> {
         match self {
             Self::Bare(_) => None,
-            Self::Supervised { walls, .. } => Some(walls),
+            Self::Supervised { enclosure, .. } => Some(enclosure),
         }
     }
 
     pub(super) fn end_all(&self, kernel: Pid, mark: &str, keepers: &[Pid]) {
         match self {
             Self::Bare(_) => processes::end_all(kernel, mark, keepers),
-            Self::Supervised { walls, .. } => walls.end_all_but(kernel, mark, keepers),
+            Self::Supervised { enclosure, .. } => enclosure.end_all_but(kernel, mark, keepers),
         }
     }
 }

@@ -16,7 +16,7 @@ use baton_protocol::shim::{FromSession, Hello};
 use nix::unistd::Pid;
 use tokio::process::Command;
 
-use super::launch::{self, Launch, Launched, Walls};
+use super::launch::{self, Confinement, Launch, Launched};
 use super::life::Life;
 use super::zygote::Zygote;
 use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
@@ -49,7 +49,7 @@ const LINES: usize = 12;
 /// are outputs, and lists of segments: large parts of a state are read from the session's memory.
 const LARGEST_MESSAGE_BYTES: u64 = LARGEST_OUTPUT_BYTES + (64 << 20);
 
-pub(crate) struct StartOrder<'a> {
+pub(crate) struct StartRequest<'a> {
     /// The worker's environment to which the Python belongs, if notebooks can install this environment, too.
     pub(crate) environment: Option<&'a str>,
     pub(crate) notebook: NotebookId,
@@ -74,34 +74,34 @@ pub(crate) struct StartOrder<'a> {
 }
 
 /// Starts a session and waits for its hello. If the future is dropped, the started processes end.
-pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartError> {
-    let folder = create_folder(&order.config.runtime_folder)?;
-    let packages = SessionPackages::create(order.config)?;
+pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, StartError> {
+    let folder = create_folder(&request.config.runtime_folder)?;
+    let packages = SessionPackages::create(request.config)?;
     let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
     let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
     let connection_file = folder.path().join("connection.json");
     ConnectionFile::create(folder.path()).write(&connection_file)?;
-    let mark = processes::new_mark(order.notebook);
+    let mark = processes::new_mark(request.notebook);
 
-    let mut command = command(&order, &packages);
-    let gpu = order
+    let mut command = command(&request, &packages);
+    let gpu = request
         .sharing
         .join(
-            order.account,
-            order.place.take(),
+            request.account,
+            request.place.take(),
             &mut command,
             folder.path(),
         )
         .map_err(StartError::Gpu)?;
-    let mut place = Workplace::of(&order, folder.path())?;
-    let walls = match order.sandbox {
+    let mut place = Workplace::of(&request, folder.path())?;
+    let confinement = match request.sandbox {
         Some(sandbox) => {
-            let needs = needs(&order, folder.path(), &packages, gpu.hardware());
+            let needs = needs(&request, folder.path(), &packages, gpu.hardware());
             Some(isolate(sandbox, &mut command, needs, &mut place).await?)
         }
         None => None,
     };
-    if let (Some(mirror), Some(root)) = (&order.mirror, &place.mirror) {
+    if let (Some(mirror), Some(root)) = (&request.mirror, &place.mirror) {
         command
             .env(NOTEBOOK_FOLDER, mirror.notebook_folder())
             .env(MIRROR_FOLDER, root);
@@ -110,22 +110,22 @@ pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartErr
         .env(SCANNER, scanner)
         .env(processes::MARK, &mark)
         .env("JPY_PARENT_PID", std::process::id().to_string());
-    let (imposed, guard) = match &walls {
-        Some(Walls::Confined(landlock, confined)) => {
+    let (imposed, guard) = match &confinement {
+        Some(Confinement::Landlock(landlock, confined)) => {
             let imposed = landlock.impose(&mut command, confined, &place.folder)?;
             (Some(imposed.descriptors), Some(imposed.guard))
         }
         _ => (None, None),
     };
-    let (observer, opened) = order.mirror.as_ref().map(SessionMirror::observe).unzip();
+    let (observer, opened) = request.mirror.as_ref().map(SessionMirror::observe).unzip();
     let is_guarded = guard.is_some();
     let watch = watching::watch(observer, guard).map_err(StartError::Watch)?;
     let (works, watching) = watch.unzip();
     let launch = Launch {
-        python: &order.python,
+        python: &request.python,
         command,
-        sandbox: order.sandbox,
-        walls,
+        sandbox: request.sandbox,
+        confinement,
         imposed,
         folder: place.folder,
         arguments: vec!["-f".into(), connection_file.into()],
@@ -133,7 +133,7 @@ pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartErr
         watching,
         mark,
     };
-    let launched = match &order.zygote {
+    let launched = match &request.zygote {
         Some(zygote) => launch::fork(launch, zygote).await?,
         None => launch::fresh(launch).await?,
     };
@@ -149,16 +149,22 @@ pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartErr
     if is_guarded && !calls_wait {
         return Err(SandboxError::without_guard().into());
     }
-    if let Some(mirror) = &mut order.mirror {
+    if let Some(mirror) = &mut request.mirror {
         mirror.started(opened.filter(|_| calls_wait));
     }
-    let (kernel, shim_reader, shim, hello) = greeted(pair, &mut life, &order.python, &log).await?;
+    let (kernel, shim_reader, shim, hello) =
+        greeted(pair, &mut life, &request.python, &log).await?;
     let mark = starting.finish();
     life.has_kernel(kernel);
     let mut folders = vec![packages.folder().to_owned()];
-    folders.extend(order.mirror.as_ref().map(|mirror| mirror.root().to_owned()));
+    folders.extend(
+        request
+            .mirror
+            .as_ref()
+            .map(|mirror| mirror.root().to_owned()),
+    );
     folders.extend(life.scratch());
-    let limit_bytes = order.config.session_disk_bytes;
+    let limit_bytes = request.config.session_disk_bytes;
     Ok(Session {
         disk: limit_bytes.map(|limit_bytes| Disk::watch(folders, limit_bytes)),
         shim,
@@ -167,14 +173,14 @@ pub(crate) async fn start(mut order: StartOrder<'_>) -> Result<Session, StartErr
         sent: None,
         keeps: false,
         keepers: Keepers::default(),
-        mirror: order.mirror,
+        mirror: request.mirror,
         gpu,
         shim_reader,
         broken_at: None,
         refused_bytes: None,
         life,
         kernel,
-        python: order.python,
+        python: request.python,
         mark,
         log,
         _folder: folder,
@@ -191,20 +197,22 @@ fn create_folder(runtime_folder: &Path) -> Result<PrivateFolder, StartError> {
 }
 
 /// The command that starts the session's Python, with the environment of every session.
-fn command(order: &StartOrder<'_>, packages: &SessionPackages) -> Command {
-    let program = order.sandbox.map(|sandbox| sandbox.program(&order.python));
-    let mut command = Command::new(program.unwrap_or(&order.python));
+fn command(request: &StartRequest<'_>, packages: &SessionPackages) -> Command {
+    let program = request
+        .sandbox
+        .map(|sandbox| sandbox.program(&request.python));
+    let mut command = Command::new(program.unwrap_or(&request.python));
     command
         .env_clear()
         .envs(environment::inherited(
             std::env::vars_os(),
-            &order.config.session_environment,
+            &request.config.session_environment,
         ))
         .envs(packages.environment());
-    if order.is_trial {
+    if request.is_trial {
         command.env(TRIAL, "1");
     }
-    if let Some(environment) = order.environment {
+    if let Some(environment) = request.environment {
         command.env(ENVIRONMENT, environment);
     }
     command
@@ -219,18 +227,21 @@ struct Workplace {
 
 impl Workplace {
     /// Without a sandbox. `private`: the session's own folder, for a session that has no other.
-    fn of(order: &StartOrder<'_>, private: &Path) -> Result<Self, StartError> {
-        let folder = match &order.mirror {
+    fn of(request: &StartRequest<'_>, private: &Path) -> Result<Self, StartError> {
+        let folder = match &request.mirror {
             Some(mirror) => mirror
-                .make_working_folder(&order.folder)
+                .make_working_folder(&request.folder)
                 .map_err(|source| StartError::RuntimeFolder {
                     path: mirror.root().to_owned(),
                     source,
                 })?,
-            None if is_visible(order) => order.folder.clone(),
+            None if is_visible(request) => request.folder.clone(),
             None => private.to_owned(),
         };
-        let mirror = order.mirror.as_ref().map(|mirror| mirror.root().to_owned());
+        let mirror = request
+            .mirror
+            .as_ref()
+            .map(|mirror| mirror.root().to_owned());
         Ok(Self { folder, mirror })
     }
 
@@ -245,19 +256,19 @@ impl Workplace {
 }
 
 fn needs<'a>(
-    order: &'a StartOrder<'_>,
+    request: &'a StartRequest<'_>,
     private_folder: &'a Path,
     packages: &'a SessionPackages,
     hardware: Option<&'a Hardware>,
 ) -> Needs<'a> {
-    let config = order.config;
+    let config = request.config;
     Needs {
-        python: &order.python,
+        python: &request.python,
         private_folder,
-        notebook_folder: order.notebook_folder.as_deref(),
+        notebook_folder: request.notebook_folder.as_deref(),
         hardware,
         packages: packages.folder(),
-        mirror: order.mirror.as_ref().map(|mirror| {
+        mirror: request.mirror.as_ref().map(|mirror| {
             let (root, folder) = (mirror.root(), mirror.notebook_folder());
             (root.to_owned(), folder.to_owned())
         }),
@@ -270,7 +281,7 @@ async fn isolate<'a>(
     command: &mut Command,
     needs: Needs<'_>,
     place: &mut Workplace,
-) -> Result<Walls<'a>, StartError> {
+) -> Result<Confinement<'a>, StartError> {
     Ok(match sandbox {
         Sandbox::Bubblewrap(bubblewrap) => {
             let mut inside = bubblewrap.furnish(command, needs).await?;
@@ -278,11 +289,11 @@ async fn isolate<'a>(
                 Some(mirror) => place.move_mirror(mirror),
                 None => place.mirror = None,
             }
-            Walls::Inside(bubblewrap, inside)
+            Confinement::Bubblewrap(bubblewrap, inside)
         }
         Sandbox::Landlock(landlock) => {
             let confined = landlock.furnish(command, &needs).await?;
-            Walls::Confined(landlock, confined)
+            Confinement::Landlock(landlock, confined)
         }
     })
 }
@@ -348,13 +359,13 @@ impl Drop for Starting {
 
 /// Whether the session can work in the notebook's working directory itself. A sandboxed session may access this
 /// directory only if it is in a notebook's folder that the notebook has proved to be its own.
-fn is_visible(order: &StartOrder<'_>) -> bool {
-    let is_allowed = match (order.sandbox, &order.notebook_folder) {
+fn is_visible(request: &StartRequest<'_>) -> bool {
+    let is_allowed = match (request.sandbox, &request.notebook_folder) {
         (None, _) => true,
-        (Some(_), Some(notebook_folder)) => order.folder.starts_with(notebook_folder),
+        (Some(_), Some(notebook_folder)) => request.folder.starts_with(notebook_folder),
         (Some(_), None) => false,
     };
-    is_allowed && order.folder.is_dir()
+    is_allowed && request.folder.is_dir()
 }
 
 async fn accept_shim(pair: ShimPair) -> Result<(Pid, ShimReader, ShimWriter, Hello), StartError> {

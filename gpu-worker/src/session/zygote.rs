@@ -21,7 +21,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 
 use self::libraries::Libraries;
-pub(super) use self::process::{Order, bytes, variables};
+pub(super) use self::process::{ForkRequest, bytes, variables};
 pub(crate) use self::process::{Zygote, ZygoteError};
 pub(crate) use self::spare::Spare;
 use crate::Config;

@@ -10,8 +10,9 @@ use baton_gpu_worker::{
 };
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
-    Answer, Cell, FencingNumber, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome, Payload,
-    Piece, Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    Answer, Cell, FencingNumber, Finished, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome,
+    Payload, Piece, Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage,
+    WorkerId,
 };
 use baton_transport::{Dial, TransportChoice};
 use bytes::Bytes;
@@ -348,14 +349,14 @@ pub(crate) struct Ran {
 
 impl Ran {
     pub(crate) fn new(events: Vec<JobEvent>) -> Self {
-        let Some(JobEvent::Finished {
+        let Some(JobEvent::Finished(Finished {
             outcome,
             error,
             state,
             usage,
             files,
             ..
-        }) = events.last().cloned()
+        })) = events.last().cloned()
         else {
             panic!("no last event in {events:?}");
         };

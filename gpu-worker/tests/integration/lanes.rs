@@ -5,7 +5,9 @@ use std::path::Path;
 
 use baton_chunks::{Bundle, Ledger, pack};
 use baton_protocol::shim::{SegmentView, Snapshot};
-use baton_protocol::{Answer, HeldState, JobEvent, Outcome, State, StateVersion, Submission};
+use baton_protocol::{
+    Answer, Finished, HeldState, JobEvent, Outcome, State, StateVersion, Submission,
+};
 use baton_transport::{Held, MemoryHolder, TransportChoice};
 use serde_json::{Value, json};
 
@@ -64,11 +66,11 @@ impl Proxy {
     }
 
     fn result(&mut self, held: &Held, events: &[JobEvent]) -> Bundle {
-        let Some(JobEvent::Finished {
+        let Some(JobEvent::Finished(Finished {
             outcome: Outcome::Ok,
             state: Some(State::Memory(state)),
             ..
-        }) = events.last().cloned()
+        })) = events.last().cloned()
         else {
             panic!("no result in memory: {events:?}");
         };

@@ -10,9 +10,8 @@ use std::os::fd::{AsFd, OwnedFd};
 
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::Payload;
 use baton_protocol::shim::{Attach, Delta, FromNotebook, ToNotebook};
-use baton_protocol::{AboutState, JobEvent, Manifest, Outcome, RemoteError, SavedState, Usage};
+use baton_protocol::{AboutState, Finished, JobEvent, Manifest, SavedState};
 use baton_transport::frames::FrameError;
 
 use super::cell::{RemoteCell, Stop};
@@ -25,11 +24,8 @@ use super::{CONNECT_PATIENCE, RemoteCells};
 
 /// How the job ended.
 struct End {
-    outcome: Outcome,
-    error: Option<RemoteError>,
-    usage: Usage,
-    files: Option<Payload>,
-    /// `None`: the variables are lost, and `error` gives the reason.
+    finished: Finished,
+    /// `None`: the variables are lost, and the error gives the reason.
     left: Option<Box<SavedState>>,
 }
 
@@ -80,11 +76,11 @@ impl RemoteCells {
             Some((file, about, delta)) => (Some(file), Some(about), Some(delta)),
             None => (None, None, None),
         };
-        let summary = self.display.summary(cell, end.usage).await?;
+        let summary = self.display.summary(cell, end.finished.usage).await?;
         let attached = ToNotebook::Attached {
             call: cell.call,
-            outcome: end.outcome,
-            error: end.error,
+            outcome: end.finished.outcome,
+            error: end.finished.error,
             about,
             delta,
             summary,
@@ -110,7 +106,7 @@ impl RemoteCells {
 
     async fn follow_attached(&mut self, cell: &mut RemoteCell<'_>) -> Result<End, Stop> {
         cell.status_line.waits(Waiting::Starting { worker: None });
-        let mut finished: Option<End> = None;
+        let mut finished: Option<Finished> = None;
         loop {
             let look = cell.status_line.next_look(cell.now());
             let event = tokio::select! {
@@ -133,34 +129,20 @@ impl RemoteCells {
                 }
             };
             match (event, finished.take()) {
-                (
-                    JobEvent::Finished {
-                        outcome,
-                        error,
-                        usage,
-                        files,
-                        salvageable,
-                        ..
-                    },
-                    _,
-                ) => {
-                    let end = End {
-                        outcome,
-                        error,
-                        usage,
-                        files,
+                (JobEvent::Finished(end), _) if end.salvageable => finished = Some(end),
+                (JobEvent::Finished(end), _) => {
+                    return Ok(End {
+                        finished: end,
                         left: None,
-                    };
-                    match salvageable {
-                        true => finished = Some(end),
-                        false => return Ok(end),
-                    }
+                    });
                 }
                 (JobEvent::Salvaged { state, error, .. }, Some(end)) => {
                     return Ok(End {
+                        finished: Finished {
+                            error: end.error.or(error),
+                            ..end
+                        },
                         left: state,
-                        error: end.error.or(error),
-                        ..end
                     });
                 }
                 // These requests were for the kernel that has ended, so they get no answer.
@@ -208,7 +190,7 @@ impl RemoteCells {
             .left
             .as_ref()
             .and_then(|left| left.about.folder.as_deref());
-        let Some(files) = &end.files else {
+        let Some(files) = &end.finished.files else {
             return Ok(None);
         };
         if folder.is_none() || folder != self.files.folder() {

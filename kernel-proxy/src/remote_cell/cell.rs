@@ -6,11 +6,9 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_jupyter_wire::message::{iopub_topic, message_type};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::{NotebookFolder, Payload};
+use baton_protocol::files::NotebookFolder;
 use baton_protocol::shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook};
-use baton_protocol::{
-    CallId, ClientJob, GroupId, JobId, JobKind, Outcome, Output, RemoteError, State, Usage,
-};
+use baton_protocol::{CallId, ClientJob, GroupId, JobId, JobKind, Output, State};
 use baton_transport::frames::FrameError;
 use baton_transport::{Backoff, Held, Received};
 use bytes::Bytes;
@@ -70,17 +68,6 @@ struct Place {
     parent: ParentCell,
     captured: bool,
     quiet: bool,
-}
-
-/// The job's last event.
-pub(super) struct Finished {
-    pub(super) outcome: Outcome,
-    pub(super) error: Option<RemoteError>,
-    pub(super) state: Option<State>,
-    pub(super) usage: Usage,
-    pub(super) files: Option<Payload>,
-    /// Bytes of deferred state.
-    pub(super) deferred_bytes: u64,
 }
 
 /// Why a cell ends without a result.

@@ -1,4 +1,4 @@
-//! The cells that run on a pool: those of identical people, or those of a real course's past.
+//! The cells that people run: those of identical people, or those of a real course's past.
 
 use std::collections::BTreeMap;
 
@@ -122,14 +122,6 @@ impl Course {
                 let count = cells.clone().count().max(1);
                 cells.map(|cell| cell.run).sum::<f64>() / count as f64
             }
-        }
-    }
-
-    /// The number of cells; `None` if it is unlimited.
-    pub(super) fn cells(&self) -> Option<usize> {
-        match self {
-            Self::Drawn { .. } => None,
-            Self::Replayed(notebooks) => Some(notebooks.iter().map(Vec::len).sum()),
         }
     }
 }

@@ -6,6 +6,28 @@ use baton_protocol::{JobId, NotebookId};
 use baton_scheduling::queue::{Job, Precedence};
 use uuid::Uuid;
 
+/// After this many seconds, a person's use counts half. The broker's default.
+const HALF_LIFE: f64 = 12.0 * 3600.0;
+
+/// A person's recent use of GPUs. Times are in seconds.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Usage {
+    ms: f64,
+    at: f64,
+}
+
+impl Usage {
+    /// A cell that has ended now ran for `run`.
+    pub(super) fn add(&mut self, run: f64, now: f64) {
+        self.ms = self.ms(now) + 1e3 * run;
+        self.at = now;
+    }
+
+    pub(super) fn ms(&self, now: f64) -> f64 {
+        self.ms * (-(now - self.at) / HALF_LIFE).exp2()
+    }
+}
+
 /// A person's waiting cell as the queue sees it.
 pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
     Job {
@@ -29,4 +51,8 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
 
 pub(super) fn notebook(person: usize) -> NotebookId {
     NotebookId(Uuid::from_u128(person as u128))
+}
+
+pub(super) fn person_of(notebook: NotebookId) -> usize {
+    notebook.0.as_u128() as usize
 }

@@ -5,6 +5,7 @@
 use baton_plan::{BadRate, Rates, Waits, exclusive, repairman, shared, states};
 use proptest::prelude::*;
 
+mod fleet;
 mod history;
 mod simulation;
 

@@ -2,16 +2,15 @@
 //! their intended effect.
 
 use baton_plan::{
-    PastCell, PoolTerms, Rates, repairman, shared,
+    PastCell, Rates, repairman, shared,
     simulation::{
-        Class, Course, Elastic, ElasticAnswer, Length, OwnCell, PastWaits, Policy, Runs, Times,
-        elastic, first_come, share,
+        Class, Course, Length, OwnCell, PastWaits, Policy, Runs, Times, first_come, share,
     },
 };
 
 use crate::{CLASS, close};
 
-const HOUR: f64 = 3600.0;
+pub(crate) const HOUR: f64 = 3600.0;
 
 #[test]
 fn with_exponential_times_it_is_the_chain() {
@@ -180,7 +179,7 @@ fn means_are_those_of_their_distributions() {
     close(Times::Measured(vec![1.0, 2.0, 6.0]).mean(), 3.0, 1e-12);
 }
 
-fn past(person: u64, submitted: f64, assigned: f64, finished: f64) -> PastCell {
+pub(crate) fn past(person: u64, submitted: f64, assigned: f64, finished: f64) -> PastCell {
     PastCell {
         person,
         submitted,
@@ -218,93 +217,4 @@ fn a_past_is_replayed_by_notebook_and_without_what_never_ran() {
         ]
     );
     close(PastWaits::of(&cells).mean, 0.5, 1e-3);
-}
-
-/// Three cells at once on one machine that takes ten seconds to start: it is requested at once, and
-/// the cells run one after another.
-#[test]
-fn a_replayed_burst_waits_for_the_start_and_for_those_ahead() {
-    let cells = [0, 1, 2].map(|person| past(person, 50.0, 50.0, 70.0));
-    let mut pool = Elastic {
-        course: Course::replayed(&cells),
-        start: Times::Fixed(10.0),
-        ..pool(0, 1, 60.0)
-    };
-    let whole = Length {
-        warm_up: 0.0,
-        measured: f64::INFINITY,
-    };
-    let once = Runs { count: 1, seed: 1 };
-    let answer = elastic(&pool, whole, once);
-    assert_eq!(answer.cells, 3);
-    // The broker looks at its pools once a second, from the beginning.
-    close(answer.wait.mean, (11.0 + 31.0 + 51.0) / 3.0, 0.01);
-    let seconds = |answer: &ElasticAnswer| answer.machine_hours.mean * HOUR;
-    close(seconds(&answer), 10.0 + 60.0 + 60.0, 1e-9);
-    // A machine with a limit of 40 s takes cells for 30 s. The next machine starts while the last
-    // cell ends on the first.
-    pool.walltime = 40.0;
-    let answer = elastic(&pool, whole, once);
-    close(answer.wait.mean, (11.0 + 31.0 + 52.0) / 3.0, 0.01);
-    close(seconds(&answer), (10.0 + 40.0) + (10.0 + 30.0), 1e-9);
-}
-
-fn pool(min: u32, max: u32, idle: f64) -> Elastic {
-    Elastic {
-        course: Course::Drawn {
-            people: 12,
-            edit: Times::Exponential(120.0),
-            run: Times::Exponential(30.0),
-        },
-        terms: PoolTerms {
-            min,
-            max,
-            target_wait_ms: 60_000,
-        },
-        slots: 1,
-        start: Times::Fixed(40.0),
-        idle,
-        walltime: 1e6 * HOUR,
-    }
-}
-
-#[test]
-fn a_pool_that_never_changes_is_the_machine_repairman() {
-    let rates = Rates {
-        submission: 1.0 / 120.0,
-        execution: 1.0 / 30.0,
-        ..CLASS
-    };
-    let length = Length {
-        warm_up: HOUR,
-        measured: 400.0 * HOUR,
-    };
-    let answer = elastic(&pool(2, 2, 60.0), length, Runs { count: 10, seed: 1 });
-    let exact = repairman(&rates, 12, 2);
-    assert!(answer.wait.contains(exact.wait), "{answer:?} {exact:?}");
-    assert!(
-        answer.utilisation.contains(exact.utilisation),
-        "{answer:?} {exact:?}"
-    );
-    assert!(answer.machines.contains(2.0) && answer.starts.mean == 0.0);
-}
-
-#[test]
-fn a_pool_trades_machines_for_waits() {
-    let length = Length {
-        warm_up: HOUR,
-        measured: 20.0 * HOUR,
-    };
-    let simulate = |pool: Elastic| elastic(&pool, length, Runs { count: 4, seed: 1 });
-    let (fixed, elastic) = (simulate(pool(4, 4, 60.0)), simulate(pool(0, 4, 60.0)));
-    assert!(elastic.machines.mean < fixed.machines.mean);
-    assert!(elastic.wait.mean > fixed.wait.mean);
-    assert!(elastic.starts.mean > 0.0 && elastic.machines.mean <= 4.0);
-    // Machines that stay longer are started less often. A setting below the time of a start has no effect.
-    let patient = simulate(pool(0, 4, 1800.0));
-    assert!(patient.starts.mean < elastic.starts.mean);
-    assert!(patient.wait.mean < elastic.wait.mean);
-    let hasty = simulate(pool(0, 4, 0.001));
-    let kept_for_a_start = simulate(pool(0, 4, 40.0));
-    assert_eq!(hasty.starts.mean, kept_for_a_start.starts.mean);
 }

@@ -18,9 +18,7 @@ import uuid
 from html import escape
 from typing import TYPE_CHECKING, Any
 
-from IPython.core.error import UsageError
-
-from baton_shim.base import compat, frames
+from baton_shim.base import compat
 from baton_shim.base.closure import Uses
 from baton_shim.base.compat import FIT
 from baton_shim.base.here import by_reference, watch_images
@@ -29,6 +27,7 @@ from baton_shim.notebook import in_background, outputs
 from baton_shim.notebook.debugging import seam_debugger
 from baton_shim.notebook.pages import Pages
 from baton_shim.notebook.setters import Setters
+from baton_shim.notebook.tracebacks import seam_custom_handler, seam_traceback
 from baton_shim.surroundings import Surroundings
 from baton_shim.virtual import SWITCH
 from baton_shim.virtual.hint import WATCH
@@ -494,45 +493,3 @@ def budget() -> tuple[int, ...]:
     """A `state.Budget`: how much is returned with a cell instead of being deferred. The tests defer everything."""
     text = os.environ.pop("BATON_CELL_BYTES", "")
     return (int(text), int(text)) if text.isdigit() else ()
-
-
-def seam_traceback(shell: Any) -> None:
-    """Shows the session's lines for every kind of exception; IPython's own `_render_traceback_` misses some kinds."""
-    show_here = shell.showtraceback
-
-    @functools.wraps(show_here)
-    def showtraceback(exc_tuple: Any = None, *arguments: Any, **options: Any) -> None:
-        from baton_shim.state import errors
-
-        error = exc_tuple[1] if exc_tuple else sys.exc_info()[1] or getattr(sys, "last_value", None)
-        lines = errors.rendered(error) if isinstance(error, BaseException) else None
-        if lines is None or isinstance(error, UsageError):  # IPython shows a UsageError as one line on stderr
-            if error is not None:
-                frames.hide(error)
-            show_here(exc_tuple, *arguments, **options)
-        else:
-            kind, error, _ = shell._get_exc_info(exc_tuple)
-            if (trace := errors.trace_of(error)) is not None:
-                sys.last_traceback = trace
-            shell._showtraceback(kind, error, lines)
-
-    shell.showtraceback = showtraceback
-
-
-def seam_custom_handler(shell: Any) -> None:
-    """Gives a handler set with `set_custom_exc` the session's frames instead of Baton's."""
-    set_here = shell.set_custom_exc
-
-    @functools.wraps(set_here)
-    def set_custom_exc(exc_tuple: Any, handler: Any) -> None:
-        set_here(exc_tuple, handler)
-        handle = shell.CustomTB
-
-        def handle_in_cell(kind: Any, error: Any, trace: Any, tb_offset: Any = None) -> Any:
-            from baton_shim.state import errors
-
-            return handle(kind, error, errors.trace_of(error) or trace, tb_offset)
-
-        shell.CustomTB = handle_in_cell
-
-    shell.set_custom_exc = set_custom_exc

@@ -9,7 +9,7 @@ import os
 import sys
 
 from baton_shim.base.launch import end_with_parent, leave_notebook_folder, run_kernel, watch
-from baton_shim.session import walls
+from baton_shim.session import confinement
 from baton_shim.session.supervisor import supervise
 
 DEBUGGER = "debugpy"
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 def main() -> None:
     leave_notebook_folder()
     supervise()
-    walls.rise()
+    confinement.confine()
     end_with_parent("SIGKILL")
     leave_out_debugger()
     from baton_shim.base import packages

@@ -17,7 +17,7 @@ import resource
 import select
 import signal
 
-from baton_shim.session import walls
+from baton_shim.session import confinement
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,9 +44,9 @@ def supervise() -> None:
     limit = os.environ.pop(PROCESS_LIMIT, "")
     if limit:
         _limit_processes(int(limit))
-    is_confined = os.environ.get(walls.WALLS, walls.INSIDE) != walls.INSIDE
+    is_confined = os.environ.get(confinement.CONFINEMENT, confinement.INSIDE) != confinement.INSIDE
     if is_confined:
-        walls.adopt_orphans()
+        confinement.adopt_orphans()
     kernel = os.fork()
     if kernel == 0:
         os.close(connection)

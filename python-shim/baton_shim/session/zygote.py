@@ -1,11 +1,11 @@
 """`python -m baton_shim.session.zygote DESCRIPTOR LIBRARY...`: a process that forks sessions.
 
 It loads the modules that every session needs and the named libraries, reports that, and forks whenever the worker asks.
-The order for a session goes only to the fork, over a separate connection. It contains the program to run, the
-environment, the descriptors, and the sandbox to enter first (`walls.py`). A fork joins its control groups at once, and
-may then wait for its order.
+The request for a session goes only to the fork, over a separate connection. It contains the program to run, the
+environment, the descriptors, and the sandbox to enter first (`confinement.py`). A fork joins its control groups at
+once, and may then wait for its request.
 
-**Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of an order.
+**Invariant:** the zygote has one thread, never uses a GPU, and reads no byte of a request.
 """
 
 from __future__ import annotations
@@ -122,7 +122,7 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
     import signal
     import socket
 
-    from baton_shim.session.walls import adopt_orphans
+    from baton_shim.session.confinement import adopt_orphans
 
     adopt_orphans()  # a fork that enters a sandbox continues in a child, and its parent ends
     gc.collect()
@@ -143,38 +143,38 @@ def serve(control: socket.socket, preloaded: Preloaded) -> Callable[[], None]:
 
 
 def begin(connection: int, preloaded: Preloaded) -> Callable[[], None]:
-    """Makes a fork the process that its order describes. Returns the function that it has to run."""
-    from baton_shim.session import walls
+    """Makes a fork the process that its request describes. Returns the function that it has to run."""
+    from baton_shim.session import confinement
 
     join_groups(connection)
-    order, descriptors = receive(connection)
-    numbers = order["descriptors"]
+    request, descriptors = receive(connection)
+    numbers = request["descriptors"]
     named, others = descriptors[: len(numbers)], descriptors[len(numbers) :]
-    if order["namespaces"]:
-        walls.enter(others.pop(0), order["namespaces"])
+    if request["namespaces"]:
+        confinement.enter(others.pop(0), request["namespaces"])
         os.setsid()
     else:
         os.setpgid(0, 0)
-    environment = {os.fsdecode(name): os.fsdecode(value) for name, value in order["environment"]}
-    is_confined = environment.get(walls.WALLS, walls.INSIDE) != walls.INSIDE
-    os.chdir("/" if is_confined else order["folder"])  # `walls.rise` changes to the folder once it is safe
-    walls.rename(MARK, environment[MARK])
+    environment = {os.fsdecode(name): os.fsdecode(value) for name, value in request["environment"]}
+    is_confined = environment.get(confinement.CONFINEMENT, confinement.INSIDE) != confinement.INSIDE
+    os.chdir("/" if is_confined else request["folder"])  # `confinement.confine` changes to the folder once it is safe
+    confinement.rename(MARK, environment[MARK])
     os.environ.clear()
     os.environ.update(environment)
     others = keep(dict(zip(numbers, named, strict=True)), others)
-    if order["filter"]:
-        walls.give_up_rights()
-    if order["watched"]:
-        walls.let_worker_watch(order["watched"], others[0])
-    if order["filter"]:
-        walls.filter_calls(order["filter"])
-    arguments = [os.fsdecode(argument) for argument in order["arguments"]]
-    if order["program"]:
+    if request["filter"]:
+        confinement.give_up_rights()
+    if request["watched"]:
+        confinement.let_worker_watch(request["watched"], others[0])
+    if request["filter"]:
+        confinement.filter_calls(request["filter"])
+    arguments = [os.fsdecode(argument) for argument in request["arguments"]]
+    if request["program"]:
         sys.argv = ["-c", *arguments]
 
         def run() -> None:
-            walls.rise()
-            exec(order["program"], {"__name__": "__main__"})
+            confinement.confine()
+            exec(request["program"], {"__name__": "__main__"})
 
         return run
     from baton_shim.session import start
@@ -200,16 +200,16 @@ def join_groups(connection: int) -> None:
 
 
 def receive(connection: int) -> tuple[dict[str, Any], list[int]]:
-    """Waits for the order, and the descriptors sent with it. Ends this process if the worker closes the connection."""
+    """Waits for the request and its descriptors. Ends this process if the worker closes the connection."""
     import socket
 
     import msgpack
 
-    with socket.socket(fileno=connection) as orders:
-        text, descriptors, _, _ = socket.recv_fds(orders, 1 << 16, 64)
+    with socket.socket(fileno=connection) as requests:
+        text, descriptors, _, _ = socket.recv_fds(requests, 1 << 16, 64)
         if not text:
             os._exit(0)
-        while more := orders.recv(1 << 16):
+        while more := requests.recv(1 << 16):
             text += more
     return msgpack.unpackb(text), descriptors
 

@@ -33,6 +33,7 @@ class Reach:
 
 
 _UNREADABLE = object()
+_EMPTY: tuple[()] = ()  # one object, which never gets a number
 _FIXED: Known = (None, None)
 _BATCH = 1024  # objects compared at once; if one has changed, each is compared separately
 
@@ -225,7 +226,7 @@ class Walker:
         else:
             kind, state = known if known is not None else (self.kinds.of(obj), None)
             parts = () if state is _UNREADABLE else kind.parts(obj, state) or ()
-            parts = [part for part in parts if type(part) not in ATOMS]
+            parts = [part for part in parts if type(part) not in ATOMS and part is not _EMPTY]
             known_parts = [memo[id(part)][0] for part in parts if id(part) in memo]
             if len(known_parts) < len(parts):
                 self._incomplete.add(number)

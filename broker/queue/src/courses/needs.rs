@@ -3,9 +3,10 @@
 use anyhow::Context;
 use baton_protocol::{ComputeCapability, Requirement};
 
+/// `needs` in the courses file.
 #[derive(serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct NeedsSection {
+pub struct NeedsSection {
     gpu: Option<String>,
     gpu_memory: Option<String>,
     compute_capability: Option<ComputeCapability>,
@@ -15,7 +16,9 @@ pub(super) struct NeedsSection {
 }
 
 impl NeedsSection {
-    pub(super) fn read(self) -> anyhow::Result<Vec<Requirement>> {
+    /// # Errors
+    /// If a size is wrong; the message names the key.
+    pub fn read(self) -> anyhow::Result<Vec<Requirement>> {
         let size = |text: Option<String>, key| {
             let bytes = text.map(|text| bytes(&text).context(key));
             bytes.transpose()

@@ -14,7 +14,7 @@ use crate::{
     record::{AuditEntry, Write},
 };
 use baton_protocol::{
-    JobEvent, JobId, Outcome, RemoteError,
+    Finished, JobEvent, JobId, Outcome, RemoteError,
     api::{self, CourseChange},
 };
 use std::time::Duration;
@@ -299,7 +299,7 @@ fn stopped_before_it_ran(words: &str) -> RemoteError {
 
 /// Adds to a cell's end that staff stopped it. The session knows only that it was interrupted.
 pub(super) fn set_stopped_message(event: &mut JobEvent, words: &str, ran: bool) {
-    let JobEvent::Finished { outcome, error, .. } = event else {
+    let JobEvent::Finished(Finished { outcome, error, .. }) = event else {
         return;
     };
     if *outcome != Outcome::Cancelled {

@@ -6,7 +6,8 @@ use super::{
 };
 use crate::bounds::{cut_reason, cut_usage};
 use baton_protocol::{
-    FencingNumber, JobEvent, JobId, Outcome, RemoteError, State, Usage, WorkerId, worker::ToWorker,
+    FencingNumber, Finished, JobEvent, JobId, Outcome, RemoteError, State, Usage, WorkerId,
+    worker::ToWorker,
 };
 
 impl Dispatch {
@@ -119,18 +120,18 @@ impl Dispatch {
                 JobEvent::Started { worker } => {
                     *worker = self.peers.name_of_worker(self.jobs.get(id))
                 }
-                JobEvent::Finished { usage, .. } => {
+                JobEvent::Finished(Finished { usage, .. }) => {
                     *usage = self.believed(id, *usage, now, actions)
                 }
                 _ => {}
             }
-            if let JobEvent::Finished {
+            if let JobEvent::Finished(Finished {
                 outcome,
                 usage,
                 error,
                 state,
                 ..
-            } = &event
+            }) = &event
             {
                 end = Some(End {
                     outcome: *outcome,

@@ -6,8 +6,8 @@ use crate::{
     record::{MemoryCurve, OpenJob, Phase, Remainder, Write},
 };
 use baton_protocol::{
-    CellKey, FencingNumber, JobEvent, JobId, JobKind, NotebookId, Outcome, Priority, RemoteError,
-    Requirement, Submission, Usage, WorkerId,
+    CellKey, FencingNumber, Finished, JobEvent, JobId, JobKind, NotebookId, Outcome, Priority,
+    RemoteError, Requirement, Submission, Usage, WorkerId,
 };
 use std::{sync::Arc, time::Instant};
 
@@ -327,7 +327,7 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
             JobEvent::Output(_) | JobEvent::InputWanted { .. } | JobEvent::NamesWanted { .. },
         ) => Some(Phase::Started),
         (Phase::Assigned | Phase::Started, JobEvent::FilesWanted { .. }) => Some(phase),
-        (Phase::Assigned | Phase::Started, JobEvent::Finished { .. }) => Some(Phase::Finished),
+        (Phase::Assigned | Phase::Started, JobEvent::Finished(_)) => Some(Phase::Finished),
         _ => None,
     }
 }
@@ -335,10 +335,10 @@ pub(super) fn phase_after(job: &Job, event: &JobEvent) -> Option<Phase> {
 /// What a worker still has of a job after its last event.
 pub(super) fn remainder_after(event: &JobEvent) -> Remainder {
     match event {
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             salvageable: true, ..
-        } => Remainder::Session,
-        JobEvent::Finished { .. } if !event.is_last() => Remainder::Deferred,
+        }) => Remainder::Session,
+        JobEvent::Finished(_) if !event.is_last() => Remainder::Deferred,
         JobEvent::DeferredState { .. } if !event.is_last() => Remainder::Sent,
         _ => Remainder::Nothing,
     }

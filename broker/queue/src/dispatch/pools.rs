@@ -1,7 +1,7 @@
 //! What the broker tells pools about the demand for workers, and what waiting people see of them.
 
 use super::{Action, Dispatch, Job, Now, Phase, overview::UNKNOWN_RUN_MS};
-use crate::pools::{ComingLesson, PoolLook, PoolState, PoolsPresent, SeenWorker};
+use crate::pools::{ComingLesson, ComingLessons, PoolLook, PoolState, PoolsPresent, SeenWorker};
 use baton_protocol::{Requirement, WorkerId, proxy::WaitingReason, worker::ToWorker};
 use baton_scheduling::{pools::Waiting, queue::Offer};
 use std::sync::Arc;
@@ -50,8 +50,7 @@ impl Dispatch {
                 .iter()
                 .map(|pool| self.lacks_settings(pool, now))
                 .collect(),
-            lessons: self.coming_lessons(SEEN_AHEAD_MS, now),
-            other_slots: self.slots_of_no_pool(|_| true),
+            coming: self.coming_lessons(SEEN_AHEAD_MS, now),
         }
     }
 
@@ -70,7 +69,7 @@ impl Dispatch {
     }
 
     /// The lessons that are in progress or begin within this time, and which workers can run their cells.
-    pub fn coming_lessons(&self, within_ms: i64, now: Now) -> Vec<ComingLesson> {
+    pub fn coming_lessons(&self, within_ms: i64, now: Now) -> ComingLessons {
         let courses = self.accounts.courses();
         let coming = courses.lessons().filter_map(|(course, lesson)| {
             let span = lesson.next(now.unix_ms)?;
@@ -89,7 +88,10 @@ impl Dispatch {
                 pools: able.map(|(number, _)| number).collect(),
             })
         });
-        coming.collect()
+        ComingLessons {
+            lessons: coming.collect(),
+            other_slots: self.slots_of_no_pool(|_| true),
+        }
     }
 
     fn slots_of_no_pool(&self, will_run: impl Fn(&Offer) -> bool) -> u32 {

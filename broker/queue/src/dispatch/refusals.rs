@@ -3,7 +3,7 @@
 use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
 use crate::Unwelcome;
 use baton_protocol::{
-    JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, Usage, proxy::ToProxy,
+    Finished, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, proxy::ToProxy,
 };
 
 /// How many cells of one notebook may be open: waiting, running, or with a result that the notebook
@@ -80,15 +80,7 @@ impl Dispatch {
     ) {
         let end = NumberedEvent {
             number: 1,
-            event: JobEvent::Finished {
-                outcome,
-                error: Some(error),
-                state: None,
-                usage: Usage::default(),
-                files: None,
-                deferred_bytes: 0,
-                salvageable: false,
-            },
+            event: JobEvent::Finished(Finished::without_state(outcome, Some(error))),
         };
         let events = vec![end];
         actions.push(Action::ToProxy(connection, ToProxy::Events { job, events }));

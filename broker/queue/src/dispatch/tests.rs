@@ -10,7 +10,7 @@ use crate::{
     samples::{naming, submission},
 };
 use baton_protocol::{
-    Answer, ChunkHash, JobKind, NotebookId, Usage, WorkerId, proxy::FromProxy, worker::FromWorker,
+    Answer, ChunkHash, JobKind, NotebookId, WorkerId, proxy::FromProxy, worker::FromWorker,
 };
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
@@ -295,15 +295,10 @@ impl World {
                 files: Vec::new(),
                 error: None,
             },
-            _ => JobEvent::Finished {
-                files: None,
-                deferred_bytes: 0,
+            _ => JobEvent::Finished(Finished {
                 salvageable: kind_of(job).outlives_kernel(),
-                outcome: Outcome::Ok,
-                error: None,
-                state: None,
-                usage: Usage::default(),
-            },
+                ..Finished::without_state(Outcome::Ok, None)
+            }),
         };
         if event.is_last() {
             side.held.remove(&job);

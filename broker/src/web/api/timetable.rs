@@ -2,13 +2,15 @@
 
 use super::{ApiError, Refusal, ask, courses_of, paging, past};
 use crate::{
+    clock::unix_ms,
     engine::Event,
-    timetable,
+    timetable::{self, Slots},
     web::{Caller, Shared},
 };
 use axum::{Extension, Json, extract::State};
-use baton_broker_queue::{courses::Lesson, pools::ComingLesson};
+use baton_broker_queue::{courses::Lesson, pools::ComingLessons};
 use baton_protocol::api::{LessonOutlook, Page};
+use baton_scheduling::pools::ready_slots;
 
 /// The next lessons of the courses where the caller is staff, with predicted waits
 #[utoipa::path(get, path = "/v1/timetable", operation_id = "timetable",
@@ -26,7 +28,16 @@ pub(crate) async fn outlooks(
     caller: &Caller,
 ) -> Result<Vec<LessonOutlook>, ApiError> {
     let zone = shared.courses.borrow().zone();
-    let coming = ask(shared, Event::Lessons).await?;
+    let ComingLessons {
+        lessons: coming,
+        other_slots,
+    } = ask(shared, Event::Lessons).await?;
+    let (pools, terms) = (shared.pools.all(), &shared.pools.terms);
+    let known = &shared.pools.lessons;
+    let needed = known
+        .needed(&shared.store, &coming, terms, unix_ms())
+        .await?;
+    let kinds = timetable::kinds(&pools, terms);
     let mut outlooks = Vec::new();
     for course in courses_of(shared, caller).await? {
         if course.timetable.is_empty() || !caller.identity.may_steer(&course.course) {
@@ -40,12 +51,18 @@ pub(crate) async fn outlooks(
         for lesson in lessons.filter_map(|lesson| Lesson::parse(lesson, &zone).ok()) {
             if let Some(span) = lesson.next(past.now_ms) {
                 let name = &course.course;
-                let is_it = |other: &&ComingLesson| other.course == *name && other.span == span;
-                let Some(next) = coming.iter().find(is_it) else {
+                let mut all = coming.iter().zip(&needed);
+                let next = all.find(|(next, _)| next.course == *name && next.span == span);
+                let Some((next, needs)) = next else {
                     continue;
                 };
                 let others = timetable::other_people(next, &coming);
-                let slots = timetable::slots(next, &shared.pools.all());
+                let (now, most) = timetable::slots(next, &pools);
+                let slots = Slots {
+                    now,
+                    ready: ready_slots(needs, &needed, &kinds, other_slots),
+                    most,
+                };
                 let outlook =
                     timetable::outlook(name, &lesson, span, &past, rates, others, slots).await;
                 outlooks.push(outlook.ok_or(ApiError::Ending)?);

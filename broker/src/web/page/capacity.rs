@@ -74,6 +74,7 @@ fn lessons_part(lessons: &[LessonOutlook], zone: &Zone, now_ms: i64) -> Markup {
                     th scope="col" { "Next" }
                     th.number scope="col" { "People" }
                     th.number scope="col" { "Slots now" }
+                    th.number scope="col" { "Slots at its start" }
                     th.number scope="col" { "Slots needed" }
                     th.number scope="col" { "Predicted p99" }
                     th.number scope="col" { "Last time: people" }
@@ -85,6 +86,7 @@ fn lessons_part(lessons: &[LessonOutlook], zone: &Zone, now_ms: i64) -> Markup {
                         td { (zone.moment(lesson.starts_ms)) }
                         td.number { (lesson.people) }
                         td.number { (lesson.slots_now) }
+                        td.number { (lesson.ready_slots) }
                         td.number { (lesson.enough_slots) }
                         td.number { @match expected_wait(lesson) { Some(wait) => (approximate(wait.as_secs_f64())), None => "–" } }
                         td.number { @match lesson.last { Some(last) => (last.people), None => "–" } }

@@ -2,9 +2,9 @@
 
 use super::{PATIENCE, within};
 use baton_protocol::{
-    Answer, Cell, FencingNumber, GroupId, JobEvent, JobId, JobKind, Machine, Manifest, NotebookId,
-    NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId, State,
-    StateVersion, Submission, Usage, WorkerId,
+    Answer, Cell, FencingNumber, Finished, GroupId, JobEvent, JobId, JobKind, Machine, Manifest,
+    NotebookId, NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId,
+    State, StateVersion, Submission, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -370,7 +370,7 @@ impl FakeWorker {
         mut events: Vec<JobEvent>,
     ) {
         let run_ms = |event: &JobEvent| match event {
-            JobEvent::Finished { usage, .. } => Some(usage.run_ms),
+            JobEvent::Finished(Finished { usage, .. }) => Some(usage.run_ms),
             _ => None,
         };
         let Some(run_ms) = events.last().and_then(run_ms) else {
@@ -514,17 +514,13 @@ pub(crate) fn outputs(events: &[JobEvent]) -> Vec<String> {
 }
 
 pub(crate) fn finished(outcome: Outcome) -> JobEvent {
-    JobEvent::Finished {
-        outcome,
-        error: None,
+    JobEvent::Finished(Finished {
         state: (outcome == Outcome::Ok).then(|| state("the result")),
         usage: Usage {
             run_ms: 5,
             peak_memory_bytes: 6,
             gpu: None,
         },
-        files: None,
-        deferred_bytes: 0,
-        salvageable: false,
-    }
+        ..Finished::without_state(outcome, None)
+    })
 }

@@ -27,6 +27,10 @@ pub struct LessonOutlook {
     pub ends_ms: i64,
     /// How many cells of the lesson can run at once on the connected workers.
     pub slots_now: u32,
+    /// How many of them can run at once when it begins: on workers outside the pools, and on those that
+    /// the pools start beforehand.
+    #[serde(default)]
+    pub ready_slots: u32,
     /// With this many slots, 99 of 100 cells start within a minute.
     pub enough_slots: u32,
     /// The number of slots if the pools grow to their largest size.

@@ -2,7 +2,7 @@
 
 use super::{golden, memory::bundle, samples::*};
 use baton_protocol::{
-    Answer, ChunkHash, ComputeCapability, Grant, Grants, HeldState, JobEvent, Machine,
+    Answer, ChunkHash, ComputeCapability, Finished, Grant, Grants, HeldState, JobEvent, Machine,
     NumberedEvent, Outcome, PROTOCOL_VERSION, Refusal, Requirement, SavedState, State, Submission,
     api::{AheadBecause, MovedBack},
     memory::Enclosed,
@@ -42,8 +42,8 @@ golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat()
     JobEvent::Charged(_) => "charged",
     JobEvent::FilesWanted { .. } => "files_wanted",
     JobEvent::NamesWanted { .. } => "names_wanted",
-    JobEvent::Finished { salvageable: true, .. } => "salvageable",
-    JobEvent::Finished { .. } => "finished",
+    JobEvent::Finished(Finished { salvageable: true, .. }) => "salvageable",
+    JobEvent::Finished(_) => "finished",
     JobEvent::DeferredState { .. } => "deferred_state",
     JobEvent::Salvaged { .. } => "salvaged",
 });

@@ -2,9 +2,9 @@
 
 use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
-    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, Environment, EnvironmentState, GpuUsage,
-    GroupId, HeldKey, HeldState, Holder, JobEvent, JobId, JobKind, Lock, LockFile, LockKind,
-    Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
+    AboutState, BudgetLeft, Cell, CellKey, ChunkHash, Environment, EnvironmentState, Finished,
+    GpuUsage, GroupId, HeldKey, HeldState, Holder, JobEvent, JobId, JobKind, Lock, LockFile,
+    LockKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
     SavedState, SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
 };
 use uuid::Uuid;
@@ -188,7 +188,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
             granted_ms: 0,
             period: Period::Week,
         }),
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             outcome: Outcome::Error,
             error: Some(error()),
             state: Some(held()),
@@ -196,7 +196,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
             files: Some(payload()),
             deferred_bytes: 500 << 20,
             salvageable: false,
-        },
+        }),
         JobEvent::DeferredState {
             state: Some(held()),
             error: Some(error()),
@@ -207,7 +207,7 @@ pub(crate) fn events() -> Vec<JobEvent> {
 /// Events of a job that outlives its notebook kernel.
 pub(crate) fn orphan_events() -> Vec<JobEvent> {
     vec![
-        JobEvent::Finished {
+        JobEvent::Finished(Finished {
             outcome: Outcome::Ok,
             error: None,
             state: Some(held()),
@@ -215,7 +215,7 @@ pub(crate) fn orphan_events() -> Vec<JobEvent> {
             files: None,
             deferred_bytes: 0,
             salvageable: true,
-        },
+        }),
         JobEvent::Salvaged {
             state: Some(Box::new(SavedState {
                 about: AboutState {

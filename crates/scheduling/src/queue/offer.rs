@@ -1,7 +1,7 @@
 //! What a worker offers, and whether it meets a job's requirements.
 
 use baton_protocol::{
-    ComputeCapability, Environment, Machine, Requirement,
+    ComputeCapability, Environment, EnvironmentState, Machine, Requirement,
     worker::{Device, DeviceKind},
 };
 
@@ -119,6 +119,33 @@ impl Declared {
         }
     }
 
+    /// A worker that has what is declared and nothing else.
+    #[must_use]
+    pub fn offer(&self) -> Offer {
+        let gpu = Device {
+            kind: DeviceKind::Cuda,
+            model: self.gpu.clone().unwrap_or_default(),
+            memory_bytes: self.gpu_memory_bytes.unwrap_or(0),
+            compute_capability: self.compute_capability,
+        };
+        let environments = self.environments.iter().flatten();
+        let environments = environments.map(|name| Environment {
+            name: name.clone(),
+            lock: None,
+            python_version: None,
+            state: EnvironmentState::Ready {},
+        });
+        Offer {
+            devices: self.may_have_gpu().then_some(gpu).into_iter().collect(),
+            machine: Machine {
+                memory_bytes: self.memory_bytes.unwrap_or(0),
+                labels: self.labels.clone().unwrap_or_default(),
+                environments: environments.collect(),
+                ..Machine::default()
+            },
+        }
+    }
+
     #[must_use]
     pub fn may_have_gpu(&self) -> bool {
         self.gpu.as_deref() != Some(NO_GPU)
@@ -127,12 +154,11 @@ impl Declared {
 
 /// Whether all words of `asked` are words of `model`, so that `a10` is not an A100.
 fn is_called(model: &str, asked: &str) -> bool {
-    let words = |text: &str| -> Vec<String> {
-        text.split(|letter: char| !letter.is_alphanumeric())
-            .filter(|word| !word.is_empty())
-            .map(str::to_ascii_lowercase)
-            .collect()
-    };
-    let (model, asked) = (words(model), words(asked));
-    !asked.is_empty() && asked.iter().all(|word| model.contains(word))
+    let is_in_model = |word: &str| words(model).any(|own| own.eq_ignore_ascii_case(word));
+    words(asked).next().is_some() && words(asked).all(is_in_model)
+}
+
+fn words(text: &str) -> impl Iterator<Item = &str> {
+    let words = text.split(|letter: char| !letter.is_alphanumeric());
+    words.filter(|word| !word.is_empty())
 }

@@ -3,7 +3,7 @@
 
 use baton_scheduling::pools::{
     Demand, Floor, Kind, Lesson, MOST_FAILURES, MOST_PENDING, Present, Terms, Waiting, demands,
-    floors, idle_ms, to_start, wanted,
+    floors, idle_ms, ready_slots, to_start, wanted,
 };
 use proptest::prelude::*;
 
@@ -84,6 +84,20 @@ proptest! {
         let has: u32 = floors.iter().zip(&kinds).map(|(floor, (_, kind))| floor.workers * kind.slots).sum();
         let most: u32 = kinds.iter().map(|(terms, kind)| terms.max * kind.slots).sum();
         prop_assert!(has >= lesson.slots.saturating_sub(others).min(most));
+    }
+
+    /// Alone, a lesson has what it needs or all that there is when it begins.
+    #[test]
+    fn what_is_ready_for_a_lesson_is_what_its_floors_give(
+        mut lesson in lessons(3).prop_filter_map("a lesson", |mut lessons| lessons.pop()), kinds in kinds(), others in 0..20_u32,
+    ) {
+        (lesson.pools, lesson.other_slots) = (vec![0, 1, 2], others);
+        let ready = ready_slots(&lesson, std::slice::from_ref(&lesson), &kinds, others);
+        let most = kinds.iter().map(|(terms, kind)| terms.max * kind.slots).sum::<u32>() + others;
+        prop_assert!((lesson.slots.min(most)..=most).contains(&ready));
+        let floors = floors(std::slice::from_ref(&lesson), &kinds, others, lesson.start_ms);
+        let of_pools = kinds.iter().zip(floors).map(|((terms, kind), floor)| floor.workers.max(terms.min) * kind.slots);
+        prop_assert_eq!(ready, others + of_pools.sum::<u32>());
     }
 
     #[test]
@@ -252,4 +266,40 @@ fn workers_for_a_lesson_are_asked_for_as_early_as_they_take_to_come() {
     };
     let both = floors(&[later, lesson], &[(terms, kind)], 0, 990_000);
     assert_eq!(both, [floor(10)]);
+}
+
+#[test]
+fn a_lesson_shares_what_is_ready_with_the_lessons_of_its_time() {
+    let lesson = |start_ms, slots, pools| Lesson {
+        slots,
+        start_ms,
+        end_ms: start_ms + 100,
+        other_slots: 1,
+        pools,
+    };
+    let terms = |min, max| Terms {
+        min,
+        max,
+        target_wait_ms: 60_000,
+    };
+    let kind = Kind {
+        slots: 2,
+        start_ms: 0,
+    };
+    let first = lesson(0, 5, vec![0, 1]);
+    let beside = lesson(50, 4, vec![1]);
+    let later = lesson(120, 50, vec![0, 1]);
+    let all = [first.clone(), beside.clone(), later];
+    let ready = |of: &Lesson, kinds: [(Terms, Kind); 2]| ready_slots(of, &all, &kinds, 1);
+    let usual = [(terms(0, 9), kind), (terms(1, 9), kind)];
+    // Two workers of the first pool, and the one that the second always has.
+    assert_eq!(ready(&first, usual), 1 + 4 + 2);
+    // Two workers of the second pool are for the second lesson, which may not use the first pool.
+    assert_eq!(ready(&beside, usual), 1 + 4);
+    // The first pool starts no worker, so the second one starts those for both lessons.
+    let paused = [(terms(0, 9).while_paused(0), kind), (terms(1, 9), kind)];
+    assert_eq!(ready(&first, paused), 1 + 4);
+    assert_eq!(ready(&beside, paused), 1 + 8);
+    let with_one = [(terms(3, 9).while_paused(1), kind), (terms(1, 9), kind)];
+    assert_eq!(ready(&first, with_one), 1 + 2 + 2);
 }

@@ -16,7 +16,7 @@ use super::sys::driver::{self, Context, Event, PER_THREAD, Stream};
 
 /// Work with the same order runs one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Order {
+pub(super) struct StreamOrder {
     stream: Stream,
     /// Set only for default streams, whose handles are the same in several contexts and threads.
     context: Context,
@@ -31,11 +31,11 @@ struct One {
     address: u64,
     room: u64,
     /// `None` if it can be reused only after all work that was submitted.
-    order: Option<Order>,
+    order: Option<StreamOrder>,
     mark: Option<Arc<Event>>,
 }
 
-impl Order {
+impl StreamOrder {
     /// `None` if the calling thread has no context.
     pub(super) fn of(stream: Stream) -> Option<Self> {
         let of_context = |thread| {
@@ -92,7 +92,7 @@ impl InOrder {
     }
 
     /// The calling thread freed it in the order of a stream.
-    pub(super) fn push_in_order(&mut self, address: u64, room: u64, order: Order) {
+    pub(super) fn push_in_order(&mut self, address: u64, room: u64, order: StreamOrder) {
         let own = order
             .is_of_thread()
             .then(|| Event::record(order.stream))
@@ -106,7 +106,7 @@ impl InOrder {
     }
 
     /// Reuses the memory that was freed last, because that is most likely in the caches.
-    pub(super) fn reuse(&mut self, room: u64, order: Order) -> Option<u64> {
+    pub(super) fn reuse(&mut self, room: u64, order: StreamOrder) -> Option<u64> {
         let fits = |one: &One| one.room == room && one.order == Some(order);
         let place = self.0.iter().rposition(fits)?;
         Some(self.0.remove(place).address)
@@ -124,7 +124,7 @@ impl InOrder {
 
     /// Records marks behind the work that may use the memory. `context_of` returns the context of an address.
     pub(super) fn mark(&mut self, context_of: impl Fn(u64) -> Option<Context>) {
-        let mut marks: Vec<(Order, Arc<Event>)> = Vec::new();
+        let mut marks: Vec<(StreamOrder, Arc<Event>)> = Vec::new();
         for one in self.0.iter_mut().filter(|one| one.mark.is_none()) {
             let Some(order) = one.order.filter(|order| !order.is_of_thread()) else {
                 continue;

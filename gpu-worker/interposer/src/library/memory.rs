@@ -13,7 +13,7 @@ use std::{
 };
 
 use super::{
-    freed::{InOrder, Order},
+    freed::{InOrder, StreamOrder},
     heap::{Heap, Range},
     shadows::Shadows,
     sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
@@ -193,7 +193,7 @@ impl Memory {
     }
 
     /// Reuses memory that was freed in the same order, if there is some.
-    pub(super) fn reuse(&mut self, bytes: u64, order: Order) -> Option<u64> {
+    pub(super) fn reuse(&mut self, bytes: u64, order: StreamOrder) -> Option<u64> {
         let address = self.freed.reuse(self.heap.room_for(bytes), order)?;
         self.heap.renew(address, bytes);
         Some(address)
@@ -205,7 +205,7 @@ impl Memory {
     }
 
     /// Frees the allocation after the work in its stream.
-    pub(super) fn free_in_order(&mut self, address: u64, order: Order) {
+    pub(super) fn free_in_order(&mut self, address: u64, order: StreamOrder) {
         self.freed
             .push_in_order(address, self.heap.room(address), order);
     }

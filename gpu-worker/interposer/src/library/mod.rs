@@ -46,7 +46,7 @@ use crate::wire;
 use captures::Captures;
 use connection::{Answer, Connection};
 use drains::Drains;
-use freed::Order;
+use freed::StreamOrder;
 use gate::{Entry, Gate};
 use memory::{Freed, Left, Memory};
 use pools::Pools;
@@ -319,7 +319,7 @@ impl Process {
 
     /// Allocates in the order of a stream, and immediately reuses memory that was freed in that order.
     fn allocate_in_order(&self, bytes: u64, stream: Stream) -> Result<u64, Code> {
-        let reused = Order::of(stream).and_then(|order| self.memory().reuse(bytes, order));
+        let reused = StreamOrder::of(stream).and_then(|order| self.memory().reuse(bytes, order));
         reused.map_or_else(|| self.allocate(bytes), Ok)
     }
 
@@ -427,7 +427,7 @@ impl Process {
         if self.memory().context_of(address).is_none() || self.captures.has(stream) {
             return false;
         }
-        let order = Order::of(stream);
+        let order = StreamOrder::of(stream);
         let mut memory = self.memory();
         match order {
             Some(order) => memory.free_in_order(address, order),

@@ -3,12 +3,12 @@
 use baton_chunks::Ledger;
 use baton_protocol::outbox::state_bytes;
 use baton_protocol::shim::Snapshot;
-use baton_protocol::{Cell, Outcome, RemoteError, State, Usage};
+use baton_protocol::{Cell, Finished, Outcome, RemoteError, State, Usage};
 use baton_transport::Changes;
 
 use super::{Phase, Run};
-use crate::job::deferred_state::{DeferredOrder, DeferredState};
-use crate::job::{Ending, Order};
+use crate::job::deferred_state::{DeferredChannels, DeferredState};
+use crate::job::{Ending, Job};
 use crate::messages;
 use crate::mirror::{self, MirrorError};
 use crate::processes;
@@ -82,7 +82,7 @@ impl Run<'_> {
     pub(super) async fn on_collected(
         &mut self,
         (result, files): Collected,
-        order: &Order,
+        job: &Job,
         cell: &Cell,
     ) -> Option<Ending> {
         let Phase::Collecting {
@@ -122,24 +122,26 @@ impl Run<'_> {
             mirror.after_cell();
         }
         let deferred = (deferred_bytes > 0).then(|| {
-            let rest = DeferredOrder {
-                events: order.events.clone(),
-                revoked: order.revoked.clone(),
-                wanted: order.deferred_wanted.clone(),
+            let rest = DeferredChannels {
+                events: job.events.clone(),
+                revoked: job.revoked.clone(),
+                wanted: job.deferred_wanted.clone(),
             };
             let transfer = (self.context.access.clone(), self.transport.clone());
             DeferredState::new(rest, transfer, self.session.kernel().as_raw(), &held)
         });
         self.session.held = Some(held);
         Some(Ending {
-            outcome,
-            error,
-            state: Some(state),
-            files: files.changes,
-            usage: Usage::default(),
-            deferred_bytes,
+            finished: Finished {
+                outcome,
+                error,
+                state: Some(state),
+                usage: Usage::default(),
+                files: files.changes,
+                deferred_bytes,
+                salvageable: cell.kind.outlives_kernel(),
+            },
             deferred,
-            salvageable: cell.kind.outlives_kernel(),
             file_chunks: files.chunks,
             elsewhere: false,
         })

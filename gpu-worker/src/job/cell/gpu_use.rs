@@ -37,8 +37,8 @@ impl Run<'_> {
         if used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program() {
             self.usage.gpu = Some(reported(used));
         }
-        if let Some(reason) = used.ended.filter(|_| ending.state.is_none()) {
-            ending.error = Some(match reason {
+        if let Some(reason) = used.ended.filter(|_| ending.finished.state.is_none()) {
+            ending.finished.error = Some(match reason {
                 EndReason::Kept => messages::kept_the_gpu(),
                 EndReason::NoRoom => messages::no_room_on_the_gpu(),
                 EndReason::NoHostRoom => messages::no_room_on_the_host(),

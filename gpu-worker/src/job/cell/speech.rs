@@ -11,7 +11,7 @@ use super::collecting::SessionEnd;
 use super::limits::Cancel;
 use super::{Phase, Question, Run};
 use crate::gpu;
-use crate::job::{Ending, Order};
+use crate::job::{Ending, Job};
 use crate::messages;
 use crate::session::Session;
 
@@ -36,7 +36,7 @@ impl Run<'_> {
     pub(super) async fn on_said(
         &mut self,
         message: FromSession,
-        order: &Order,
+        job: &Job,
         cell: &Cell,
     ) -> Option<Ending> {
         match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
@@ -114,11 +114,11 @@ impl Run<'_> {
                     prompt,
                     password,
                 };
-                self.ask(asked, order);
+                self.ask(asked, job);
             }
             (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
                 self.phase = phase;
-                self.ask(Question::Names(names), order);
+                self.ask(Question::Names(names), job);
             }
             (unexpected, phase) => {
                 self.phase = phase;

@@ -1,7 +1,7 @@
 //! One zygote: a process `python -m baton_shim.session.zygote` that forks sessions.
 //!
-//! In: a Python and libraries to load. Out: forks. Each fork waits for an order that says what it becomes. The zygote
-//! itself reads no order.
+//! In: a Python and libraries to load. Out: forks. Each fork waits for an request that says what it becomes. The zygote
+//! itself reads no request.
 //!
 //! **Invariant:** the zygote has the environment of a session. Of the worker it has only the connection on which the
 //! worker asks for forks.
@@ -65,13 +65,13 @@ pub(crate) struct Zygote {
 
 /// What a fork becomes. `baton_shim/session/zygote.py` reads this.
 #[derive(Serialize)]
-pub(crate) struct Order {
+pub(crate) struct ForkRequest {
     /// Python code to run instead of a session.
     pub(crate) program: Option<&'static str>,
     pub(crate) arguments: Vec<ByteBuf>,
     pub(crate) environment: Vec<(ByteBuf, ByteBuf)>,
     pub(crate) folder: ByteBuf,
-    /// The numbers that the first descriptors sent with the order have in the fork. If there is a sandbox to enter, a
+    /// The numbers that the first descriptors sent with the request have in the fork. If there is a sandbox to enter, a
     /// descriptor of a process inside it follows; if system calls wait, a socket for their listener comes last.
     pub(crate) descriptors: Vec<i32>,
     /// The namespaces to enter, as `setns` takes them; zero if there is no sandbox to enter.
@@ -86,7 +86,7 @@ pub(crate) fn bytes(text: impl AsRef<OsStr>) -> ByteBuf {
     ByteBuf::from(text.as_ref().as_bytes())
 }
 
-/// The variables of a command, for an order.
+/// The variables of a command, for an request.
 pub(crate) fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
     let variables = command.as_std().get_envs();
     variables
@@ -162,7 +162,7 @@ impl Zygote {
         })
     }
 
-    /// Makes a fork, which joins the control groups of these files and then waits for its order.
+    /// Makes a fork, which joins the control groups of these files and then waits for its request.
     pub(super) async fn park(&self, join_files: &[BorrowedFd<'_>]) -> io::Result<Parked> {
         let (own, its) = StdUnixStream::pair()?;
         own.set_nonblocking(true)?;
@@ -216,7 +216,7 @@ impl Zygote {
     }
 }
 
-/// A fork that waits for its order. The fork ends if this is dropped.
+/// A fork that waits for its request. The fork ends if this is dropped.
 #[derive(Debug)]
 pub(crate) struct Parked {
     connection: UnixStream,
@@ -234,15 +234,15 @@ impl Parked {
         Path::new(&format!("/proc/{}/exe", self.process)).exists()
     }
 
-    /// Turns the fork into the process that the order describes. `files`: the descriptors for it. Returns
+    /// Turns the fork into the process that the request describes. `files`: the descriptors for it. Returns
     /// [`Self::process`].
     pub(crate) async fn become_session(
         mut self,
-        order: &Order,
+        request: &ForkRequest,
         files: &[BorrowedFd<'_>],
     ) -> io::Result<Pid> {
         let connection = &self.connection;
-        let text = baton_protocol::encode(order);
+        let text = baton_protocol::encode(request);
         let sent = connection
             .async_io(Interest::WRITABLE, || send(connection, &text, files))
             .await?;

@@ -5,13 +5,13 @@
 use std::os::fd::AsFd as _;
 
 use super::process::{Parked, Zygote, ZygoteError};
-use crate::sandbox::{Group, Room, Sandbox};
+use crate::sandbox::{Group, PreparedSandbox, Sandbox};
 
 #[derive(Debug)]
 pub(crate) struct Spare {
     /// The sandbox that the fork will enter; `None` without bubblewrap.
-    pub(crate) room: Option<Room>,
-    /// The control group of a fork under Landlock. (A room has its own.)
+    pub(crate) prepared: Option<PreparedSandbox>,
+    /// The control group of a fork under Landlock. (A prepared sandbox has its own.)
     pub(crate) group: Option<Group>,
     pub(crate) parked: Parked,
 }
@@ -21,14 +21,14 @@ impl Spare {
         zygote: &Zygote,
         sandbox: Option<&Sandbox>,
     ) -> Result<Self, ZygoteError> {
-        let (mut room, mut group) = (None, None);
+        let (mut prepared, mut group) = (None, None);
         match sandbox {
-            Some(Sandbox::Bubblewrap(bubblewrap)) => room = Some(bubblewrap.room()?),
+            Some(Sandbox::Bubblewrap(bubblewrap)) => prepared = Some(bubblewrap.prepare()?),
             Some(Sandbox::Landlock(landlock)) => group = landlock.group()?,
             None => {}
         }
-        let join_files = match (&room, &group) {
-            (Some(room), _) => room.join_files()?,
+        let join_files = match (&prepared, &group) {
+            (Some(prepared), _) => prepared.join_files()?,
             (None, Some(group)) => group.join_files()?,
             (None, None) => Vec::new(),
         };
@@ -38,7 +38,7 @@ impl Spare {
             .collect();
         let parked = zygote.park(&borrowed).await?;
         Ok(Self {
-            room,
+            prepared,
             group,
             parked,
         })
@@ -46,6 +46,6 @@ impl Spare {
 
     /// Whether its processes still run.
     pub(super) fn is_ready(&self) -> bool {
-        self.parked.is_alive() && self.room.as_ref().is_none_or(Room::is_ready)
+        self.parked.is_alive() && self.prepared.as_ref().is_none_or(PreparedSandbox::is_ready)
     }
 }

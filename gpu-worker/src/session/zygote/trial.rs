@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::Receiver;
 use tokio::process::Command;
 
 use super::Ground;
-use super::process::{Order, Zygote, ZygoteError, bytes, variables};
+use super::process::{ForkRequest, Zygote, ZygoteError, bytes, variables};
 use crate::processes;
 use crate::sandbox::{
     Bubblewrap, Entrance, Holder, INSIDE, Landlock, Outermost, PROBE, Probe, Sandbox, guarded,
@@ -61,10 +61,13 @@ async fn inside(
         filter,
         ..
     } = holder.entrance(bubblewrap, &mut outermost).await?;
-    trial.order.namespaces = namespaces;
-    trial.order.filter = ByteBuf::from(filter);
-    let (walls, inside) = INSIDE;
-    trial.order.environment.push((bytes(walls), bytes(inside)));
+    trial.request.namespaces = namespaces;
+    trial.request.filter = ByteBuf::from(filter);
+    let (variable, inside) = INSIDE;
+    trial
+        .request
+        .environment
+        .push((bytes(variable), bytes(inside)));
     trial.files.push(process);
     fork(zygote, trial).await
 }
@@ -81,21 +84,21 @@ async fn confined(
     let confined = landlock.bare(&mut command, python).await?;
     let imposed = landlock.impose(&mut command, &confined, Path::new("/"))?;
     for file in imposed.descriptors {
-        trial.order.descriptors.push(file.as_raw_fd());
+        trial.request.descriptors.push(file.as_raw_fd());
         trial.files.push(file);
     }
-    trial.order.environment.extend(variables(&command));
+    trial.request.environment.extend(variables(&command));
     let (watched, place, answered) = guarded(imposed.guard)?.into_parts();
-    trial.order.watched = ByteBuf::from(watched);
+    trial.request.watched = ByteBuf::from(watched);
     trial.files.push(place);
     let tried = fork(zygote, trial).await?;
     answered.required().await?;
     Ok(tried)
 }
 
-/// The order for a fork, and the descriptors that it gets besides its outputs.
+/// The request for a fork, and the descriptors that it gets besides its outputs.
 struct Trial {
-    order: Order,
+    request: ForkRequest,
     files: Vec<OwnedFd>,
 }
 
@@ -103,7 +106,7 @@ impl Trial {
     fn new(program: &'static str, arguments: &[OsString]) -> Self {
         let mark = processes::new_mark(baton_protocol::NotebookId::random());
         Self {
-            order: Order {
+            request: ForkRequest {
                 program: Some(program),
                 arguments: arguments.iter().map(bytes).collect(),
                 environment: vec![(bytes(processes::MARK), bytes(mark))],
@@ -125,7 +128,7 @@ async fn fork(zygote: &Zygote, trial: Trial) -> Result<(String, String), ZygoteE
     let parked = zygote.park(&[]).await?;
     let mut files = vec![its_printed.as_fd(), its_said.as_fd()];
     files.extend(trial.files.iter().map(OwnedFd::as_fd));
-    parked.become_session(&trial.order, &files).await?;
+    parked.become_session(&trial.request, &files).await?;
     drop((its_printed, its_said, trial));
     let reading = async { tokio::join!(read(printed), read(said)) };
     let (printed, said) = tokio::time::timeout(PATIENCE, reading)

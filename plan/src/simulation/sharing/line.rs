@@ -6,7 +6,7 @@ use baton_protocol::{JobId, WorkerId};
 use baton_scheduling::queue::{Job, Worker, plan};
 use uuid::Uuid;
 
-use super::super::people::{job, notebook};
+use super::super::people::{Usage, job, notebook};
 
 /// Each person has one notebook, and runs one cell at a time.
 #[derive(Debug)]
@@ -25,12 +25,8 @@ pub(super) struct Line {
 struct Person {
     owner: Arc<str>,
     since: Duration,
-    used_ms: f64,
-    used_at: Duration,
+    usage: Usage,
 }
-
-/// After this many seconds, a person's use counts half. The broker's default.
-const HALF_LIFE: f64 = 12.0 * 3600.0;
 
 impl Line {
     pub(super) fn new(people: usize, gpus: usize, slots: u32, is_fair: bool) -> Self {
@@ -46,8 +42,7 @@ impl Line {
         let person = |person: usize| Person {
             owner: person.to_string().into(),
             since: Duration::ZERO,
-            used_ms: 0.0,
-            used_at: Duration::ZERO,
+            usage: Usage::default(),
         };
         Self {
             jobs: Vec::new(),
@@ -68,9 +63,8 @@ impl Line {
         let ended = |job: &Job| job.notebook == notebook(person);
         let place = self.jobs.iter().position(ended);
         self.jobs.remove(place.expect("it ran"));
-        let person = &mut self.people[person];
-        person.used_ms = person.used_ms(now) + 1e3 * run.as_secs_f64();
-        person.used_at = now;
+        let usage = &mut self.people[person].usage;
+        usage.add(run.as_secs_f64(), now.as_secs_f64());
     }
 
     /// People, and the GPUs on which their cells begin now.
@@ -82,7 +76,7 @@ impl Line {
             let person = &self.people[number(job.notebook.0)];
             job.precedence.waited_ms = (now - person.since).as_millis() as u64;
             if self.is_fair {
-                job.precedence.used_ms = person.used_ms(now);
+                job.precedence.used_ms = person.usage.ms(now.as_secs_f64());
             }
         }
         if !anybody {
@@ -103,12 +97,6 @@ impl Line {
             worker.warm.remove(&notebook(person));
         }
         self.workers[to].warm.insert(notebook(person));
-    }
-}
-
-impl Person {
-    fn used_ms(&self, now: Duration) -> f64 {
-        self.used_ms * (-(now - self.used_at).as_secs_f64() / HALF_LIFE).exp2()
     }
 }
 

@@ -15,7 +15,7 @@ use crate::{
 };
 use baton_protocol::outbox::Outbox;
 use baton_protocol::{
-    Answer, ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome, Usage,
+    Answer, ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome,
     proxy::{FromProxy, ToProxy},
     worker::{Acknowledged, FromWorker, ToWorker},
 };

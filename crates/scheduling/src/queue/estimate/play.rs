@@ -25,7 +25,7 @@ const PAUSE: u64 = 3;
 pub(super) struct World {
     outlook: Outlook,
     jobs_per_person: u32,
-    workers: Vec<Room>,
+    workers: Vec<OpenWorker>,
     /// The workers on which each notebook has a warm session.
     warm: Vec<Vec<usize>>,
     /// The worker on which each notebook has a session that holds what no other session can have.
@@ -42,7 +42,7 @@ pub(super) struct World {
 }
 
 #[derive(Debug, Clone, Copy)]
-struct Room {
+struct OpenWorker {
     slots: u32,
     busy: u32,
     id: WorkerId,
@@ -53,7 +53,7 @@ struct Room {
 /// A job, or one that a person submits later.
 #[derive(Debug, Clone, Copy)]
 struct Entry {
-    order: Order,
+    key: SortKey,
     /// Its number among the waiting jobs.
     waiting: Option<usize>,
     person: Person,
@@ -77,7 +77,7 @@ struct Person {
 
 /// A lower value runs sooner. The ranks of all waiting jobs fall equally, so their order stays the same.
 #[derive(Debug, Clone, Copy, PartialEq)]
-struct Order {
+struct SortKey {
     front: Reverse<Option<i64>>,
     rank: f64,
 }
@@ -89,7 +89,7 @@ pub(super) struct Start {
     pub(super) overtakers: u64,
 }
 
-impl Order {
+impl SortKey {
     fn of(front: Option<i64>, precedence: &Precedence, submitted_ms: u64) -> Self {
         // The rank that this job would have had at the beginning.
         let later = submitted_ms as f64 / crate::queue::WAITING_PER_USE;
@@ -126,7 +126,7 @@ impl World {
         let mut notebooks: Numbers<NotebookId> = Numbers(HashMap::with_capacity(jobs.len()));
         let open: Vec<&Worker> = workers.iter().filter(|worker| worker.open).collect();
         let mut entry = |number: usize, job: &Job, waiting: Option<usize>| Entry {
-            order: Order::of(job.front, &job.precedence, 0),
+            key: SortKey::of(job.front, &job.precedence, 0),
             waiting,
             person: Person {
                 owner: owners.of(job.owner.clone()),
@@ -141,9 +141,9 @@ impl World {
             chance: Chance::of_id(job.job.0.as_u128()),
         };
         let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
-        let mut rooms: Vec<Room> = open
+        let mut workers: Vec<OpenWorker> = open
             .iter()
-            .map(|worker| Room {
+            .map(|worker| OpenWorker {
                 slots: worker.slots,
                 busy: 0,
                 id: worker.worker,
@@ -155,7 +155,7 @@ impl World {
             if let Some(worker) = job.worker {
                 let at = is_at(worker);
                 if let Some(at) = at {
-                    rooms[at].busy += 1;
+                    workers[at].busy += 1;
                 }
                 running.push((entry(number, job, None), at));
             }
@@ -193,7 +193,7 @@ impl World {
         let returning = returning.collect();
         Self {
             jobs_per_person: jobs_per_person.max(1),
-            workers: rooms,
+            workers,
             warm,
             keeping,
             people: owners.0.len(),
@@ -288,7 +288,7 @@ enum Event {
 struct Play<'world> {
     world: &'world World,
     number: u64,
-    workers: Vec<Room>,
+    workers: Vec<OpenWorker>,
     /// Where each notebook ran last in this play.
     last_worker: Vec<Option<usize>>,
     busy_notebooks: Vec<bool>,
@@ -419,7 +419,7 @@ impl Play<'_> {
         let person = self.people[person];
         self.open[person.owner] += 1;
         let entry = Entry {
-            order: Order::of(None, &person.precedence, now),
+            key: SortKey::of(None, &person.precedence, now),
             waiting: None,
             person,
             job: None,
@@ -428,7 +428,7 @@ impl Play<'_> {
         };
         let position = self
             .line
-            .partition_point(|other| self.entries[*other].order.is_before(&entry.order));
+            .partition_point(|other| self.entries[*other].key.is_before(&entry.key));
         self.line.insert(position, self.entries.len());
         self.entries.push(entry);
     }

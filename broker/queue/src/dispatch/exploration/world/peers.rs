@@ -1,6 +1,7 @@
 //! The workers and the proxy of the model: how they handle messages, and what they send.
 
 use super::*;
+use baton_protocol::Finished;
 
 impl World {
     pub(super) fn arrive_at_peer(&mut self, line: usize) {
@@ -169,14 +170,6 @@ pub(super) fn event(kind: Event) -> JobEvent {
         Event::Started => JobEvent::Started {
             worker: String::new(),
         },
-        Event::Finished => JobEvent::Finished {
-            outcome: Outcome::Ok,
-            error: None,
-            state: None,
-            usage: Usage::default(),
-            files: None,
-            deferred_bytes: 0,
-            salvageable: false,
-        },
+        Event::Finished => JobEvent::Finished(Finished::without_state(Outcome::Ok, None)),
     }
 }

@@ -18,7 +18,7 @@ import socket
 import sys
 from typing import Any
 
-WALLS = "BATON_WALLS"
+CONFINEMENT = "BATON_CONFINEMENT"
 """The variable that says how a session confines itself. Its value is `INSIDE`, or, under Landlock,
 `RULES:FILTER:FOLDER`: the descriptors of the rules and of the filter, and the session's folder."""
 INSIDE = "inside"
@@ -86,12 +86,12 @@ def filter_calls(program: bytes) -> None:
     _call(_LIBC.prctl, _PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(_program(program)), 0, 0)
 
 
-def rise() -> None:
-    """Confines this process and everything that it starts, as the variable `WALLS` says.
+def confine() -> None:
+    """Confines this process and everything that it starts, as the variable `CONFINEMENT` says.
 
     Under Landlock it then changes to the session's folder. Without the variable, it does nothing.
     """
-    prepared = os.environ.pop(WALLS, None)
+    prepared = os.environ.pop(CONFINEMENT, None)
     if prepared is None:
         return
     if prepared == INSIDE:

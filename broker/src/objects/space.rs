@@ -6,7 +6,7 @@
 use baton_broker_store::{Store, StoreError};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-pub(crate) struct Room {
+pub(crate) struct Space {
     limit_bytes: u64,
     used: Mutex<Used>,
 }
@@ -21,13 +21,13 @@ struct Used {
     ended: u64,
 }
 
-/// Reserves room for objects until their rows are written.
+/// Reserves space for objects until their rows are written.
 pub(crate) struct Reservation<'a> {
-    room: &'a Room,
+    space: &'a Space,
     bytes: u64,
 }
 
-impl Room {
+impl Space {
     pub(crate) fn new(limit_bytes: u64) -> Self {
         Self {
             limit_bytes,
@@ -45,7 +45,7 @@ impl Room {
         Ok(())
     }
 
-    /// Returns `None` if there is not enough room.
+    /// Returns `None` if there is not enough space.
     pub(crate) async fn reserve(
         &self,
         store: &Store,
@@ -69,7 +69,7 @@ impl Room {
             return None;
         }
         used.reserved += bytes;
-        Some(Reservation { room: self, bytes })
+        Some(Reservation { space: self, bytes })
     }
 
     fn used(&self) -> MutexGuard<'_, Used> {
@@ -79,7 +79,7 @@ impl Room {
 
 impl Drop for Reservation<'_> {
     fn drop(&mut self) {
-        let mut used = self.room.used();
+        let mut used = self.space.used();
         used.reserved -= self.bytes;
         used.counted += self.bytes;
         used.ended += self.bytes;

@@ -1,10 +1,10 @@
-//! A sandbox that is started before the session for which it will be used is known (a *room*).
+//! A sandbox that is started before the session for which it will be used is known.
 //!
 //! In: nothing about a session. Out: bubblewrap in a control group of its own, waiting for its remaining arguments.
 //! This makes starts faster: joining a control group takes as long as the rest of a start, because the system waits for
 //! all processors.
 //!
-//! **Invariant:** nothing runs in a room before a session occupies it, and a room is used for one session only.
+//! **Invariant:** nothing runs in it before a session occupies it, and it is used for one session only.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -21,7 +21,7 @@ use super::sys::inherit;
 use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapped};
 
 #[derive(Debug)]
-pub(crate) struct Room {
+pub(crate) struct PreparedSandbox {
     /// Where bubblewrap receives its remaining arguments.
     arguments: File,
     wrapped: Wrapped,
@@ -30,7 +30,7 @@ pub(crate) struct Room {
 }
 
 impl Bubblewrap {
-    pub(crate) fn room(&self) -> Result<Room, SandboxError> {
+    pub(crate) fn prepare(&self) -> Result<PreparedSandbox, SandboxError> {
         let mut command = Command::new(self.program());
         let wrapped = self.around(&mut command)?;
         let (its_arguments, arguments) = pipe2(OFlag::O_CLOEXEC).map_err(io::Error::from)?;
@@ -40,7 +40,7 @@ impl Bubblewrap {
         inherit(&mut command, vec![its_arguments]);
         let holder = Holder::start(&mut command)?;
         let outermost = Outermost::spawn(command.stderr(Stdio::null()))?;
-        Ok(Room {
+        Ok(PreparedSandbox {
             arguments: File::from(arguments),
             wrapped,
             holder,
@@ -49,7 +49,7 @@ impl Bubblewrap {
     }
 }
 
-impl Room {
+impl PreparedSandbox {
     /// A process that writes into these files joins the group.
     pub(crate) fn join_files(&self) -> io::Result<Vec<OwnedFd>> {
         let group = self.wrapped.group.as_ref();
@@ -97,7 +97,7 @@ impl Room {
     }
 }
 
-/// The worker's part of a room that a session occupies.
+/// The worker's part of a prepared sandbox that a session occupies.
 pub(crate) struct Occupied {
     pub(crate) outermost: Outermost,
     pub(crate) group: Option<super::Group>,
