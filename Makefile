@@ -37,12 +37,13 @@ help:
 	@echo "make lint      formatting, clippy, ruff, mypy, spelling"
 	@echo "make deny      licences, duplicates and sources of the crates"
 	@echo "make test-matrix  the Python package with other versions of Python and of the libraries"
-	@echo "make test-cuda-libraries  PyTorch 1.12 in turns on a CUDA driver in host memory (Python 3.10, 2 GB on disk)"
+	@echo "make test-cuda-libraries  PyTorch, CuPy, cuda.core, Numba on a CUDA driver in host memory (Python 3.10, 2 GB)"
 	@echo "make bench     measure, and write the page of this release in benches/results/"
 	@echo "make test-gpu  the checks that need an NVIDIA GPU"
 	@echo "make bench-gpu what needs one, measured into target/benches/"
 	@echo "make gpu-first-day  on a GPU for the first time: at most nine minutes, one report in target/benches/"
 	@echo "make gpu-kit   pack what that needs for a machine without compiler or network, into dist/gpu-kit"
+	@echo "make cuda-names  list anew which functions of the CUDA driver libraries look up (downloads 5 GB)"
 	@echo "make labextension  build the extension of JupyterLab anew, into kernelspec/"
 	@echo "make clean     remove .venv and target/"
 
@@ -219,6 +220,20 @@ $(VENV)/.cuda-libraries: requirements/cuda-libraries.txt scripts/find-python | $
 	"$$(scripts/find-python 3.10)" -m venv $(VENV)/cuda-libraries
 	$(VENV)/cuda-libraries/bin/python -m pip install --quiet --no-deps -r $<
 	touch $@
+
+# Lists the functions of the CUDA driver that the newest versions of these libraries look up. Downloads about 5 GB.
+# The interposer's tests then name the functions that it does not know.
+ASKED := gpu-worker/interposer/src/library/sys/asked.txt
+CUDA_LIBRARIES ?= $(shell sed -n 's/^\# \([a-z0-9_]*\) .*/\1/p' $(ASKED))
+WHEELS := target/cuda-names
+.PHONY: cuda-names
+cuda-names: | $(BIN)/python
+	rm -rf $(WHEELS)
+	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --dest $(WHEELS) \
+		$(foreach old,17 28 34,--platform manylinux_2_$(old)_x86_64) --platform manylinux2014_x86_64 $(CUDA_LIBRARIES)
+	$(BIN)/python scripts/cuda_names.py $(WHEELS)/*.whl > $(WHEELS)/asked.txt
+	mv $(WHEELS)/asked.txt $(ASKED)
+	rm -rf $(WHEELS)
 
 # Test suites of other projects, for tests/test_foreign_suites.py. Only source archives contain the tests. The plugins
 # are in a folder of their own, because they change how pytest runs.

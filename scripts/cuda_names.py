@@ -2,8 +2,8 @@
 
 Usage: cuda_names.py WHEEL... > gpu-worker/interposer/src/library/sys/asked.txt
 
-The first lines of the output say which wheels were read; each further line is a name. Get the wheels with
-`pip download --no-deps`. A test of the interposer fails if it has no decision about one of the names.
+`make cuda-names` does that with the newest wheels. The first lines of the output say which wheels were read; each
+further line is a name. A test of the interposer fails if it has no decision about one of the names.
 """
 
 from __future__ import annotations

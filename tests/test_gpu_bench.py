@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,13 @@ def test_each_part_measures_and_checks_what_it_moved(tmp_path: Path, machine: Pa
     assert result["verdict"]["big_50, in turns of 20 s"] == "not run"
 
 
+def test_counts_meet_their_targets(tmp_path: Path) -> None:
+    command = [sys.executable, ROOT / "benches/gpu/counts.py", "--results", tmp_path]
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=300)
+    verdict: dict[str, str] = json.loads((tmp_path / "gpu-counts.json").read_text())["verdict"]
+    assert all(found.endswith("; met)") for found in verdict.values()), verdict
+
+
 def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: Path) -> None:
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--seconds", 0.2)
     rows = report["rows"]
@@ -94,6 +104,44 @@ def test_the_first_day_reports_parts_that_hang(tmp_path: Path, machine: Path) ->
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--longest", 0.05)
     ended = {part: report["rows"][part]["result"] for part in ("notebooks", "frameworks", "probe", "handover")}
     assert all(result.startswith("ended: its time was over") for result in ended.values()), ended
+
+
+# Instead of measuring, it says what it finds.
+PROBE = """
+import json, os, sys
+import in_the_kit, pytest
+found = {"prefix": sys.prefix, "package": in_the_kit.__file__, "timeshare": os.environ["BATON_TIMESHARE"]}
+open(sys.argv[sys.argv.index("--results") + 1] + ".json", "w").write(json.dumps(found))
+"""
+
+
+def test_the_first_day_installs_the_kit_that_make_packs(tmp_path: Path) -> None:
+    """Without a compiler or a registry, and beside the packages of this Python."""
+    packs = subprocess.run(["make", "-n", "gpu-kit"], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
+    (folder,) = re.findall(r"^cp target/release/examples/timeshare (\S+)/$", packs, re.MULTILINE)
+    assert f"--wheel-dir {folder} ." in packs
+    assert f"--dest {folder} " in packs
+
+    bench, kit = tmp_path / "benches/gpu", tmp_path / folder
+    bench.mkdir(parents=True)
+    kit.mkdir(parents=True)
+    shutil.copy(ROOT / "benches/gpu/first_day.py", bench)
+    (bench / "run.py").write_text(PROBE)
+    with zipfile.ZipFile(kit / "in_the_kit-1.0-py3-none-any.whl", "w") as wheel:
+        wheel.writestr("in_the_kit.py", "")
+        wheel.writestr("in_the_kit-1.0.dist-info/METADATA", "Metadata-Version: 2.1\nName: in-the-kit\nVersion: 1.0\n")
+        wheel.writestr(
+            "in_the_kit-1.0.dist-info/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        wheel.writestr("in_the_kit-1.0.dist-info/RECORD", "")
+    results = tmp_path / "results"
+    command = [sys.executable, bench / "first_day.py", "--results", results]
+    subprocess.run(command, env=ENVIRONMENT, check=True, timeout=300)
+    found = json.loads(results.with_suffix(".json").read_text())
+    installed = tmp_path / "target/gpu-first-day"
+    assert Path(found["prefix"]) == installed
+    assert Path(found["package"]).is_relative_to(installed)
+    assert Path(found["timeshare"]) == kit / "timeshare"
 
 
 def test_the_first_day_reports_that_it_cannot_begin(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ host memory is made and pinned during the move, as in `baton plan --policies`.
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import json
 import os
@@ -31,10 +32,19 @@ LAUNCHES = 6400
 MOST_CALLS = 0.05
 ROUNDS = 10
 PATIENCE_SECONDS = 60
+# With a quantum, the worker's end waits long enough for programs that return memory.
+QUANTUM_MS = 30
+# Long enough for any allocation on a busy machine.
+LONG_KERNEL = "sleep_2000ms"
+HOST_LACKS_BYTES = 8 << 20
+OUT_OF_MEMORY = 2
 CARGO = ("cargo", "build", "--quiet", "--locked", "--message-format=json", "-p", "baton-gpu-tests")
 
 
 def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--results", type=Path, default=measuring.RESULTS, help="the folder of the report")
+    measuring.RESULTS = parser.parse_args().results
     rows: dict[str, dict[str, Any]] = {}
     verdict: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as folder:
@@ -46,6 +56,10 @@ def main() -> None:
             hand_overs(rows, verdict, folder, client, mebibytes << 20)
         for mebibytes in (40, 56):
             first_hand_over(rows, verdict, folder, client, mebibytes << 20)
+        unused_memory(rows, verdict, folder, client)
+        allocation_beside_a_kernel(rows, verdict, folder, client)
+        full_host(rows, verdict, folder, client)
+        monitoring(rows, verdict, folder, client, built("gpu-monitor"))
     columns = dict.fromkeys(column for row in rows.values() for column in row)
     in_columns = {what: {column: row.get(column, "") for column in columns} for what, row in rows.items()}
     measuring.report("gpu-counts", in_columns, verdict)
@@ -143,20 +157,108 @@ def first_hand_over(
             verdict[f"{what}, pinned in it"] = against(pinned >> 20, 0, pinned == 0, " MiB")
 
 
+def unused_memory(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
+    """Another program needs the room of memory that a library holds without using it."""
+    live, held, needed = 24 << 20, 16 << 20, 40 << 20
+    for how, is_returned in (("kept", False), ("returned", True)):
+        with (
+            timeshare(2, CARD_BYTES, 8 * CARD_BYTES, QUANTUM_MS) as ends,
+            program(folder, client, ends.environment(1)) as first,
+            program(folder, client, ends.environment(2)) as second,
+        ):
+            first(f"allocate live {live}")
+            first("set live 1")
+            first(f"allocate held {held}")
+            if is_returned:
+                first("free-when-asked held")
+            second(f"allocate a {needed}")
+            second("set a 1")
+            assert (first("check live"), second("check a")) == ("right", "right")
+            moved = sum(ends.usage(session)["moved_bytes"] for session in (1, 2)) >> 20
+        rows[f"{held >> 20} MiB of unused memory, {how}"] = {"moved_mib": moved}
+    verdict["moved because of unused memory"] = against(moved, 0, moved == 0, " MiB")
+
+
+def allocation_beside_a_kernel(
+    rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str
+) -> None:
+    waits = []
+    with timeshare(1, CARD_BYTES, CARD_BYTES) as ends:
+        for how, extra in (("alone", {}), ("in turns", ends.environment(1))):
+            with program(folder, client, extra) as does:
+                does(f"launch {LONG_KERNEL} 1")
+                does(f"allocate a {BUFFER_BYTES}")
+                waits.append(does("is-done") == "true")
+                does("synchronize")
+            rows[f"cuMemAlloc beside a long kernel, {how}"] = {"waits": in_words(waits[-1])}
+    verdict["cuMemAlloc calls in turns that wait for a kernel"] = against(int(waits[1]), 0, not waits[1])
+
+
+def full_host(rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str) -> None:
+    """The host has no room for what would have to leave the GPU."""
+    with (
+        timeshare(2, CARD_BYTES, HOST_LACKS_BYTES) as ends,
+        program(folder, client, ends.environment(1)) as first,
+        program(folder, client, ends.environment(2)) as second,
+    ):
+        first(f"allocate a {40 << 20}")
+        first("set a 1")
+        try:
+            answer = second(f"allocate a {40 << 20}")
+        except RuntimeError as error:
+            answer = str(error)
+        assert first("check a") == "right"
+        moved = sum(ends.usage(session)["moved_bytes"] for session in (1, 2)) >> 20
+    is_refused = answer.endswith(f"error {OUT_OF_MEMORY}")
+    rows["an allocation for which the host has no room"] = {"moved_mib": moved, "refused": in_words(is_refused)}
+    verdict["moved before an allocation is refused"] = against(moved, 0, is_refused and moved == 0, " MiB")
+
+
+def monitoring(
+    rows: dict[str, dict[str, Any]], verdict: dict[str, Any], folder: str, client: str, monitor: str
+) -> None:
+    """What `nvidia-smi` in a session shows while another session has more memory."""
+    with (
+        timeshare(2, CARD_BYTES, CARD_BYTES) as ends,
+        program(folder, client, ends.environment(1)) as first,
+        program(folder, client, ends.environment(2)) as second,
+    ):
+        first(f"allocate a {8 << 20}")
+        second(f"allocate a {40 << 20}")
+        total, used, free, *processes = shown(folder, monitor, ends.environment(1))
+    what = "nvidia-smi in a session with 8 MiB beside one with 40 MiB"
+    rows[what] = {"total_mib": total >> 20, "used_mib": used >> 20, "processes": len(processes) // 2}
+    is_own = (total, used, free, len(processes)) == (CARD_BYTES, 8 << 20, CARD_BYTES - (8 << 20), 2)
+    verdict["memory that nvidia-smi in a session shows"] = against(used >> 20, 8, is_own, " MiB")
+
+
+def in_words(is_true: bool) -> str:
+    return "yes" if is_true else "no"
+
+
+def shown(folder: str, monitor: str, extra: dict[str, str]) -> list[int]:
+    output = subprocess.run(
+        [monitor], env=environment(folder, extra), check=True, stdout=subprocess.PIPE, text=True
+    ).stdout
+    return list(map(int, output.split()))
+
+
 def built(name: str) -> str:
     lines = subprocess.run([*CARGO, "--bin", name], cwd=ROOT, check=True, stdout=subprocess.PIPE, text=True).stdout
     (found,) = filter(None, (json.loads(line).get("executable") for line in lines.splitlines()))
     return str(found)
 
 
+def environment(folder: str, extra: dict[str, str]) -> dict[str, str]:
+    here = {"LD_LIBRARY_PATH": folder, "BATON_TEST_GPU": str(Path(folder) / "card")}
+    return dict(os.environ) | here | extra
+
+
 @contextlib.contextmanager
 def program(folder: str, client: str, extra: dict[str, str]) -> Iterator[Any]:
     """Yields a function that sends a command and returns the answer without its `ok`."""
-    here = {"LD_LIBRARY_PATH": folder, "BATON_TEST_GPU": str(Path(folder) / "card")}
-    environment = dict(os.environ) | here | extra
-    with subprocess.Popen(
-        [client], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+    pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen([client], env=environment(folder, extra), **pipes) as process:
         assert process.stdin
         assert process.stdout
         assert process.stdout.readline() == "ok ready\n"

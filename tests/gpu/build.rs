@@ -54,7 +54,13 @@ fn write_absent() {
             "#[unsafe(no_mangle)]\npub extern \"C\" fn {name}() -> crate::Code {{ crate::absent(\"{name}\") }}\n"
         )
     };
-    let functions: String = names.filter(is_absent).map(function).collect();
+    let absent: Vec<&str> = names.filter(is_absent).collect();
+    let functions: String = absent.iter().map(function).collect();
+    let entry = |name| format!("    (\"{name}\", {name} as *const ()),\n");
+    let entries: String = absent.iter().map(entry).collect();
+    let table = format!(
+        "pub(super) fn all() -> Vec<(&'static str, *const ())> {{\n    vec![\n{entries}]\n}}\n"
+    );
     let folder = PathBuf::from(env::var_os("OUT_DIR").expect("Cargo says where"));
-    fs::write(folder.join("absent.rs"), functions).expect("the folder is there");
+    fs::write(folder.join("absent.rs"), functions + &table).expect("the folder is there");
 }

@@ -91,6 +91,8 @@ fn settings(
         settings.guaranteed_share = 0.0;
         settings.swap_floor = 0.0;
         settings.together = 1;
+        // On a busy machine, sessions return what their libraries hold late, and it does not move meanwhile.
+        settings.trim_limit = Duration::from_secs(60);
     }
     settings
 }

@@ -6,16 +6,15 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use std::mem::transmute_copy;
 use std::ptr::{null, null_mut};
 
+mod process;
+pub use process::{at_exit, beside_child, call_loaded, in_child, when_asked_to_trim};
+
 type Code = i32;
 pub const SUCCESS: Code = 0;
 
 unsafe extern "C" {
     fn dlopen(name: *const c_char, flags: c_int) -> *mut c_void;
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;
-    fn fork() -> c_int;
-    fn waitpid(process: c_int, status: *mut c_int, options: c_int) -> c_int;
-    fn _exit(status: c_int) -> !;
-    fn atexit(action: extern "C" fn()) -> c_int;
 }
 
 /// Look-ups are those of a program built for this version.
@@ -50,12 +49,6 @@ macro_rules! call {
             code => Err(Refusal(code)),
         }
     }};
-}
-
-/// `action` runs when this process exits, after everything that is registered later.
-pub fn at_exit(action: extern "C" fn()) {
-    // SAFETY: a function that lives as long as the program.
-    unsafe { atexit(action) };
 }
 
 impl Driver {
@@ -339,6 +332,46 @@ impl Driver {
         call!(self, "cuCtxSynchronize",)
     }
 
+    /// Whether all work in the default stream has ended.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn is_done(&self) -> Answer<bool> {
+        const NOT_READY: Code = 600;
+        match call!(self, "cuStreamQuery", 0 => usize) {
+            Err(Refusal(NOT_READY)) => Ok(false),
+            answer => answer.map(|()| true),
+        }
+    }
+
+    /// An event, with the flags of its creation.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn event(&self, flags: u32) -> Answer<usize> {
+        let mut event = 0;
+        call!(self, "cuEventCreate", &raw mut event => *mut usize, flags => u32)?;
+        Ok(event)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn record(&self, event: usize, stream: usize) -> Answer {
+        call!(self, "cuEventRecord", event => usize, stream => usize)
+    }
+
+    /// Milliseconds.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn elapsed(&self, start: usize, end: usize) -> Answer<f32> {
+        let mut milliseconds = 0.0;
+        call!(
+            self, "cuEventElapsedTime", &raw mut milliseconds => *mut f32, start => usize, end => usize
+        )?;
+        Ok(milliseconds)
+    }
+
     /// Free and total bytes.
     ///
     /// # Errors
@@ -394,9 +427,8 @@ impl Driver {
     /// # Errors
     /// The error code that the driver returns.
     pub fn fork_stream(&self, first: usize, second: usize) -> Answer {
-        let mut event = 0;
-        call!(self, "cuEventCreate", &raw mut event => *mut usize, 0 => u32)?;
-        call!(self, "cuEventRecord", event => usize, first => usize)?;
+        let event = self.event(0)?;
+        self.record(event, first)?;
         call!(self, "cuStreamWaitEvent", second => usize, event => usize, 0 => u32)
     }
 
@@ -473,32 +505,6 @@ impl Kernel {
         match code {
             SUCCESS => Ok(()),
             code => Err(Refusal(code)),
-        }
-    }
-}
-
-/// Runs `action` in a forked child, and returns its result.
-pub fn in_child(action: impl FnOnce() -> u8) -> i32 {
-    // SAFETY: the child calls `action`, and ends without the parent's handlers.
-    unsafe {
-        match fork() {
-            0 => _exit(action().into()),
-            process => {
-                let mut status = 0;
-                waitpid(process, &raw mut status, 0);
-                status >> 8
-            }
-        }
-    }
-}
-
-/// Runs `action` in a forked child, without waiting for it.
-pub fn beside_child(action: impl FnOnce()) {
-    // SAFETY: as above.
-    unsafe {
-        if fork() == 0 {
-            action();
-            _exit(0);
         }
     }
 }

@@ -23,6 +23,7 @@ mod pools;
 mod shadows;
 mod symbols;
 mod sys;
+mod timers;
 mod trims;
 mod window;
 #[cfg(not(test))]
@@ -52,6 +53,7 @@ use pools::Pools;
 use sys::driver::{
     self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream,
 };
+use timers::Timers;
 use trims::Trims;
 use window::Windows;
 use wire::FromSession;
@@ -73,6 +75,7 @@ struct Process {
     windows: Windows,
     captures: Captures,
     pools: Pools,
+    timers: Timers,
     trims: Trims,
     connection: Connection,
     memory: Mutex<Memory>,
@@ -97,6 +100,7 @@ static PROCESS: Process = Process {
     windows: Windows::new(),
     captures: Captures::new(),
     pools: Pools::new(),
+    timers: Timers::new(),
     trims: Trims::new(),
     connection: Connection::new(),
     memory: Mutex::new(Memory::new()),
@@ -170,7 +174,7 @@ impl Process {
         code
     }
 
-    /// Passes a call that the driver can answer only while the memory is on the GPU.
+    /// Passes a call that is no work but needs a lease: the driver checks memory, or notes the time.
     fn ask(&self, call: impl FnOnce() -> Code) -> Code {
         match self.gate.enter(|| self.want()) {
             Entry::NotInUse => return call(),

@@ -3,6 +3,7 @@
 
 mod context_calls;
 pub(super) mod driver;
+mod event_calls;
 pub(super) mod host;
 mod look_up;
 mod memory_calls;
@@ -84,6 +85,7 @@ fn wrappers() -> impl Iterator<Item = &'static Wrapper> {
         memory_calls::WRAPPERS,
         pool_calls::WRAPPERS,
         context_calls::WRAPPERS,
+        event_calls::WRAPPERS,
         look_up::WRAPPERS,
         word_calls::ASKED,
         word_calls::GRAPH_MEMORY,

@@ -4,12 +4,15 @@
 //! `error` with the driver's code. Buffers are named arrays of 64-bit numbers.
 
 use std::collections::HashMap;
-use std::ffi::c_void;
+use std::ffi::{CString, c_void};
 use std::io::{self, BufRead as _, Write as _};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
 use std::time::Instant;
 
-use baton_gpu_tests::sys::{Answer, Driver, Kernel, Refusal, at_exit, beside_child, in_child};
+use baton_gpu_tests::sys::{
+    Answer, Driver, Kernel, Refusal, at_exit, beside_child, call_loaded, in_child,
+    when_asked_to_trim,
+};
 
 struct Client {
     driver: Driver,
@@ -19,6 +22,7 @@ struct Client {
     /// A second stream that waits for the first.
     joined: usize,
     graph: usize,
+    events: HashMap<String, usize>,
     /// Contexts, each with the context in which it was created.
     contexts: Vec<(usize, usize)>,
 }
@@ -89,6 +93,7 @@ impl Client {
             buffers: HashMap::new(),
             joined: 0,
             graph: 0,
+            events: HashMap::new(),
             contexts: Vec::new(),
         })
     }
@@ -143,6 +148,7 @@ impl Client {
                 self.stream = driver.stream()?;
                 Ok(String::new())
             }
+            ["free-when-asked", name] => self.free_when_asked(name),
             ["pairs", bytes, count] => self.pairs(number(bytes)? as usize, number(count)?),
             ["set", name, value] => self.set(name, number(value)?),
             ["add", name, value] => self.add(name, number(value)?, 0),
@@ -169,6 +175,17 @@ impl Client {
             }
             ["time-submissions", batches] => self.time_submissions(number(batches)?),
             ["synchronize"] => nothing(self.driver.synchronize()),
+            ["is-done"] => driver.is_done().map(|is_done| is_done.to_string()),
+            ["create-event", name, flags] => {
+                let event = driver.event(number(flags)? as u32)?;
+                self.events.insert(name.to_owned(), event);
+                Ok(String::new())
+            }
+            ["record", event] => nothing(driver.record(self.event(event)?, 0)),
+            ["elapsed", start, end] => driver
+                .elapsed(self.event(start)?, self.event(end)?)
+                .map(|milliseconds| milliseconds.to_string()),
+            ["call", name] => nothing(call_loaded(&CString::new(name).map_err(|_| INVALID)?)),
             ["memory"] => self
                 .driver
                 .memory()
@@ -248,6 +265,22 @@ impl Client {
 
     fn buffer(&self, name: &str) -> Answer<&Buffer> {
         self.buffers.get(name).ok_or(INVALID)
+    }
+
+    fn event(&self, name: &str) -> Answer<usize> {
+        self.events.get(name).copied().ok_or(INVALID)
+    }
+
+    /// As a session does with memory that its libraries hold without using it.
+    fn free_when_asked(&mut self, name: &str) -> Answer<String> {
+        let (driver, address) = (self.driver, self.take(name)?);
+        let context = driver.context()?;
+        nothing(when_asked_to_trim(move || {
+            let freed = driver
+                .set_context(context)
+                .and_then(|()| driver.free(address));
+            freed.unwrap_or_else(|Refusal(code)| eprintln!("A free was refused: {code}"));
+        }))
     }
 
     fn set(&mut self, name: &str, value: u64) -> Answer<String> {

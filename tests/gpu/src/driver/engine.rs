@@ -1,11 +1,11 @@
 //! The work that a process submits to its GPU: one thread does it, in order.
 
 use std::collections::VecDeque;
-use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::Duration;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
+use std::time::{Duration, Instant};
 
 use crate::card::card;
-use crate::{STICKY, lock, sys};
+use crate::{Mark, STICKY, lock, sys};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -50,12 +50,29 @@ struct Queue {
     works: VecDeque<Work>,
     submitted: u64,
     done: u64,
+    /// Marks of events that are not reached.
+    marks: Vec<Mark>,
+}
+
+impl Queue {
+    fn reach_marks(&mut self) {
+        let now = Instant::now();
+        let done = self.done;
+        self.marks.retain(|mark| {
+            let is_reached = mark.last <= done;
+            if is_reached {
+                let _ = mark.reached.set(now);
+            }
+            !is_reached
+        });
+    }
 }
 
 static QUEUE: Mutex<Queue> = Mutex::new(Queue {
     works: VecDeque::new(),
     submitted: 0,
     done: 0,
+    marks: Vec::new(),
 });
 static CHANGED: Condvar = Condvar::new();
 static THREAD: OnceLock<()> = OnceLock::new();
@@ -81,6 +98,15 @@ pub(crate) fn submitted() -> u64 {
 
 pub(crate) fn is_done(number: u64) -> bool {
     lock(&QUEUE).done >= number
+}
+
+/// Marks the end of the work of this number.
+pub(crate) fn mark(last: u64) -> Mark {
+    let mark = Mark { last, reached: Arc::default() };
+    let mut queue = lock(&QUEUE);
+    queue.marks.push(mark.clone());
+    queue.reach_marks();
+    mark
 }
 
 pub(crate) fn wait_for(number: u64) {
@@ -118,6 +144,7 @@ fn run() {
         let mut queue = lock(&QUEUE);
         queue.works.pop_front();
         queue.done += 1;
+        queue.reach_marks();
         drop(queue);
         CHANGED.notify_all();
     }

@@ -18,7 +18,8 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::time::Instant;
 
 use engine::Work;
 
@@ -171,19 +172,34 @@ pub(crate) struct Objects {
     pub(crate) primary_holds: u32,
     /// Contexts that have not ended.
     pub(crate) contexts: BTreeMap<usize, Context>,
-    /// By stream: the work submitted to its capture, and whether the capture is invalid.
-    pub(crate) captures: BTreeMap<usize, (Vec<Work>, bool)>,
+    /// By stream.
+    pub(crate) captures: BTreeMap<usize, Capture>,
     /// Streams that joined another stream's capture by waiting for its event (programming guide, cross-stream
     /// dependencies).
     pub(crate) joined: BTreeMap<usize, usize>,
     /// Events that were recorded in a capture.
     pub(crate) captured_events: BTreeMap<usize, usize>,
-    pub(crate) graphs: BTreeMap<usize, Vec<Work>>,
+    pub(crate) graphs: BTreeMap<usize, Graph>,
     pub(crate) streams: BTreeMap<usize, Stream>,
-    pub(crate) events: BTreeMap<usize, Stream>,
+    pub(crate) events: BTreeMap<usize, Event>,
     pub(crate) functions: BTreeMap<usize, String>,
     /// The functions whose code is on the card.
     pub(crate) loaded: BTreeSet<usize>,
+}
+
+#[derive(Default)]
+pub(crate) struct Capture {
+    /// The handle of its graph.
+    pub(crate) graph: usize,
+    pub(crate) nodes: Graph,
+    pub(crate) is_invalid: bool,
+}
+
+#[derive(Clone, Default)]
+pub(crate) struct Graph {
+    pub(crate) works: Vec<Work>,
+    /// The memory that was allocated in it. It takes the card's memory once the graph is instantiated.
+    pub(crate) bytes: u64,
 }
 
 pub(crate) struct Context {
@@ -193,12 +209,25 @@ pub(crate) struct Context {
     pub(crate) last: u64,
 }
 
-/// A stream or an event; it ends with its context (`cuCtxDestroy`: all resources of the context are cleaned up).
+/// Streams and events end with their context (`cuCtxDestroy`: all resources of the context are cleaned up).
 #[derive(Clone, Copy)]
 pub(crate) struct Stream {
     pub(crate) context: usize,
     /// The number of the work that it waits for.
     pub(crate) last: u64,
+}
+
+pub(crate) struct Event {
+    pub(crate) context: usize,
+    /// What it was last recorded after.
+    pub(crate) mark: Option<Mark>,
+}
+
+/// The number of the work that an event waits for, and when it was reached.
+#[derive(Clone)]
+pub(crate) struct Mark {
+    pub(crate) last: u64,
+    pub(crate) reached: Arc<OnceLock<Instant>>,
 }
 
 /// Whether this is one of the default streams, which every context has.
@@ -252,7 +281,7 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn submit(stream: usize, work: Work) -> Code {
     let mut objects = objects();
     if let Some(origin) = objects.capture_of(stream) {
-        objects.captures.entry(origin).or_default().0.push(work);
+        objects.captures.entry(origin).or_default().nodes.works.push(work);
         return SUCCESS;
     }
     let known = objects.streams.get(&stream).map(|known| known.context);
@@ -275,8 +304,8 @@ pub(crate) fn spoils_captures(also_relaxed: bool) -> bool {
     if objects.captures.is_empty() || is_relaxed {
         return false;
     }
-    for (_, is_spoilt) in objects.captures.values_mut() {
-        *is_spoilt = true;
+    for capture in objects.captures.values_mut() {
+        capture.is_invalid = true;
     }
     true
 }

@@ -2,6 +2,7 @@
 
 mod checkpoints;
 mod contexts;
+mod graphs;
 mod libraries;
 mod look_up;
 mod mapping;
@@ -104,6 +105,10 @@ mod absent {
 
 pub(crate) fn copy(to: u64, from: u64, bytes: usize) {
     unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes) };
+}
+
+pub(crate) fn read(from: u64, bytes: usize) -> Vec<u8> {
+    unsafe { std::slice::from_raw_parts(from as *const u8, bytes) }.to_vec()
 }
 
 pub(crate) fn fill(to: u64, value: &[u8], count: usize) {

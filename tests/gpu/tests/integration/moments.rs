@@ -1,5 +1,7 @@
 //! Calls of a program at a particular moment of a hand-over.
 
+use std::time::Instant;
+
 use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
 
@@ -361,6 +363,80 @@ fn calls_whose_pointers_the_driver_checks_wait_for_the_memory() {
     hand.until(|message| matches!(message, FromSession::SwappedIn { .. }));
     hand.grant();
     assert_eq!(client.answer().unwrap(), "ok");
+}
+
+/// The names in a table of the interposer.
+fn names_in(table: &str) -> impl Iterator<Item = &'static str> {
+    const TABLES: &str =
+        include_str!("../../../../gpu-worker/interposer/src/library/sys/word_calls.rs");
+    let (_, from_there) = TABLES.split_once(&format!("words! {{ {table}:")).unwrap();
+    let (_, names) = from_there.split_once("=>\n").unwrap();
+    names.split_once("\n}").unwrap().0.split_whitespace()
+}
+
+#[test]
+fn each_of_these_calls_waits_for_a_lease() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    let names: Vec<&str> = names_in("ASKED").chain(names_in("GRAPH_MEMORY")).collect();
+    assert!(names.contains(&"cuMemAdvise") && names.contains(&"cuGraphAddNode"));
+    for name in names {
+        client.send(&format!("call {name}"));
+        hand.until(|message| message == FromSession::Want);
+        hand.grant();
+        // The driver refuses the arguments, or does not have the function.
+        let answer = client.answer().unwrap();
+        assert!(
+            matches!(&answer[..], "error 1" | "error 801"),
+            "{name}: {answer}"
+        );
+        hand.drop_lease();
+        hand.until_yielded();
+    }
+}
+
+#[test]
+fn a_mark_that_measures_time_waits_for_the_lease_and_others_do_not() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    for event in ["start 0", "end 0", "without-time 2"] {
+        client.does(&format!("create-event {event}"));
+    }
+    client.does("record without-time");
+    client.send("record start");
+    hand.until(|message| message == FromSession::Want);
+    hand.grant();
+    assert_eq!(client.answer().unwrap(), "ok");
+    client.does("launch sleep_20ms 1");
+    client.does("record end");
+    client.does("synchronize");
+    let elapsed: f32 = client.does("elapsed start end").parse().unwrap();
+    assert!(elapsed >= 20.0, "{elapsed}");
+}
+
+#[test]
+fn a_hand_over_between_two_marks_is_measured_with_them() {
+    let mut world = World::new(64 * MIB);
+    let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+    for event in ["start 0", "end 0"] {
+        client.does(&format!("create-event {event}"));
+    }
+    hand.grant();
+    client.does("record start");
+    client.does("synchronize");
+    let since = Instant::now();
+    hand.drop_lease();
+    hand.until_yielded();
+    client.send("record end");
+    hand.until(|message| message == FromSession::Want);
+    let away = since.elapsed();
+    hand.grant();
+    assert_eq!(client.answer().unwrap(), "ok");
+    let elapsed: f32 = client.does("elapsed start end").parse().unwrap();
+    assert!(
+        elapsed >= 1e3 * away.as_secs_f32(),
+        "{elapsed} ms, {away:?}"
+    );
 }
 
 #[test]

@@ -1,16 +1,16 @@
 //! Compares the calls that libraries look up with what the interposer decides about each of them.
 //!
-//! `asked.txt` holds the names in libraries (`scripts/cuda_names.py` extracts them from wheels), `passed.txt` the
+//! `asked.txt` holds the names in libraries (`make cuda-names` extracts them from wheels), `passed.txt` the
 //! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
 use super::{
-    Wrapper, context_calls, driver, look_up, memory_calls, monitoring_calls, pool_calls,
-    submissions, word_calls, wrappers,
+    Wrapper, context_calls, driver, event_calls, look_up, memory_calls, monitoring_calls,
+    pool_calls, submissions, word_calls, wrappers,
 };
 
 /// What happens to a call: how its wrapper treats it, or why it has none.
 fn decision(name: &str) -> Option<&'static str> {
-    let kinds: [(&str, &[&[Wrapper]]); 5] = [
+    let kinds: [(&str, &[&[Wrapper]]); 6] = [
         (
             "gated",
             &[
@@ -30,6 +30,7 @@ fn decision(name: &str) -> Option<&'static str> {
             ],
         ),
         ("waits for the memory", &[word_calls::ASKED]),
+        ("waits if it measures time", &[event_calls::WRAPPERS]),
         (
             "others make room",
             &[context_calls::WRAPPERS, word_calls::MADE],
@@ -88,13 +89,14 @@ fn a_new_call_and_a_new_version_of_a_wrapped_one_are_undecided() {
         ("cuMemAlloc_v2", Some("counted")),
         ("cuImportExternalMemory", Some("counted")),
         ("cuPointerSetAttribute", Some("waits for the memory")),
+        ("cuEventRecord_ptsz", Some("waits if it measures time")),
         ("cuStreamCreate", Some("others make room")),
         ("cuGetProcAddress", Some("finds wrappers")),
         ("cuThatThereIsNot", None),
     ] {
         assert_eq!(decision(name), expected, "{name}");
     }
-    assert!(decision("cuEventRecord_ptsz").is_some_and(|reason| reason.starts_with("marks")));
+    assert!(decision("cuStreamWaitEvent_ptsz").is_some_and(|reason| reason.starts_with("marks")));
 }
 
 #[test]

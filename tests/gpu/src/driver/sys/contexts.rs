@@ -61,7 +61,7 @@ fn property(attribute: c_int) -> c_int {
         (11, c_int::MAX), (12, 65536), (13, 1_530_000), (14, 512), (15, 1), (16, 80), (19, 1), (31, 1), (36, 877_000),
         (37, 4096), (38, 6_291_456), (39, 2048), (40, 1), (41, 1), (75, 7), (76, 0), (78, 1), (79, 1), (80, 1), (81, 98304),
         (82, 65536), (83, 1), (86, 1), (87, 2), (88, 1), (89, 1), (90, 1), (92, 1), (93, 1), (94, 1), (95, 1), (96, 1),
-        (97, 98304), (98, 1), (99, 1), (102, 1), (103, 1), (115, 1),
+        (97, 98304), (98, 1), (99, 1), (102, 1), (103, 1), (115, 1), (144, 1),
     ];
     let found = PROPERTIES.iter().find(|(one, _)| *one == attribute);
     found.map_or(0, |(_, value)| *value)
@@ -208,7 +208,6 @@ api! {
             return INVALID_HANDLE;
         }
         let Ok(name) = CStr::from_ptr(name).to_str() else { return NOT_FOUND };
-        let name = if module == LIBRARY { "nothing" } else { name };
         let mut objects = objects();
         let number = objects.number();
         objects.functions.insert(number, name.to_owned());

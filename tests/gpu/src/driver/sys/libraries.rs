@@ -3,15 +3,16 @@
 //! real.
 
 use std::ffi::{c_char, c_int, c_uint, c_void};
+use std::ptr::null_mut;
 
 use super::contexts::{cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2};
 use super::memory::{cuMemAlloc_v2, cuMemHostAlloc, cuPointerGetAttribute};
 use super::streams::{
     cuEventRecord, cuGraphInstantiateWithFlags, cuLaunchKernel, cuLaunchKernel_ptsz, cuStreamCreate, cuStreamIsCapturing,
-    cuStreamSynchronize,
+    cuStreamSynchronize, mark_of,
 };
 use super::{api, put};
-use crate::{INVALID_VALUE, LIBRARY, NOT_FOUND, PRIMARY, SUCCESS};
+use crate::{INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND, NOT_READY, PRIMARY, SUCCESS, objects};
 
 const PCI_BUS: &[u8] = b"0000:01:00.0\0";
 const PITCH: usize = 512;
@@ -205,13 +206,31 @@ api! {
 
     fn cuStreamGetCtx(_stream: usize, context: *mut usize) { put(context, PRIMARY) }
 
-    fn cuStreamGetCaptureInfo(stream: usize, status: *mut c_int, id: *mut u64) { capture_info(stream, status, id) }
+    fn cuStreamGetCaptureInfo(stream: usize, status: *mut c_int, id: *mut u64) {
+        capture_info(stream, status, id, null_mut(), null_mut())
+    }
 
     fn cuStreamGetCaptureInfo_v2(
-        stream: usize, status: *mut c_int, id: *mut u64, _graph: *mut usize, _needed: *mut usize, _count: *mut usize,
-    ) { capture_info(stream, status, id) }
+        stream: usize, status: *mut c_int, id: *mut u64, graph: *mut usize, _needed: *mut usize, count: *mut usize,
+    ) { capture_info(stream, status, id, graph, count) }
 
-    fn cuEventElapsedTime(milliseconds: *mut f32, _start: usize, _end: usize) { put(milliseconds, 1.0) }
+    fn cuStreamGetCaptureInfo_v3(
+        stream: usize, status: *mut c_int, id: *mut u64, graph: *mut usize, _needed: *mut usize, _edges: *mut usize,
+        count: *mut usize,
+    ) { capture_info(stream, status, id, graph, count) }
+
+    // Both must have been recorded, and be reached.
+    fn cuEventElapsedTime(milliseconds: *mut f32, start: usize, end: usize) {
+        let (start, end) = match (mark_of(start), mark_of(end)) {
+            (Ok(Some(start)), Ok(Some(end))) => (start, end),
+            (Err(code), _) | (_, Err(code)) => return code,
+            _ => return INVALID_HANDLE,
+        };
+        match (start.reached.get(), end.reached.get()) {
+            (Some(start), Some(end)) => put(milliseconds, 1e3 * end.saturating_duration_since(*start).as_secs_f32()),
+            _ => NOT_READY,
+        }
+    }
 
     fn cuEventRecordWithFlags(event: usize, stream: usize, _flags: c_uint) { cuEventRecord(event, stream) }
 
@@ -230,6 +249,26 @@ api! {
     fn cuGraphInstantiate_v2(
         executable: *mut usize, graph: usize, _node: *mut usize, _log: *mut c_char, _room: usize,
     ) { cuGraphInstantiateWithFlags(executable, graph, 0) }
+
+    // The parameters begin with the flags.
+    fn cuGraphInstantiateWithParams(executable: *mut usize, graph: usize, parameters: *const u64) {
+        cuGraphInstantiateWithFlags(executable, graph, *parameters)
+    }
+
+    fn cuGraphUpload(_executable: usize, _stream: usize) { SUCCESS }
+
+    // Objects that graphs keep alive live as long as the process.
+    fn cuUserObjectCreate(
+        object: *mut usize, _pointer: *mut c_void, _end: *const c_void, _count: c_uint, _flags: c_uint,
+    ) { put(object, objects().number()) }
+
+    fn cuUserObjectRetain(_object: usize, _count: c_uint) { SUCCESS }
+
+    fn cuUserObjectRelease(_object: usize, _count: c_uint) { SUCCESS }
+
+    fn cuGraphRetainUserObject(_graph: usize, _object: usize, _count: c_uint, _flags: c_uint) { SUCCESS }
+
+    fn cuGraphReleaseUserObject(_graph: usize, _object: usize, _count: c_uint) { SUCCESS }
 
     fn cuGraphGetNodes(_graph: usize, _nodes: *mut usize, count: *mut usize) { put(count, 1) }
 }
@@ -253,12 +292,20 @@ fn width_of(attribute: c_int) -> usize {
     }
 }
 
-unsafe fn capture_info(stream: usize, status: *mut c_int, id: *mut u64) -> crate::Code {
-    const ID: u64 = 7;
-    if !id.is_null() {
-        unsafe { put(id, ID) };
+/// Does not report the nodes so far.
+unsafe fn capture_info(
+    stream: usize, status: *mut c_int, id: *mut u64, graph: *mut usize, count: *mut usize,
+) -> crate::Code {
+    let objects = objects();
+    let capture = objects.capture_of(stream).and_then(|origin| objects.captures.get(&origin));
+    let number = capture.map_or(0, |capture| capture.graph);
+    drop(objects);
+    unsafe {
+        put(id, number as u64);
+        put(graph, number);
+        put(count, 0);
+        cuStreamIsCapturing(stream, status)
     }
-    unsafe { cuStreamIsCapturing(stream, status) }
 }
 
 /// Tables that cudart looks up by identifier instead of by name.

@@ -4,6 +4,8 @@ use std::ffi::{CStr, c_char, c_int};
 
 use super::checkpoints::*;
 use super::contexts::*;
+use super::graphs::*;
+use super::libraries::*;
 use super::mapping::*;
 use super::memory::*;
 use super::pinned::*;
@@ -70,16 +72,41 @@ static ENTRIES: &[Entry] = entries! {
     "cuStreamWaitValue64" 11070 false cuStreamWaitValue64_v2;
     "cuStreamWriteValue64" 11070 false cuStreamWriteValue64_v2;
     "cuCtxRecordEvent" 12050 false cuCtxRecordEvent;
-    = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool cuDeviceGetMemPool cuMemAllocFromPoolAsync
-      cuMemGetDefaultMemPool cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet cuDeviceGetAttribute
-      cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState cuDevicePrimaryCtxRetain cuDriverGetVersion
-      cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize cuGetErrorName cuGetErrorString cuGraphDestroy
-      cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch cuInit cuLaunchHostFunc cuIpcGetMemHandle cuMemAddressFree
-      cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged cuMemCreate cuMemFreeAsync cuMemFreeHost
-      cuMemGetAllocationGranularity cuMemHostAlloc cuMemHostUnregister cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap
-      cuMemcpy cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async cuModuleGetFunction cuModuleLoadData cuModuleUnload
-      cuPointerGetAttribute cuStreamCreate cuStreamEndCapture cuStreamIsCapturing cuStreamQuery cuStreamSynchronize
-      cuThreadExchangeStreamCaptureMode
+    "cuDevicePrimaryCtxSetFlags" 11000 false cuDevicePrimaryCtxSetFlags_v2;
+    "cuDevicePrimaryCtxSetFlags" 7000 false cuDevicePrimaryCtxSetFlags;
+    "cuLaunchCooperativeKernel" 9000 true cuLaunchCooperativeKernel_ptsz;
+    "cuLaunchCooperativeKernel" 9000 false cuLaunchCooperativeKernel;
+    "cuMemAllocHost" 3020 false cuMemAllocHost_v2;
+    "cuMemAllocPitch" 3020 false cuMemAllocPitch_v2;
+    "cuMemHostGetDevicePointer" 3020 false cuMemHostGetDevicePointer_v2;
+    "cuModuleGetGlobal" 3020 false cuModuleGetGlobal_v2;
+    "cuStreamGetCaptureInfo" 12030 false cuStreamGetCaptureInfo_v3;
+    "cuStreamGetCaptureInfo" 11030 false cuStreamGetCaptureInfo_v2;
+    "cuStreamGetCaptureInfo" 10010 false cuStreamGetCaptureInfo;
+    = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool
+      cuDeviceGetMemPool cuMemAllocFromPoolAsync cuMemGetDefaultMemPool cuMemGetMemPool cuMemRetainAllocationHandle
+      cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet
+      cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState
+      cuDevicePrimaryCtxRetain cuDriverGetVersion cuEventCreate cuEventQuery cuEventRecord cuEventSynchronize
+      cuGetErrorName cuGetErrorString cuGraphDestroy cuGraphExecDestroy cuGraphInstantiateWithFlags cuGraphLaunch
+      cuInit cuLaunchHostFunc cuIpcGetMemHandle cuMemAddressFree cuMemAddressReserve cuMemAllocAsync cuMemAllocManaged
+      cuMemCreate cuMemFreeAsync cuMemFreeHost cuMemGetAllocationGranularity cuMemHostAlloc cuMemHostUnregister
+      cuMemMap cuMemRelease cuMemSetAccess cuMemUnmap cuMemcpy cuMemcpyAsync cuMemsetD32Async cuMemsetD8Async
+      cuModuleGetFunction cuModuleLoadData cuModuleUnload cuPointerGetAttribute cuStreamCreate cuStreamEndCapture
+      cuStreamIsCapturing cuStreamQuery cuStreamSynchronize cuThreadExchangeStreamCaptureMode cuCtxGetApiVersion
+      cuCtxGetCacheConfig cuCtxGetFlags cuCtxGetId cuCtxGetLimit cuCtxGetSharedMemConfig cuCtxGetStreamPriorityRange
+      cuCtxSetCacheConfig cuCtxSetLimit cuDeviceCanAccessPeer cuDeviceComputeCapability cuDeviceGetByPCIBusId
+      cuDeviceGetPCIBusId cuDeviceGetProperties cuDeviceSetMemPool cuEventElapsedTime cuEventRecordWithFlags
+      cuFuncGetAttribute cuFuncGetModule cuFuncIsLoaded cuFuncLoad cuFuncSetAttribute cuFuncSetCacheConfig
+      cuFuncSetSharedMemConfig cuGetExportTable cuGraphGetNodes cuGraphInstantiateWithParams cuGraphUpload
+      cuUserObjectCreate cuUserObjectRetain cuUserObjectRelease cuGraphRetainUserObject cuGraphReleaseUserObject
+      cuGraphCreate cuGraphAddMemsetNode cuGraphAddMemcpyNode cuGraphAddMemAllocNode cuGraphAddMemFreeNode
+      cuKernelGetAttribute cuKernelGetFunction cuLibraryGetKernel cuLibraryGetModule cuLibraryLoadData cuLibraryUnload
+      cuMemHostGetFlags cuMemPoolGetAccess cuMemPoolGetAttribute cuMemPoolSetAccess cuMemPoolSetAttribute
+      cuMemPoolTrimTo cuMemSetMemPool cuModuleGetLoadingMode cuModuleGetSurfRef cuModuleGetTexRef cuModuleLoadDataEx
+      cuModuleLoadFatBinary cuOccupancyMaxActiveBlocksPerMultiprocessor
+      cuOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cuPointerGetAttributes cuProfilerStart cuProfilerStop
+      cuStreamAddCallback cuStreamCreateWithPriority cuStreamGetCtx cuStreamGetFlags cuStreamGetId cuStreamGetPriority
 };
 
 /// The name does not exist, or only in a newer version.
@@ -95,8 +122,18 @@ fn look_up(name: &CStr, version: c_int, flags: u64) -> Result<*const (), c_int> 
     match fitting.first() {
         Some(entry) => Ok(entry.3),
         None if of_that_name.count() > 0 => Err(TOO_OLD),
-        None => Err(ABSENT),
+        None => not_implemented(name).ok_or(ABSENT),
     }
+}
+
+/// A function that reports that it is not supported. A real driver has it.
+fn not_implemented(name: &CStr) -> Option<*const ()> {
+    let is_meant = |export: &str| {
+        let export = export.trim_end_matches("_ptsz").trim_end_matches("_ptds");
+        let base = export.rsplit_once("_v").map_or(export, |(base, _)| base);
+        [base, export].iter().any(|one| one.as_bytes() == name.to_bytes())
+    };
+    super::absent::all().into_iter().find_map(|(export, function)| is_meant(export).then_some(function))
 }
 
 #[unsafe(no_mangle)]

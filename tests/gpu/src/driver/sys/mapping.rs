@@ -12,15 +12,44 @@ use super::{
     mprotect, munmap, put,
 };
 use crate::card::card;
-use crate::{ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, engine, lock};
+use crate::{Code, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, engine, lock};
 
 pub(crate) const GRANULE_BYTES: usize = 2 << 20;
 
-/// The file and the size of each piece, by handle.
-static PIECES: Mutex<BTreeMap<u64, (c_int, usize)>> = Mutex::new(BTreeMap::new());
+#[derive(Clone, Copy)]
+struct Piece {
+    file: c_int,
+    bytes: usize,
+    /// How many handles and mappings keep it.
+    holds: u32,
+}
 
-/// The sizes of mappings, by address.
-pub(crate) static MAPPED: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
+/// By handle.
+static PIECES: Mutex<BTreeMap<u64, Piece>> = Mutex::new(BTreeMap::new());
+
+/// The size of each mapping and the handle of its piece, by address.
+pub(crate) static MAPPED: Mutex<BTreeMap<u64, (usize, u64)>> = Mutex::new(BTreeMap::new());
+
+fn hold(handle: u64) -> Option<Piece> {
+    let mut pieces = lock(&PIECES);
+    let piece = pieces.get_mut(&handle)?;
+    piece.holds += 1;
+    Some(*piece)
+}
+
+/// The last one returns the piece to the card.
+fn release(handle: u64) -> Code {
+    let mut pieces = lock(&PIECES);
+    let Some(piece) = pieces.get_mut(&handle) else { return INVALID_VALUE };
+    piece.holds -= 1;
+    if piece.holds == 0 {
+        let Piece { file, bytes, .. } = *piece;
+        pieces.remove(&handle);
+        unsafe { close(file) };
+        card().give(bytes as u64);
+    }
+    SUCCESS
+}
 
 api! {
     fn cuMemGetAllocationGranularity(bytes: *mut usize, _properties: *const c_void, _option: c_int) {
@@ -51,10 +80,16 @@ api! {
     }
 
     fn cuMemRelease(handle: u64) {
-        let Some((file, bytes)) = lock(&PIECES).remove(&handle) else { return INVALID_VALUE };
-        close(file);
-        card().give(bytes as u64);
-        SUCCESS
+        release(handle)
+    }
+
+    fn cuMemRetainAllocationHandle(handle: *mut u64, address: u64) {
+        let before = lock(&MAPPED).range(..=address).next_back().map(|(start, mapping)| (*start, *mapping));
+        let around = before.filter(|(start, (bytes, _))| address < start + *bytes as u64);
+        match around {
+            Some((_, (_, piece))) if hold(piece).is_some() => put(handle, piece),
+            _ => INVALID_VALUE,
+        }
     }
 
     // This does not wait for the GPU. Work that still uses the addresses fails, as after an access out of
@@ -63,7 +98,9 @@ api! {
         if engine::uses(address, bytes as u64) {
             STICKY.store(ILLEGAL_ADDRESS, SeqCst);
         }
-        lock(&MAPPED).remove(&address);
+        if let Some((_, handle)) = lock(&MAPPED).remove(&address) {
+            release(handle);
+        }
         let flags = PRIVATE | ANONYMOUS | NO_RESERVE | FIXED;
         if mmap(address as *mut c_void, bytes, NO_ACCESS, flags, -1, 0) as isize == -1 {
             return INVALID_VALUE;
@@ -87,17 +124,18 @@ bound! {
             return OUT_OF_MEMORY;
         }
         let number = crate::objects().number() as u64;
-        lock(&PIECES).insert(number, (file, bytes));
+        lock(&PIECES).insert(number, Piece { file, bytes, holds: 1 });
         put(handle, number)
     }
 
     fn cuMemMap(address: u64, bytes: usize, from: usize, handle: u64, _flags: u64) {
-        let Some((file, _)) = lock(&PIECES).get(&handle).copied() else { return INVALID_VALUE };
+        let Some(piece) = hold(handle) else { return INVALID_VALUE };
         let at = address as *mut c_void;
-        if mmap(at, bytes, NO_ACCESS, SHARED | FIXED, file, from as i64) as isize == -1 {
+        if mmap(at, bytes, NO_ACCESS, SHARED | FIXED, piece.file, from as i64) as isize == -1 {
+            release(handle);
             return INVALID_VALUE;
         }
-        lock(&MAPPED).insert(address, bytes);
+        lock(&MAPPED).insert(address, (bytes, handle));
         SUCCESS
     }
 

@@ -6,6 +6,8 @@ use std::ptr::null_mut;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 
+use super::pinned::is_pinned;
+use super::streams::last_of;
 use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, munmap, put};
 use crate::card::card;
 use crate::engine::{self, Work};
@@ -19,13 +21,20 @@ pub(crate) enum Place {
     Device,
     Managed,
     Host,
+    /// Memory that was allocated in a capture; it is part of the graph.
+    Graph,
+}
+
+impl Place {
+    fn takes_memory(self) -> bool {
+        matches!(self, Self::Device | Self::Managed)
+    }
 }
 
 /// The size and the place of each allocation, by address.
 static ALLOCATIONS: Mutex<BTreeMap<u64, (usize, Place)>> = Mutex::new(BTreeMap::new());
-/// Memory that was allocated during captures.
-static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
-const RESERVED_NOW: c_int = 2;
+/// Memory of instantiated graphs.
+pub(crate) static GRAPH_BYTES: AtomicU64 = AtomicU64::new(0);
 static HOST: Mutex<BTreeMap<u64, usize>> = Mutex::new(BTreeMap::new());
 
 unsafe fn pages(bytes: usize) -> Option<u64> {
@@ -37,7 +46,7 @@ pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, place: Place) -> 
     if bytes == 0 || address.is_null() {
         return INVALID_VALUE;
     }
-    if place != Place::Host && !card().take(bytes as u64) {
+    if place.takes_memory() && !card().take(bytes as u64) {
         return OUT_OF_MEMORY;
     }
     let Some(pages) = (unsafe { pages(bytes) }) else { return OUT_OF_MEMORY };
@@ -50,9 +59,12 @@ unsafe fn free(address: u64) -> Code {
         return SUCCESS;
     }
     let Some((bytes, place)) = lock(&ALLOCATIONS).remove(&address) else { return INVALID_VALUE };
+    if place == Place::Graph {
+        return SUCCESS;
+    }
     engine::wait_for(engine::submitted());
     unsafe { munmap(address as *mut c_void, bytes) };
-    if place != Place::Host {
+    if place.takes_memory() {
         card().give(bytes as u64);
     }
     SUCCESS
@@ -61,7 +73,7 @@ unsafe fn free(address: u64) -> Code {
 /// The allocation or mapping that contains the address.
 fn find(address: u64) -> Option<(u64, usize, Place)> {
     let own = lock(&ALLOCATIONS).range(..=address).next_back().map(|(start, (bytes, place))| (*start, *bytes, *place));
-    let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Device));
+    let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, (bytes, _))| (*start, *bytes, Place::Device));
     let host = lock(&HOST).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Host));
     [own, mapped, host].into_iter().flatten().find(|(start, bytes, _)| address < start + *bytes as u64)
 }
@@ -69,6 +81,38 @@ fn find(address: u64) -> Option<(u64, usize, Place)> {
 fn copy_now(to: u64, from: u64, bytes: usize) -> Code {
     let code = submit(0, Work::Copy { to, from, bytes });
     engine::wait_for(engine::submitted());
+    code
+}
+
+pub(crate) fn is_known(address: u64) -> bool {
+    find(address).is_some()
+}
+
+/// The graph's memory takes the card's once it is instantiated.
+pub(crate) unsafe fn allocate_in_graph(address: *mut u64, bytes: usize) -> Code {
+    unsafe { allocate(address, bytes, Place::Graph) }
+}
+
+/// Whether the GPU cannot read or write the memory at this address directly.
+fn is_pageable(address: u64) -> bool {
+    !is_known(address) && !is_pinned(address)
+}
+
+/// As NVIDIA documents for copies in the order of a stream ("API synchronization behavior"): data in pageable memory
+/// is copied before the call returns, and a copy to pageable memory has ended when the call returns. Graphs copy at
+/// launch.
+fn copy_in_order(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
+    let copy = Work::Copy { to, from, bytes };
+    if objects().capture_of(stream).is_some() {
+        return submit(stream, copy);
+    }
+    let code = match is_pageable(from) {
+        true => submit(stream, Work::Fill { to, value: super::read(from, bytes), count: 1 }),
+        false => submit(stream, copy),
+    };
+    if code == SUCCESS && is_pageable(to) {
+        engine::wait_for(last_of(stream).unwrap_or(0));
+    }
     code
 }
 
@@ -86,18 +130,21 @@ bound! {
     }
 
     fn cuMemAllocAsync(address: *mut u64, bytes: usize, stream: usize) {
-        let code = allocate(address, bytes, Place::Device);
-        if code == SUCCESS && objects().capture_of(stream).is_some() {
-            GRAPH_BYTES.fetch_add(bytes as u64, SeqCst);
-        }
-        code
+        let mut objects = objects();
+        let Some(origin) = objects.capture_of(stream) else {
+            drop(objects);
+            return allocate(address, bytes, Place::Device);
+        };
+        objects.captures.entry(origin).or_default().nodes.bytes += bytes as u64;
+        allocate_in_graph(address, bytes)
     }
 
 }
 
 api! {
     fn cuDeviceGetGraphMemAttribute(_device: c_int, attribute: c_int, value: *mut u64) {
-        if attribute == RESERVED_NOW { put(value, GRAPH_BYTES.load(SeqCst)) } else { INVALID_VALUE }
+        // Used and reserved, now and at most.
+        if (0..4).contains(&attribute) { put(value, GRAPH_BYTES.load(SeqCst)) } else { INVALID_VALUE }
     }
 
     fn cuMemFree_v2(address: u64) { free(address) }
@@ -147,7 +194,7 @@ api! {
 
     // As in all functions that take a pointer, the driver must know it.
     fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: u64) {
-        if find(address).is_some() { SUCCESS } else { INVALID_VALUE }
+        if is_known(address) { SUCCESS } else { INVALID_VALUE }
     }
 
     fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }
@@ -181,14 +228,14 @@ bound! {
 
     fn cuMemcpyDtoD_v2(to: u64, from: u64, bytes: usize) { copy_now(to, from, bytes) }
 
-    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) { submit(stream, Work::Copy { to, from, bytes }) }
+    fn cuMemcpyAsync(to: u64, from: u64, bytes: usize, stream: usize) { copy_in_order(to, from, bytes, stream) }
 
     fn cuMemcpyHtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
-        submit(stream, Work::Copy { to, from, bytes })
+        copy_in_order(to, from, bytes, stream)
     }
 
     fn cuMemcpyDtoHAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {
-        submit(stream, Work::Copy { to, from, bytes })
+        copy_in_order(to, from, bytes, stream)
     }
 
     fn cuMemcpyDtoDAsync_v2(to: u64, from: u64, bytes: usize, stream: usize) {

@@ -44,6 +44,13 @@ bound! {
     }
 }
 
+/// Whether a program has pinned this memory of its own.
+pub(super) fn is_pinned(address: u64) -> bool {
+    let pinned = lock(&PINNED);
+    let before = pinned.range(..=address).next_back();
+    before.is_some_and(|(start, (bytes, _))| address < start + *bytes as u64)
+}
+
 /// Unpins what a context had pinned when it ends.
 pub(crate) fn end(context: usize) {
     lock(&PINNED).retain(|_, (bytes, of)| {

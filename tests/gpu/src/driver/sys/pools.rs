@@ -61,8 +61,12 @@ api! {
         put(pool, match place(kind, (*location)[0]) {
             Place::Device => DEFAULT,
             Place::Managed => MANAGED_DEFAULT,
-            Place::Host => HOST_DEFAULT,
+            Place::Host | Place::Graph => HOST_DEFAULT,
         })
+    }
+
+    fn cuMemGetMemPool(pool: *mut usize, location: *const [c_int; 2], kind: c_int) {
+        cuMemGetDefaultMemPool(pool, location, kind)
     }
 }
 

@@ -1,40 +1,39 @@
 //! Streams, events, launches, captures and graphs.
 
 use std::ffi::{c_int, c_uint, c_void};
+use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
+use super::memory::GRAPH_BYTES;
 use super::{HostFunction, api, put};
 use crate::card::card;
 use crate::engine::{self, Kernel, Work};
 use crate::{
-    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Code, INVALID_HANDLE, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY,
-    SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
+    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Capture, Code, Event, ILLEGAL_STATE, INVALID_HANDLE,
+    Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
 };
 
-/// The kernel of this name, for example `add` or `sleep_20ms`. `words` points to its arguments, as in a launch.
-unsafe fn kernel(name: &str, words: *const *const u64) -> Option<Kernel> {
+/// The kernel of this name, for example `add` or `sleep_20ms`; those of libraries do nothing. `words` points to its
+/// arguments, as in a launch.
+unsafe fn kernel(name: &str, words: *const *const u64) -> Kernel {
     let word = |index: usize| unsafe { **words.add(index) };
     let time = name.strip_prefix("sleep_");
     let milliseconds = time.and_then(|time| time.strip_suffix("ms")?.parse().ok());
-    Some(match name {
-        "nothing" => Kernel::Nothing,
+    match name {
         "add" => Kernel::Add { to: word(0), count: word(1), value: word(2) },
         "touch_what_is_not_there" => Kernel::Fail(700),
         "forever" => Kernel::Forever,
         "held" => Kernel::Held,
-        _ => Kernel::Sleep(Duration::from_millis(milliseconds?)),
-    })
+        _ => milliseconds.map_or(Kernel::Nothing, |time| Kernel::Sleep(Duration::from_millis(time))),
+    }
 }
 
 unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Code {
     if let Err(code) = context() {
         return code;
     }
-    let name = objects().functions.get(&function).cloned();
-    let kernel = name.and_then(|name| unsafe { kernel(&name, words) });
-    let Some(kernel) = kernel else {
-        return INVALID_HANDLE;
-    };
+    let Some(name) = objects().functions.get(&function).cloned() else { return INVALID_HANDLE };
+    let kernel = unsafe { kernel(&name, words) };
     if !objects().loaded.contains(&function) {
         if !card().load_code() {
             return OUT_OF_MEMORY;
@@ -45,15 +44,27 @@ unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Co
 }
 
 /// The number of a stream's last work.
-fn last_of(stream: usize) -> Result<u64, Code> {
+pub(crate) fn last_of(stream: usize) -> Result<u64, Code> {
     let known = objects().streams.get(&stream).map(|known| known.last);
     known.or(is_default(stream).then_some(0)).ok_or_else(stale)
 }
 
-/// The number of the work that an event waits for.
+/// The number of the work that an event waits for; 0 if it was never recorded.
 fn reached_at(event: usize) -> Result<u64, Code> {
-    let known = objects().events.get(&event).map(|known| known.last);
+    Ok(mark_of(event)?.map_or(0, |mark| mark.last))
+}
+
+pub(crate) fn mark_of(event: usize) -> Result<Option<Mark>, Code> {
+    let known = objects().events.get(&event).map(|known| known.mark.clone());
     known.ok_or_else(stale)
+}
+
+fn record(event: usize, last: u64) -> Code {
+    match objects().events.get_mut(&event) {
+        Some(known) => known.mark = Some(engine::mark(last)),
+        None => return stale(),
+    }
+    SUCCESS
 }
 
 const PER_THREAD: usize = 2;
@@ -97,7 +108,7 @@ api! {
             Ok(number) => engine::wait_for(number),
             Err(code) => return code,
         }
-        crate::STICKY.load(std::sync::atomic::Ordering::SeqCst)
+        crate::STICKY.load(SeqCst)
     }
 
     fn cuStreamQuery(stream: usize) {
@@ -137,7 +148,7 @@ api! {
         };
         let mut objects = objects();
         let number = objects.number();
-        objects.events.insert(number, Stream { context, last: 0 });
+        objects.events.insert(number, Event { context, mark: None });
         put(event, number)
     }
 
@@ -154,30 +165,18 @@ api! {
         }
         objects().captured_events.remove(&event);
         match last_of(stream) {
-            Ok(last) => match objects().events.get_mut(&event) {
-                Some(known) => known.last = last,
-                None => return stale(),
-            },
-            Err(code) => return code,
+            Ok(last) => record(event, last),
+            Err(code) => code,
         }
-        SUCCESS
     }
 
     // cuCtxRecordEvent: captures in an event all the activities of the context at the time of this call.
     fn cuCtxRecordEvent(context: usize, event: usize) {
-        let mut objects = objects();
-        let Some(last) = objects.contexts.get(&context).map(|context| context.last) else {
-            drop(objects);
-            return stale();
-        };
-        match objects.events.get_mut(&event) {
-            Some(known) => known.last = last,
-            None => {
-                drop(objects);
-                return stale();
-            }
+        let last = objects().contexts.get(&context).map(|context| context.last);
+        match last {
+            Some(last) => record(event, last),
+            None => stale(),
         }
-        SUCCESS
     }
 
     fn cuStreamWaitEvent(stream: usize, event: usize, _flags: c_uint) {
@@ -220,7 +219,9 @@ api! {
     }
 
     fn cuStreamBeginCapture_v2(stream: usize, _mode: c_int) {
-        objects().captures.insert(stream, (Vec::new(), false));
+        let mut objects = objects();
+        let graph = objects.number();
+        objects.captures.insert(stream, Capture { graph, ..Capture::default() });
         SUCCESS
     }
 
@@ -230,27 +231,30 @@ api! {
 
     fn cuStreamEndCapture(stream: usize, graph: *mut usize) {
         let mut objects = objects();
-        let Some((works, is_spoilt)) = objects.captures.remove(&stream) else { return 401 };
+        let Some(capture) = objects.captures.remove(&stream) else { return ILLEGAL_STATE };
         objects.joined.retain(|_, origin| *origin != stream);
-        if is_spoilt {
+        if capture.is_invalid {
             return CAPTURE_INVALIDATED;
         }
-        let number = objects.number();
-        objects.graphs.insert(number, works);
-        put(graph, number)
+        objects.graphs.insert(capture.graph, capture.nodes);
+        put(graph, capture.graph)
     }
 
     fn cuGraphInstantiateWithFlags(executable: *mut usize, graph: usize, _flags: u64) {
         let mut objects = objects();
-        let Some(works) = objects.graphs.get(&graph).cloned() else { return INVALID_HANDLE };
+        let Some(nodes) = objects.graphs.get(&graph).cloned() else { return INVALID_HANDLE };
+        if !card().take(nodes.bytes) {
+            return OUT_OF_MEMORY;
+        }
+        GRAPH_BYTES.fetch_add(nodes.bytes, SeqCst);
         let number = objects.number();
-        objects.graphs.insert(number, works);
+        objects.graphs.insert(number, nodes);
         put(executable, number)
     }
 
     fn cuGraphLaunch(executable: usize, stream: usize) {
-        let Some(works) = objects().graphs.get(&executable).cloned() else { return INVALID_HANDLE };
-        works.into_iter().map(|work| submit(stream, work)).max().unwrap_or(SUCCESS)
+        let Some(nodes) = objects().graphs.get(&executable).cloned() else { return INVALID_HANDLE };
+        nodes.works.into_iter().map(|work| submit(stream, work)).max().unwrap_or(SUCCESS)
     }
 
     fn cuGraphExecDestroy(executable: usize) { objects().graphs.remove(&executable); SUCCESS }

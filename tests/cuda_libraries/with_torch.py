@@ -1,23 +1,16 @@
-"""The parts of the tests with PyTorch 1.12 on a driver in host memory: one part, named on the command line.
-
-Kernels compute nothing there; memory, copies, sets, streams, events and graphs are real. So each part fills memory with
-copies, and checks that it is unchanged. Every line that it prints is `right`, or says what is wrong.
-"""
+"""Parts with PyTorch 1.12.1, its CUDA runtime 10.2 and cuBLAS."""
 
 from __future__ import annotations
 
-import asyncio
 import ctypes
 import gc
-import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
+from parts import MIB, end_cell, go, run, say, sizes, submissions, tell
 
-MIB = 1 << 20
 # The direction of a copy.
 ON_DEVICE = 3
 
@@ -28,36 +21,22 @@ def numbers(count: int, seed: int) -> Any:
 
 def hold(mebibytes: int, seed: int) -> tuple[Any, Any]:
     """The same data on the host and on the GPU, in tensors of different sizes."""
-    parts = [numbers(count, seed + place) for place, count in enumerate(sizes(mebibytes * MIB // 8))]
+    parts = [numbers(count, seed + place) for place, count in enumerate(sizes(mebibytes))]
     return parts, [part.cuda() for part in parts]
-
-
-def sizes(count: int) -> Iterator[int]:
-    """Sizes of small, medium and large tensors, `count` numbers together."""
-    while count > 0:
-        for size in (100, 60_000, 700_000, 2_000_000):
-            yield min(size, count)
-            count -= size
-            if count <= 0:
-                return
 
 
 def check(left: Any, found: Any) -> None:
     wrong = [
         place for place, (one, other) in enumerate(zip(left, found, strict=True)) if not torch.equal(one, other.cpu())
     ]
-    say(f"wrong tensors: {wrong}" if wrong else "right")
-
-
-def say(line: str) -> None:
-    print(line, flush=True)
+    tell(not wrong, f"wrong tensors: {wrong}")
 
 
 def memory(mebibytes: int, rounds: int, seed: int) -> None:
     """All sizes, read, copied on the GPU and freed repeatedly."""
     left, there = hold(mebibytes, seed)
     for turn in range(rounds):
-        sys.stdin.readline()
+        go()
         check(left, there)
         for one, other in zip(left[turn % 4 :: 4], there[turn % 4 :: 4], strict=True):
             check([one], [torch.empty_like(other).copy_(other)])
@@ -108,7 +87,7 @@ def loader(mebibytes: int, rounds: int, seed: int) -> None:
     for _ in range(rounds):
         batches = torch.utils.data.DataLoader(Squares(), batch_size=4, num_workers=2, pin_memory=True)
         sums = [int(batch.cuda(non_blocking=True).cpu().sum()) for batch in batches]
-        say("right" if sum(sums) == 2000 * sum(one * one for one in range(16)) else f"wrong batches: {sums}")
+        tell(sum(sums) == 2000 * sum(one * one for one in range(16)), f"wrong batches: {sums}")
         check(left, there)
 
 
@@ -136,12 +115,12 @@ def graphs(mebibytes: int, rounds: int, seed: int) -> None:
     call("cudaStreamEndCapture", handle, ctypes.byref(graph))
     call("cudaGraphInstantiate", ctypes.byref(executable), graph, None, None, ctypes.c_size_t(0))
     for turn in range(rounds):
-        sys.stdin.readline()
+        go()
         target.copy_(numbers(target.numel(), seed + turn))
         torch.cuda.synchronize()
         call("cudaGraphLaunch", executable, handle)
         stream.synchronize()
-        say("right" if torch.equal(target.cpu(), left[3]) else f"the graph did not copy in turn {turn}")
+        tell(torch.equal(target.cpu(), left[3]), f"the graph did not copy in turn {turn}")
     check(left, there)
 
 
@@ -153,51 +132,39 @@ def cache(mebibytes: int, rounds: int, seed: int) -> None:
         check(large, copies)
         del large, copies
         gc.collect()
-        sys.stdin.readline()
+        go()
         if turn % 2:
             torch.cuda.empty_cache()
-        say("right" if torch.cuda.memory_allocated() < torch.cuda.memory_reserved() + MIB else "wrong counts")
+        tell(torch.cuda.memory_allocated() < torch.cuda.memory_reserved() + MIB, "wrong counts")
     check(kept, there)
 
 
 def trims(mebibytes: int, rounds: int, seed: int) -> None:
-    """What a session does between cells: it returns memory that the library holds, when it is asked to."""
-    from baton_shim.session.thrift import Thrift
-
     left, there = hold(mebibytes, seed)
     check(left, there)
     del there
-    loop = asyncio.new_event_loop()
-    Thrift().end_cell(loop)
-    say("right" if torch.cuda.memory_reserved() > mebibytes * MIB // 2 else "wrong: nothing is held")
-    loop.add_reader(sys.stdin, loop.stop)
+    loop = end_cell()
+    tell(torch.cuda.memory_reserved() > mebibytes * MIB // 2, "wrong: nothing is held")
     loop.run_forever()
     held = torch.cuda.memory_reserved()
-    say("right" if held == 0 else f"wrong: {held} bytes are still held")
+    tell(held == 0, f"wrong: {held} bytes are still held")
 
 
 def calls(mebibytes: int, rounds: int, seed: int) -> None:
     """The library's own functions work: cuBLAS, launches, information."""
     free, total = torch.cuda.mem_get_info()
-    say("right" if 0 < free <= total else f"wrong: {free} of {total} bytes are free")
+    tell(0 < free <= total, f"wrong: {free} of {total} bytes are free")
     for _ in range(rounds):
         ones = torch.ones(64, 64, device="cuda")
         for _ in range(200):
             ones.add_(1)
-        say("right" if (ones @ ones).shape == (64, 64) else "wrong shape")
+        tell((ones @ ones).shape == (64, 64), "wrong shape")
     torch.cuda.synchronize()
-    submissions = ctypes.CDLL(None).baton_gpu_submissions() & 0xFFFF_FFFF
-    say("right" if submissions >= 200 * rounds else f"only {submissions} submissions passed the gate")
+    passed = submissions()
+    tell(passed >= 200 * rounds, f"only {passed} submissions passed the gate")
 
-
-PARTS: dict[str, Callable[[int, int, int], None]] = {
-    part.__name__: part for part in (memory, threads, loader, graphs, cache, trims, calls)
-}
 
 if __name__ == "__main__":
-    name, *rest = sys.argv[1:]
     torch.set_num_threads(1)
     torch.cuda.init()
-    say("ready")
-    PARTS[name](*map(int, rest))
-    say("done")
+    run(memory, threads, loader, graphs, cache, trims, calls)

@@ -1,0 +1,75 @@
+"""Real CUDA libraries with time-sharing on a driver in host memory: programs with more memory together than there is.
+
+The worker's end moves some of a program's memory whenever the program pauses, needed or not. A seed decides which
+memory, and how much. Between moves, host memory is pinned ahead for all of it, and some is given back.
+
+CUDA runtimes from 11.7 on start only on NVIDIA's driver, because they check a table of it that must not be imitated. So
+PyTorch and CuPy are their last versions for CUDA 10.2. `cuda.core` and Numba call the driver without a runtime, and are
+the newest versions for this Python; Numba needs the runtime's library only to ask for its version.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+
+import pytest
+from cuda_libraries.machines import SEED, Machine, check
+
+pytestmark = [pytest.mark.cuda_libraries, pytest.mark.timeout(600)]
+
+PARTS = {
+    "torch": ("memory", "threads", "loader", "graphs", "cache"),
+    "cupy": ("memory", "streams", "graphs", "pools"),
+    "cuda_core": ("memory", "streams", "graphs", "nodes", "pools"),
+    "numba": ("memory", "streams", "host_memory"),
+}
+
+
+@pytest.mark.parametrize(("library", "part"), [(library, part) for library, parts in PARTS.items() for part in parts])
+def test_two_programs_with_more_memory_than_fits_find_theirs_as_they_left_it(
+    machine: Machine, library: str, part: str
+) -> None:
+    check([machine.start(library, part, 90, 3), machine.start(library, "memory", 90, 3)])
+    assert machine.ends.usage(1)["moved_bytes"] > 0
+    assert machine.ends.usage(2)["moved_bytes"] > 0
+
+
+def test_four_programs_at_once(machine: Machine) -> None:
+    check([machine.start("torch", part, 50, 2) for part in ("memory", "threads", "graphs", "cache")])
+
+
+def test_four_libraries_at_once(machine: Machine) -> None:
+    check([machine.start(library, "memory", 50, 2) for library in PARTS])
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy", "cuda_core"])
+def test_launches_of_a_library_pass_the_gate(machine: Machine, library: str) -> None:
+    check([machine.start(library, "calls", 0, 3)])
+
+
+def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
+    other = machine.start("torch", "memory", 90, 6)
+    other.go()
+    random_moment = random.Random(SEED)
+    for _ in range(2):
+        killed = machine.start("torch", "threads", 80, 50)
+        assert killed.line() == "ready"
+        held, enough = 0.0, random_moment.random() / 5
+        while held < enough:  # each answer covers the time since the last one
+            held += machine.ends.usage(len(machine.running))["held_s"]
+        killed.process.send_signal(signal.SIGKILL)
+        killed.process.wait()
+    found = other.finds()
+    assert set(found[1:]) == {"right"}, found
+
+
+@pytest.mark.parametrize("library", ["torch", "cupy"])
+def test_what_a_library_holds_without_using_it_does_not_move(calm_machine: Machine, library: str) -> None:
+    machine = calm_machine
+    holding = machine.start(library, "trims", 80, 1)
+    assert [holding.line() for _ in range(3)] == ["ready", "right", "right"]
+    check([machine.start("torch", "memory", 120, 1)])
+    holding.go()
+    assert holding.finds() == ["right"]
+    assert [machine.ends.usage(token)["moved_bytes"] for token in (1, 2)] == [0, 0]
