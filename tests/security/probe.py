@@ -217,7 +217,7 @@ def change_limits_of_another_session(facts: dict[str, Any]) -> Any:
 
 
 def slow_another_session_down(facts: dict[str, Any]) -> Any:
-    os.setpriority(os.PRIO_PROCESS, facts["process"], 1)
+    os.setpriority(os.PRIO_PROCESS, facts["process"], os.getpriority(os.PRIO_PROCESS, 0) + 1)
     return True
 
 
@@ -228,7 +228,7 @@ def in_group_of_another_session(code: str, facts: dict[str, Any]) -> bool:
 
 
 def slow_group_of_another_session_down(facts: dict[str, Any]) -> Any:
-    return in_group_of_another_session("os.setpriority(os.PRIO_PGRP, 0, 1)", facts)
+    return in_group_of_another_session("os.setpriority(os.PRIO_PGRP, 0, os.getpriority(os.PRIO_PROCESS, 0) + 1)", facts)
 
 
 def delay_files_of_group_of_another_session(facts: dict[str, Any]) -> Any:
