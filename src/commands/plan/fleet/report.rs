@@ -40,11 +40,11 @@ pub(super) fn waits(names: &Names, everyone: &str, answer: &FleetAnswer) -> Stri
     out
 }
 
-/// A table of machines.
+/// A table of machines: how busy they are, their mean number, and their part of all cells.
 pub(super) fn machines(names: &Names, answer: &FleetAnswer) -> String {
     let mut out = format!(
         "{:<30}{:>9}{:>20}{:>10}{:>15}{:>20}\n",
-        "", "busy", "machines on average", "of cells", "machine hours", "started in an hour"
+        "", "busy", "machines", "cells", "machine hours", "starts per hour"
     );
     for (name, used) in names.machines.iter().zip(&answer.kinds) {
         let _ = writeln!(
