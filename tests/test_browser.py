@@ -86,7 +86,7 @@ def test_a_notebook_is_run_in_the_background(address: str, page: Page, place: Pl
     cells = ["import time\ntime.sleep(600)", "print('from', 'the job')"]
     write_notebook(place, "whole.ipynb", cells)
     page.goto(f"{address}lab/tree/whole.ipynb?reset")
-    expect_kernel(page, "Idle")
+    wait_until(lambda: has_kernel(address, "whole.ipynb"), "the page is connected to a kernel")
     editor = page.locator(".jp-CodeCell").first.locator(".cm-content")
     editor.press("Control+Enter")
     expect_kernel(page, "Busy")
