@@ -286,16 +286,22 @@ def test_a_worker_that_is_killed_first(service: Service, open_notebook: Callable
     notebook.check_lost()
 
 
+def service_of_its_own(service: Service) -> psutil.Process | None:
+    """Set once the process that starts it in the background has ended."""
+    found = [process for process in service.place.processes() if "up" in process.cmdline()]
+    return found[0] if len(found) == 1 else None
+
+
 def test_a_service_of_its_own_that_is_killed_first(service: Service, new_kernel: Callable[..., Kernel]) -> None:
     kernel = new_kernel(at=service.place, BATON_CELL_BYTES="0")
     kernel.run(MAKE).ok()
     notebook = Notebook(kernel, service.place.signs / "go")
     notebook.step()
     for _ in range(2):  # the second time, before the loss was reported
-        (both,) = (process for process in service.place.processes() if "up" in process.cmdline())
+        both = wait_until(lambda: service_of_its_own(service), "it is there")
         both.kill()
         both.wait()
-        wait_until(lambda: any("up" in one.cmdline() for one in service.place.processes()), "it is there again")
+    wait_until(lambda: service_of_its_own(service), "it is there again")
     notebook.check_lost()
 
 

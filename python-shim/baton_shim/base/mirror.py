@@ -99,6 +99,8 @@ def work_in_mirror() -> None:
     _places = Places(home, here, tuple(folder for folder in folders if is_in(folder, home) and folder != home))
     if home == here:
         return
+    before = {name: getattr(os, name) for name in (*PATHS, "getcwd", "getcwdb") if hasattr(os, name)}
+    open_before = io.open
     for name, parameters in PATHS.items():
         if hasattr(os, name):
             replace(name, translating(getattr(os, name), parameters))
@@ -109,9 +111,25 @@ def work_in_mirror() -> None:
     os.readlink = answering(os.readlink)
     os.getcwd = answering(os.getcwd)
     os.getcwdb = lambda: os.fsencode(os.getcwd())
+    replaced = {id(function): getattr(os, name) for name, function in before.items()}
+    replace_in_loaded_modules(replaced | {id(open_before): io.open})
     when_imported(SPAWN, start_children_here)
     if SPAWN in sys.modules:
         start_children_here()
+
+
+def replace_in_loaded_modules(functions: dict[int, Any]) -> None:
+    """`functions`: by the ids of those that they replace.
+
+    A zygote has loaded IPython and libraries before, some of which have imported such functions by name.
+    """
+    for name, module in list(sys.modules.items()):
+        if name in ("builtins", "io", "os", "posix", "_io") or name.partition(".")[0] == "baton_shim":
+            continue
+        contents = getattr(module, "__dict__", {})
+        for key, value in list(contents.items()):
+            if id(value) in functions:
+                contents[key] = functions[id(value)]
 
 
 def start_children_here() -> None:
