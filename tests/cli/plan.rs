@@ -50,50 +50,51 @@ fn two_people_have_their_states_listed() {
     assert!(said.stdout.ends_with("\n22 states\n"), "{}", said.stdout);
 }
 
+fn check_refused(arguments: &[&str], expected: &str) {
+    let said = plan(arguments);
+    assert!(!said.status.success());
+    assert!(
+        said.stderr.contains(expected),
+        "{expected}: {}",
+        said.stderr
+    );
+}
+
 #[test]
 fn what_has_no_answer_is_said() {
-    let check = |arguments: &[&str], expected: &str| {
-        let said = plan(arguments);
-        assert!(!said.status.success());
-        assert!(
-            said.stderr.contains(expected),
-            "{expected}: {}",
-            said.stderr
-        );
-    };
-    check(
+    check_refused(
         &["--exclusive"],
         "all other people wait forever\nhint: say how long people stay",
     );
-    check(&["--edit", "0s"], "A time cannot be zero");
-    check(&["--edit", "soon"], "expected a duration such as");
-    check(&["--users", "0"], "0 is not in 1..");
-    check(
+    check_refused(&["--edit", "0s"], "A time cannot be zero");
+    check_refused(&["--edit", "soon"], "expected a duration such as");
+    check_refused(&["--users", "0"], "0 is not in 1..");
+    check_refused(
         &["--latency", "/nowhere.json"],
         "Failed to read /nowhere.json",
     );
-    check(
+    check_refused(
         &["--from-broker", "--broker", "unix:/nowhere.sock"],
         "Error: ",
     );
-    check(
+    check_refused(
         &["--policies", "--run", "15s"],
         "'--policies' cannot be used with '--run <TIME>'",
     );
-    check(
+    check_refused(
         &["--states", "--gpus", "2"],
         "'--states' cannot be used with '--gpus <NUMBER>'",
     );
-    check(
+    check_refused(
         &["--from-broker", "--edit", "1m"],
         "'--from-broker' cannot be used with '--edit <TIME>'",
     );
-    check(&["--seed", "2"], "--policies");
-    check(
+    check_refused(&["--seed", "2"], "--policies");
+    check_refused(
         &["--policies", "--cells", "80%:1s"],
         "with parts that add up to 100 %",
     );
-    check(
+    check_refused(
         &["--users", "20", "--states"],
         "hint: --states lists those of up to 5 people",
     );
@@ -315,15 +316,6 @@ fn pools_of_the_configuration_file_are_simulated() {
 
 #[test]
 fn wrong_machines_are_refused() {
-    let check = |arguments: &[&str], expected: &str| {
-        let said = plan(arguments);
-        assert!(!said.status.success());
-        assert!(
-            said.stderr.contains(expected),
-            "{expected}: {}",
-            said.stderr
-        );
-    };
     let unlike = "4 a100 80G, 8 t4 16G";
     for (groups, expected) in [
         (
@@ -346,21 +338,21 @@ fn wrong_machines_are_refused() {
         ("0 a100", "expected a number from 1 to 65535"),
         ("5 run=0s", "A time cannot be zero"),
     ] {
-        check(&["--machines", unlike, "--groups", groups], expected);
+        check_refused(&["--machines", unlike, "--groups", groups], expected);
     }
-    check(&["--machines", "a100"], "expected a number from 1 to 65535");
-    check(
+    check_refused(&["--machines", "a100"], "expected a number from 1 to 65535");
+    check_refused(
         &["--machines", unlike, "--lesson", "0s"],
         "A lesson cannot take no time",
     );
-    check(
+    check_refused(
         &["--machines", unlike, "--gpus", "2"],
         "cannot be used with '--gpus <NUMBER>'",
     );
-    check(
+    check_refused(
         &["--pool", "0-4", "--hand-over", "1s"],
         "cannot be used with '--hand-over <TIME>'",
     );
-    check(&["--pool", "6-0"], "expected two numbers such as 0-4");
-    check(&["--groups", "5 a100"], "--machines <LIST>|--pool <POOL>");
+    check_refused(&["--pool", "6-0"], "expected two numbers such as 0-4");
+    check_refused(&["--groups", "5 a100"], "--machines <LIST>|--pool <POOL>");
 }

@@ -1,6 +1,6 @@
 //! Before the cell: a slot, a session that fits, and the state it needs.
 //!
-//! In: an job. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
+//! In: a job. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
 //! Dropping the future ends the session.
 
 use std::error::Error;

@@ -146,7 +146,8 @@ pub fn lesson(fleet: &Fleet, seconds: f64, slots: &[u32], runs: Runs) -> FleetAn
 }
 
 impl MachineKind {
-    fn meets(&self, needs: &[Requirement]) -> bool {
+    #[must_use]
+    pub fn meets(&self, needs: &[Requirement]) -> bool {
         needs.iter().all(|need| self.offer.meets(need))
     }
 }

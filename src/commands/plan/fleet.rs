@@ -272,12 +272,7 @@ impl Named {
             pools,
         } = &self.fleet;
         let is_usual = |machines: &Machines| {
-            let meets = |group: &Group| {
-                group
-                    .needs
-                    .iter()
-                    .all(|need| machines.kind.offer.meets(need))
-            };
+            let meets = |group: &Group| machines.kind.meets(&group.needs);
             machines.kind.slots == 1 && machines.kind.speed == 1.0 && groups.iter().all(meets)
         };
         groups.len() == 1 && pools.is_empty() && machines.iter().all(is_usual)

@@ -1,6 +1,6 @@
 //! One zygote: a process `python -m baton_shim.session.zygote` that forks sessions.
 //!
-//! In: a Python and libraries to load. Out: forks. Each fork waits for an request that says what it becomes. The zygote
+//! In: a Python and libraries to load. Out: forks. Each fork waits for a request that says what it becomes. The zygote
 //! itself reads no request.
 //!
 //! **Invariant:** the zygote has the environment of a session. Of the worker it has only the connection on which the
@@ -86,7 +86,7 @@ pub(crate) fn bytes(text: impl AsRef<OsStr>) -> ByteBuf {
     ByteBuf::from(text.as_ref().as_bytes())
 }
 
-/// The variables of a command, for an request.
+/// The variables of a command, for a request.
 pub(crate) fn variables(command: &Command) -> Vec<(ByteBuf, ByteBuf)> {
     let variables = command.as_std().get_envs();
     variables
