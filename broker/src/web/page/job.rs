@@ -204,7 +204,7 @@ fn error(job: &JobFacts) -> Markup {
     let traceback: Vec<String> = error
         .traceback
         .iter()
-        .map(|lines| output::without_colours(lines))
+        .map(|lines| output::without_escapes(lines))
         .collect();
     html! {
         section."card problem" {

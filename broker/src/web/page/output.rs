@@ -2,6 +2,7 @@
 //!
 //! **Invariant:** only this module of the broker looks into outputs.
 
+use anstream::adapter::strip_str;
 use baton_protocol::Output;
 
 const LONGEST: usize = 32 << 10;
@@ -20,7 +21,7 @@ struct Data {
     plain: Option<String>,
 }
 
-/// The end of the output, without colours.
+/// The end of the output, without colours and links.
 pub(super) fn text(outputs: &[Output]) -> String {
     let mut text = String::new();
     for output in outputs {
@@ -36,10 +37,15 @@ pub(super) fn text(outputs: &[Output]) -> String {
             text.push_str(&piece);
         }
     }
-    let text = overwritten(&without_colours(&text));
+    let text = overwritten(&without_escapes(&text));
     let start = text.len().saturating_sub(LONGEST);
     let start = (start..text.len()).find(|at| text.is_char_boundary(*at));
     text[start.unwrap_or(0)..].to_owned()
+}
+
+/// Without the escape sequences of terminals: colours, links, movements of the cursor.
+pub(super) fn without_escapes(text: &str) -> String {
+    strip_str(text).to_string()
 }
 
 /// A carriage return moves to the start of the line, so only the text after the last one remains.
@@ -49,20 +55,6 @@ fn overwritten(text: &str) -> String {
         line.rsplit('\r').next().unwrap_or(line)
     });
     lines.collect::<Vec<_>>().join("\n")
-}
-
-pub(super) fn without_colours(text: &str) -> String {
-    let mut plain = String::with_capacity(text.len());
-    let mut rest = text.chars();
-    while let Some(letter) = rest.next() {
-        if letter == '\u{1b}' {
-            // An escape sequence ends with its first letter.
-            rest.by_ref().find(|letter| letter.is_ascii_alphabetic());
-        } else {
-            plain.push(letter);
-        }
-    }
-    plain
 }
 
 #[cfg(test)]
@@ -85,6 +77,9 @@ mod tests {
             output("no JSON"),
         ];
         assert_eq!(text(&outputs), "one\n20%\narray([1])\nE: no");
+        let link =
+            output(r#"{"text": "\u001b]8;;https://a.b\u001b\\here\u001b]8;;\u0007 \u001b7end"}"#);
+        assert_eq!(text(&[link]), "here end");
         let long = output(&format!("{{\"text\": \"{}é\"}}", "é".repeat(LONGEST)));
         assert!(text(&[long]).len() <= LONGEST);
     }
