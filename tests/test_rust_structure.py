@@ -16,6 +16,18 @@ ROOT = Path(__file__).parent.parent
 PURE = ("baton-broker-queue", "baton-scheduling")
 IMPURE = {"axum", "hyper", "nix", "reqwest", "rusqlite", "sqlx", "tokio", "tracing"}
 
+# Each layer uses only those before it, and no crate of its own layer.
+LAYERS = (
+    "humanize interposer jupyter-client removal",
+    "protocol",
+    "chunks scheduling",
+    "broker-queue environments plan transport",
+    "broker-store jupyter-wire mirror",
+    "broker gpu-worker kernel-proxy runner",
+)
+TESTING = {"baton-gpu-tests", "baton-load", "baton-object-store-tests", "baton-postgres-tests"}
+"""Crates of tests and benchmarks, which programs do not use."""
+
 
 @cache
 def manifests() -> dict[str, Path]:
@@ -50,6 +62,23 @@ def test_what_decides_has_no_means_to_do_anything(crate: str) -> None:
     below = built_into(crate)
     assert "baton-protocol" in below
     assert below & IMPURE == set()
+
+
+def test_crates_use_only_those_of_lower_layers() -> None:
+    allowed: set[str] = set()
+    for layer in LAYERS:
+        crates = {f"baton-{name}" for name in layer.split()}
+        for crate in crates:
+            used = {name for name in manifest(manifests()[crate]).get("dependencies", {}) if name in manifests()}
+            assert used - allowed == set(), crate
+        allowed |= crates
+    assert allowed | TESTING | {"baton"} == manifests().keys()
+    assert built_into("baton") & TESTING == set()
+
+
+def test_the_broker_contains_nothing_of_workers_and_kernels() -> None:
+    others = {"environments", "gpu-worker", "interposer", "jupyter-wire", "kernel-proxy", "mirror", "removal"}
+    assert built_into("baton-broker") & {f"baton-{name}" for name in others} == set()
 
 
 def users_of_dependencies(folder: Path, table: str) -> Iterator[str]:

@@ -11,7 +11,7 @@ mod limit;
 use std::os::unix::process::ExitStatusExt;
 use std::process::ExitStatus;
 
-use baton_humanize::bytes;
+use baton_humanize::{SAFE, bytes};
 use baton_protocol::{Output, RemoteError};
 
 pub(crate) use self::files::{
@@ -23,8 +23,6 @@ pub(crate) use self::gpu::{
     no_room_on_the_gpu, no_room_on_the_host,
 };
 pub(crate) use self::limit::{Limit, stopped_in_time, timed_out};
-
-const SAFE: &str = "Your variables are as they were before the cell";
 
 fn error(name: &str, what_happened: &str, hint: &str) -> RemoteError {
     RemoteError {

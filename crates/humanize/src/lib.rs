@@ -1,6 +1,9 @@
-//! Times, sizes and names for people, written the same way in every message, page and table.
+//! Times, sizes, names and sentences for people, written the same way in every message, page and table.
 
 use std::time::Duration;
+
+/// Said of a cell that has an error of the service and not of its own.
+pub const SAFE: &str = "Your variables are as they were before the cell";
 
 /// At most two units, neither of them zero: `7 s`, `2 min 10 s`, `5 min`, `3 h 5 min`.
 ///

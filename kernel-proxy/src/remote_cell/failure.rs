@@ -4,6 +4,7 @@
 use std::error::Error;
 
 use baton_chunks::BlobError;
+use baton_humanize::SAFE;
 use baton_mirror::FilesError;
 use baton_protocol::{JobId, Outcome, RemoteError};
 use baton_transport::{LinkError, TransferError};
@@ -11,7 +12,6 @@ use baton_transport::{LinkError, TransferError};
 use super::autostart::Obstacle;
 use super::link::describe;
 
-const SAFE: &str = "Your variables are as they were before the cell";
 /// For a cell that had started.
 const CHECK: &str = "check what the cell wrote or sent, then run it again";
 const AGAIN: &str = "run the cell again; if it fails again, run `baton doctor` in a terminal";

@@ -7,11 +7,10 @@ use crate::{
     record::Write,
     spent::Spent,
 };
+use baton_humanize::{SAFE, duration, setting};
 use baton_protocol::{BudgetLeft, Cell, JobEvent, Period, RemoteError, api::CourseChange};
 use baton_scheduling::queue::Precedence;
-use std::{collections::HashMap, sync::Arc};
-
-pub(super) const SAFE: &str = "Your variables are as they were before the cell";
+use std::{collections::HashMap, sync::Arc, time::Duration};
 
 /// The rules of the courses, and what each account has used.
 #[derive(Debug, Clone)]
@@ -240,14 +239,14 @@ fn too_long(course: &str, asked_ms: u64, longest_ms: u64) -> RemoteError {
         name: "TimeLimitRefused".to_owned(),
         value: format!(
             "This cell asks for {}, but {} lets a cell run for at most {}. {SAFE}",
-            said(asked_ms),
+            duration(Duration::from_millis(asked_ms)),
             called(course),
-            said(longest_ms),
+            duration(Duration::from_millis(longest_ms)),
         ),
         traceback: Vec::new(),
         hint: Some(format!(
             "write %%gpu --timeout {}, and save progress in a loop",
-            written(longest_ms)
+            setting(Duration::from_millis(longest_ms))
         )),
     }
 }
@@ -257,7 +256,10 @@ fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
     let granted = budget
         .allowed_until_ms
         .map_or_else(String::new, |until_ms| {
-            let (granted, until) = (said(budget.left.granted_ms), courses.moment(until_ms));
+            let (granted, until) = (
+                duration(Duration::from_millis(budget.left.granted_ms)),
+                courses.moment(until_ms),
+            );
             format!(", with {granted} granted until {until}")
         });
     RemoteError {
@@ -265,8 +267,8 @@ fn used_up(course: &str, budget: &Budget, courses: &Courses) -> RemoteError {
         value: format!(
             "Your GPU time in {} is used up: {} of {} {period}{granted}. It is renewed on {}. {SAFE}",
             called(course),
-            said(budget.left.of_ms),
-            said(budget.left.of_ms),
+            duration(Duration::from_millis(budget.left.of_ms)),
+            duration(Duration::from_millis(budget.left.of_ms)),
             budget.reset,
         ),
         traceback: Vec::new(),
@@ -278,45 +280,5 @@ fn called(course: &str) -> &str {
     match course {
         "" => "this service",
         course => course,
-    }
-}
-
-/// `1 h 30 min`, for sentences.
-fn said(ms: u64) -> String {
-    parts(ms, [" h", " min", " s"]).join(" ")
-}
-
-/// `1h30m`, for the first line of a cell.
-fn written(ms: u64) -> String {
-    parts(ms, ["h", "m", "s"]).concat()
-}
-
-fn parts(ms: u64, units: [&str; 3]) -> Vec<String> {
-    let seconds = ms / 1000;
-    let numbers = [seconds / 3600, seconds / 60 % 60, seconds % 60];
-    let parts = numbers.into_iter().zip(units);
-    let said: Vec<String> = parts
-        .filter(|(number, _)| *number > 0)
-        .map(|(number, unit)| format!("{number}{unit}"))
-        .collect();
-    match said.is_empty() {
-        true => vec![format!("0{}", units[2])],
-        false => said,
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn limits_are_said_and_written() {
-        for (ms, sentence, line) in [
-            (5_400_000, "1 h 30 min", "1h30m"),
-            (90_000, "1 min 30 s", "1m30s"),
-            (400, "0 s", "0s"),
-        ] {
-            assert_eq!((said(ms).as_str(), written(ms).as_str()), (sentence, line));
-        }
     }
 }

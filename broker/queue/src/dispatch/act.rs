@@ -5,7 +5,6 @@
 
 use super::{
     Action, Dispatch, Job, Now, Phase,
-    accounts::SAFE,
     allowances::{account_of, called},
 };
 use crate::{
@@ -13,6 +12,7 @@ use crate::{
     courses::{Wrong, check, check_text},
     record::{AuditEntry, Write},
 };
+use baton_humanize::SAFE;
 use baton_protocol::{
     Finished, JobEvent, JobId, Outcome, RemoteError,
     api::{self, CourseChange},

@@ -6,10 +6,10 @@
 //! is all. Otherwise the notebook may return, and the results of its jobs are kept for some hours.
 
 use super::{
-    Action, Dispatch, Job, Now, Observation, Phase, Remainder, accounts::SAFE, job::Unclaimed,
-    peers::Missed,
+    Action, Dispatch, Job, Now, Observation, Phase, Remainder, job::Unclaimed, peers::Missed,
 };
 use crate::record::Write;
+use baton_humanize::SAFE;
 use baton_protocol::{JobEvent, JobId, NotebookId, Outcome, RemoteError, WorkerId};
 use std::time::{Duration, Instant};
 

@@ -1,8 +1,8 @@
 //! What jobs require of workers, and the messages if no worker meets it.
 
-use super::{Action, Dispatch, Job, Now, Phase, Worker, accounts::SAFE, environments::instead_of};
+use super::{Action, Dispatch, Job, Now, Phase, Worker, environments::instead_of};
 use crate::pools::PoolState;
-use baton_humanize::bytes as bytes_of;
+use baton_humanize::{SAFE, bytes as bytes_of};
 use baton_protocol::{
     Cell, JobId, Outcome, RemoteError, Requirement,
     proxy::WaitingReason,

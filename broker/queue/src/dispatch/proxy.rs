@@ -2,10 +2,10 @@
 
 use super::{
     Abandoned, Action, ConnectionId, Dispatch, Job, Now, Observation, Peer, Phase, Remainder,
-    Subscription, accounts::SAFE,
+    Subscription,
 };
 use crate::{Account, Unwelcome, record::Write};
-use baton_humanize::one_line;
+use baton_humanize::{SAFE, one_line};
 use baton_protocol::{
     Answer, JobId, NotebookId, Outcome, Refusal, RemoteError, Submission,
     proxy::{FromProxy, ToProxy},

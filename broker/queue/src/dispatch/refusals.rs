@@ -1,7 +1,8 @@
 //! Cells that are refused at once. Nothing about them is stored.
 
-use super::{Action, ConnectionId, Dispatch, accounts::SAFE};
+use super::{Action, ConnectionId, Dispatch};
 use crate::Unwelcome;
+use baton_humanize::SAFE;
 use baton_protocol::{
     Finished, JobEvent, JobId, NotebookId, NumberedEvent, Outcome, RemoteError, proxy::ToProxy,
 };
