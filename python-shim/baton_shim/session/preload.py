@@ -13,6 +13,7 @@ import builtins
 import importlib
 import io
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -143,7 +144,7 @@ class InKernel:
 
     def __exit__(self, *_: object) -> None:
         os.chdir("/")
-        os.rmdir(self._folder)
+        shutil.rmtree(self._folder, ignore_errors=True)  # a library may have left a file there
         sys.stdout, sys.stderr = self._streams
         del builtins.get_ipython, builtins.__IPYTHON__  # type: ignore[attr-defined]
         InteractiveShell._instance = None
