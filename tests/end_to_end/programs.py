@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 import textwrap
@@ -31,7 +32,8 @@ class Programs:
     def begin(self, *command: str, environment: dict[str, str] | None = None, **options: Any) -> subprocess.Popen[str]:
         options = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, **options}
         everything = self.environment | (environment or {})
-        process = subprocess.Popen([sys.executable, *command], env=everything, cwd=self.folder, text=True, **options)
+        python = [sys.executable, "-X", "faulthandler"]
+        process = subprocess.Popen([*python, *command], env=everything, cwd=self.folder, text=True, **options)
         self._running.append(process)
         return process
 
@@ -42,10 +44,14 @@ class Programs:
         return output, process.returncode
 
     def close(self) -> None:
+        """Ends what still runs. Pytest shows the stacks of a program that has hung."""
         for process in self._running:
             if process.poll() is None:
-                process.kill()
-            process.communicate()
+                process.send_signal(signal.SIGABRT)
+                process.send_signal(signal.SIGCONT)  # it may be stopped
+            output, _ = process.communicate()
+            if process.returncode == -signal.SIGABRT:
+                print(output)
 
 
 def helper_of(pid: int) -> psutil.Process:
