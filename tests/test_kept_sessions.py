@@ -109,6 +109,7 @@ def asked_to_stop(service: Service) -> None:
 
 
 def killed(service: Service) -> None:
+    wait_until(lambda: '"warm_sessions":1' in service.answers("/v1/workers"), "the broker knows of the session")
     service.kill("worker-0")
 
 
