@@ -181,6 +181,7 @@ def test_the_files_on_the_way_of_a_cell_exist() -> None:
         for part in re.split(r"^[A-Z]\w+:$", section, flags=re.MULTILINE)[1:]
     ]
     assert [bool(paths) and len(paths) <= 8 for paths in lists] == [True] * 3
+    assert sum(map(len, lists)) <= 25
     check([path for paths in lists for path in paths if not (ROOT / path).is_file()])
 
 

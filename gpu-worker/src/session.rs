@@ -106,7 +106,7 @@ pub(crate) struct Held {
 }
 
 pub(crate) enum SessionEvent {
-    Said(FromSession),
+    Message(FromSession),
     Ended(Death),
 }
 
@@ -150,7 +150,7 @@ impl Session {
                 }
                 message = self.shim_reader.receive() => {
                     match message {
-                        Ok(Some(message)) => return SessionEvent::Said(message),
+                        Ok(Some(message)) => return SessionEvent::Message(message),
                         Ok(None) => {}
                         Err(error) => {
                             tracing::warn!(%error, "The connection to a session broke");
@@ -215,14 +215,14 @@ impl Session {
             tokio::select! {
                 event = self.next() => match event {
                     SessionEvent::Ended(death) => return AfterCell::Ended(death),
-                    SessionEvent::Said(FromSession::DeferredReady { state, keeper, .. }) => {
+                    SessionEvent::Message(FromSession::DeferredReady { state, keeper, .. }) => {
                         let keeper = keeper.and_then(|process| {
                             let enclosure = self.life.enclosure();
                             self.keepers.adopt(process, &self.mark, enclosure)
                         });
                         return AfterCell::DeferredReady(state, keeper);
                     }
-                    SessionEvent::Said(_) => {}
+                    SessionEvent::Message(_) => {}
                 },
                 () = or_never(released), if may_leave => return AfterCell::Released,
             }

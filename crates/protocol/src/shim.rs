@@ -345,6 +345,25 @@ pub enum FromSession {
     },
 }
 
+impl FromSession {
+    /// The message's name on the wire, for logs.
+    #[must_use]
+    pub fn kind(&self) -> &'static str {
+        match self {
+            Self::Hello(_) => "hello",
+            Self::Started { .. } => "started",
+            Self::Ended { .. } => "ended",
+            Self::Refused { .. } => "refused",
+            Self::Published { .. } => "published",
+            Self::InputWanted { .. } => "input_wanted",
+            Self::NamesWanted { .. } => "names_wanted",
+            Self::Finished { .. } => "finished",
+            Self::DeferredReady { .. } => "deferred_ready",
+            Self::Salvaged { .. } => "salvaged",
+        }
+    }
+}
+
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum ToSession {

@@ -17,39 +17,33 @@
 mod collecting;
 mod gpu_use;
 mod limits;
-mod names;
-mod speech;
+mod outputs;
 
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use baton_chunks::Ledger;
-use baton_protocol::shim::ToSession;
-use baton_protocol::{Answer, Cell, JobEvent, Outcome, RemoteError, State, StateVersion, Usage};
+use baton_protocol::shim::{Delta, FromSession, ToSession};
+use baton_protocol::{Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage};
 use baton_transport::Received;
-use futures_util::StreamExt as _;
+use baton_transport::frames::FrameError;
 use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
 
 use self::collecting::Collected;
-use self::limits::Cancel;
-use self::speech::send_cell;
+use self::limits::Limits;
+use self::outputs::{Answered, Outputs, Question};
+use super::deferred_state::{DeferredChannels, DeferredState};
 use super::prepare::Ready;
 use super::{Ending, Job};
-use crate::batch::Batcher;
 use crate::context::Context;
 use crate::life_end::LifeEnd;
-use crate::messages::{self, Limit};
-use crate::questions::Answered;
-use crate::session::{Session, SessionEvent};
-use crate::transfer::{NotTransferred, Transport};
+use crate::session::{Death, Held, Session, SessionEvent};
+use crate::transfer::{NotTransferred, Transport, receive_more};
+use crate::{gpu, messages, processes};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
-
-/// How long outputs wait before the next look, while too many bytes are not acknowledged yet.
-const FULL_POLL: Duration = Duration::from_millis(60);
 
 /// How long to receive what a session has sent before its end.
 const LAST_OUTPUTS: Duration = Duration::from_secs(1);
@@ -96,30 +90,41 @@ pub(crate) async fn run_cell(
         session,
         version: base.after_message(),
         transport,
-        inputs: FuturesUnordered::new(),
-        names: None,
-        question: None,
         phase: Phase::Applying {
             ledger: state.ledger,
         },
-        batcher: Batcher::default(),
+        outputs: Outputs::default(),
+        limits: Limits::new(&context.config, &cell),
         usage: Usage::default(),
-        cancel: Cancel::NotAsked,
-        ended: None,
-        limit: cell.timeout_ms.map(|time| Limit {
-            time: Duration::from_millis(time),
-            longest: cell.longest_timeout_ms.map(Duration::from_millis),
-        }),
-        time_is_up: false,
     };
-    run.warn(std::mem::take(&mut job.warnings));
-    run.announce_limit(cell.gpu_memory_bytes);
+    run.outputs.warn(std::mem::take(&mut job.warnings));
+    run.outputs
+        .warn(gpu_use::not_enforced(&run.session, cell.gpu_memory_bytes));
     let mut ending = run.until_end(job, &cell).await;
-    let can_continue = run.end_gpu_use(&mut ending, cell.kind).await;
-    run.flush(job);
+    let gpu_use = gpu_use::end(&run.session, cell.kind, &mut ending).await;
+    run.outputs.warn(gpu_use.warnings);
+    run.outputs.flush(job);
+    run.usage.gpu = gpu_use.usage;
     ending.finished.usage = run.usage;
-    let session = run.keep_session(&ending).filter(|_| can_continue);
+    let session = run.keep_session(&ending).filter(|_| gpu_use.can_continue);
     (ending, session)
+}
+
+async fn send_cell(
+    session: &mut Session,
+    cell: &Cell,
+    delta: Delta,
+    file: BorrowedFd<'_>,
+) -> Result<(), FrameError> {
+    let run = ToSession::Run {
+        message_id: cell.message_id.clone(),
+        code: cell.code.clone(),
+        silent: cell.silent,
+        allow_stdin: cell.allow_stdin,
+        execution_count: cell.execution_count,
+        delta,
+    };
+    session.shim.send_with_file(&run, file).await
 }
 
 fn stopped(context: &Context) -> Ending {
@@ -137,22 +142,10 @@ struct Run<'context> {
     /// The version that the session holds once it has applied what it was sent.
     version: StateVersion,
     transport: Transport,
-    /// Calls of `input()` that wait for the student, each with the session's own number.
-    inputs: FuturesUnordered<BoxFuture<'context, (u64, Option<String>)>>,
-    /// The cell asked for names that it was not given, and has no answer yet.
-    names: Option<Answered>,
-    /// A question of the cell that waits, like the outputs before it, until the broker accepts more.
-    question: Option<Question>,
     phase: Phase<'context>,
-    batcher: Batcher,
+    outputs: Outputs,
+    limits: Limits,
     usage: Usage,
-    cancel: Cancel,
-    /// When the cell's code ended.
-    ended: Option<Instant>,
-    /// How long the cell may run.
-    limit: Option<Limit>,
-    /// The time limit interrupted the cell, not the student.
-    time_is_up: bool,
 }
 
 enum Phase<'context> {
@@ -180,26 +173,13 @@ enum Phase<'context> {
     Over,
 }
 
-/// What the cell asks its notebook.
-enum Question {
-    Input {
-        /// The session's own number of the question.
-        number: u64,
-        prompt: String,
-        password: bool,
-    },
-    Names(Vec<String>),
-}
-
 enum Event {
     Session(SessionEvent),
     /// The broker has stored `Started`.
     Permitted,
-    Input((u64, Option<String>)),
+    Answered(Answered),
     Cancelled,
     Stopping,
-    /// `None`: the notebook cannot answer.
-    Names(Option<State>),
     Fetched(Result<Received, NotTransferred>),
     Collected(Collected),
     MemoryDue,
@@ -221,9 +201,23 @@ impl Run<'_> {
     }
 
     async fn next_event(&mut self, job: &mut Job, memory: &mut Interval) -> Event {
-        let output_due = self.output_due(job);
-        let must_wait = self.session_must_wait();
-        let (ignored_at, time_is_up_at) = (self.cancel_ignored_at(), self.time_is_up_at());
+        let applies = matches!(self.phase, Phase::Applying { .. });
+        // Output of the session while it applies the state is shown with the cell's own output.
+        let output_due = self.outputs.due(job).filter(|_| !applies);
+        // Nothing of what is here may be left out, so the session's messages stay unread. (While it applies the state,
+        // no output is sent. So it would wait for ever, and outputs are left out instead.)
+        let must_wait = self.outputs.is_full() && !applies;
+        let ignored_at = match self.phase {
+            // An interrupted cell returns its changes, and that may take as long as for any other cell.
+            Phase::Collecting { .. } => None,
+            _ => self.limits.cancel_ignored_at(),
+        };
+        let time_is_up_at = match self.phase {
+            Phase::Running { since, .. } | Phase::Fetching { since, .. } => {
+                self.limits.time_is_up_at(since)
+            }
+            _ => None,
+        };
         let moved = async {
             match &mut self.phase {
                 Phase::Fetching { fetched, .. } => Event::Fetched(fetched.await),
@@ -240,10 +234,9 @@ impl Run<'_> {
         tokio::select! {
             event = session => Event::Session(event),
             Ok(()) = job.permission.changed() => Event::Permitted,
-            Some(answer) = self.inputs.next() => Event::Input(answer),
-            () = job.cancelled.cancelled(), if self.cancel == Cancel::NotAsked => Event::Cancelled,
+            answered = self.outputs.answered() => Event::Answered(answered),
+            () = job.cancelled.cancelled(), if !self.limits.is_cancelled() => Event::Cancelled,
             () = self.context.stopping.cancelled() => Event::Stopping,
-            names = names::answer(&mut self.names) => Event::Names(names),
             event = moved => event,
             () = at(output_due) => Event::OutputDue,
             () = at(ignored_at) => Event::CancelIgnored,
@@ -252,139 +245,280 @@ impl Run<'_> {
         }
     }
 
-    /// Whether the session's messages must stay unread: nothing of what is here may be left out. (While it applies the
-    /// state, no output is sent. So it would wait for ever, and outputs are left out instead.)
-    fn session_must_wait(&self) -> bool {
-        let is_full = self.batcher.is_full() || self.question.is_some();
-        is_full && !matches!(self.phase, Phase::Applying { .. })
-    }
-
-    fn output_due(&self, job: &Job) -> Option<Instant> {
-        // Output of the session while it applies the state is shown with the cell's own output.
-        if matches!(self.phase, Phase::Applying { .. }) {
-            return None;
-        }
-        let now = Instant::now();
-        let due = match self.question {
-            Some(_) => now,
-            None => Instant::from_std(self.batcher.due(now.into_std())?),
-        };
-        Some(if job.events.is_full() {
-            now + FULL_POLL
-        } else {
-            due
-        })
-    }
-
     /// Returns the ending if this was the last event.
     async fn on_event(&mut self, event: Event, job: &mut Job, cell: &Cell) -> Option<Ending> {
         match event {
-            Event::Session(SessionEvent::Said(message)) => {
-                return self.on_said(message, job, cell).await;
+            Event::Session(SessionEvent::Message(message)) => {
+                return self.on_message(message, job, cell);
             }
-            Event::Session(SessionEvent::Ended(death)) => {
-                self.session.end_processes();
-                let deadline = Instant::now() + LAST_OUTPUTS;
-                while let Some(output) = self.session.remaining(deadline).await {
-                    self.batcher.push(output);
-                }
-                if let Some(full) = death.full_disk {
-                    let error = messages::disk_full(full.used_bytes, full.limit_bytes);
-                    return Some(Ending::without_state(Outcome::WorkerLost, error));
-                }
-                tracing::warn!(?death.status, "A session died while it ran a cell");
-                let peak_bytes = self.usage.peak_memory_bytes;
-                if let Some(limit) = death.exceeded_memory_bytes {
-                    let error = messages::out_of_memory(peak_bytes.max(limit), limit);
-                    return Some(Ending::without_state(Outcome::OutOfMemory, error));
-                }
-                if let Some(bytes) = death.refused_bytes {
-                    let error = messages::message_too_large(bytes);
-                    return Some(Ending::without_state(Outcome::WorkerLost, error));
-                }
-                let error = messages::session_died(death.status, &death.last_lines, peak_bytes);
-                return Some(Ending::without_state(Outcome::WorkerLost, error));
-            }
+            Event::Session(SessionEvent::Ended(death)) => return Some(self.on_death(death).await),
             Event::Permitted => {
                 let message_id = cell.message_id.clone();
                 self.session.answer(ToSession::Begin { message_id }).await;
             }
-            Event::Input((question, value)) => {
-                self.session
-                    .answer(ToSession::Input { question, value })
-                    .await;
+            Event::Answered(Answered::Input { question, value }) => {
+                let input = ToSession::Input { question, value };
+                self.session.answer(input).await;
             }
-            Event::Cancelled => self.on_cancelled(),
-            Event::TimeIsUp => {
-                self.time_is_up = true;
-                self.on_cancelled();
-            }
-            Event::CancelIgnored => return Some(self.on_cancel_ignored()),
-            Event::Stopping => {
-                return Some(stopped(self.context));
-            }
-            Event::Names(names) => self.on_names(names, cell).await,
+            Event::Answered(Answered::Names(names)) => self.on_names(names, cell).await,
             Event::Fetched(fetched) => return self.on_fetched(fetched, cell).await,
-            Event::Collected(collected) => return self.on_collected(collected, job, cell).await,
+            Event::Collected(collected) => return self.on_collected(collected, job, cell),
+            Event::Cancelled => {
+                self.limits.cancel();
+                self.interrupt();
+            }
+            Event::TimeIsUp => {
+                self.limits.end_time();
+                self.interrupt();
+            }
+            Event::CancelIgnored => return Some(self.limits.ending_of_ignored_cancel()),
+            Event::Stopping => return Some(stopped(self.context)),
             Event::MemoryDue => {
-                let bytes = self.memory().await;
+                let bytes = limits::memory(&self.session, self.context).await;
                 let known = &job.events.memory_bytes;
                 known.store(bytes.unwrap_or_default(), Ordering::Relaxed);
                 return self.on_memory(bytes);
             }
             Event::OutputDue if job.events.is_full() => {}
-            Event::OutputDue => self.flush(job),
+            Event::OutputDue => self.outputs.flush(job),
         }
         None
     }
 
-    fn warn(&mut self, warnings: Vec<String>) {
-        for warning in warnings {
-            self.batcher.push(messages::warning(&warning));
-        }
-    }
-
-    /// The question must appear after what was printed before it.
-    fn ask(&mut self, question: Question, job: &Job) {
-        self.question = Some(question);
-        if !job.events.is_full() {
-            self.flush(job);
-        }
-    }
-
-    fn flush(&mut self, job: &Job) {
-        for output in self.batcher.take(std::time::Instant::now()) {
-            job.events.send(JobEvent::Output(output));
-        }
-        if let Some(question) = self.question.take() {
-            self.send_question(question, job);
-        }
-    }
-
-    fn send_question(&mut self, question: Question, job: &Job) {
-        match question {
-            Question::Input {
-                number,
-                prompt,
-                password,
-            } => {
-                let answered = job.questions.ask(|question| JobEvent::InputWanted {
+    fn on_message(&mut self, message: FromSession, job: &Job, cell: &Cell) -> Option<Ending> {
+        match (message, std::mem::replace(&mut self.phase, Phase::Over)) {
+            (FromSession::Started { .. }, Phase::Applying { ledger }) => {
+                gpu_use::report(&self.session, gpu::Cell::Started);
+                let since = Instant::now();
+                self.phase = Phase::Running { ledger, since };
+                if self.limits.is_cancelled() {
+                    // The first interrupt may have arrived before the session could handle it.
+                    self.session.interrupt();
+                }
+            }
+            (
+                FromSession::Refused { error, .. },
+                phase @ (Phase::Applying { .. } | Phase::Running { .. }),
+            ) => {
+                if let Phase::Running { since, .. } = phase {
+                    self.ran_since(since);
+                }
+                let outcome = match self.limits.is_cancelled() {
+                    false => Outcome::Refused,
+                    true => Outcome::Cancelled,
+                };
+                return Some(Ending::without_state(outcome, error));
+            }
+            (
+                FromSession::Finished {
+                    outcome,
+                    error,
+                    state,
+                    deferred_bytes,
+                    keeps,
+                    ..
+                },
+                Phase::Running { ledger, since },
+            ) => {
+                self.session.keeps = keeps;
+                gpu_use::report(&self.session, gpu::Cell::Ended);
+                self.ran_since(since);
+                let bytes = processes::resident_of(self.session.kernel());
+                if let Some(ending) = self.on_memory(Some(bytes)) {
+                    return Some(ending);
+                }
+                let (outcome, error) = self.limits.outcome(outcome, error);
+                let state = (self.version, state, ledger);
+                let begun =
+                    collecting::begin(self.context, &mut self.session, &self.transport, state);
+                self.phase = match begun {
+                    Ok(collected) => Phase::Collecting {
+                        outcome,
+                        error,
+                        deferred_bytes,
+                        collected,
+                    },
+                    Err(error) => return Some(Ending::without_state(Outcome::WorkerLost, error)),
+                };
+            }
+            (FromSession::Ended { .. }, phase) => {
+                self.phase = phase;
+                self.limits.on_code_ended();
+            }
+            (FromSession::Published { output }, phase) => {
+                self.phase = phase;
+                self.outputs.push(output);
+            }
+            (
+                FromSession::InputWanted {
                     question,
                     prompt,
                     password,
-                });
-                self.inputs.push(Box::pin(async move {
-                    match answered.await {
-                        Ok(Answer::Input(value)) => (number, value),
-                        _ => (number, None),
-                    }
-                }));
+                    ..
+                },
+                phase,
+            ) => {
+                self.phase = phase;
+                let asked = Question::Input {
+                    number: question,
+                    prompt,
+                    password,
+                };
+                self.outputs.ask(asked, job);
             }
-            Question::Names(names) => {
-                let ask = |question| JobEvent::NamesWanted { question, names };
-                self.names = Some(job.questions.ask(ask));
+            (FromSession::NamesWanted { names, .. }, phase @ Phase::Running { .. }) => {
+                self.phase = phase;
+                self.outputs.ask(Question::Names(names), job);
+            }
+            (unexpected, phase) => {
+                self.phase = phase;
+                let kind = unexpected.kind();
+                tracing::warn!(cell.message_id, kind, "A session is out of step");
             }
         }
+        None
+    }
+
+    async fn on_death(&mut self, death: Death) -> Ending {
+        self.session.end_processes();
+        let deadline = Instant::now() + LAST_OUTPUTS;
+        while let Some(output) = self.session.remaining(deadline).await {
+            self.outputs.push(output);
+        }
+        if let Some(full) = death.full_disk {
+            let error = messages::disk_full(full.used_bytes, full.limit_bytes);
+            return Ending::without_state(Outcome::WorkerLost, error);
+        }
+        tracing::warn!(?death.status, "A session died while it ran a cell");
+        let peak_bytes = self.usage.peak_memory_bytes;
+        if let Some(limit) = death.exceeded_memory_bytes {
+            let error = messages::out_of_memory(peak_bytes.max(limit), limit);
+            return Ending::without_state(Outcome::OutOfMemory, error);
+        }
+        let error = match death.refused_bytes {
+            Some(bytes) => messages::message_too_large(bytes),
+            None => messages::session_died(death.status, &death.last_lines, peak_bytes),
+        };
+        Ending::without_state(Outcome::WorkerLost, error)
+    }
+
+    /// Names that the cell looked up and was not given. Until they are here, the cell waits, or one of its threads.
+    async fn on_names(&mut self, names: Option<State>, cell: &Cell) {
+        match (names, &mut self.phase) {
+            (Some(state), Phase::Running { ledger, since }) if state.base() == self.version => {
+                let ledger = std::mem::take(ledger);
+                self.phase = Phase::Fetching {
+                    since: *since,
+                    fetched: Box::pin(receive_more(&self.context.access, state, ledger)),
+                };
+            }
+            (_, Phase::Running { .. }) => {
+                let message_id = cell.message_id.clone();
+                self.session.answer(ToSession::NoNames { message_id }).await;
+            }
+            _ => {}
+        }
+    }
+
+    async fn on_fetched(
+        &mut self,
+        fetched: Result<Received, NotTransferred>,
+        cell: &Cell,
+    ) -> Option<Ending> {
+        let Phase::Fetching { since, .. } = self.phase else {
+            return None;
+        };
+        let Received {
+            file,
+            delta,
+            ledger,
+        } = match fetched {
+            Ok(received) => received,
+            Err(error) => {
+                tracing::warn!(%error, "Failed to fetch names that a cell looked up");
+                let error = messages::state_lost(&error);
+                return Some(Ending::without_state(Outcome::WorkerLost, error));
+            }
+        };
+        self.phase = Phase::Running { ledger, since };
+        self.version = self.version.after_message();
+        let names = ToSession::Names {
+            message_id: cell.message_id.clone(),
+            delta,
+        };
+        // A broken connection is noticed at the next wait for the session.
+        if let Err(error) = self.session.shim.send_with_file(&names, file.as_fd()).await {
+            tracing::warn!(%error, "Failed to send a session the names that it looked up");
+        }
+        None
+    }
+
+    fn on_collected(&mut self, collected: Collected, job: &Job, cell: &Cell) -> Option<Ending> {
+        let Phase::Collecting {
+            outcome,
+            error,
+            deferred_bytes,
+            ..
+        } = std::mem::replace(&mut self.phase, Phase::Over)
+        else {
+            return None;
+        };
+        let (state, ledger, files) = match collecting::all_of(collected) {
+            Ok(collected) => collected,
+            Err(error) => return Some(Ending::without_state(Outcome::WorkerLost, error)),
+        };
+        self.outputs.warn(files.notes);
+        if let Some(mirror) = &mut self.session.mirror {
+            mirror.after_cell();
+        }
+        let held = Held {
+            version: self.version.after_message(),
+            ledger,
+        };
+        let deferred = (deferred_bytes > 0).then(|| {
+            let channels = DeferredChannels {
+                events: job.events.clone(),
+                revoked: job.revoked.clone(),
+                wanted: job.deferred_wanted.clone(),
+            };
+            let transfer = (self.context.access.clone(), self.transport.clone());
+            DeferredState::new(channels, transfer, self.session.kernel().as_raw(), &held)
+        });
+        self.session.held = Some(held);
+        Some(Ending {
+            finished: Finished {
+                outcome,
+                error,
+                state: Some(state),
+                usage: Usage::default(),
+                files: files.changes,
+                deferred_bytes,
+                salvageable: cell.kind.outlives_kernel(),
+            },
+            deferred,
+            file_chunks: files.chunks,
+            elsewhere: false,
+        })
+    }
+
+    fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
+        let bytes = bytes?;
+        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(bytes);
+        limits::too_much_memory(&self.session, self.context, bytes)
+    }
+
+    fn interrupt(&mut self) {
+        let listens = matches!(
+            self.phase,
+            Phase::Applying { .. } | Phase::Running { .. } | Phase::Fetching { .. }
+        );
+        if listens {
+            self.session.interrupt();
+        }
+    }
+
+    fn ran_since(&mut self, begin: Instant) {
+        self.usage.run_ms = begin.elapsed().as_millis().try_into().unwrap_or(u64::MAX);
     }
 
     /// Only a session whose whole state was collected holds what the notebook expects it to hold.

@@ -135,13 +135,13 @@ async fn salvage(
     session.answer(ask).await;
     let answer = loop {
         match session.next().await {
-            SessionEvent::Said(FromSession::Salvaged {
+            SessionEvent::Message(FromSession::Salvaged {
                 about,
                 state,
                 error,
                 ..
             }) => break state.map(|state| (about, state)).ok_or(error),
-            SessionEvent::Said(_) => {}
+            SessionEvent::Message(_) => {}
             SessionEvent::Ended(death) => {
                 return Err(messages::session_died(death.status, &death.last_lines, 0));
             }

@@ -6,52 +6,59 @@ use std::time::Duration;
 
 use baton_protocol::{GpuUsage, JobKind};
 
-use super::Run;
 use crate::gpu::{Cell, EndReason, Usage};
 use crate::job::Ending;
 use crate::messages;
+use crate::session::Session;
 
-impl Run<'_> {
-    /// Warns the student if nothing enforces the GPU memory limit that the cell was given.
-    pub(super) fn announce_limit(&mut self, limit_bytes: Option<u64>) {
-        if let Some(bytes) = limit_bytes.filter(|_| self.session.gpu().is_none()) {
-            self.warn(vec![messages::no_gpu_limit(bytes)]);
-        }
+pub(super) struct GpuUse {
+    pub(super) usage: Option<GpuUsage>,
+    /// Whether the session can still use the GPU.
+    pub(super) can_continue: bool,
+    /// What the student is told about the session.
+    pub(super) warnings: Vec<String>,
+}
+
+/// A warning if nothing enforces the GPU memory limit that the cell was given.
+pub(super) fn not_enforced(session: &Session, limit_bytes: Option<u64>) -> Option<String> {
+    limit_bytes
+        .filter(|_| session.gpu().is_none())
+        .map(messages::no_gpu_limit)
+}
+
+/// Reports the cell to the arbiter of its GPU.
+pub(super) fn report(session: &Session, cell: Cell) {
+    if let Some(gpu) = session.gpu() {
+        gpu.cell(cell);
     }
+}
 
-    pub(super) fn report_to_arbiter(&self, cell: Cell) {
-        if let Some(gpu) = self.session.gpu() {
-            gpu.cell(cell);
-        }
-    }
-
-    /// Records what the cell used. Returns `false` if the session can no longer use the GPU, and tells the student
-    /// why.
-    pub(super) async fn end_gpu_use(&mut self, ending: &mut Ending, kind: JobKind) -> bool {
-        let Some(gpu) = self.session.gpu() else {
-            return true;
+/// If the arbiter ended the session's use of the GPU, the ending gets the reason.
+pub(super) async fn end(session: &Session, kind: JobKind, ending: &mut Ending) -> GpuUse {
+    let Some(gpu) = session.gpu() else {
+        return GpuUse {
+            usage: None,
+            can_continue: true,
+            warnings: Vec::new(),
         };
-        gpu.cell(Cell::Ended);
-        let used = gpu.usage().await;
-        // For a program, zero is reported, too: without usage, the broker would charge its whole run time.
-        if used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program() {
-            self.usage.gpu = Some(reported(used));
-        }
-        if let Some(reason) = used.ended.filter(|_| ending.finished.state.is_none()) {
-            ending.finished.error = Some(match reason {
-                EndReason::Kept => messages::kept_the_gpu(),
-                EndReason::NoRoom => messages::no_room_on_the_gpu(),
-                EndReason::NoHostRoom => messages::no_room_on_the_host(),
-            });
-        }
-        if let Some(code) = used.fault {
-            self.batcher
-                .push(messages::warning(&messages::gpu_fault(code)));
-        }
-        if used.bypassed {
-            self.batcher.push(messages::warning(messages::GPU_BYPASSED));
-        }
-        used.fault.is_none() && used.ended.is_none()
+    };
+    gpu.cell(Cell::Ended);
+    let used = gpu.usage().await;
+    if let Some(reason) = used.ended.filter(|_| ending.finished.state.is_none()) {
+        ending.finished.error = Some(match reason {
+            EndReason::Kept => messages::kept_the_gpu(),
+            EndReason::NoRoom => messages::no_room_on_the_gpu(),
+            EndReason::NoHostRoom => messages::no_room_on_the_host(),
+        });
+    }
+    let fault = used.fault.map(messages::gpu_fault);
+    let bypassed = used.bypassed.then(|| messages::GPU_BYPASSED.to_owned());
+    // For a program, zero is reported, too: without usage, the broker would charge its whole run time.
+    let is_reported = used.peak_bytes > 0 || !used.held.is_zero() || kind.is_program();
+    GpuUse {
+        can_continue: used.fault.is_none() && used.ended.is_none(),
+        usage: is_reported.then(|| reported(used)),
+        warnings: fault.into_iter().chain(bypassed).collect(),
     }
 }
 

@@ -1,85 +1,121 @@
 //! What can end a cell early: an interrupt, its time limit, too much memory, a session that does not react.
 
-use baton_protocol::Outcome;
+use std::time::Duration;
+
+use baton_protocol::{Cell, Outcome, RemoteError};
 use tokio::time::Instant;
 
-use super::{Phase, Run};
+use crate::Config;
+use crate::context::Context;
 use crate::job::Ending;
-use crate::messages;
+use crate::messages::{self, Limit};
 use crate::processes;
+use crate::session::Session;
 
-/// Whether the cell has been asked to stop.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Cancel {
-    NotAsked,
-    /// If the cell has not stopped at this time, its session is ended.
-    Asked(Instant),
+pub(super) struct Limits {
+    /// How long the cell may run.
+    time: Option<Limit>,
+    /// The time limit interrupted the cell, not the student.
+    time_is_up: bool,
+    /// After this time, the session of a cell that was interrupted is ended.
+    cancel_ends: Option<Instant>,
+    grace: Duration,
+    /// How long the session may take after the cell's code has ended.
+    patience: Duration,
+    code_ended: Option<Instant>,
 }
 
-impl Run<'_> {
-    /// When the session's time to react to the interrupt is over. An interrupted cell returns its changes, and that
-    /// may take as long as for any other cell.
+impl Limits {
+    pub(super) fn new(config: &Config, cell: &Cell) -> Self {
+        Self {
+            time: cell.timeout_ms.map(|time| Limit {
+                time: Duration::from_millis(time),
+                longest: cell.longest_timeout_ms.map(Duration::from_millis),
+            }),
+            time_is_up: false,
+            cancel_ends: None,
+            grace: config.cancel_grace,
+            patience: config.patience,
+            code_ended: None,
+        }
+    }
+
+    pub(super) fn cancel(&mut self) {
+        self.cancel_ends = Some(Instant::now() + self.grace);
+    }
+
+    pub(super) fn end_time(&mut self) {
+        self.time_is_up = true;
+        self.cancel();
+    }
+
+    pub(super) fn on_code_ended(&mut self) {
+        self.code_ended = Some(Instant::now());
+    }
+
+    pub(super) fn is_cancelled(&self) -> bool {
+        self.cancel_ends.is_some()
+    }
+
+    /// When the session's time to react to the interrupt is over.
     pub(super) fn cancel_ignored_at(&self) -> Option<Instant> {
-        match (&self.phase, self.cancel, self.ended) {
-            (Phase::Collecting { .. }, ..) | (_, Cancel::NotAsked, _) => None,
-            (_, Cancel::Asked(_), Some(ended)) => ended.checked_add(self.context.config.patience),
-            (_, Cancel::Asked(instant), None) => Some(instant),
+        match (self.cancel_ends, self.code_ended) {
+            (Some(_), Some(ended)) => ended.checked_add(self.patience),
+            (cancel_ends, _) => cancel_ends,
         }
     }
 
-    pub(super) fn time_is_up_at(&self) -> Option<Instant> {
-        match (&self.phase, self.cancel, self.limit) {
-            // A limit beyond the clock's range is no limit.
-            (
-                Phase::Running { since, .. } | Phase::Fetching { since, .. },
-                Cancel::NotAsked,
-                Some(limit),
-            ) => since.checked_add(limit.time),
-            _ => None,
-        }
+    /// When the time of a cell that runs since `since` is over.
+    pub(super) fn time_is_up_at(&self, since: Instant) -> Option<Instant> {
+        let time = self.time.filter(|_| !self.is_cancelled())?;
+        // A limit beyond the clock's range is no limit.
+        since.checked_add(time.time)
     }
 
-    pub(super) fn on_cancel_ignored(&self) -> Ending {
+    pub(super) fn ending_of_ignored_cancel(&self) -> Ending {
         match self.time_is_up {
             true => Ending::without_state(
                 Outcome::TimedOut,
-                messages::timed_out(self.limit.unwrap_or_default()),
+                messages::timed_out(self.time.unwrap_or_default()),
             ),
             false => Ending::without_state(Outcome::Cancelled, messages::cancelled()),
         }
     }
 
-    pub(super) fn on_cancelled(&mut self) {
-        self.cancel = Cancel::Asked(Instant::now() + self.context.config.cancel_grace);
-        let listens = matches!(
-            self.phase,
-            Phase::Applying { .. } | Phase::Running { .. } | Phase::Fetching { .. }
-        );
-        if listens {
-            self.session.interrupt();
+    /// How a cell ended, from what its session reports.
+    pub(super) fn outcome(
+        &self,
+        reported: Outcome,
+        error: Option<RemoteError>,
+    ) -> (Outcome, Option<RemoteError>) {
+        if !(self.time_is_up && reported == Outcome::Cancelled) {
+            return (reported, error);
         }
+        let error = messages::stopped_in_time(self.time.unwrap_or_default(), error);
+        (Outcome::TimedOut, Some(error))
     }
+}
 
-    /// How much memory all processes of the session use together.
-    pub(super) fn memory(&self) -> impl Future<Output = Option<u64>> + Send + 'static {
-        let limit = self.context.config.session_memory_bytes;
-        let kernel = self.session.kernel();
-        async move {
-            let look = move || processes::resident_bytes(kernel, limit);
-            tokio::task::spawn_blocking(look).await.ok()
-        }
+/// How much memory all processes of the session use together.
+pub(super) fn memory(
+    session: &Session,
+    context: &Context,
+) -> impl Future<Output = Option<u64>> + Send + 'static {
+    let limit = context.config.session_memory_bytes;
+    let kernel = session.kernel();
+    async move {
+        let look = move || processes::resident_bytes(kernel, limit);
+        tokio::task::spawn_blocking(look).await.ok()
     }
+}
 
-    pub(super) fn on_memory(&mut self, bytes: Option<u64>) -> Option<Ending> {
-        let bytes = bytes?;
-        self.usage.peak_memory_bytes = self.usage.peak_memory_bytes.max(bytes);
-        if self.session.memory_is_limited() {
-            return None; // The system itself ends what exceeds the limit.
-        }
-        let limit = self.context.config.session_memory_bytes?;
-        (bytes > limit).then(|| {
-            let error = messages::out_of_memory(bytes, limit);
-            Ending::without_state(Outcome::OutOfMemory, error)
-        })
+pub(super) fn too_much_memory(session: &Session, context: &Context, bytes: u64) -> Option<Ending> {
+    if session.memory_is_limited() {
+        return None; // The system itself ends what exceeds the limit.
     }
+    let limit = context.config.session_memory_bytes?;
+    (bytes > limit).then(|| {
+        let error = messages::out_of_memory(bytes, limit);
+        Ending::without_state(Outcome::OutOfMemory, error)
+    })
 }
