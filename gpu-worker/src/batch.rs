@@ -124,13 +124,7 @@ fn into_output(pending: Pending) -> Output {
 }
 
 fn stream_output(stream: &Stream) -> Output {
-    let content = serde_json::json!({"name": stream.name, "text": stream.text});
-    Output {
-        kind: "stream".to_owned(),
-        content: content.to_string().into(),
-        metadata: "{}".into(),
-        buffers: Vec::new(),
-    }
+    Output::new("stream", serde_json::json!(stream).to_string())
 }
 
 fn left_out_message(left_out: u64) -> Output {

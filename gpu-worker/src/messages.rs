@@ -13,6 +13,8 @@ use std::process::ExitStatus;
 
 use baton_humanize::{SAFE, bytes};
 use baton_protocol::{Output, RemoteError};
+use jupyter_protocol::StreamContent;
+use serde_json::json;
 
 pub(crate) use self::files::{
     few, file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,
@@ -200,13 +202,8 @@ pub(crate) fn state_too_large(state_bytes: usize) -> RemoteError {
 
 /// Shown below the cell, as the cell's own warnings are.
 pub(crate) fn warning(line: &str) -> Output {
-    let content = serde_json::json!({ "name": "stderr", "text": format!("warning: {line}\n") });
-    Output {
-        kind: "stream".to_owned(),
-        content: content.to_string().into(),
-        metadata: "{}".into(),
-        buffers: Vec::new(),
-    }
+    let content = StreamContent::stderr(&format!("warning: {line}\n"));
+    Output::new("stream", json!(content).to_string())
 }
 
 /// What happened, and what to do about it.

@@ -22,6 +22,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use baton_jupyter_wire::connection::ConnectionFile;
 use baton_jupyter_wire::message::{Draft, Signer, iopub_topic};
 use baton_jupyter_wire::wire::encode_message;
+use baton_protocol::Output;
 use bytes::Bytes;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
@@ -117,23 +118,16 @@ impl Relay {
     /// Shows a message between the cell's `execute_input` and its `idle`, provided that this
     /// returns before the kernel can publish `idle`. A message of a background cell may also appear
     /// after `idle`. `content` and `metadata` are JSON text.
-    pub(crate) fn inject(
-        &self,
-        cell: &ParentCell,
-        kind: &str,
-        content: &[u8],
-        metadata: &[u8],
-        buffers: &[Bytes],
-    ) {
+    pub(crate) fn inject(&self, cell: &ParentCell, output: Output) {
         let Some(scribe) = &self.shared.scribe else {
             return;
         };
-        let topic = iopub_topic(kind, content);
+        let topic = iopub_topic(&output.kind, &output.content);
         let draft = Draft {
             parent_header: cell.header.clone(),
-            metadata: Bytes::copy_from_slice(metadata),
-            buffers: buffers.to_vec(),
-            ..Draft::new(kind, Bytes::copy_from_slice(content))
+            metadata: output.metadata,
+            buffers: output.buffers,
+            ..Draft::new(&output.kind, output.content)
         };
         let injection = Arc::new(Injection {
             message_id: cell.message_id.clone(),

@@ -18,6 +18,7 @@ mod display;
 mod ending;
 mod failure;
 mod file_changes;
+mod iopub;
 mod link;
 mod names;
 mod naming;

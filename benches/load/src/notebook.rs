@@ -63,7 +63,7 @@ impl Notebook {
                 message = self.next() => anyhow::bail!("Without a cell: {:?}", message?),
                 Some(()) = submissions.recv() => {
                     let run = self.run_cell(number).await?;
-                    runs.send(run).await.ok().context("Nobody measures any more")?;
+                    runs.send(run).await.ok().context("The measurement has ended")?;
                 }
             }
         }

@@ -149,7 +149,7 @@ async fn a_person_without_budget_runs_again_and_the_grant_outlives_the_broker() 
     let job = proxy.submit().await;
     let error = refused(&mut proxy, job).await;
     assert!(
-        error.contains("used up: 0 s of 0 s this week. It is"),
+        error.contains("used up: 1 ms of 1 ms this week. It is"),
         "{error}"
     );
 

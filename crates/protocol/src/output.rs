@@ -176,3 +176,16 @@ pub struct Output {
     pub metadata: Bytes,
     pub buffers: Vec<Bytes>,
 }
+
+impl Output {
+    /// An output without metadata and buffers.
+    #[must_use]
+    pub fn new(kind: &str, content: impl Into<Bytes>) -> Self {
+        Self {
+            kind: kind.to_owned(),
+            content: content.into(),
+            metadata: Bytes::from_static(b"{}"),
+            buffers: Vec::new(),
+        }
+    }
+}

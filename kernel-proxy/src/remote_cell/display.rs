@@ -7,11 +7,11 @@ use baton_jupyter_wire::shim::ShimWriter;
 use baton_protocol::shim::ToNotebook;
 use baton_protocol::{CallId, Output, Usage};
 use baton_transport::frames::FrameError;
-use bytes::Bytes;
+use jupyter_protocol::{ClearOutput, CommClose, CommId, StreamContent};
 
 use super::cell::{RemoteCell, Stop};
+use super::iopub;
 use super::output_history::OutputHistory;
-use super::status_line::StatusMessage;
 use crate::config::Audience;
 use crate::relay::{Relay, is_visible};
 
@@ -60,13 +60,7 @@ impl Display {
         } else if output.kind == "clear_output" {
             cell.status_line.cleared();
         }
-        relay.inject(
-            &cell.parent,
-            &output.kind,
-            &output.content,
-            &output.metadata,
-            &output.buffers,
-        );
+        relay.inject(&cell.parent, output);
         Ok(())
     }
 
@@ -89,14 +83,8 @@ impl Display {
         cell: &mut RemoteCell<'_>,
         line: &str,
     ) -> Result<(), Stop> {
-        let content = serde_json::json!({ "name": "stderr", "text": format!("{line}\n") });
-        let output = Output {
-            kind: "stream".to_owned(),
-            content: content.to_string().into(),
-            metadata: "{}".into(),
-            buffers: Vec::new(),
-        };
-        self.show(cell, output).await
+        let content = StreamContent::stderr(&format!("{line}\n"));
+        self.show(cell, iopub::output(content)).await
     }
 
     /// Sends the shim the output of an earlier cell.
@@ -176,7 +164,7 @@ impl Display {
             self.put_status(cell, message).await?;
             return Ok(None);
         }
-        Ok(Some(output_of(StatusMessage::new(&text))))
+        Ok(Some(iopub::line(&text)))
     }
 
     /// Ends the status line of a cell that returned no result; the shim's message gives the reason.
@@ -201,32 +189,32 @@ impl Display {
         let is_alone = !relay.has_output(&cell.parent)
             && self.last_output_below.as_ref() != Some(&cell.parent.message_id);
         if cell.status_line.is_shown() && is_alone {
-            let content = serde_json::json!({"wait": when_replaced}).to_string();
-            relay.inject(&cell.parent, "clear_output", content.as_bytes(), b"{}", &[]);
+            let content = ClearOutput {
+                wait: when_replaced,
+            };
+            relay.inject(&cell.parent, iopub::output(content));
             cell.status_line.cleared();
         }
     }
 
-    async fn put_status(
-        &self,
-        cell: &mut RemoteCell<'_>,
-        message: StatusMessage,
-    ) -> Result<(), FrameError> {
+    async fn put_status(&self, cell: &mut RemoteCell<'_>, line: Output) -> Result<(), FrameError> {
         if let Some(relay) = &self.relay {
-            let content = message.content.as_bytes();
-            relay.inject(&cell.parent, message.kind, content, b"{}", &[]);
+            relay.inject(&cell.parent, line);
             return Ok(());
         }
-        let (call, line) = (cell.call, output_of(message));
+        let call = cell.call;
         cell.writer.send(&ToNotebook::Status { call, line }).await
     }
 
     /// Closes the comms that the cell opened, because no kernel can answer on them.
     pub(super) fn close_comms(&self, cell: &mut RemoteCell<'_>) {
         for comm in cell.comms.drain(..) {
-            let content = serde_json::json!({"comm_id": comm, "data": {}}).to_string();
+            let content = CommClose {
+                comm_id: CommId(comm),
+                data: serde_json::Map::new(),
+            };
             if let Some(relay) = &self.relay {
-                relay.inject(&cell.parent, "comm_close", content.as_bytes(), b"{}", &[]);
+                relay.inject(&cell.parent, iopub::output(content));
             }
         }
     }
@@ -238,13 +226,4 @@ fn in_words_of_program(warning: &str) -> String {
         .replace("The cell", "The block")
         .replace("the cell", "the block")
         .replace("the notebook's folder", "the program's folder")
-}
-
-fn output_of(message: StatusMessage) -> Output {
-    Output {
-        kind: message.kind.to_owned(),
-        content: message.content.into(),
-        metadata: Bytes::from_static(b"{}"),
-        buffers: Vec::new(),
-    }
 }

@@ -11,10 +11,10 @@ use std::time::Duration;
 use baton_humanize::{bytes, whole_seconds};
 use baton_protocol::api::MovedBack;
 use baton_protocol::proxy::{Estimate, WaitingReason};
-use baton_protocol::{BudgetLeft, GpuUsage, Usage, in_line};
-use serde_json::json;
+use baton_protocol::{BudgetLeft, GpuUsage, Output, Usage, in_line};
 
-use phrases::{budget, escaped, roughly, seconds, since};
+use super::iopub;
+use phrases::{budget, roughly, seconds, since};
 
 /// Shorter waits show no line.
 pub(super) const QUIET: Duration = Duration::from_secs(2);
@@ -224,35 +224,6 @@ struct Assigned {
     limit: Option<Duration>,
 }
 
-/// An iopub message to publish.
-#[derive(Debug, PartialEq, Eq)]
-pub(super) struct StatusMessage {
-    pub(super) kind: &'static str,
-    pub(super) content: String,
-}
-
-impl StatusMessage {
-    pub(super) fn new(text: &str) -> Self {
-        Self::with(text, json!({}))
-    }
-
-    fn with(text: &str, transient: serde_json::Value) -> Self {
-        let html = escaped(text).replace('\n', "<br>");
-        let content = json!({
-            "data": {
-                "text/plain": text,
-                "text/html": format!("<small style=\"opacity:0.7\">{html}</small>"),
-            },
-            "metadata": {},
-            "transient": transient,
-        });
-        Self {
-            kind: "display_data",
-            content: content.to_string(),
-        }
-    }
-}
-
 impl StatusLine {
     pub(super) fn new(display_id: String, quiet: bool) -> Self {
         Self {
@@ -339,7 +310,7 @@ impl StatusLine {
     }
 
     /// Returns the line as it should be now, if it has changed.
-    pub(super) fn look(&mut self, now: Duration) -> Option<StatusMessage> {
+    pub(super) fn look(&mut self, now: Duration) -> Option<Output> {
         if self.quiet {
             return None;
         }
@@ -361,7 +332,7 @@ impl StatusLine {
         self.change(&text, now)
     }
 
-    fn change(&mut self, text: &str, now: Duration) -> Option<StatusMessage> {
+    fn change(&mut self, text: &str, now: Duration) -> Option<Output> {
         let due = match &self.shown {
             None => true,
             Some((shown, since)) => shown != text && now >= *since + PACE,
@@ -397,13 +368,12 @@ impl StatusLine {
     }
 
     /// Sets the text that is shown from now on.
-    pub(super) fn show(&mut self, text: &str, now: Duration) -> StatusMessage {
-        let mut line = StatusMessage::with(text, json!({"display_id": self.display_id}));
-        if self.shown.is_some() {
-            line.kind = "update_display_data";
+    pub(super) fn show(&mut self, text: &str, now: Duration) -> Output {
+        let before = self.shown.replace((text.to_owned(), now));
+        match before {
+            None => iopub::line_with_id(text, &self.display_id),
+            Some(_) => iopub::updated_line(text, &self.display_id),
         }
-        self.shown = Some((text.to_owned(), now));
-        line
     }
 }
 

@@ -3,6 +3,7 @@ use super::*;
 use baton_jupyter_wire::connection::ConnectionFile;
 use baton_jupyter_wire::message::{Draft, Signer};
 use baton_jupyter_wire::wire::{decode_message, encode_message};
+use baton_protocol::Output;
 use proptest::prelude::*;
 use serde_json::json;
 use tokio::io::DuplexStream;
@@ -121,7 +122,7 @@ fn inject(relay: &Relay, cell: &str, silent: bool, text: &str) {
 
 fn inject_below(relay: &Relay, parent: &ParentCell, text: &str) {
     let content = json!({"name": "stdout", "text": text}).to_string();
-    relay.inject(parent, "stream", content.as_bytes(), b"{}", &[]);
+    relay.inject(parent, Output::new("stream", content));
 }
 
 /// Runs the view until it has nothing left to do.

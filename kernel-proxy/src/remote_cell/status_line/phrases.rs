@@ -12,12 +12,6 @@ pub(super) fn seconds(duration: Duration) -> String {
     }
 }
 
-pub(super) fn escaped(text: &str) -> String {
-    text.replace('&', "&amp;")
-        .replace('<', "&lt;")
-        .replace('>', "&gt;")
-}
-
 /// A time that counts up, in steps large enough to read.
 pub(super) fn since(duration: Duration) -> String {
     let step = match duration.as_secs() {

@@ -8,9 +8,9 @@ fn at(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
 }
 
-fn text(line: Option<StatusMessage>) -> Option<(&'static str, String)> {
+fn text(line: Option<Output>) -> Option<(String, String)> {
     let line = line?;
-    let content: serde_json::Value = serde_json::from_str(&line.content).ok()?;
+    let content: serde_json::Value = serde_json::from_slice(&line.content).ok()?;
     Some((
         line.kind,
         content["data"]["text/plain"].as_str()?.to_owned(),
@@ -79,7 +79,7 @@ fn a_cell_that_shows_nothing_is_said_to_run() {
     assert_eq!(status_line.next_look(at(0.2)), SOON);
     let line = text(status_line.look(at(1.3))).unwrap();
     let running = "Running on gpu-2 for 1 s of at most 5 min".to_owned();
-    assert_eq!(line, ("display_data", running));
+    assert_eq!(line, ("display_data".to_owned(), running));
     status_line.output_shown();
     status_line.cleared();
     assert_eq!(status_line.look(at(9.0)), None);
@@ -89,7 +89,7 @@ fn a_cell_that_shows_nothing_is_said_to_run() {
 fn a_long_wait_is_one_line_that_changes_once_a_second_at_most() {
     let mut status_line = StatusLine::new("d".into(), false);
     status_line.waits(queued(2));
-    let line = |kind, text: &str| Some((kind, text.to_owned()));
+    let line = |kind: &str, text: &str| Some((kind.to_owned(), text.to_owned()));
     assert_eq!(
         text(status_line.look(at(2.0))),
         line(
@@ -284,7 +284,8 @@ fn what_staff_write_is_no_markup() {
         since: at(0.0),
     });
     let line = status_line.look(at(2.0)).unwrap();
-    assert!(line.content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
+    let content = String::from_utf8_lossy(&line.content);
+    assert!(content.contains("moment<br>&lt;b&gt;now&lt;/b&gt;"));
 }
 
 #[test]
