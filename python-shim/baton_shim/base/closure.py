@@ -34,23 +34,25 @@ from typing import Any
 from traitlets.config.configurable import SingletonConfigurable
 
 from baton_shim.base.bytecode import code_names
+from baton_shim.base.examine import is_a, made_in_notebook, of_type
 
 # Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
 MOST_OBJECTS = 50_000
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
-CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
+SEQUENCES = frozenset((list, tuple, set, frozenset))
+CONTAINERS = SEQUENCES | {dict}
 # Instances of these refer to nothing.
 PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
 # Attribute look-ups on these reach their referent, or raise an error if it is gone.
-WEAK = weakref.ProxyTypes
+WEAK = frozenset(weakref.ProxyTypes)
 # The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
-WITH_ZONE = (datetime, time)
+WITH_ZONE = frozenset((datetime, time))
 EVALUATE = frozenset({"eval", "exec"})
 # Recognised by identity, under any name or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
 SHOWERS = frozenset(map(id, (globals, locals)))
-RUNNING = (GeneratorType, CoroutineType, AsyncGeneratorType)
+RUNNING = frozenset((GeneratorType, CoroutineType, AsyncGeneratorType))
 CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, AbstractEventLoop, Context)
 
 
@@ -90,7 +92,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
         used: frozenset[str] = frozenset()
-        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+        if type(value) is FunctionType and value.__globals__ is namespace:
             used = names_of(value.__code__)
             reached.binds |= code_names(value.__code__).stores
             reached.files.add(value.__code__.co_filename)
@@ -103,7 +105,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
             taken |= new
             reached.names |= new
             waiting.extend(namespace[name] for name in new if name in namespace)
-        if isinstance(value, TracebackType):
+        if type(value) is TracebackType:
             reached.files.update(frame.f_code.co_filename for frame, _ in walk_tb(value))
         waiting.extend(held(value))
     reached.everything |= any(namespace.get(name) is namespace for name in taken)
@@ -123,14 +125,14 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
         if id(value) in seen or type(value) in WEAK or not gc.is_tracked(value):
             continue
         seen.add(id(value))
-        if isinstance(value, FunctionType):
+        if type(value) is FunctionType:
             if value.__globals__ is namespace:
                 names |= names_of(value.__code__)
-        elif isinstance(value, FrameType):
+        elif type(value) is FrameType:
             if value.f_globals is namespace:
                 names |= names_of(value.f_code)
                 waiting.extend(value.f_locals.values())
-        elif isinstance(value, RUNNING):
+        elif type(value) in RUNNING:
             frame = frame_of(value)
             if frame is not None and frame.f_globals is namespace:
                 names |= names_of(frame.f_code)
@@ -151,25 +153,26 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def held(value: object) -> Iterator[object]:
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return chain(
             (cell for cell in value.__closure__ or ()),
             value.__defaults__ or (),
             (value.__kwdefaults__ or {}).values(),
             vars(value).values(),
         )
-    if isinstance(value, type):
-        if value.__module__ == "__main__":
-            return chain(type.__getattribute__(value, "__dict__").values(), value.__bases__, (type(value),))
+    if is_a(value, type):
+        kind: Any = value
+        if made_in_notebook(kind):
+            return chain(of_type(kind, "__dict__").values(), of_type(kind, "__bases__"), (type(kind),))
         return iter(())
-    if isinstance(value, (*CLOSED, *RUNNING)):
+    if type(value) in RUNNING or is_a(value, *CLOSED):
         return iter(())
-    if isinstance(value, SingletonConfigurable) and type(value).__module__ != "__main__":
+    if is_a(value, SingletonConfigurable) and not made_in_notebook(type(value)):
         return iter(())  # kernel, shell and application: every widget refers to them, and they refer to everything
     if type(value) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]
     # Exact types only: a subclass may define its own iteration.
-    if type(value) in (list, tuple, set, frozenset) and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
+    if type(value) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]
     if type(value) is dict and len(value) > LONG_CONTAINER:
         return islice(value.values(), LONG_CONTAINER // 10)

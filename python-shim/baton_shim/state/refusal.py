@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
+from baton_shim.base.examine import name_of_type
 from baton_shim.base.originals import METHODS
 
 LOCKS = (_thread.LockType, _thread.RLock)
@@ -289,15 +290,6 @@ def why_without(package: str) -> tuple[str, str]:
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
-
-
-_TYPE_NAMES = vars(type)  # a metaclass may hide its class's own attributes
-
-
-def name_of_type(kind: type) -> str:
-    """With the module, if that is informative."""
-    module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:
