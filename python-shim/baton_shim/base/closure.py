@@ -40,19 +40,20 @@ from baton_shim.base.examine import is_a, made_in_notebook, of_type
 MOST_OBJECTS = 50_000
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
-SEQUENCES = frozenset((list, tuple, set, frozenset))
-CONTAINERS = SEQUENCES | {dict}
+# Types are recognised by identity, because a metaclass may have a `__hash__` and `__eq__` of its own.
+SEQUENCES = frozenset(map(id, (list, tuple, set, frozenset)))
+CONTAINERS = SEQUENCES | {id(dict)}
 # Instances of these refer to nothing.
-PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
+PLAIN = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 # Attribute look-ups on these reach their referent, or raise an error if it is gone.
-WEAK = frozenset(weakref.ProxyTypes)
+WEAK = frozenset(map(id, weakref.ProxyTypes))
 # The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
-WITH_ZONE = frozenset((datetime, time))
+WITH_ZONE = frozenset(map(id, (datetime, time)))
 EVALUATE = frozenset({"eval", "exec"})
 # Recognised by identity, under any name or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
 SHOWERS = frozenset(map(id, (globals, locals)))
-RUNNING = frozenset((GeneratorType, CoroutineType, AsyncGeneratorType))
+RUNNING = frozenset(map(id, (GeneratorType, CoroutineType, AsyncGeneratorType)))
 CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, AbstractEventLoop, Context)
 
 
@@ -83,11 +84,13 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or type(value) in WEAK or not (gc.is_tracked(value) or type(value) in WITH_ZONE):
+        if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or id(type(value)) in WITH_ZONE):
             continue
         seen.add(id(value))
-        if type(value) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
-            waiting.extend(part for part in gc.get_referents(value) if type(part) not in PLAIN and id(part) not in seen)
+        if id(type(value)) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
+            waiting.extend(
+                part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen
+            )
             continue
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
@@ -122,7 +125,7 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or type(value) in WEAK or not gc.is_tracked(value):
+        if id(value) in seen or id(type(value)) in WEAK or not gc.is_tracked(value):
             continue
         seen.add(id(value))
         if type(value) is FunctionType:
@@ -132,7 +135,7 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
             if value.f_globals is namespace:
                 names |= names_of(value.f_code)
                 waiting.extend(value.f_locals.values())
-        elif type(value) in RUNNING:
+        elif id(type(value)) in RUNNING:
             frame = frame_of(value)
             if frame is not None and frame.f_globals is namespace:
                 names |= names_of(frame.f_code)
@@ -165,14 +168,14 @@ def held(value: object) -> Iterator[object]:
         if made_in_notebook(kind):
             return chain(of_type(kind, "__dict__").values(), of_type(kind, "__bases__"), (type(kind),))
         return iter(())
-    if type(value) in RUNNING or is_a(value, *CLOSED):
+    if id(type(value)) in RUNNING or is_a(value, *CLOSED):
         return iter(())
     if is_a(value, SingletonConfigurable) and not made_in_notebook(type(value)):
         return iter(())  # kernel, shell and application: every widget refers to them, and they refer to everything
-    if type(value) in WITH_ZONE:
+    if id(type(value)) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]
     # Exact types only: a subclass may define its own iteration.
-    if type(value) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
+    if id(type(value)) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]
     if type(value) is dict and len(value) > LONG_CONTAINER:
         return islice(value.values(), LONG_CONTAINER // 10)
