@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import contextlib
-import io
 import os
+import re
 import types
 from typing import Any
 
@@ -275,12 +275,11 @@ def run(source: str, namespace: dict[str, Any]) -> str | None:
     return None
 
 
-NAMELESS = (types.ModuleType, types.GeneratorType, io.IOBase)
-
-
 def drawn(namespace: dict[str, Any]) -> dict[str, str]:
     return {
-        name: type(value).__name__ if callable(value) or isinstance(value, NAMELESS) else repr(value)
+        name: type(value).__name__
+        if callable(value) or isinstance(value, types.ModuleType)
+        else re.sub(" at 0x[0-9a-f]+", "", repr(value))
         for name, value in namespace.items()
         if not name.startswith("__")
     }
