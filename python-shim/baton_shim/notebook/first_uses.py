@@ -5,7 +5,7 @@ read first. The tree is followed in the order of execution, with the set of name
 place. A function's body counts as read where the function is defined, because it may run at once.
 
 **Invariant:** a name that some run of the cell reads before binding it is in `read`. A name in `certain` is read before
-it is bound in each run that reaches that line.
+it is bound in each run that ends without an error.
 """
 
 from __future__ import annotations
