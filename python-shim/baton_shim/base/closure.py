@@ -34,23 +34,26 @@ from typing import Any
 from traitlets.config.configurable import SingletonConfigurable
 
 from baton_shim.base.bytecode import code_names
+from baton_shim.base.examine import is_a, made_in_notebook, of_type
 
 # Enough for the object graphs of models. Beyond it, a missed function is a NameError rather than a delay.
 MOST_OBJECTS = 50_000
 # Only the first elements of a long container are examined, because long containers hold data.
 LONG_CONTAINER = 10_000
-CONTAINERS = frozenset((dict, list, tuple, set, frozenset))
+# Types are recognised by identity, because a metaclass may have a `__hash__` and `__eq__` of its own.
+SEQUENCES = frozenset(map(id, (list, tuple, set, frozenset)))
+CONTAINERS = SEQUENCES | {id(dict)}
 # Instances of these refer to nothing.
-PLAIN = frozenset((str, int, float, bool, bytes, type(None)))
+PLAIN = frozenset(map(id, (str, int, float, bool, bytes, type(None))))
 # Attribute look-ups on these reach their referent, or raise an error if it is gone.
-WEAK = weakref.ProxyTypes
+WEAK = frozenset(map(id, weakref.ProxyTypes))
 # The garbage collector does not see what these hold, but a time zone may be an object of the notebook.
-WITH_ZONE = (datetime, time)
+WITH_ZONE = frozenset(map(id, (datetime, time)))
 EVALUATE = frozenset({"eval", "exec"})
 # Recognised by identity, under any name or in a list.
 EVALUATORS = frozenset(map(id, (eval, exec)))
 SHOWERS = frozenset(map(id, (globals, locals)))
-RUNNING = (GeneratorType, CoroutineType, AsyncGeneratorType)
+RUNNING = frozenset(map(id, (GeneratorType, CoroutineType, AsyncGeneratorType)))
 CLOSED = (ModuleType, BuiltinFunctionType, CodeType, FrameType, TracebackType, AbstractEventLoop, Context)
 
 
@@ -81,16 +84,18 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or type(value) in WEAK or not (gc.is_tracked(value) or type(value) in WITH_ZONE):
+        if id(value) in seen or id(type(value)) in WEAK or not (gc.is_tracked(value) or id(type(value)) in WITH_ZONE):
             continue
         seen.add(id(value))
-        if type(value) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
-            waiting.extend(part for part in gc.get_referents(value) if type(part) not in PLAIN and id(part) not in seen)
+        if id(type(value)) in CONTAINERS and len(value) <= LONG_CONTAINER:  # the most frequent case
+            waiting.extend(
+                part for part in gc.get_referents(value) if id(type(part)) not in PLAIN and id(part) not in seen
+            )
             continue
         reached.dynamic |= id(value) in EVALUATORS
         reached.everything |= id(value) in SHOWERS
         used: frozenset[str] = frozenset()
-        if isinstance(value, FunctionType) and value.__globals__ is namespace:
+        if type(value) is FunctionType and value.__globals__ is namespace:
             used = names_of(value.__code__)
             reached.binds |= code_names(value.__code__).stores
             reached.files.add(value.__code__.co_filename)
@@ -103,7 +108,7 @@ def reach(names: Iterable[str], namespace: Mapping[str, Any], beside: Iterable[o
             taken |= new
             reached.names |= new
             waiting.extend(namespace[name] for name in new if name in namespace)
-        if isinstance(value, TracebackType):
+        if type(value) is TracebackType:
             reached.files.update(frame.f_code.co_filename for frame, _ in walk_tb(value))
         waiting.extend(held(value))
     reached.everything |= any(namespace.get(name) is namespace for name in taken)
@@ -120,17 +125,17 @@ def used_by(live: Iterable[object], namespace: Mapping[str, Any]) -> set[str]:
     seen = {id(namespace)}
     while waiting and len(seen) < MOST_OBJECTS:
         value = waiting.popleft()
-        if id(value) in seen or type(value) in WEAK or not gc.is_tracked(value):
+        if id(value) in seen or id(type(value)) in WEAK or not gc.is_tracked(value):
             continue
         seen.add(id(value))
-        if isinstance(value, FunctionType):
+        if type(value) is FunctionType:
             if value.__globals__ is namespace:
                 names |= names_of(value.__code__)
-        elif isinstance(value, FrameType):
+        elif type(value) is FrameType:
             if value.f_globals is namespace:
                 names |= names_of(value.f_code)
                 waiting.extend(value.f_locals.values())
-        elif isinstance(value, RUNNING):
+        elif id(type(value)) in RUNNING:
             frame = frame_of(value)
             if frame is not None and frame.f_globals is namespace:
                 names |= names_of(frame.f_code)
@@ -151,25 +156,26 @@ def names_of(code: CodeType) -> frozenset[str]:
 
 
 def held(value: object) -> Iterator[object]:
-    if isinstance(value, FunctionType):
+    if type(value) is FunctionType:
         return chain(
             (cell for cell in value.__closure__ or ()),
             value.__defaults__ or (),
             (value.__kwdefaults__ or {}).values(),
             vars(value).values(),
         )
-    if isinstance(value, type):
-        if value.__module__ == "__main__":
-            return chain(type.__getattribute__(value, "__dict__").values(), value.__bases__, (type(value),))
+    if is_a(value, type):
+        kind: Any = value
+        if made_in_notebook(kind):
+            return chain(of_type(kind, "__dict__").values(), of_type(kind, "__bases__"), (type(kind),))
         return iter(())
-    if isinstance(value, (*CLOSED, *RUNNING)):
+    if id(type(value)) in RUNNING or is_a(value, *CLOSED):
         return iter(())
-    if isinstance(value, SingletonConfigurable) and type(value).__module__ != "__main__":
+    if is_a(value, SingletonConfigurable) and not made_in_notebook(type(value)):
         return iter(())  # kernel, shell and application: every widget refers to them, and they refer to everything
-    if type(value) in WITH_ZONE:
+    if id(type(value)) in WITH_ZONE:
         return iter((value.tzinfo,))  # type: ignore[attr-defined]
     # Exact types only: a subclass may define its own iteration.
-    if type(value) in (list, tuple, set, frozenset) and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
+    if id(type(value)) in SEQUENCES and len(value) > LONG_CONTAINER:  # type: ignore[arg-type]
         return islice(iter(value), LONG_CONTAINER // 10)  # type: ignore[call-overload]
     if type(value) is dict and len(value) > LONG_CONTAINER:
         return islice(value.values(), LONG_CONTAINER // 10)

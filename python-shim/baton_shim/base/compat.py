@@ -172,7 +172,6 @@ OF_CELLS = (
             "torch:_sample_dirichlet",
             "torch:_has_compatible_shallow_copy_type",
             "torch:autograd._engine_run_backward",
-            "torch:autograd.Variable._execution_engine",
             "torch:cuda._exchange_device",
             "torch:cuda._maybe_exchange_device",
             "torch:cuda._initialized",
@@ -199,7 +198,7 @@ OF_CELLS = (
     ),
     Part(
         "errors do not say that the computation graph of a tensor stayed behind",
-        ("torch:autograd.Function._backward_cls",),
+        ("torch:autograd.Function._backward_cls", "torch:autograd.Variable._execution_engine"),
     ),
     Part("torch's print options are not sent with %%gpu cells", ("torch:_tensor_str.PRINT_OPTS",)),
     Part(

@@ -263,7 +263,7 @@ class Call:
             self.home.transfer.returned(end.body["delta"], extra["names"])
         self.home.deferred.applied(table, self.number, self.cell.number)
         self.home.undo_log.note(self.cell, table)
-        for line in [*troubles, *table.not_rebuilt]:
+        for line in [*troubles, *table.not_rebuilt, *extra["left"]]:
             warn(line)
         landed = landing.land(self.home, self.cell, extra)
         if not self.options.returns:

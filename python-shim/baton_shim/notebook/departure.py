@@ -104,14 +104,17 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
             )
             break
         except Refused as refused:
-            name = first_name(refused.path)
-            if name not in wished:
+            bad = {first_name(refused.path)} & (names | wished)
+            if not bad or bad & certain:
                 raise StateRefused(text_of(refused), refused.hint) from None
-            wished.discard(name)  # only names that the cell certainly uses may stop it
         except Exception as error:  # any error of a library's pickling
-            home.void()
-            said = f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})"
-            raise named_refusal(said, extra["names"], namespace) from None
+            reasons = unpackable_of(extra["names"], namespace)
+            bad = set(reasons)
+            if not bad or bad & certain:
+                home.void()
+                raise not_packed({name: reasons[name] for name in bad & certain}, error) from None
+        # Only names that the cell certainly uses may stop it. If it uses another one after all, it is told the reason.
+        names, wished = names - bad, wished - bad
     for line in home.setters.lines(extra["names"], cell.code, namespace):
         sys.stderr.write(f"{line}\n")
     undo: list[Action] = [partial(setattr, home, "shared", set(home.shared))]
@@ -127,8 +130,22 @@ def depart(home: Home, cell: NotebookCell, found: analysis.CellNames, options: O
 UNNAMED = "The variables of this cell"
 
 
+def unpackable_of(names: Iterable[str], namespace: dict[str, Any]) -> dict[str, str]:
+    from baton_shim.state import Table
+    from baton_shim.state.culprits import unpackable
+
+    return unpackable(lambda: Table(namespace), {name: namespace[name] for name in names})
+
+
+def not_packed(culprits: Mapping[str, str], error: Exception) -> StateRefused:
+    for name, reason in culprits.items():
+        hint = f"create it inside the cell, or leave it out: %%gpu --drop {name}"
+        return StateRefused(cannot_move(name, reason), hint)
+    return StateRefused(f"{UNNAMED} could not be packed ({type(error).__name__}: {short(error)})")
+
+
 def named_refusal(said: str, names: Iterable[str], namespace: Mapping[str, Any]) -> StateRefused:
-    """Finds the variable behind an error of packing or rebuilding: the one that fails with the same error alone."""
+    """Finds the variable behind an error of rebuilding: the one that fails with the same error alone."""
     import cloudpickle
 
     for name in sorted(names):
@@ -166,21 +183,25 @@ def supply(home: Home, departure: Departure, asked: Iterable[str], options: Opti
             snapshot = departure.table.supplement(extra["names"], extra=extra)
             break
         except Refused as reason:
-            culprits = {first_name(reason.path)} & (names | wished) or names | wished
-            text, hint = text_of(reason), reason.hint
+            blamed = {first_name(reason.path)} & (names | wished) or names | wished
+            culprits: dict[str, tuple[str, str | None]] = dict.fromkeys(blamed, (text_of(reason), reason.hint))
         except Exception as error:  # any error of a library's pickling
             if not names:
-                text = f"{type(error).__name__}: {short(error)}"
-                raise StateRefused(f"The variables of this cell could not be packed ({text})") from None
-            culprits = wished or names
-            text, hint = f"could not be packed ({type(error).__name__}: {short(error)})", None
-        refused.update((name, (text, hint)) for name in culprits & names)
-        names, wished = names - culprits, wished - culprits
+                raise not_packed({}, error) from None
+            unknown = f"could not be packed ({type(error).__name__}: {short(error)})"
+            reasons = unpackable_of(names | wished, namespace) or dict.fromkeys(wished or names, unknown)
+            culprits = {name: (cannot_move(name, why), None) for name, why in reasons.items()}
+        refused.update((name, why) for name, why in culprits.items() if name in names)
+        names, wished = names - culprits.keys(), wished - culprits.keys()
     if home.transfer is not None:
         home.transfer.supplied(snapshot, extra["names"], home.shared)
     home.shared.update(extra["names"])
     given.update(extra["names"])
     return snapshot
+
+
+def cannot_move(name: str, reason: str) -> str:
+    return f"'{name}' {reason} and cannot move to the GPU machine"
 
 
 def text_of(refused: Refused) -> str:

@@ -5,7 +5,7 @@ read first. The tree is followed in the order of execution, with the set of name
 place. A function's body counts as read where the function is defined, because it may run at once.
 
 **Invariant:** a name that some run of the cell reads before binding it is in `read`. A name in `certain` is read before
-it is bound in each run that reaches that line.
+it is bound in each run that ends without an error.
 """
 
 from __future__ import annotations
@@ -15,6 +15,14 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
 from baton_shim.base.bytecode import code_names
+
+# What raises no error by itself; their parts may.
+HARMLESS = (ast.Constant, ast.Assign, ast.Expr, ast.Pass, ast.expr_context)
+# Context managers that never swallow an error, by the last part of their names.
+PASS_ERRORS_ON = frozenset(
+    "autocast catch_warnings device enable_grad errstate inference_mode localcontext no_grad open option_context "
+    "printoptions profile rc_context set_grad_enabled".split()
+)
 
 Bound = set[str] | None
 """Names that the cell has bound on all paths to a place; None: the place cannot be reached."""
@@ -51,6 +59,8 @@ class FirstUses(ast.NodeVisitor):
         self._perhaps = set(bound_by_calls)  # bound on some path to this place
         self._bound: Bound = set()
         self._branches = 0  # the number of conditions around this place
+        self._swallowing = 0  # the number of statements around this place that may swallow an error
+        self._risked = False  # whether something since the outermost of them may have raised one
         self._anything = False  # text may have run, which can bind any name
         self._loops: list[list[Bound]] = []  # for each loop: what is bound at each `break` out of it
         self._run(tree.body)
@@ -62,6 +72,8 @@ class FirstUses(ast.NodeVisitor):
     def visit(self, node: ast.AST) -> None:
         kind = type(node).__name__
         getattr(self, f"visit_{ALIKE.get(kind, kind)}", self.generic_visit)(node)
+        stores = isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)
+        self._risked |= self._swallowing > 0 and not (stores or isinstance(node, HARMLESS))
 
     def _run(self, statements: Sequence[ast.AST | None]) -> None:
         for statement in statements:
@@ -82,11 +94,19 @@ class FirstUses(ast.NodeVisitor):
         yield
         self._branches -= 1
 
+    @contextmanager
+    def _cut_short(self, swallows: bool) -> Iterator[None]:
+        """Code inside may end at any place that may raise an error, and the cell continues after it."""
+        self._swallowing += swallows
+        yield
+        self._swallowing -= swallows
+        self._risked &= self._swallowing > 0
+
     def _read(self, name: str) -> None:
         if self._bound is None or name in self._bound:
             return
         self.read.add(name)
-        if not (self._branches or self._anything or name in self._perhaps):
+        if not (self._branches or self._risked or self._anything or name in self._perhaps):
             self.certain.add(name)
 
     def _bind(self, name: str) -> None:
@@ -131,7 +151,8 @@ class FirstUses(ast.NodeVisitor):
         self._run([node.value])
         if node.value is not None or not isinstance(node.target, ast.Name):
             self._run([node.target])
-        self._run([node.annotation])
+        with self._under_condition():  # since Python 3.14, it runs only when it is asked for
+            self._run([node.annotation])
 
     def visit_NamedExpr(self, node: ast.NamedExpr) -> None:
         self._run([node.value, node.target])
@@ -239,7 +260,7 @@ class FirstUses(ast.NodeVisitor):
     def visit_With(self, node: ast.With | ast.AsyncWith) -> None:
         """A manager may swallow an error of the body, or of a manager inside it."""
         self._run([node.items[0].context_expr])
-        with self._perhaps_run():
+        with self._perhaps_run(), self._cut_short(not passes_errors_on(node.items[0].context_expr)):
             self._branches -= 1  # the first manager does run
             self._run([node.items[0].optional_vars])
             for item in node.items[1:]:
@@ -249,7 +270,8 @@ class FirstUses(ast.NodeVisitor):
 
     def visit_Try(self, node: ast.Try) -> None:
         before = self._copy()
-        self._run(node.body)
+        with self._cut_short(not all(isinstance(handler.body[-1], ast.Raise) for handler in node.handlers)):
+            self._run(node.body)
         with self._under_condition():
             self._run(node.orelse)
             after = self._bound
@@ -274,7 +296,7 @@ class FirstUses(ast.NodeVisitor):
                 self._bound = None if before is None else set(before)
                 self._run([case.pattern, case.guard, *case.body])
                 after = meet(after, self._bound)
-        self._bound = meet(after, before)
+        self._bound = after if matches_anything(node.cases[-1]) else meet(after, before)
 
     def visit_MatchAs(self, node: ast.MatchAs | ast.MatchStar) -> None:
         self.generic_visit(node)
@@ -285,3 +307,13 @@ class FirstUses(ast.NodeVisitor):
         self.generic_visit(node)
         if node.rest is not None:
             self._bind(node.rest)
+
+
+def passes_errors_on(manager: ast.expr) -> bool:
+    called = manager.func if isinstance(manager, ast.Call) else manager
+    name = called.attr if isinstance(called, ast.Attribute) else getattr(called, "id", "")
+    return name in PASS_ERRORS_ON
+
+
+def matches_anything(case: ast.match_case) -> bool:
+    return case.guard is None and isinstance(case.pattern, ast.MatchAs) and case.pattern.pattern is None

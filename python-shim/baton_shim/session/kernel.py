@@ -16,6 +16,7 @@ import platform
 import sys
 import threading
 import traceback
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from ipykernel.ipkernel import IPythonKernel
@@ -34,6 +35,7 @@ from baton_shim.base.link import Link, LinkClosed, Message
 from baton_shim.base.packages import Allowed
 from baton_shim.session.blocks import SessionBlocks
 from baton_shim.session.both import BothRunner
+from baton_shim.session.leaving_out import leave_out
 from baton_shim.session.name_faults import NameFaults, watch_main
 from baton_shim.session.publisher import Publisher
 from baton_shim.session.salvage import Left, salvage
@@ -49,7 +51,7 @@ from baton_shim.virtual import SWITCH
 if TYPE_CHECKING:
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.base.undoing import OnUndo
-    from baton_shim.state import Snapshot, Table
+    from baton_shim.state import Snapshot
 
 
 class SessionKernel(IPythonKernel):  # type: ignore[misc]
@@ -67,7 +69,8 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         SWITCH.begin(session=True)
         self._link = link
         self._modules = modules
-        self._table: Table = Table(self.shell.user_ns, modules.apply, modules.packages.missing)
+        self._new_table = partial(Table, self.shell.user_ns, modules.apply, modules.packages.missing)
+        self._table = self._new_table()
         self._names = SessionNames(self.shell.user_ns)
         self._turn = threading.Lock()  # held by the cell or one of its threads while it talks to the notebook
         self._faults = NameFaults(self.shell.user_ns, self._names, self._turn, self._ask_for_names)
@@ -323,25 +326,35 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         from baton_shim.state import Budget
 
         budget = Budget(*prepared["budget"]) if prepared.get("budget") is not None else None
-        try:
-            snapshot = self._table.snapshot(
-                names,
-                extra=extra | around.parts,
-                deleted=gone,
-                unsent=self._names.unsent(names),
-                partings=prepared["returns"],
-                modules=around.modules,
-                budget=budget,
-            )
-        except Exception as error:  # single values that cannot be sent stay here; this is another error
-            if around.parts.pop("comms", None):  # a widget may reach objects that no variable reaches
-                return self._snapshot(names, gone, extra, around, prepared)
-            lost = f"{type(error).__name__}: {errors.short(error)}"
-            nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": ""}
-            nothing |= {key: extra[key] for key in ("error", "displays_after")}
-            return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
+        left: list[str] = []
+        partings = prepared["returns"]
+        while True:
+            try:
+                snapshot = self._table.snapshot(
+                    names,
+                    extra=extra | around.parts | {"left": left},
+                    deleted=gone,
+                    unsent=self._names.unsent(names),
+                    partings=partings,
+                    modules=around.modules,
+                    budget=budget,
+                )
+                break
+            except Exception as error:  # single objects that cannot be sent stay here; this is another error
+                titles = self.surroundings.titles()
+                lines = leave_out(error, self._new_table, self.shell.user_ns, names, extra, around.parts, titles)
+                if not (lines or partings):
+                    return self._loss(error, extra)
+                left += lines
+                partings &= bool(lines)  # otherwise it may be in an object that is no longer used here
         self.surroundings.commit(around, lambda action: None)
         return snapshot
+
+    def _loss(self, error: Exception, extra: dict[str, Any]) -> Snapshot:
+        lost = f"{type(error).__name__}: {errors.short(error)}"
+        nothing: dict[str, Any] = {"names": [], "raised": None, "payload": [], "bundle": None, "file": "", "left": []}
+        nothing |= {key: extra[key] for key in ("error", "displays_after")}
+        return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
 
     def _travels_itself(self, error: BaseException | None) -> bool:
         """Whether the error object itself is sent.

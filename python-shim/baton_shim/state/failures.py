@@ -18,11 +18,11 @@ def failure_of(
 ) -> Failure:
     """What can be left out so that packing does not fail again, and why. `last` is the object at which it failed.
 
-    Raises Refused if there is no such object.
+    Raises Refused if there is no such object, and the error itself if the name that reaches `last` is not found either.
     """
     reason = describe_failure(last, error)
     holders = ((name, root) for name, root in named if path_to(last, [(name, root)], kinds))
-    name, whole = next(holders, (named[0][0] if named else "?", last))
+    name, whole = next(holders, named[0] if len(named) == 1 else (None, last))
     culprits = [last]
     if isinstance(error, RecursionError):
         reason = "holds objects that are nested too deeply", "keep them in a flat list"
@@ -30,4 +30,6 @@ def failure_of(
     for culprit in culprits:
         if id(culprit) not in failed and type(culprit) not in _PICKLED_UNASKED:
             return culprit, *reason
+    if name is None:
+        raise error
     raise Refused(path_to(last, named, kinds) or name, *reason) from None

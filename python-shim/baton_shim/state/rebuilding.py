@@ -13,9 +13,10 @@ import pickle
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar, TypeVar
 
+from baton_shim.base.examine import name_of_type
 from baton_shim.state.errors import short
 from baton_shim.state.nans import Nans
-from baton_shim.state.refusal import Stayed, TableBroken, name_of_type, stayed_text, where_it_stayed
+from baton_shim.state.refusal import Stayed, TableBroken, stayed_text, where_it_stayed
 
 _Read = TypeVar("_Read")
 _BY_PYTHON: Any = pickle._Unpickler

@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NoReturn
 
 from baton_shim.base.closure import Uses
+from baton_shim.base.examine import name_of_type
 from baton_shim.base.originals import METHODS
 
 LOCKS = (_thread.LockType, _thread.RLock)
@@ -113,6 +114,8 @@ class Stayed:
     object may use. `spent`: whether losing the object costs nothing.
     """
 
+    # Sets and dictionaries that hold the object must still be rebuilt: one entry differs from another by identity.
+    __hash__ = object.__hash__
     __slots__ = ("__weakref__", "_baton_held", "_baton_hint", "_baton_spent", "_baton_text", "_baton_uses")
 
     def __init__(self, text: str, hint: str | None = None, spent: bool = False) -> None:
@@ -178,7 +181,8 @@ for _name in (
     "__add__ __radd__ __sub__ __rsub__ __mul__ __rmul__ __truediv__ __rtruediv__ __floordiv__ __rfloordiv__ __mod__ "
     "__rmod__ __pow__ __rpow__ __matmul__ __rmatmul__ __and__ __rand__ __or__ __ror__ __xor__ __rxor__ __lshift__ "
     "__rshift__ __neg__ __pos__ __abs__ __invert__ __round__ __reversed__ __int__ __float__ __complex__ __index__ "
-    "__lt__ __le__ __gt__ __ge__ __setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
+    "__divmod__ __rdivmod__ __trunc__ __floor__ __ceil__ __fspath__ __eq__ __ne__ __lt__ __le__ __gt__ __ge__ "
+    "__setattr__ __delattr__ __await__ __aiter__ __anext__ __aenter__ __aexit__"
 ).split():
     setattr(Stayed, _name, _raise)
 
@@ -289,15 +293,6 @@ def why_without(package: str) -> tuple[str, str]:
 def may_be_guilty(obj: Any) -> bool:
     """Whether another object of this type may be bound to its process, although this one is not."""
     return isinstance(obj, (io.IOBase, threading.Thread, *LOCKS, *METHODS)) or hasattr(type(obj), "fileno")
-
-
-_TYPE_NAMES = vars(type)  # a metaclass may hide its class's own attributes
-
-
-def name_of_type(kind: type) -> str:
-    """With the module, if that is informative."""
-    module, name = (_TYPE_NAMES[field].__get__(kind) for field in ("__module__", "__qualname__"))
-    return name if module in ("builtins", "__main__") else f"{module}.{name}"
 
 
 def describe_failure(obj: object, error: BaseException) -> tuple[str, str]:

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 from baton_shim.base.version import __version__
 from baton_shim.state import errors
+from baton_shim.state.culprits import unpackable
 from baton_shim.state.errors import GpuServiceError
 from baton_shim.state.message import Snapshot
 from baton_shim.state.refusal import Refused, first_name
@@ -65,7 +66,7 @@ def whole(
             if not culprits:
                 raise GpuServiceError(f"Nothing was saved: {refused.path} {refused.reason}") from None
         except Exception as error:  # any error of a library's pickling
-            reasons = _culprits(make_table, names)
+            reasons = _unpackable(make_table, names)
             if not reasons:
                 text = f"{type(error).__name__}: {errors.short(error)}"
                 raise GpuServiceError(f"Nothing was saved: the variables could not be packed ({text})") from None
@@ -77,31 +78,16 @@ def whole(
                         reasons.setdefault(name, reason if way in reason else f"holds '{way}', which {reason}")
             if table.stayed and not reasons:
                 # The search for a path is limited, and does not know every kind of reference.
-                reasons = _culprits(make_table, names)
+                reasons = _unpackable(make_table, names)
             if not reasons:
                 return Whole(table, snapshot, sorted(names), left, [reason for _, reason in table.stayed])
         left |= reasons
         names -= reasons.keys()
 
 
-def _culprits(make_table: Callable[[], Table], names: Iterable[str]) -> dict[str, str]:
-    """Names that cannot be packed even alone."""
-    names = sorted(names)
-    table = make_table()
-    try:
-        table.snapshot(names)
-    except Refused as refused:
-        reason = refused.reason
-    except Exception as error:  # as above
-        reason = f"cannot be packed ({type(error).__name__}: {errors.short(error)})"
-    else:
-        if not table.stayed:
-            return {}
-        reason = f"holds something that {table.stayed[0][1]}"
-    half = len(names) // 2
-    if not half:
-        return {names[0]: reason}
-    return _culprits(make_table, names[:half]) | _culprits(make_table, names[half:])
+def _unpackable(make_table: Callable[[], Table], names: set[str]) -> dict[str, str]:
+    namespace = make_table().namespace
+    return unpackable(make_table, {name: namespace[name] for name in names if name in namespace}, stand_ins=False)
 
 
 def packages() -> dict[str, str]:

@@ -145,5 +145,7 @@ class Writer:
             except Exception as error:
                 failure = failure_of(pickler.last, error, named, failed, self._kinds)
                 if len(failed) >= _MOST_FAILURES:
-                    raise Refused(path_to(failure[0], named, self._kinds) or "?", *failure[1:]) from None
+                    if (path := path_to(failure[0], named, self._kinds)) is None:
+                        raise
+                    raise Refused(path, *failure[1:]) from None
                 failed[id(failure[0])] = failure

@@ -54,6 +54,9 @@ class Surroundings:
     def add(self, part: Part) -> None:
         self._parts.append(part)
 
+    def titles(self) -> dict[str, str]:
+        return {part.name: part.title for part in self._parts}
+
     def restart(self) -> None:
         """The other end is a new process."""
         self.modules.restart()

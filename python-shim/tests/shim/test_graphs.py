@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from conftest import Baton
 
 MODEL = (
-    "import torch\ntorch.manual_seed(0)\nnet = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())\n"
+    "import torch\nfrom torch.autograd import grad as early\ntorch.manual_seed(0)\nnet = torch.nn.Sequential(torch.nn.Linear(3, 2), torch.nn.ReLU())\n"
     "out = net(torch.ones(4, 3))\nheld = torch.nn.Linear(2, 1)"
 )
 WHERE = ("stayed in your notebook; continue with it in ordinary", "lives on the GPU machine; continue with it in %%gpu")
@@ -19,6 +19,9 @@ NEEDS = {
     "backward": ("out.sum().backward()", NO_GRADIENT),
     "a layer more": ("held(out).mean().backward()", NO_GRADIENT),
     "gradients": ("torch.autograd.grad(out.sum() + held.weight.sum(), held.weight, allow_unused=True)", NO_GRADIENT),
+    "backward to a layer": ("held(out).mean().backward(inputs=list(held.parameters()))", NO_GRADIENT),
+    "of several to a layer": ("torch.autograd.backward([held(out).mean()], inputs=[held.weight])", NO_GRADIENT),
+    "imported before": ("early(held(out).mean(), held.weight)", NO_GRADIENT),
     "a walk": ("def walk(node):\n    for below, _ in node.next_functions: walk(below)\nwalk(out.grad_fn)", ""),
 }
 

@@ -330,6 +330,32 @@ def test_what_an_import_hook_of_the_notebook_finds(baton: Baton, magic: str) -> 
     assert baton.run(magic + count).result == "0"
 
 
+HOOK_FILE = """
+import sys, importlib.util
+class Loader:
+    def create_module(self, spec): return None
+    def exec_module(self, module): exec("def f(): return 42", vars(module))
+class Finder:
+    def find_spec(self, name, path, target=None):
+        if name in ("virtual", "called"): return importlib.util.spec_from_loader(name, Loader())
+def install(): sys.meta_path.append(Finder())
+"""
+
+
+@HERE_AND_THERE
+@pytest.mark.parametrize("installs", [True, False])
+def test_what_an_import_hook_of_an_own_file_finds(baton: Baton, magic: str, installs: bool) -> None:
+    other = "" if magic else "%%gpu\n"
+    (baton.folder / "nbhook.py").write_text(HOOK_FILE + "install()\n" * installs)
+    install = "import nbhook" if installs else "import nbhook; nbhook.install()"
+    cell = baton.run(f"{magic}{install}\nfrom virtual import f\nimport called")
+    assert cell.reply["status"] == "ok", cell.traceback
+    assert baton.run(f"{other}f()").result == "42"
+    assert baton.run(f"{other}called.f(), f()").result == "(42, 42)"
+    count = "sum(type(finder).__name__ == 'Finder' for finder in __import__('sys').meta_path)"
+    assert baton.run(other + count).result == baton.run(magic + count).result == "1"
+
+
 MISTAKES = {
     "a shape": "torch.zeros(2, 3, device='cuda') @ torch.zeros(4, 5, device='cuda')",
     "two devices": "torch.zeros(2, device='cuda') + torch.zeros(2)",

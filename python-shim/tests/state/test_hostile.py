@@ -6,7 +6,9 @@ import contextlib
 from collections.abc import Iterator
 
 import pytest
+from baton_shim.notebook import analysis
 from harness import Pair, Refused
+from IPython.core.inputtransformer2 import TransformerManager
 
 METHODS = (
     *(
@@ -130,6 +132,73 @@ def named(name: str) -> Iterator[None]:
         if not refused.path.startswith(name):
             raise AssertionError(f"refused: {refused.path}") from None
         raise
+
+
+@pytest.mark.parametrize("answers", ["raises", ""])
+def test_hostile_objects_that_the_session_made(processes: Pair, answers: str) -> None:
+    """The cell's other changes arrive, and the next cell continues from them."""
+    wrong = []
+    for name, code in CLASSES.items():
+        if ("raises" in name) != bool(answers):
+            continue
+        processes.start_anew()
+        processes.namespace["other"] = [1]
+        try:
+            said = processes.remote(f"{code}\nheld = [x]\nother.append(2)\nnew = 7", "other")
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {str(error)[:200]}")
+            processes.lose_session()
+            continue
+        if said["error"] is None:  # otherwise there can be no such object
+            home = processes.namespace
+            arrived = (home["other"], home["new"], processes.remote("other.append(3)", "other"), home["other"])
+            if arrived != ([1, 2, 3], 7, {"error": None}, [1, 2, 3]):
+                wrong.append(f"{name}: {arrived}")
+    assert not wrong, "\n".join([str(len(wrong)), *wrong])
+
+
+@pytest.mark.parametrize("cell", ["x", "len(held)", "f()"])
+def test_hostile_objects_of_a_cell_are_analysed(cell: str) -> None:
+    wrong = []
+    for name, code in CLASSES.items():
+        namespace: dict[str, object] = {"__name__": "__main__"}
+        try:
+            exec(f"{code}\nheld = [x]\ndef f(): return held, x", namespace)
+        except Exception:
+            continue  # there can be no such object
+        try:
+            found = analysis.of_cell(cell, TransformerManager().transform_cell)
+            needed = analysis.needed(found, namespace, analysis.visible_names(namespace, {}))
+            assert needed.names & {"x", "held"}
+        except Exception as error:
+            wrong.append(f"{name}: {type(error).__name__}: {error}")
+    assert not wrong, "\n".join([str(len(wrong)), *wrong])
+
+
+SLOW = """
+asked = []
+class Slow:
+    @property
+    def value(self): return asked.append("value") or 1
+    shape = fileno = name = closed = tzinfo = dtype = value
+    def __getattr__(self, name): asked.append(name); raise AttributeError(name)
+x = Slow(); x.n = 1
+held = [x, lambda: x]
+"""
+
+
+def test_properties_are_not_read(processes: Pair) -> None:
+    processes.start_anew()
+    processes.local(SLOW)
+    home = processes.namespace
+    for cell in ("x", "held"):
+        found = analysis.of_cell(cell, TransformerManager().transform_cell)
+        assert analysis.needed(found, home, {"x", "held"}).names >= {"x"}
+    assert not home["asked"]
+    for n in (2, 3):
+        assert processes.remote(f"x.n = {n}", "x", "held") == {"error": None}
+        assert home["held"][1]().n == n
+    assert not [name for name in home["asked"] if not name.startswith("__")]
 
 
 ARCHIVE = """

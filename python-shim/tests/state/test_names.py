@@ -427,3 +427,28 @@ def test_a_circle_that_something_holds_keeps_its_identity(pair: Pair) -> None:
     home = pair.namespace
     assert home["get"]() is home["pool"][0]
     assert home["get"]().data[0] == 6
+
+
+OPERATIONS = (
+    *("x == 1", "1 == x", "x != 1", "x == x", "x < 1", "x in [1, 2]", "[1] == [x]", "x + 1", "1 - x", "divmod(x, 2)"),
+    *("divmod(2, x)", "-x", "round(x)", "int(x)", "math.floor(x)", "math.trunc(x)", "math.ceil(x)", "x ** 2", "x @ x"),
+    *("len(x)", "bool(x)", "iter(x)", "next(x)", "x[0]", "x()", "x.read", "hasattr(x, 'read')", "list(x)", "bytes(x)"),
+    *("open(x)", "os.fspath(x)", "setattr(x, 'a', 1)", "'%d' % x", "range(x)", "sorted([x, 1])", "[1].index(x)"),
+    *("x.__enter__", "1 in x", "reversed(x)", "abs(x)", "complex(x)", "os.path.join('a', x)", "{x: 1}.get(x) + x"),
+)
+
+
+def test_each_use_of_a_stand_in_says_where_the_object_is(pair: Pair) -> None:
+    pair.local("import math, os\nheld = [n for n in [0]]; held[0] = (n for n in ())\nkeys = {held[0]: 1}")
+    code = (
+        "x, wrong = held[0], []\nfor operation in operations:\n"
+        "    try: wrong.append((operation, eval(operation)))\n"
+        "    except Exception as error:\n"
+        "        if type(error).__name__ != 'StayedError' or 'is a generator' not in str(error): wrong.append((operation, error))\n"
+        "wrong = repr(wrong)\nkept = keys[x], x in keys, x is held[0], isinstance(x, int), 'generator' in f'{x}'\ndel x"
+    )
+    pair.namespace["operations"] = OPERATIONS
+    assert pair.remote(code, "held", "keys", "operations", "math", "os") == {"error": None}
+    assert pair.namespace["wrong"] == "[]"
+    assert pair.namespace["kept"] == (1, True, True, False, True)
+    assert pair.namespace["keys"] == {pair.namespace["held"][0]: 1}

@@ -102,9 +102,16 @@ def test_a_tensor_of_a_graph_travels_with_its_values(pair: Pair) -> None:
     assert pair.namespace["x"].grad.tolist() == [2, 2, 2]
 
 
+EARLY = "from torch.autograd import grad as early_grad; from torch.autograd.graph import get_gradient_edge as edge"
 NEEDS_GRAPH: dict[str, str] = {
     "backward": "y.sum().backward()",
     "backward of several": "torch.autograd.backward([y.sum(), y.mean()])",
+    "backward to a tensor": "(y * x).sum().backward(inputs=[x])",
+    "backward of several to a tensor": "torch.autograd.backward([(y * x).sum()], inputs=x)",
+    "gradients": "torch.autograd.grad((y * x).sum(), x)",
+    "gradients by an earlier import": "early_grad((y * x).sum(), x)",
+    "gradients of an edge": "torch.autograd.grad((y * x).sum(), edge(x))",
+    "backward to an edge": "torch.autograd.backward(edge((y * x).sum()), torch.tensor(1.0), inputs=edge(x))",
     "through an operation": "((y * 3).relu() @ torch.ones(3)).backward()",
     "its nodes": "y.grad_fn.next_functions[0][0].variable",
     "nodes behind it": "(y * 2).grad_fn.next_functions[0][0].next_functions",
@@ -114,12 +121,15 @@ NEEDS_GRAPH: dict[str, str] = {
 
 @pytest.mark.parametrize("case", NEEDS_GRAPH)
 def test_what_needs_a_graph_of_the_notebook_raises(pair: Pair, case: str) -> None:
+    pair.remote(EARLY)
     pair.local("import torch\nx = torch.ones(3, requires_grad=True); y = x * 2")
-    outcome = pair.remote(NEEDS_GRAPH[case], "y", "x", "torch")
+    outcome = pair.remote(NEEDS_GRAPH[case], "y", "x", "torch", "early_grad", "edge")
     assert isinstance(outcome["error"], StayedError)
     text = str(outcome["error"])
     assert text.startswith("The computation graph of this tensor stayed in your notebook; continue with it in ordinary")
-    assert text.endswith("their .grad is unchanged, or None") == ("backward" in NEEDS_GRAPH[case])
+    assert text.endswith("their .grad is unchanged, or None") == (
+        "grad(" in NEEDS_GRAPH[case] or "backward(" in NEEDS_GRAPH[case]
+    )
 
 
 OTHER_TENSORS: dict[str, str] = {

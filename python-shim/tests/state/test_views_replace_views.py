@@ -6,6 +6,7 @@ Afterwards both are equal: values, forms, and who shares memory with whom.
 
 from __future__ import annotations
 
+import ctypes
 import re
 import warnings
 from collections.abc import Iterator
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
+from baton_shim.virtual import SWITCH
 from harness import Pair
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,6 +27,7 @@ MAKERS = {
     "texts": ("import pyarrow as pa", "pa.array([str(n) for n in range(SIZE)])"),
     "numpy": ("import numpy as np", "np.arange(SIZE * 1.0).reshape(-1, 4)"),
     "torch": ("import torch", "torch.arange(SIZE * 1.0).reshape(-1, 4)"),
+    "cuda": ("import torch", "torch.arange(SIZE * 1.0, device='cuda').reshape(-1, 4)"),
     "leaf": ("import torch", "torch.nn.Parameter(torch.arange(SIZE * 1.0).reshape(-1, 4))"),
     "jax": ("import jax.numpy as jnp", "jnp.arange(SIZE * 1.0).reshape(-1, 4)"),
     "pandas": (
@@ -54,6 +57,10 @@ WAYS = {
         "HERE.data|torch.from_numpy(HERE.numpy())|torch.as_tensor(HERE)|HERE.cpu()|HERE[0]|HERE.chunk(2)[1]|HERE + 1|"
         "HERE.view(torch.int32).view(torch.float32)|torch.nn.Parameter(HERE)|HERE.set_(HERE.clone())|HERE.t_()"
     ),
+    "cuda": (
+        "HERE.detach()|HERE.T|HERE[:5]|HERE.reshape(-1)|HERE.view(2, -1)|HERE.unsqueeze(0)|HERE.clone()|HERE.data|HERE.cuda()|"
+        "HERE.cpu().cuda()|HERE.expand(2, *HERE.shape)|HERE[0]|HERE + 1|torch.as_tensor(HERE)|HERE.set_(HERE.clone())|HERE.t_()"
+    ),
     "leaf": (
         "HERE.detach()|torch.nn.Parameter(HERE.detach())|HERE.data|torch.nn.Parameter(HERE.data[:5])|HERE.detach().T|"
         "HERE.detach().requires_grad_()|torch.nn.Parameter(HERE.detach().clone())"
@@ -69,7 +76,7 @@ WAYS = {
     "bytes": "bytes(HERE)|bytearray(HERE)|memoryview(HERE).obj|HERE[:5]|HERE[::-1]",
 }  # fmt: skip
 SIZES = (24, 40_000)
-OF_TORCH = ("torch", "leaf")
+OF_TORCH = ("torch", "cuda", "leaf")
 
 STEP = """
 def attempt(statement):
@@ -121,6 +128,18 @@ def test_one_after_the_other(processes: Pair, library: str, way: str, size: int)
 
 
 def check(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
+    if library != "cuda":
+        compare(pair, library, size, steps, away)
+        return
+    SWITCH.begin(session=False)
+    SWITCH.turn(True)
+    try:
+        compare(pair, library, size, steps, away)
+    finally:
+        SWITCH.turn(False)
+
+
+def compare(pair: Pair, library: str, size: int, steps: list[tuple[str, str]], away: bool) -> None:
     imports, maker = MAKERS[library]
     if modules := missing(library):
         pytest.skip(f"this environment lacks {', '.join(modules)}")
@@ -162,7 +181,7 @@ def picture(namespace: dict[str, Any]) -> list[Any]:
             same = next((number for number, one in enumerate(seen) if one is value), None)
             seen.append(value)
             found.append(same if same is not None else (type(value).__name__, form(value), content(value)))
-    arrays = [one for value in seen if (one := memory_of(value)) is not None]
+    arrays = [one for value in seen for one in memory_of(value)]
     return found + [np.shares_memory(left, right) for left in arrays for right in arrays]
 
 
@@ -180,9 +199,29 @@ def content(value: Any) -> Any:
     return value.tolist() if hasattr(value, "tolist") else value
 
 
-def memory_of(value: Any) -> Any:
+def memory_of(value: Any) -> list[Any]:
+    """Its memory, as arrays; none if it does not say where that is."""
     import numpy as np
 
-    if type(value).__module__.startswith("torch"):
-        return value.detach().numpy()
-    return value if isinstance(value, np.ndarray) else None
+    library = type(value).__module__.partition(".")[0]
+    if library == "torch":
+        return [array_at(value.data_ptr(), value.shape, value.stride(), value.element_size())]
+    if library == "jaxlib":
+        return [array_at(value.unsafe_buffer_pointer(), (value.size,), (1,), value.itemsize)]
+    if library == "pandas":
+        columns = [value.iloc[:, number] for number in range(min(value.shape[1], 8))] if value.ndim == 2 else [value]
+        return [column.to_numpy() for column in columns]
+    if library == "polars":
+        return [column.to_numpy(allow_copy=False) for column in value if column.dtype.is_numeric()]
+    return [value] if isinstance(value, np.ndarray) else []
+
+
+def array_at(address: int, shape: Any, strides: Any, item_bytes: int) -> Any:
+    import numpy as np
+
+    if 0 in shape:
+        return np.empty(0)
+    extent = sum((length - 1) * stride for length, stride in zip(shape, strides, strict=True)) + 1
+    memory = np.ctypeslib.as_array((ctypes.c_ubyte * (extent * item_bytes)).from_address(address))
+    steps = [stride * item_bytes for stride in strides]
+    return np.lib.stride_tricks.as_strided(memory, (*shape, item_bytes), (*steps, 1))

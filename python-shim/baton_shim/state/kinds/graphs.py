@@ -66,31 +66,50 @@ def leave_graph(tensor: Any, graph: Graph, home: bool) -> None:
         stayed_graph(graph.node).apply(leaf, tensor.requires_grad_(False), graph.home, text)
 
 
-@functools.cache
 def look_behind_gradients() -> None:
-    """`torch.autograd.grad` runs only nodes that lead to its inputs, so it would skip a graph in the other kernel."""
-    autograd: Any = sys.modules["torch"].autograd
-    compute = autograd.grad
+    """Lets backward passes that are limited to some inputs find the graphs of the other kernel.
 
-    @functools.wraps(compute)
-    def grad(outputs: Any, inputs: Any, *arguments: Any, **named: Any) -> Any:
-        ends = {tensor.grad_fn for tensor in tensors_in(inputs)}
-        waiting = [tensor.grad_fn for tensor in tensors_in(outputs)]
-        met = {None, *ends}
+    torch runs only the nodes that lead to these inputs, so it would skip such a graph, and the gradients of what is
+    behind it would be incomplete.
+    """
+    variable: Any = sys.modules["torch"].autograd.Variable
+    if type(variable._execution_engine) is not Engine:
+        variable._execution_engine = Engine(variable._execution_engine)
+
+
+class Engine:
+    """torch's engine, which runs each backward pass, however it was started."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._engine, name)
+
+    def run_backward(
+        self,
+        tensors: Any,
+        grad_tensors: Any,
+        keep_graph: Any,
+        create_graph: Any,
+        inputs: Any = (),
+        *rest: Any,
+        **more: Any,
+    ) -> Any:
+        waiting = nodes_of(tensors) if inputs else []
+        met = {None, *nodes_of(inputs or ())}
         while waiting:
             if (node := waiting.pop()) not in met:
                 if is_stayed(node):
                     _stop(node.text)
                 met.add(node)
                 waiting += [below for below, _ in node.next_functions]
-        return compute(outputs, inputs, *arguments, **named)
-
-    autograd.grad = grad
+        return self._engine.run_backward(tensors, grad_tensors, keep_graph, create_graph, inputs, *rest, **more)
 
 
-def tensors_in(one: Any) -> list[Any]:
-    parts = [one] if isinstance(one, sys.modules["torch"].Tensor) else list(one)
-    return [part for part in parts if isinstance(part, sys.modules["torch"].Tensor)]
+def nodes_of(tensors_or_edges: Any) -> list[Any]:
+    tensor = sys.modules["torch"].Tensor
+    return [one.grad_fn if isinstance(one, tensor) else one.node for one in tensors_or_edges]
 
 
 def is_stayed(node: Any) -> bool:
