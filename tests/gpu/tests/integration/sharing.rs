@@ -266,6 +266,27 @@ fn memory_that_does_not_come_back_at_once_comes_back_whole() {
 }
 
 #[test]
+fn what_finds_no_room_on_the_host_is_out_of_memory_before_anything_moves() {
+    const MUCH: u64 = 1 << 40;
+    // For all sessions, and by the limits of each.
+    for room in [(0, MUCH), (MUCH, 0)] {
+        let mut world = World::new(64 * MIB);
+        let (token, mut first) = (world.admit(None), world.client());
+        first.does(&format!("allocate a {}", 40 * MIB));
+        first.does("set a 1");
+        let mut second = world.client_of(token, &[]);
+        world.follow_host(move || room);
+        let allocate = format!("allocate b {}", 40 * MIB);
+        assert_eq!(second.says(&allocate), "error 2");
+        assert_eq!(world.usage(world.tokens[1]).moved_bytes, 0);
+        world.follow_host(|| (MUCH, MUCH));
+        second.does(&allocate);
+        assert_eq!(first.does("check a"), "right");
+        assert!(world.usage(world.tokens[1]).moved_bytes > 0);
+    }
+}
+
+#[test]
 fn together_they_may_have_more_than_the_card_and_the_host() {
     // The card has room for 128 of 360 MiB, and the host for the others and for one session that returns.
     let mut world = World::with_settings(128 * MIB, |settings| {

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
-use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Monitored, Token, Usage};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, HostRoom, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::watch};
 
@@ -130,6 +133,25 @@ impl World {
     pub(crate) fn dismiss(&mut self, token: Token) {
         self.tokens.retain(|one| *one != token);
         self.gpu().dismiss(token);
+    }
+
+    /// From now on, the worker finds this much more host memory for all sessions, and for each process by its own
+    /// limits.
+    pub(crate) fn follow_host(&self, room: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
+        let _entered = self.runtime.enter();
+        let looks = Arc::<AtomicU64>::default();
+        let counted = looks.clone();
+        self.gpu().follow_host(move |processes: &[Pid]| {
+            counted.fetch_add(1, SeqCst);
+            let (bytes, own_bytes) = room();
+            let of_processes = processes.iter().map(|one| (*one, own_bytes)).collect();
+            HostRoom {
+                bytes,
+                of_processes,
+            }
+        });
+        // What the first look found has been reported before the second.
+        assert!(eventually(|| looks.load(SeqCst) > 1));
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
