@@ -363,7 +363,10 @@ fn what_would_leave_a_session_beyond_its_own_limit_stays_on_the_gpu() {
     world.add(1, limited);
     // The others have room for what is left while the first session keeps 12 GB there.
     world.add(2, script(2, &[cell(10.0, 1.0, 13 * GB)]));
-    world.add(3, script(3, &[cell(20.0, 1.0, 11 * GB), cell(30.0, 1.0, 0)]));
+    world.add(
+        3,
+        script(3, &[cell(20.0, 1.0, 11 * GB), cell(30.0, 1.0, 0)]),
+    );
     world.run();
     assert_eq!(world.told.refused, [2]);
     assert!(response(&world, 2) < 0.1, "{:?}", world.told.responses);
@@ -505,18 +508,28 @@ fn any_script() -> impl Strategy<Value = Script> {
     let sleeps = proptest::bool::ANY;
     let held = prop_oneof![Just(0), 1..20 * GB];
     let limit = proptest::option::weighted(0.3, 0..40 * GB);
-    (0..4u64, cells, seldom(), seldom(), held, sleeps, limit, dies).prop_map(
-        |(user, cells, is_deaf, is_stuck, held, can_sleep, host_limit, dies_at)| Script {
-            user,
-            cells,
-            is_deaf,
-            is_stuck,
-            held,
-            can_sleep,
-            host_limit,
-            dies_at,
-        },
+    (
+        0..4u64,
+        cells,
+        seldom(),
+        seldom(),
+        held,
+        sleeps,
+        limit,
+        dies,
     )
+        .prop_map(
+            |(user, cells, is_deaf, is_stuck, held, can_sleep, host_limit, dies_at)| Script {
+                user,
+                cells,
+                is_deaf,
+                is_stuck,
+                held,
+                can_sleep,
+                host_limit,
+                dies_at,
+            },
+        )
 }
 
 proptest! {

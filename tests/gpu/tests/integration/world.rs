@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
@@ -30,6 +30,16 @@ pub(crate) struct World {
     pub(crate) tokens: Vec<Token>,
     admitted: Token,
     released: HashMap<Token, watch::Receiver<bool>>,
+    host: Option<Arc<Host>>,
+}
+
+/// What the worker finds of the host's memory.
+#[derive(Default)]
+struct Host {
+    /// For all sessions, and for each process.
+    room: Mutex<(u64, u64)>,
+    /// How often it has looked.
+    looks: AtomicU64,
 }
 
 impl World {
@@ -67,6 +77,7 @@ impl World {
             tokens: Vec::new(),
             admitted: 0,
             released: HashMap::new(),
+            host: None,
         };
         world.start_worker();
         world
@@ -137,21 +148,29 @@ impl World {
 
     /// From now on, the worker finds this much more host memory for all sessions, and for each process by its own
     /// limits.
-    pub(crate) fn follow_host(&self, room: impl Fn() -> (u64, u64) + Send + Sync + 'static) {
+    pub(crate) fn host_has(&mut self, bytes: u64, own_bytes: u64) {
+        let host = self.host.take().unwrap_or_else(|| self.follow_host());
+        *host.room.lock().unwrap() = (bytes, own_bytes);
+        let looks = host.looks.load(SeqCst);
+        // What the first look finds is reported before the second.
+        assert!(eventually(|| host.looks.load(SeqCst) > looks + 1));
+        self.host = Some(host);
+    }
+
+    fn follow_host(&self) -> Arc<Host> {
+        let host = Arc::<Host>::default();
+        let seen = host.clone();
         let _entered = self.runtime.enter();
-        let looks = Arc::<AtomicU64>::default();
-        let counted = looks.clone();
         self.gpu().follow_host(move |processes: &[Pid]| {
-            counted.fetch_add(1, SeqCst);
-            let (bytes, own_bytes) = room();
+            seen.looks.fetch_add(1, SeqCst);
+            let (bytes, own_bytes) = *seen.room.lock().unwrap();
             let of_processes = processes.iter().map(|one| (*one, own_bytes)).collect();
             HostRoom {
                 bytes,
                 of_processes,
             }
         });
-        // What the first look found has been reported before the second.
-        assert!(eventually(|| looks.load(SeqCst) > 1));
+        host
     }
 
     pub(crate) fn socket(&self) -> PathBuf {
