@@ -230,7 +230,8 @@ WHEELS := target/cuda-names
 cuda-names: | $(BIN)/python
 	rm -rf $(WHEELS)
 	$(BIN)/pip download --quiet --no-deps --only-binary=:all: --python-version 3.12 --dest $(WHEELS) \
-		$(foreach old,17 28 34,--platform manylinux_2_$(old)_x86_64) --platform manylinux2014_x86_64 $(CUDA_LIBRARIES)
+		$(foreach old,17 24 27 28 34,--platform manylinux_2_$(old)_x86_64) --platform manylinux2014_x86_64 \
+		$(CUDA_LIBRARIES)
 	$(BIN)/python scripts/cuda_names.py $(WHEELS)/*.whl > $(WHEELS)/asked.txt
 	mv $(WHEELS)/asked.txt $(ASKED)
 	rm -rf $(WHEELS)

@@ -13,15 +13,16 @@ import sys
 import zipfile
 from pathlib import Path
 
-# What follows `cu` in the names of the driver's functions. Names of other libraries' functions begin differently.
+# What follows `cu` in the names of the driver's functions. Names of other libraries' functions begin differently, or
+# contain `cuda`.
 GROUPS = (
     "Array Checkpoint Coredump Ctx Destroy Dev Device Driver EGL Event External Fabric Flush Func GL Get Graph "
-    "Graphics Green Import Init Ipc Kernel Launch Library Link Logs Mem Mipmapped Module Multicast Occupancy Param "
-    "Pointer Profiler Semaphore Signal Stream Subgrid Surf Tensor Tex Thread User VDPAU Wait"
+    "Graphics Green Import Init Ipc Kernel Launch Library Link Logical Logs Mem Memcpy Memset Mipmapped Module "
+    "Multicast Occupancy Param Pointer Profiler Semaphore Signal Stream Subgrid Surf Tensor Tex Thread User VDPAU Wait"
 ).split()
 IN_LIBRARIES = re.compile(rb"(?<![\x20-\x7e])(cu[A-Z][A-Za-z0-9]+(?:_[a-z0-9]+)*)\0")
 IN_TEXTS = re.compile(rb"\b(cu[A-Z][A-Za-z0-9]+(?:_[a-z0-9]+)*)\b")
-FUNCTION = re.compile(rf"cu(?:{'|'.join(GROUPS)})(?:[A-Z0-9][A-Za-z0-9]*)?(?:_v\d+)?(?:_pt[sd][sz])?")
+FUNCTION = re.compile(rf"cu(?!\w*cuda)(?:{'|'.join(GROUPS)})(?:[A-Z0-9][A-Za-z0-9]*)?(?:_v\d+)?(?:_pt[sd][sz])?")
 
 
 def names_in(wheel: Path) -> set[str]:

@@ -84,6 +84,14 @@ def test_counts_meet_their_targets(tmp_path: Path) -> None:
     assert all(found.endswith("; met)") for found in verdict.values()), verdict
 
 
+def test_counts_use_the_model_of_moves_that_plan_uses() -> None:
+    plan = (ROOT / "plan/src/simulation/sharing.rs").read_text()
+    (link,) = re.findall(r"\bbandwidth: (\d\S*),\n", plan)
+    (seconds,) = re.findall(r"PINNING: f64 = \(1_u64 << 30\) as f64 / (\S+);\n", plan)
+    counts = (ROOT / "benches/gpu/counts.py").read_text()
+    assert f"\nLINK = {link}\nPINNING = 2**30 / {seconds}\n" in counts
+
+
 def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: Path) -> None:
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--seconds", 0.2)
     rows = report["rows"]

@@ -29,9 +29,9 @@ use baton_scheduling::arbiter::{Settings, UserId};
 use nix::unistd::Pid;
 use tokio::{
     net::UnixListener,
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     task::{JoinHandle, spawn_blocking},
-    time::{sleep, timeout},
+    time::timeout,
 };
 
 use self::arbitration::{Arbitration, Request};
@@ -63,6 +63,8 @@ const HEARING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Gpu {
     requests: mpsc::UnboundedSender<Request>,
+    /// Notified when a process has connected.
+    arrivals: Arc<Notify>,
     task: JoinHandle<()>,
 }
 
@@ -85,11 +87,11 @@ struct Lone {
 
 /// How much more host memory sessions may use.
 #[derive(Debug, Clone, PartialEq, Eq)]
-struct HostRoom {
+pub struct HostRoom {
     /// For all sessions together.
-    bytes: u64,
+    pub bytes: u64,
     /// For each process, by its session's limits.
-    of_processes: Vec<(Pid, u64)>,
+    pub of_processes: Vec<(Pid, u64)>,
 }
 
 /// How much memory a session may have.
@@ -154,12 +156,17 @@ impl Gpu {
         let (requests, given) = mpsc::unbounded_channel();
         let (inputs, heard) = mpsc::channel(HEARD);
         let bypasses = bypasses::watch(monitored.clone(), requests.clone());
-        let arbitration = Arbitration::new(Box::new(settings), monitored);
+        let arrivals = Arc::<Notify>::default();
+        let arbitration = Arbitration::new(Box::new(settings), monitored, arrivals.clone());
         let connections = connection::accept_all(listener, inputs);
         let task = tokio::spawn(async move {
             tokio::join!(arbitration.run(given, heard), connections, bypasses);
         });
-        Ok(Self { requests, task })
+        Ok(Self {
+            requests,
+            arrivals,
+            task,
+        })
     }
 
     /// Lets a session's processes connect. The returned value is true while the session should leave the GPU,
@@ -195,9 +202,11 @@ impl Gpu {
         answered.await.unwrap_or_default()
     }
 
-    /// From now on, `look` is called once a second and returns how much more host memory sessions may use.
-    fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
+    /// From now on, `look` is called once a second and for each new process. It returns how much more host
+    /// memory sessions may use.
+    pub fn follow_host(&self, look: impl Fn(&[Pid]) -> HostRoom + Send + Sync + 'static) {
         let (requests, look) = (self.requests.clone(), Arc::new(look));
+        let arrivals = self.arrivals.clone();
         tokio::spawn(async move {
             loop {
                 let (answer, answered) = oneshot::channel();
@@ -209,7 +218,7 @@ impl Gpu {
                 if let Ok(room) = spawn_blocking(move || look(&processes)).await {
                     let _ = requests.send(Request::HostHas(room));
                 }
-                sleep(HOST_EVERY).await;
+                let _ = timeout(HOST_EVERY, arrivals.notified()).await;
             }
         });
     }

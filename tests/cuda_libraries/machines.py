@@ -22,7 +22,7 @@ ENVIRONMENT = dict(os.environ)
 CARD_MIB = 160
 HOST_BYTES = 8 << 30
 QUANTUM_MS = 30
-SESSIONS = 4
+SESSIONS = 7
 PATIENCE_SECONDS = 300
 SEED = int(os.environ.get("BATON_TEST_SEED", random.randrange(1 << 32)))
 
@@ -84,11 +84,11 @@ class Program(NamedTuple):
     process: subprocess.Popen[str]
     rounds: int
 
-    def go(self) -> None:
-        """Lets the program run all its rounds."""
+    def go(self, rounds: int) -> None:
+        """Lets the program run this many of its rounds."""
         assert self.process.stdin
-        self.process.stdin.write("go\n" * self.rounds)
-        self.process.stdin.close()
+        self.process.stdin.write("go\n" * rounds)
+        self.process.stdin.flush()
 
     def line(self) -> str:
         assert self.process.stdout
@@ -115,7 +115,7 @@ def machine_with(folder: Path, make: str, seed: int | None) -> Iterator[Machine]
 
 def check(programs: list[Program]) -> None:
     for program in programs:
-        program.go()
+        program.go(program.rounds)
     for program in programs:
         found = program.finds()
         assert found[0] == "ready"

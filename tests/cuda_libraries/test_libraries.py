@@ -10,8 +10,9 @@ the newest versions for this Python; Numba needs the runtime's library only to a
 
 from __future__ import annotations
 
+import contextlib
 import random
-import signal
+import subprocess
 
 import pytest
 from cuda_libraries.machines import SEED, Machine, check
@@ -24,6 +25,9 @@ PARTS = {
     "cuda_core": ("memory", "streams", "graphs", "nodes", "pools"),
     "numba": ("memory", "streams", "host_memory"),
 }
+KILLS = 6
+# Longer than a program takes until it computes.
+LONGEST_LIFE_SECONDS = 8.0
 
 
 @pytest.mark.parametrize(("library", "part"), [(library, part) for library, parts in PARTS.items() for part in parts])
@@ -49,18 +53,19 @@ def test_launches_of_a_library_pass_the_gate(machine: Machine, library: str) -> 
 
 
 def test_a_program_that_is_killed_harms_no_other(machine: Machine) -> None:
-    other = machine.start("torch", "memory", 90, 6)
-    other.go()
-    random_moment = random.Random(SEED)
-    for _ in range(2):
-        killed = machine.start("torch", "threads", 80, 50)
-        assert killed.line() == "ready"
-        held, enough = 0.0, random_moment.random() / 5
-        while held < enough:  # each answer covers the time since the last one
-            held += machine.ends.usage(len(machine.running))["held_s"]
-        killed.process.send_signal(signal.SIGKILL)
+    other = machine.start("torch", "memory", 90, KILLS)
+    chance = random.Random(SEED)
+    for _ in range(KILLS):
+        other.go(1)
+        library, parts = chance.choice(list(PARTS.items()))
+        killed = machine.start(library, chance.choice(parts), 80, 50)
+        killed.go(50)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            killed.process.wait(chance.uniform(0, LONGEST_LIFE_SECONDS))
+        killed.process.kill()
         killed.process.wait()
     found = other.finds()
+    assert found[0] == "ready"
     assert set(found[1:]) == {"right"}, found
 
 
@@ -70,6 +75,6 @@ def test_what_a_library_holds_without_using_it_does_not_move(calm_machine: Machi
     holding = machine.start(library, "trims", 80, 1)
     assert [holding.line() for _ in range(3)] == ["ready", "right", "right"]
     check([machine.start("torch", "memory", 120, 1)])
-    holding.go()
+    holding.go(1)
     assert holding.finds() == ["right"]
     assert [machine.ends.usage(token)["moved_bytes"] for token in (1, 2)] == [0, 0]

@@ -103,7 +103,7 @@ pub enum Event {
     HostHas {
         bytes: u64,
     },
-    /// How much more host memory this session could use within its own limits.
+    /// How much more host memory this session could use within its own limits, beyond the places that it has there.
     SessionHas {
         session: SessionId,
         bytes: u64,

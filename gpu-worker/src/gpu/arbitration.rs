@@ -11,6 +11,7 @@ mod usage;
 use std::{
     collections::{BTreeMap, HashMap},
     convert::Infallible,
+    sync::Arc,
 };
 
 use baton_interposer::wire::{FromSession, Hello, ToSession};
@@ -20,7 +21,7 @@ use nix::{
     unistd::Pid,
 };
 use tokio::{
-    sync::{mpsc, oneshot, watch},
+    sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
 
@@ -74,8 +75,7 @@ pub(super) struct Arbitration {
     /// The GPU in the driver's monitoring, if that is available.
     monitored: Option<Monitored>,
     usable_bytes: u64,
-    /// Whether the worker reports regularly how much memory the host has.
-    follows_host: bool,
+    arrivals: Arc<Notify>,
     since: Instant,
     sessions: HashMap<Token, Session>,
     processes: BTreeMap<u64, Process>,
@@ -110,13 +110,17 @@ struct Process {
 pub(super) type MakeSettings = Box<dyn FnOnce(u64) -> Settings + Send + Sync>;
 
 impl Arbitration {
-    pub(super) fn new(settings: MakeSettings, monitored: Option<Monitored>) -> Self {
+    pub(super) fn new(
+        settings: MakeSettings,
+        monitored: Option<Monitored>,
+        arrivals: Arc<Notify>,
+    ) -> Self {
         Self {
             arbiter: None,
             settings: Some(settings),
             monitored,
             usable_bytes: 0,
-            follows_host: false,
+            arrivals,
             since: Instant::now(),
             sessions: HashMap::new(),
             processes: BTreeMap::new(),
@@ -254,7 +258,6 @@ impl Arbitration {
     }
 
     fn on_host(&mut self, room: &HostRoom) {
-        self.follows_host = true;
         self.handle(Event::HostHas { bytes: room.bytes });
         for (process, bytes) in &room.of_processes {
             let mut all = self.processes.iter();

@@ -172,6 +172,20 @@ async fn complaint(interposer: &Path) -> Option<String> {
 mod tests {
     use super::*;
 
+    #[test]
+    fn the_host_s_memory_is_shared_among_gpus_and_each_process_has_its_session_s_limit() {
+        let this = Pid::this();
+        let used = crate::processes::resident_bytes(this, None);
+        let room = look_at_host(&[this], 4, Some(used + (1 << 30)));
+        assert!(room.bytes > 0 && room.bytes <= host_memory::total_bytes() / 4);
+        let [(process, own)] = room.of_processes[..] else {
+            panic!("{room:?}")
+        };
+        // Other tests of this process allocate meanwhile.
+        assert!(process == this && own > 0 && own < 2 << 30, "{room:?}");
+        assert_eq!(look_at_host(&[this], 4, Some(1)).of_processes, [(this, 0)]);
+    }
+
     #[tokio::test]
     async fn a_library_that_programs_cannot_load_is_noticed() {
         let folder = tempfile::tempdir().unwrap();

@@ -37,8 +37,15 @@ unsafe impl Send for Driver {}
 
 /// Calls the function of this name with these arguments.
 macro_rules! call {
-    ($driver:expr, $name:literal, $($argument:expr => $kind:ty),*) => {{
-        let address = $driver.look_up($name)?;
+    ($driver:expr, $name:literal, $($arguments:tt)*) => {
+        call_at!($driver.look_up($name)?, $($arguments)*)
+    };
+}
+
+/// Calls the function at this address with these arguments.
+macro_rules! call_at {
+    ($address:expr, $($argument:expr => $kind:ty),*) => {{
+        let address: usize = $address;
         // SAFETY: the driver's function of this name has this signature, and the arguments are valid.
         let code = unsafe {
             let function: unsafe extern "C" fn($($kind),*) -> Code = transmute_copy(&address);
@@ -102,14 +109,45 @@ impl Driver {
         self.set_context(context)
     }
 
-    /// Creates another context for this thread.
+    /// Creates another context for this thread, with the call of this name.
     ///
     /// # Errors
     /// The error code that the driver returns.
-    pub fn create_context(&self) -> Answer<usize> {
-        let mut context = 0;
-        call!(self, "cuCtxCreate", &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
+    pub fn create_context(&self, call: &str) -> Answer<usize> {
+        let (mut context, address) = (0, self.export(call));
+        let none = null_mut::<c_void>();
+        match call {
+            "cuCtxCreate_v2" => {
+                call_at!(address, &raw mut context => *mut usize, 0 => u32, 0 => c_int)?;
+            }
+            "cuCtxCreate_v3" => call_at!(
+                address, &raw mut context => *mut usize, none => *mut c_void, 0 => c_int, 0 => u32, 0 => c_int
+            )?,
+            "cuCtxCreate_v4" => call_at!(
+                address, &raw mut context => *mut usize, none => *mut c_void, 0 => u32, 0 => c_int
+            )?,
+            // These make a context current that the interposer has not seen.
+            _ => {
+                call_at!(self.export("baton_test_gpu_context"), &raw mut context => *mut usize)?;
+                call_at!(address, context => usize)?;
+            }
+        }
         Ok(context)
+    }
+
+    /// One more detach is then needed to end the thread's context.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn attach_context(&self) -> Answer {
+        let mut context = 0_usize;
+        call!(self, "cuCtxAttach", &raw mut context => *mut usize, 0 => u32)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn detach_context(&self, context: usize) -> Answer {
+        call!(self, "cuCtxDetach", context => usize)
     }
 
     /// # Errors
@@ -187,15 +225,33 @@ impl Driver {
         Ok(address)
     }
 
-    /// Allocates from a new pool with this kind of memory and this kind of place, as the driver numbers them.
+    /// A new pool with this kind of memory and this kind of place, as the driver numbers them.
     ///
     /// # Errors
     /// The error code that the driver returns.
-    pub fn allocate_from_pool(&self, kind: i32, place: i32, bytes: usize) -> Answer<u64> {
-        let mut properties = [0; 22];
+    pub fn new_pool(&self, kind: i32, place: i32) -> Answer<usize> {
+        let (mut pool, mut properties) = (0, [0; 22]);
         (properties[0], properties[2]) = (kind, place);
-        let (mut pool, mut address) = (0, 0);
         call!(self, "cuMemPoolCreate", &raw mut pool => *mut usize, properties.as_ptr() => *const i32)?;
+        Ok(pool)
+    }
+
+    /// The driver's own pool of this kind.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn default_pool(&self, kind: i32, place: i32) -> Answer<usize> {
+        let (mut pool, location) = (0, [place, 0]);
+        call!(
+            self, "cuMemGetDefaultMemPool", &raw mut pool => *mut usize, location.as_ptr() => *const i32, kind => i32
+        )?;
+        Ok(pool)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn allocate_from_pool(&self, pool: usize, bytes: usize) -> Answer<u64> {
+        let mut address = 0;
         call!(
             self, "cuMemAllocFromPoolAsync", &raw mut address => *mut u64, bytes => usize, pool => usize, 0 => usize
         )?;
@@ -412,6 +468,40 @@ impl Driver {
     pub fn share(&self, address: u64) -> Answer {
         let mut handle = [0; 64];
         call!(self, "cuIpcGetMemHandle", handle.as_mut_ptr() => *mut u8, address => u64)
+    }
+
+    /// Imports memory of another interface. Returns what destroys it.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn import(&self, bytes: u64) -> Answer<usize> {
+        let (mut memory, mut description) = (0, [0_u64; 13]);
+        description[3] = bytes;
+        call!(
+            self, "cuImportExternalMemory", &raw mut memory => *mut usize, description.as_ptr() => *const u64
+        )?;
+        Ok(memory)
+    }
+
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn destroy_import(&self, memory: usize) -> Answer {
+        call!(self, "cuDestroyExternalMemory", memory => usize)
+    }
+
+    /// Makes a graph with memory of its own, without a capture.
+    ///
+    /// # Errors
+    /// The error code that the driver returns.
+    pub fn make_graph(&self, bytes: u64) -> Answer {
+        let (mut graph, mut node, mut allocation) = (0, 0, [0_u64; 15]);
+        allocation[13] = bytes;
+        call!(self, "cuGraphCreate", &raw mut graph => *mut usize, 0 => u32)?;
+        call!(
+            self, "cuGraphAddMemAllocNode", &raw mut node => *mut usize, graph => usize, null() => *const usize,
+            0 => usize, allocation.as_mut_ptr() => *mut u64
+        )?;
+        call!(self, "cuGraphInstantiate", &raw mut node => *mut usize, graph => usize, 0 => u64)
     }
 
     /// # Errors

@@ -40,7 +40,7 @@ impl Arbiter {
         actions: &mut Vec<Action>,
     ) {
         let ahead = self.sessions.change(session, |one| {
-            one.ahead.own_room = Some(bytes);
+            one.limit(bytes);
             one.ahead_bytes()
         });
         let surplus = surplus(ahead.unwrap_or(0), bytes);
@@ -160,7 +160,7 @@ impl Arbiter {
             .min(expected)
             .saturating_sub(session.places_bytes());
         let lacking = wanted.min(without_place);
-        let own_room = ahead.own_room.unwrap_or(u64::MAX);
+        let own_room = session.room_in_limits();
         let room = room.min(own_room.saturating_sub(ahead.bytes) / 2);
         let bytes = lacking.min(room).min(self.settings.pin_bytes);
         // Less than one part is not worth it, unless that is all the session lacks.

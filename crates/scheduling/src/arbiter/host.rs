@@ -6,6 +6,9 @@
 //! if, for each session, the most it may have on the host fits there together with the overflow. It also holds
 //! if the host has room for the memory of all sessions.
 //!
+//! A session's places on the host count towards its own memory limit too. What its limit does not leave room for
+//! never leaves the GPU, so for all other sessions it counts as fixed memory.
+//!
 //! A session that makes way moves out no more than is needed. So it has at most the overflow on the host,
 //! rounded up to a whole part. Only a session that moves out because it sleeps, and not because others need the
 //! room, could have more there.
@@ -54,9 +57,26 @@ impl Arbiter {
             most_returns + most_to_leave <= self.host_bytes()
         };
         // If the host has room for all memory, no session can be in the way of another.
-        overflow == 0
-            || self.movable_bytes() + bytes <= self.host_bytes()
-            || self.sessions.iter().all(can_return)
+        let has_room = || {
+            self.movable_bytes() + bytes <= self.host_bytes()
+                || self.sessions.iter().all(can_return)
+        };
+        overflow == 0 || (self.limits_allow(id, bytes) && has_room())
+    }
+
+    /// Whether every session could still return after `id` has grown by `bytes`, although sessions keep memory on
+    /// the GPU that must not leave it by their own limits.
+    fn limits_allow(&self, id: SessionId, bytes: u64) -> bool {
+        let (mut staying, mut most_returns) = (0, 0);
+        for (other, one) in self.sessions.iter() {
+            let grown = if *other == id { bytes } else { 0 };
+            let all = one.bytes + one.growing_bytes + grown;
+            let limit = one.limit_bytes.unwrap_or(u64::MAX);
+            let leaving = self.in_whole_parts(all, limit);
+            staying += all - leaving;
+            most_returns = most_returns.max(leaving);
+        }
+        staying == 0 || self.fixed_bytes() + staying + most_returns <= self.usable_bytes()
     }
 
     /// The overflow after an allocation of `bytes`.
@@ -71,7 +91,7 @@ impl Arbiter {
     }
 
     /// Returns a function that computes how much memory can move out, once all sessions that rest have given up
-    /// their empty places. Its arguments are the bytes on the GPU of the sessions that make way, and their own
+    /// their empty places. Its arguments are the bytes that the sessions which make way can move, and their own
     /// empty places.
     pub(crate) fn room_under_pressure(&self) -> impl Fn(u64, u64) -> u64 {
         let sessions = self.sessions.values();
@@ -90,6 +110,11 @@ impl Arbiter {
         }
     }
 
+    /// How much of the session's memory can leave by its own limits.
+    pub(crate) fn can_leave(&self, session: &Session) -> u64 {
+        self.in_whole_parts(session.bytes_there(), session.can_leave_within_limits())
+    }
+
     /// How many bytes to request so that no more than `room` leave, because memory leaves in whole parts.
     fn in_whole_parts(&self, there_bytes: u64, room: u64) -> u64 {
         if there_bytes <= room {
@@ -106,12 +131,14 @@ impl Arbiter {
         let half = self.host_bytes() / 2;
         let room = session.free_pinned_bytes() + self.room_on_host();
         let room = room.min(half.saturating_sub(session.bytes_to_return()));
+        let room = room.min(session.can_leave_within_limits());
         self.in_whole_parts(session.bytes_there(), room)
     }
 
     /// Whether all of the session's memory can move out such that the session can return.
     pub(crate) fn host_has_room_for(&self, session: &Session) -> bool {
-        session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
+        self.can_leave(session) == session.bytes_there()
+            && session.bytes_there() <= session.free_pinned_bytes() + self.room_on_host()
             && session.bytes + self.overflow_with(0) <= self.host_bytes()
     }
 

@@ -117,8 +117,9 @@ impl Arbiter {
             .filter(|(id, session)| must_leave(**id, session));
         let (mut there, mut with_pinned) = (0, 0);
         for (_, session) in possible {
-            there += session.bytes_there();
-            with_pinned += session.bytes_there().min(session.free_pinned_bytes());
+            let can_leave = self.can_leave(session);
+            there += can_leave;
+            with_pinned += can_leave.min(session.free_pinned_bytes());
         }
         self.room_with_leaving() + self.room_under_pressure()(there, with_pinned)
     }
@@ -185,7 +186,7 @@ impl Arbiter {
             }
             let room = self.room_under_pressure();
             let room_for =
-                |session: &Session| room(session.bytes_there(), session.free_pinned_bytes());
+                |session: &Session| room(self.can_leave(session), session.free_pinned_bytes());
             let victim = self.victim(|id, session| {
                 self.must_leave(id, session, needy) && room_for(session) > 0
             })?;
@@ -340,7 +341,8 @@ impl Arbiter {
         if session.fresh {
             other.rank < own.rank
         } else {
-            other < own
+            // Of two equal priorities, `needy` is the first.
+            (other, needy) < (own, id)
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) struct Session {
     pub(crate) on_paper_bytes: u64,
     /// The most that was ever on the host: memory that has come back keeps its place there.
     pub(crate) host_bytes: u64,
+    /// How much host memory all its places may take by its own limits, if known.
+    pub(crate) limit_bytes: Option<u64>,
     pub(crate) ahead: Ahead,
     /// Requested allocations that are neither granted nor refused.
     pub(crate) growing_bytes: u64,
@@ -48,8 +50,6 @@ pub(crate) struct Ahead {
     /// The earliest time of the next request.
     pub(crate) retry_at: Duration,
     pub(crate) pause: Duration,
-    /// How much more host memory the session's own limits allow, if known.
-    pub(crate) own_room: Option<u64>,
 }
 
 /// Places that are being made.
@@ -151,6 +151,7 @@ impl Session {
             swapped_out_bytes: 0,
             on_paper_bytes: 0,
             host_bytes: 0,
+            limit_bytes: None,
             ahead: Ahead::default(),
             growing_bytes: 0,
         }
@@ -253,6 +254,21 @@ impl Session {
     pub(crate) fn ahead_bytes(&self) -> u64 {
         let asked = self.ahead.asked.map_or(0, |asked| asked.bytes);
         self.ahead.bytes + asked
+    }
+
+    /// How much more host memory its places may take by its own limits.
+    pub(crate) fn room_in_limits(&self) -> u64 {
+        self.within_limits(self.host_bytes + self.ahead_bytes())
+    }
+
+    /// How much of its memory on the GPU has room on the host by its own limits.
+    pub(crate) fn can_leave_within_limits(&self) -> u64 {
+        self.within_limits(self.filled_bytes())
+    }
+
+    fn within_limits(&self, taken_bytes: u64) -> u64 {
+        let limit = self.limit_bytes.unwrap_or(u64::MAX);
+        limit.saturating_sub(taken_bytes)
     }
 
     /// Whether it competes for the GPU: it has memory, a cell, or waits for a lease.
@@ -386,9 +402,12 @@ impl Session {
 
     pub(crate) fn begin_to_pin(&mut self, bytes: u64, since: Duration) {
         self.ahead.asked = Some(Asked { since, bytes });
-        if let Some(room) = &mut self.ahead.own_room {
-            *room = room.saturating_sub(bytes);
-        }
+    }
+
+    /// Its own limits allow this much more host memory. Places that are still being made count as not made.
+    pub(crate) fn limit(&mut self, bytes: u64) {
+        let places = self.host_bytes + self.ahead.bytes;
+        self.limit_bytes = Some(places.saturating_add(bytes));
     }
 
     /// Takes in how many bytes were pinned, without those that were given up meanwhile and those beyond the

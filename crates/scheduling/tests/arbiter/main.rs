@@ -356,6 +356,25 @@ fn what_the_host_has_no_room_for_does_not_leave_the_gpu() {
 }
 
 #[test]
+fn what_would_leave_a_session_beyond_its_own_limit_stays_on_the_gpu() {
+    let mut world = World::with_memory(24 * GB, 200 * GB);
+    let mut limited = script(1, &[cell(0.0, 1.0, 20 * GB), cell(30.0, 1.0, 0)]);
+    limited.host_limit = Some(8 * GB);
+    world.add(1, limited);
+    // The others have room for what is left while the first session keeps 12 GB there.
+    world.add(2, script(2, &[cell(10.0, 1.0, 13 * GB)]));
+    world.add(
+        3,
+        script(3, &[cell(20.0, 1.0, 11 * GB), cell(30.0, 1.0, 0)]),
+    );
+    world.run();
+    assert_eq!(world.told.refused, [2]);
+    assert!(response(&world, 2) < 0.1, "{:?}", world.told.responses);
+    assert!(world.told.ended.is_empty() && world.told.moved_bytes > 0);
+    assert_eq!(world.told.responses.len(), 5);
+}
+
+#[test]
 fn who_waits_for_ever_for_room_on_the_host_is_ended() {
     let mut world = World::with_memory(80 * GB, 200 * GB);
     for session in 1..=2 {
@@ -488,24 +507,36 @@ fn any_script() -> impl Strategy<Value = Script> {
     let seldom = || proptest::bool::weighted(0.05);
     let sleeps = proptest::bool::ANY;
     let held = prop_oneof![Just(0), 1..20 * GB];
-    (0..4u64, cells, seldom(), seldom(), held, sleeps, dies).prop_map(
-        |(user, cells, is_deaf, is_stuck, held, can_sleep, dies_at)| Script {
-            user,
-            cells,
-            is_deaf,
-            is_stuck,
-            held,
-            can_sleep,
-            dies_at,
-        },
+    let limit = proptest::option::weighted(0.3, 0..40 * GB);
+    (
+        0..4u64,
+        cells,
+        seldom(),
+        seldom(),
+        held,
+        sleeps,
+        limit,
+        dies,
     )
+        .prop_map(
+            |(user, cells, is_deaf, is_stuck, held, can_sleep, host_limit, dies_at)| Script {
+                user,
+                cells,
+                is_deaf,
+                is_stuck,
+                held,
+                can_sleep,
+                host_limit,
+                dies_at,
+            },
+        )
 }
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 300, failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// The sessions have far more memory together than the host. A session that was allowed to grow
-    /// is never ended because the host lacks room.
+    /// The sessions have far more memory together than the host, and some have limits of their own. A session
+    /// that was allowed to grow is never ended because the host lacks room.
     #[test]
     fn whoever_is_allowed_to_grow_can_return(
         scripts in proptest::collection::vec(any_script(), 2..9),

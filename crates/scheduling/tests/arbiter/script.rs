@@ -26,6 +26,8 @@ pub(crate) struct Script {
     pub(crate) held: u64,
     /// Its context leaves the GPU on request; otherwise its process ends.
     pub(crate) can_sleep: bool,
+    /// How much host memory it may use by its own limits.
+    pub(crate) host_limit: Option<u64>,
     /// Its process ends at this time.
     pub(crate) dies_at: Option<Duration>,
 }

@@ -35,8 +35,8 @@ pub(crate) struct World {
     moves_in: u64,
     /// The size of a session's context, which the arbiter is not told.
     context_bytes: u64,
-    /// The host's memory has not changed since the start, and the GPU has no contexts. So every session that
-    /// was allowed to grow can return.
+    /// The host's memory and the limits of sessions have not changed since the start, and the GPU has no
+    /// contexts. So every session that was allowed to grow can return.
     is_steady: bool,
     pub(crate) told: Told,
 }
@@ -100,9 +100,12 @@ impl World {
             is_resident: true,
             ..Session::default()
         };
-        let holds = added.script.held > 0;
+        let (holds, host_limit) = (added.script.held > 0, added.script.host_limit);
         self.sessions.insert(session, added);
         self.handle(joined);
+        if let Some(bytes) = host_limit {
+            self.handle(Event::SessionHas { session, bytes });
+        }
         if holds {
             self.handle(Event::CanTrim(session));
         }
@@ -123,6 +126,7 @@ impl World {
 
     /// From this time on, its own limits leave it this much host memory.
     pub(crate) fn session_has(&mut self, time: Duration, session: SessionId, bytes: u64) {
+        self.is_steady = false;
         self.enter(time, Happening::SessionHas(session, bytes));
     }
 

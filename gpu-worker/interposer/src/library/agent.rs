@@ -23,12 +23,12 @@ use std::{
 use super::{
     Process,
     ahead::{Ahead, Made},
-    connection::Frames,
+    connection::{Frames, Introduction, WELCOME, introduction},
     sys::{
         driver::{self, OUT_OF_MEMORY},
         host,
     },
-    wire::{Epoch, FromSession, Hello, SOCKET, TOKEN, ToSession},
+    wire::{Epoch, FromSession, Hello, ToSession},
 };
 
 /// A lease that was not used for this long is returned.
@@ -44,14 +44,6 @@ const CAPTURE: Duration = Duration::from_millis(2);
 
 /// How often to check whether work in flight waits for a thread at the gate.
 const EASE_EVERY: Duration = Duration::from_millis(250);
-
-pub(super) const WELCOME: Duration = Duration::from_secs(5);
-
-/// How a process of a session finds its worker.
-pub(super) struct Introduction {
-    pub(super) socket: String,
-    pub(super) token: u128,
-}
 
 /// Connects this process to its worker, if it has one, and starts the agent's thread.
 pub(super) fn start(process: &'static Process) {
@@ -81,12 +73,6 @@ pub(super) fn start(process: &'static Process) {
 fn refuse_all(process: &Process) {
     process.connection.give_up();
     process.gate.break_down();
-}
-
-pub(super) fn introduction() -> Option<Introduction> {
-    let socket = std::env::var(SOCKET).ok()?;
-    let token = u128::from_str_radix(&std::env::var(TOKEN).ok()?, 16).ok()?;
-    Some(Introduction { socket, token })
 }
 
 fn connect(process: &Process, introduction: &Introduction) -> io::Result<Frames> {

@@ -8,9 +8,26 @@ use std::{
     os::fd::{AsRawFd as _, RawFd},
     os::unix::net::UnixStream,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
+    time::Duration,
 };
 
-use super::wire::{FRAME_BYTES, FromSession, ToSession};
+use super::wire::{FRAME_BYTES, FromSession, SOCKET, TOKEN, ToSession};
+
+/// How long to wait for the worker's first message.
+pub(super) const WELCOME: Duration = Duration::from_secs(5);
+
+/// How a process of a session finds its worker.
+pub(super) struct Introduction {
+    pub(super) socket: String,
+    pub(super) token: u128,
+}
+
+/// Returns `None` outside of sessions.
+pub(super) fn introduction() -> Option<Introduction> {
+    let socket = std::env::var(SOCKET).ok()?;
+    let token = u128::from_str_radix(&std::env::var(TOKEN).ok()?, 16).ok()?;
+    Some(Introduction { socket, token })
+}
 
 pub(super) struct Connection {
     state: Mutex<State>,

@@ -5,8 +5,7 @@
 use std::{io, io::Write as _, os::unix::net::UnixStream, sync::Arc};
 
 use super::{
-    agent::{WELCOME, introduction},
-    connection::Frames,
+    connection::{Frames, WELCOME, introduction},
     wire::{FromSession, ToSession},
 };
 

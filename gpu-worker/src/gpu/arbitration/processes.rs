@@ -70,11 +70,7 @@ impl Arbitration {
             user,
             fixed_bytes: 0,
         });
-        if self.follows_host {
-            // No places are made ahead for it until its limits are known.
-            let (session, bytes) = (number, 0);
-            self.handle(Event::SessionHas { session, bytes });
-        }
+        self.arrivals.notify_one();
         if hello.is_away {
             self.handle(Event::NotSwappedIn(number));
         }

@@ -125,12 +125,21 @@ impl Client {
                 nothing(driver.synchronize_copies(self.buffer(name)?.address))
             }
             ["allocate-managed", name, bytes] => self.keep(name, bytes, Driver::allocate_managed),
-            ["allocate-from-pool", kind, place, name, bytes] => {
+            ["allocate-from-pool", which, kind, place, name, bytes] => {
                 let (kind, place) = (number(kind)? as i32, number(place)? as i32);
+                let pool = match which {
+                    "new" => driver.new_pool(kind, place)?,
+                    _ => driver.default_pool(kind, place)?,
+                };
                 self.keep(name, bytes, |driver, bytes| {
-                    driver.allocate_from_pool(kind, place, bytes)
+                    driver.allocate_from_pool(pool, bytes)
                 })
             }
+            ["import", bytes] => driver
+                .import(number(bytes)?)
+                .map(|memory| memory.to_string()),
+            ["destroy-import", memory] => nothing(driver.destroy_import(number(memory)? as usize)),
+            ["make-graph", bytes] => nothing(driver.make_graph(number(bytes)?)),
             ["is-on-host", name] => {
                 let address = self.buffer(name)?.address;
                 self.driver
@@ -223,10 +232,15 @@ impl Client {
                 (self.add, self.stream) = (driver.kernel("add")?, driver.stream()?);
                 Ok(String::new())
             }
-            ["create-context"] => {
+            ["create-context", call] => {
                 let primary = driver.context()?;
-                self.contexts.push((primary, driver.create_context()?));
+                self.contexts.push((primary, driver.create_context(call)?));
                 Ok(String::new())
+            }
+            ["attach-context"] => nothing(driver.attach_context()),
+            ["detach-context"] => {
+                let context = self.contexts.last().ok_or(INVALID)?.1;
+                nothing(driver.detach_context(context))
             }
             ["leave-context"] => {
                 nothing(driver.set_context(self.contexts.last().ok_or(INVALID)?.0))

@@ -16,7 +16,7 @@ use crate::layout::{
     OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE, UUID, WAITING, card_at,
 };
 use crate::locks::{self, LockKind};
-use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, lock, sys};
+use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, host, lock};
 
 pub(crate) struct Card {
     file: File,
@@ -42,7 +42,7 @@ pub(crate) fn open() -> io::Result<()> {
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let number = number_of(visible.as_deref()).ok_or(io::ErrorKind::NotFound)?;
     let file = File::options().read(true).write(true).open(card_at(first.as_ref(), number))?;
-    let numbers = sys::map_numbers(&file)?;
+    let numbers = host::map_numbers(&file)?;
     let slot = (0..SLOTS).find(|slot| {
         locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
     });

@@ -5,7 +5,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::card::card;
-use crate::{Mark, STICKY, lock, sys};
+use crate::{Mark, STICKY, host, lock};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
@@ -14,7 +14,7 @@ pub(crate) enum Work {
     Fill { to: u64, value: Vec<u8>, count: usize },
     /// Waits until the number at this address is at least `value`.
     Wait { address: u64, value: u64 },
-    Call { function: sys::HostFunction, data: usize },
+    Call { function: host::HostFunction, data: usize },
 }
 
 #[derive(Clone, Debug)]
@@ -164,18 +164,18 @@ fn do_it(work: Work) {
             card().kernel_ends();
         }
         Work::Copy { to, from, bytes } => {
-            sys::copy(to, from, bytes);
+            host::copy(to, from, bytes);
             if let Some(speed) = megabytes_per_second() {
                 std::thread::sleep(Duration::from_secs_f64(bytes as f64 / 1e6 / speed));
             }
         }
-        Work::Fill { to, value, count } => sys::fill(to, &value, count),
+        Work::Fill { to, value, count } => host::fill(to, &value, count),
         Work::Wait { address, value } => {
-            while sys::number_at(address) < value {
+            while host::number_at(address) < value {
                 std::thread::sleep(Duration::from_millis(1));
             }
         }
-        Work::Call { function, data } => sys::call(function, data),
+        Work::Call { function, data } => host::call(function, data),
     }
 }
 
@@ -183,7 +183,7 @@ fn compute(kernel: Kernel) {
     match kernel {
         Kernel::Nothing => {}
         Kernel::Sleep(time) => std::thread::sleep(time),
-        Kernel::Add { to, count, value } => sys::add(to, count, value),
+        Kernel::Add { to, count, value } => host::add(to, count, value),
         Kernel::Fail(code) => STICKY.store(code, std::sync::atomic::Ordering::SeqCst),
         Kernel::Forever => loop {
             std::thread::park();

@@ -8,6 +8,7 @@
 
 mod card;
 mod engine;
+mod host;
 #[path = "../layout.rs"]
 mod layout;
 #[path = "../locks.rs"]
@@ -124,7 +125,9 @@ pub(crate) fn absent(name: &str) -> Code {
     NOT_SUPPORTED
 }
 
-/// Counts a call that names an object that has ended, and returns its error.
+/// Counts a call that names an object that has ended, and returns its error (`CUDA_ERROR_INVALID_HANDLE`: "a resource
+/// handle passed to the API call was not valid. Resource handles are opaque types like CUstream and CUevent"; driver
+/// API, "Data types used by CUDA driver"). A real driver may also crash.
 pub(crate) fn stale() -> Code {
     card::card().stale_handle_comes();
     INVALID_HANDLE
@@ -207,6 +210,8 @@ pub(crate) struct Context {
     pub(crate) bytes: u64,
     /// The number of its last work.
     pub(crate) last: u64,
+    /// How often it must be detached until it ends.
+    pub(crate) holds: u32,
 }
 
 /// Streams and events end with their context (`cuCtxDestroy`: all resources of the context are cleaned up).

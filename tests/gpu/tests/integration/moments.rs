@@ -315,7 +315,7 @@ fn nothing_of_a_context_that_ended_is_used_again() {
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     for end in ["reset", "destroy-context"] {
         if end == "destroy-context" {
-            client.does("create-context");
+            client.does("create-context cuCtxCreate_v2");
         }
         hand.grant();
         // Records marks in streams, by submissions and by memory that is freed in order.
@@ -335,19 +335,66 @@ fn nothing_of_a_context_that_ended_is_used_again() {
 
 #[test]
 fn a_lease_ends_when_the_work_of_all_contexts_has_ended() {
+    for call in [
+        "cuCtxCreate_v2",
+        "cuCtxCreate_v3",
+        "cuCtxCreate_v4",
+        "cuCtxSetCurrent",
+        "cuCtxPushCurrent_v2",
+    ] {
+        let mut world = World::new(64 * MIB);
+        let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
+        hand.grant();
+        client.does("launch nothing 1");
+        client.does(&format!("create-context {call}"));
+        world.machine.hold().unwrap();
+        client.does("launch held 1");
+        client.does("leave-context");
+        hand.drop_lease();
+        assert!(
+            eventually(|| world.machine.waiting().unwrap() == 1),
+            "{call}"
+        );
+        world.machine.let_go().unwrap();
+        hand.until_yielded();
+        client.does("destroy-context");
+    }
+}
+
+#[test]
+fn a_context_ends_when_it_is_detached_for_the_last_time() {
     let mut world = World::new(64 * MIB);
     let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
     hand.grant();
-    client.does("launch nothing 1");
-    client.does("create-context");
-    world.machine.hold().unwrap();
-    client.does("launch held 1");
+    client.does("create-context cuCtxCreate_v2");
+    client.does("attach-context");
+    client.does("launch nothing 200");
+    let bytes = 8 * MIB;
+    client.does(&format!("allocate a {bytes}"));
+    client.does("set a 1");
+    client.does("detach-context");
+    assert_eq!(client.does("check a"), "right");
+    hand.said();
+    client.does("detach-context");
+    let freed = |message| matches!(message, FromSession::Shrank { .. });
+    let away_bytes = 0;
+    assert_eq!(hand.until(freed), FromSession::Shrank { bytes, away_bytes });
     client.does("leave-context");
     hand.drop_lease();
-    assert!(eventually(|| world.machine.waiting().unwrap() == 1));
-    world.machine.let_go().unwrap();
     hand.until_yielded();
-    client.does("destroy-context");
+    assert_eq!(world.machine.stale_handles().unwrap(), 0);
+}
+
+#[test]
+fn memory_of_another_interface_is_counted_until_it_is_destroyed() {
+    let mut world = World::new(64 * MIB);
+    let (hand, mut client) = Hand::with_client(&mut world, &[]);
+    let is_fixed = |message| matches!(message, FromSession::Fixed { .. });
+    let bytes = 8 * MIB;
+    let memory = client.does(&format!("import {bytes}"));
+    assert_eq!(hand.until(is_fixed), FromSession::Fixed { bytes });
+    client.does(&format!("destroy-import {memory}"));
+    assert_eq!(hand.until(is_fixed), FromSession::Fixed { bytes: 0 });
 }
 
 #[test]

@@ -17,6 +17,13 @@ impl World {
         self.block_on(monitor(library.as_os_str(), visible.map(str::to_owned)))
     }
 
+    /// Starts the worker again, with monitoring.
+    pub(crate) fn start_monitored(&mut self) {
+        self.monitored = each(&self.monitor(None)).pop();
+        self.stop_worker();
+        self.start_worker();
+    }
+
     fn read(
         &self,
         reading: &mut watch::Receiver<Reading>,
@@ -77,10 +84,7 @@ fn a_worker_knows_what_its_gpu_does_and_for_whom() {
 #[test]
 fn a_worker_notices_a_process_that_never_connects() {
     let mut world = World::new(64 * MIB);
-    let reading = world.monitor(None);
-    world.monitored = each(&reading).pop();
-    world.stop_worker();
-    world.start_worker();
+    world.start_monitored();
     let [honest, other] = [(); 2].map(|()| world.admit(None));
     let _connected = world.client_of(honest, &[]);
     let mut alone = world.command_of(other);

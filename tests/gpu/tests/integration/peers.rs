@@ -34,13 +34,17 @@ impl Peer {
     }
 
     fn greet(&mut self, token: Token) {
+        self.greet_from(token, 0);
+    }
+
+    fn greet_from(&mut self, token: Token, device: u128) {
         self.send(FromSession::Hello(Hello {
             token,
             total_bytes: 64 * MIB,
             bytes: 0,
             fixed_bytes: 0,
             is_away: false,
-            device: 0,
+            device,
         }));
     }
 
@@ -312,6 +316,18 @@ fn a_session_has_a_limited_number_of_connections() {
         matches!(peer.receive(), ToSession::Welcome { .. })
     };
     assert!(eventually(is_accepted));
+}
+
+#[test]
+fn a_process_on_another_gpu_than_its_session_s_is_cut_off() {
+    const OWN: u128 = 0;
+    let mut world = World::new(64 * MIB);
+    world.start_monitored();
+    let token = world.admit(None);
+    let mut peer = Peer::connect(&world);
+    peer.greet_from(token, OWN + 1);
+    assert_eq!(peer.0.read(&mut [0; FRAME_BYTES]).unwrap(), 0);
+    check_that_each_may_use_the_whole_card(&mut world);
 }
 
 #[test]

@@ -230,7 +230,7 @@ fn a_context_takes_its_places_along() {
         let (mut hand, mut client) = Hand::with_client(&mut world, &[]);
         for _ in 0..3 {
             if end == "destroy-context" {
-                client.does("create-context");
+                client.does("create-context cuCtxCreate_v2");
             }
             client.does(&format!("allocate a {}", 8 * MIB));
             hand.send(ToSession::Pin { bytes: u64::MAX });

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use baton_gpu_tests::FAULTS;
 
-use crate::world::{MIB, World, eventually};
+use crate::world::{Client, MIB, World, eventually};
 
 #[test]
 fn a_program_computes_as_without_it() {
@@ -100,9 +100,19 @@ fn memory_that_is_freed_in_order_is_free_after_what_was_submitted() {
 #[test]
 fn what_cannot_leave_the_gpu_is_counted_and_what_would_keep_it_there_refused() {
     let mut world = World::new(64 * MIB);
-    let mut client = world.client();
+    let folder = tempfile::tempdir().unwrap();
+    let errors = folder.path().join("errors");
+    let token = world.admit(None);
+    let mut command = world.command_of(token);
+    command.stderr(std::fs::File::create(&errors).unwrap());
+    let mut client = Client::start(command);
     client.does(&format!("allocate a {}", 2 * MIB));
-    assert_eq!(client.says("share a"), "error 801");
+    // Libraries probe, so the reason is printed once.
+    for _ in 0..3 {
+        assert_eq!(client.says("share a"), "error 801");
+    }
+    let printed = std::fs::read_to_string(errors).unwrap();
+    assert_eq!(printed.matches("cannot be shared").count(), 1, "{printed}");
     client.does(&format!("allocate-managed m {}", 8 * MIB));
     assert_eq!(client.does("memory"), format!("{} {}", 54 * MIB, 64 * MIB));
     client.does("free m");
@@ -115,33 +125,35 @@ fn a_pool_s_memory_lies_where_the_pool_says() {
     const MANAGED: i32 = 2;
     const DEVICE: i32 = 1;
     const HOST: i32 = 2;
-    let mut world = World::new(64 * MIB);
-    let mut client = world.client();
-    let mut allocate = |kind: i32, place: i32, name: &str| {
-        client.does(&format!(
-            "allocate-from-pool {kind} {place} {name} {}",
-            8 * MIB
-        ));
-        let is_on_host = client.does(&format!("is-on-host {name}"));
-        (is_on_host, client.does("memory"))
-    };
-    let free = |bytes: u64| format!("{} {}", bytes * MIB, 64 * MIB);
-    assert_eq!(allocate(PINNED, HOST, "h"), ("true".to_owned(), free(64)));
-    assert_eq!(
-        allocate(PINNED, DEVICE, "d"),
-        ("false".to_owned(), free(56))
-    );
-    assert_eq!(
-        allocate(MANAGED, DEVICE, "m"),
-        ("false".to_owned(), free(48))
-    );
-    // Memory from the plain pool moves, managed memory stays.
-    let mut other = world.client();
-    other.does(&format!("allocate a {}", 56 * MIB));
-    assert_eq!(other.says("allocate b 512"), "error 2");
-    for (name, bytes) in [("h", 48), ("m", 56)] {
-        client.does(&format!("free-in-order {name}"));
-        assert_eq!(client.does("memory"), free(bytes), "{name}");
+    for pool in ["new", "default"] {
+        let mut world = World::new(64 * MIB);
+        let mut client = world.client();
+        let mut allocate = |kind: i32, place: i32, name: &str| {
+            client.does(&format!(
+                "allocate-from-pool {pool} {kind} {place} {name} {}",
+                8 * MIB
+            ));
+            let is_on_host = client.does(&format!("is-on-host {name}"));
+            (is_on_host, client.does("memory"))
+        };
+        let free = |bytes: u64| format!("{} {}", bytes * MIB, 64 * MIB);
+        assert_eq!(allocate(PINNED, HOST, "h"), ("true".to_owned(), free(64)));
+        assert_eq!(
+            allocate(PINNED, DEVICE, "d"),
+            ("false".to_owned(), free(56))
+        );
+        assert_eq!(
+            allocate(MANAGED, DEVICE, "m"),
+            ("false".to_owned(), free(48))
+        );
+        // Memory from the plain pool moves, managed memory stays.
+        let mut other = world.client();
+        other.does(&format!("allocate a {}", 56 * MIB));
+        assert_eq!(other.says("allocate b 512"), "error 2");
+        for (name, bytes) in [("h", 48), ("m", 56)] {
+            client.does(&format!("free-in-order {name}"));
+            assert_eq!(client.does("memory"), free(bytes), "{pool} {name}");
+        }
     }
 }
 

@@ -186,17 +186,24 @@ fn a_capture_is_let_through_and_its_graph_runs_after_the_memory_moved() {
 
 #[test]
 fn memory_of_a_graph_is_counted_and_stays() {
-    let mut world = World::new(64 * MIB);
-    let mut capturing = world.client();
-    capturing.does("begin-capture");
-    capturing.does(&format!("captured-allocate a {}", 30 * MIB));
-    capturing.does("end-capture");
-    let mut other = world.client();
-    other.does(&format!("allocate a {}", 20 * MIB));
-    other.does("set a 2");
-    assert!(world.usage(world.tokens[0]).peak_bytes >= 30 * MIB);
-    assert_eq!(other.says(&format!("allocate b {}", 40 * MIB)), "error 2");
-    assert_eq!(other.does("check a"), "right");
+    let captured = format!("captured-allocate a {}", 30 * MIB);
+    let made = format!("make-graph {}", 30 * MIB);
+    for commands in [
+        &["begin-capture", &captured, "end-capture"][..],
+        &[&made, "launch nothing 1"],
+    ] {
+        let mut world = World::new(64 * MIB);
+        let mut first = world.client();
+        for command in commands {
+            first.does(command);
+        }
+        let mut other = world.client();
+        other.does(&format!("allocate a {}", 20 * MIB));
+        other.does("set a 2");
+        assert!(world.usage(world.tokens[0]).peak_bytes >= 30 * MIB);
+        assert_eq!(other.says(&format!("allocate b {}", 40 * MIB)), "error 2");
+        assert_eq!(other.does("check a"), "right");
+    }
 }
 
 #[test]
@@ -262,6 +269,27 @@ fn memory_that_does_not_come_back_at_once_comes_back_whole() {
     }
     for client in [&mut first, &mut second] {
         assert_eq!(client.does("check a"), "right");
+    }
+}
+
+#[test]
+fn what_finds_no_room_on_the_host_is_out_of_memory_before_anything_moves() {
+    const MUCH: u64 = 1 << 40;
+    // For all sessions, and by the limits of each.
+    for room in [(0, MUCH), (MUCH, 0)] {
+        let mut world = World::new(64 * MIB);
+        let (token, mut first) = (world.admit(None), world.client());
+        first.does(&format!("allocate a {}", 40 * MIB));
+        first.does("set a 1");
+        let mut second = world.client_of(token, &[]);
+        world.host_has(room.0, room.1);
+        let allocate = format!("allocate b {}", 40 * MIB);
+        assert_eq!(second.says(&allocate), "error 2");
+        assert_eq!(world.usage(world.tokens[1]).moved_bytes, 0);
+        world.host_has(MUCH, MUCH);
+        second.does(&allocate);
+        assert_eq!(first.does("check a"), "right");
+        assert!(world.usage(world.tokens[1]).moved_bytes > 0);
     }
 }
 

@@ -4,12 +4,15 @@ use std::collections::HashMap;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
-use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Monitored, Token, Usage};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, HostRoom, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
+use nix::unistd::Pid;
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::watch};
 
@@ -27,6 +30,16 @@ pub(crate) struct World {
     pub(crate) tokens: Vec<Token>,
     admitted: Token,
     released: HashMap<Token, watch::Receiver<bool>>,
+    host: Option<Arc<Host>>,
+}
+
+/// What the worker finds of the host's memory.
+#[derive(Default)]
+struct Host {
+    /// For all sessions, and for each process.
+    room: Mutex<(u64, u64)>,
+    /// How often it has looked.
+    looks: AtomicU64,
 }
 
 impl World {
@@ -64,6 +77,7 @@ impl World {
             tokens: Vec::new(),
             admitted: 0,
             released: HashMap::new(),
+            host: None,
         };
         world.start_worker();
         world
@@ -130,6 +144,33 @@ impl World {
     pub(crate) fn dismiss(&mut self, token: Token) {
         self.tokens.retain(|one| *one != token);
         self.gpu().dismiss(token);
+    }
+
+    /// From now on, the worker finds this much more host memory for all sessions, and for each process by its own
+    /// limits.
+    pub(crate) fn host_has(&mut self, bytes: u64, own_bytes: u64) {
+        let host = self.host.take().unwrap_or_else(|| self.follow_host());
+        *host.room.lock().unwrap() = (bytes, own_bytes);
+        let looks = host.looks.load(SeqCst);
+        // What the first look finds is reported before the second.
+        assert!(eventually(|| host.looks.load(SeqCst) > looks + 1));
+        self.host = Some(host);
+    }
+
+    fn follow_host(&self) -> Arc<Host> {
+        let host = Arc::<Host>::default();
+        let seen = host.clone();
+        let _entered = self.runtime.enter();
+        self.gpu().follow_host(move |processes: &[Pid]| {
+            seen.looks.fetch_add(1, SeqCst);
+            let (bytes, own_bytes) = *seen.room.lock().unwrap();
+            let of_processes = processes.iter().map(|one| (*one, own_bytes)).collect();
+            HostRoom {
+                bytes,
+                of_processes,
+            }
+        });
+        host
     }
 
     pub(crate) fn socket(&self) -> PathBuf {

@@ -97,5 +97,9 @@ impl World {
             !self.is_steady || places <= host_bytes,
             "{places} on the host"
         );
+        for session in self.sessions.values() {
+            let limit = session.script.host_limit.unwrap_or(u64::MAX);
+            assert!(!self.is_steady || session.places <= limit, "{session:?}");
+        }
     }
 }

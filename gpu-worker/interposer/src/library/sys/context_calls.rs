@@ -9,7 +9,7 @@ use std::mem::transmute;
 use super::super::PROCESS;
 use super::driver::{
     Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, context_of_green, current,
-    has_primary_context, primary_context,
+    current_context, has_primary_context, primary_context,
 };
 use super::{is_in_use, wrap};
 
@@ -58,6 +58,8 @@ wrap! {
     fn cuDevicePrimaryCtxRelease(device: c_int) |driver| { releasing(device, driver) }
 
     fn cuDevicePrimaryCtxRelease_v2(device: c_int) |driver| { releasing(device, driver) }
+
+    fn cuCtxDetach(context: usize) |driver| { detaching(context, driver) }
 
     fn cuGreenCtxDestroy(green: usize) |driver| {
         match is_in_use().then(|| context_of_green(green)).flatten() {
@@ -174,6 +176,16 @@ fn resetting(device: c_int, driver: impl FnOnce() -> Code) -> Code {
     match is_in_use().then(|| primary_context(device)).flatten() {
         Some(context) => PROCESS.end_context(context, driver, || true),
         None => driver(),
+    }
+}
+
+/// Only the calling thread's context can be detached. Detaching it for the last time destroys it, so that it is no
+/// longer current.
+fn detaching(context: usize, driver: impl FnOnce() -> Code) -> Code {
+    let is_current = || current_context() == Some(Context(context));
+    match is_in_use() && is_current() {
+        true => PROCESS.end_context(Context(context), driver, || !is_current()),
+        false => driver(),
     }
 }
 

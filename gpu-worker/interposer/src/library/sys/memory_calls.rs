@@ -158,6 +158,13 @@ wrap! {
         refusing(address, "bound to several GPUs (cuMulticastBindAddr)", driver)
     }
 
+    fn cuLogicalEndpointBindAddr(
+        endpoint: u64, device: c_int, offset: u64, address: u64, bytes: u64, flags: u64
+    ) |driver| {
+        let _ = (endpoint, device, offset, bytes, flags);
+        refusing(address, "bound to a logical endpoint (cuLogicalEndpointBindAddr)", driver)
+    }
+
     // ---- information
 
     fn cuMemGetInfo_v2(free: *mut usize, total: *mut usize) |driver| {

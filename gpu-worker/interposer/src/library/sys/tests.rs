@@ -86,6 +86,7 @@ fn a_new_call_and_a_new_version_of_a_wrapped_one_are_undecided() {
         ("cuLaunchKernel", Some("gated")),
         ("cuLaunchKernel_ptsz", Some("gated")),
         ("cuLaunchKernel_v9", None),
+        ("cuMemcpyHtoDAsync_v2_ptsz", Some("gated")),
         ("cuMemAlloc_v2", Some("counted")),
         ("cuImportExternalMemory", Some("counted")),
         ("cuPointerSetAttribute", Some("waits for the memory")),

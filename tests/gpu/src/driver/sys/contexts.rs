@@ -43,7 +43,7 @@ fn make(context: usize) -> bool {
     let bytes = card().context_bytes();
     let fits = card().take(bytes);
     if fits {
-        objects().contexts.insert(context, Context { bytes, last: 0 });
+        objects().contexts.insert(context, Context { bytes, last: 0, holds: 1 });
     }
     fits
 }
@@ -52,6 +52,16 @@ fn end(context: usize) {
     super::pinned::end(context);
     let ended = objects().end(context);
     card().give(ended.map_or(0, |context| context.bytes));
+}
+
+/// For tests: a context that no call of the driver has returned.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn baton_test_gpu_context(context: *mut usize) -> Code {
+    let number = objects().number();
+    match make(number) {
+        true => unsafe { put(context, number) },
+        false => OUT_OF_MEMORY,
+    }
 }
 
 /// Attributes of the device, like those of a GPU of 2017 (compute capability 7.0).
@@ -128,6 +138,39 @@ api! {
         }
         CONTEXTS.with_borrow_mut(|stack| stack.push(number));
         put(context, number)
+    }
+
+    fn cuCtxCreate_v3(
+        context: *mut usize, _parameters: *mut c_void, _count: c_int, flags: u32, device: c_int,
+    ) {
+        cuCtxCreate_v2(context, flags, device)
+    }
+
+    fn cuCtxCreate_v4(context: *mut usize, _parameters: *mut c_void, flags: u32, device: c_int) {
+        cuCtxCreate_v2(context, flags, device)
+    }
+
+    fn cuCtxAttach(context: *mut usize, _flags: u32) {
+        let current = match crate::context() {
+            Ok(current) => current,
+            Err(code) => return code,
+        };
+        if let Some(context) = objects().contexts.get_mut(&current) {
+            context.holds += 1;
+        }
+        put(context, current)
+    }
+
+    // It must be current to the calling thread, and is destroyed if its usage count goes to 0.
+    fn cuCtxDetach(context: usize) {
+        if crate::context() != Ok(context) {
+            return INVALID_CONTEXT;
+        }
+        let holds = objects().contexts.get_mut(&context).map_or(0, |one| {
+            one.holds -= 1;
+            one.holds
+        });
+        if holds == 0 { cuCtxDestroy_v2(context) } else { SUCCESS }
     }
 
     fn cuCtxDestroy_v2(context: usize) {

@@ -44,7 +44,9 @@ struct Side {
 }
 
 impl Side {
-    /// The address, if the driver knows the memory there.
+    /// The address, if the driver knows the memory there. `cuMemcpy3D`, which the reference of
+    /// `cuGraphAddMemcpyNode` names for restrictions, returns `CUDA_ERROR_INVALID_VALUE` otherwise. The documentation
+    /// does not say whether a real driver already checks this when the node is added; this one does.
     fn address(&self) -> Option<u64> {
         const ON_HOST: c_uint = 1;
         match self.kind {

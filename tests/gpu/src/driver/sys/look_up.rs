@@ -83,7 +83,8 @@ static ENTRIES: &[Entry] = entries! {
     "cuStreamGetCaptureInfo" 12030 false cuStreamGetCaptureInfo_v3;
     "cuStreamGetCaptureInfo" 11030 false cuStreamGetCaptureInfo_v2;
     "cuStreamGetCaptureInfo" 10010 false cuStreamGetCaptureInfo;
-    = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxGetCurrent cuDeviceGetDefaultMemPool
+    = cuPointerSetAttribute cuStreamWaitEvent cuArrayDestroy cuCtxAttach cuCtxDetach cuCtxGetCurrent
+      cuDestroyExternalMemory cuDeviceGetDefaultMemPool cuImportExternalMemory
       cuDeviceGetMemPool cuMemAllocFromPoolAsync cuMemGetDefaultMemPool cuMemGetMemPool cuMemRetainAllocationHandle
       cuMemPoolCreate cuMemPoolDestroy cuCtxGetDevice cuCtxSetCurrent cuCtxSynchronize cuDeviceGet
       cuDeviceGetAttribute cuDeviceGetCount cuDeviceGetGraphMemAttribute cuDeviceGetName cuDevicePrimaryCtxGetState

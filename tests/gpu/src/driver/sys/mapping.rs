@@ -92,8 +92,10 @@ api! {
         }
     }
 
-    // This does not wait for the GPU. Work that still uses the addresses fails, as after an access out of
-    // bounds.
+    // The driver API's reference does not say that `cuMemUnmap` waits for the GPU ("Virtual Memory Management":
+    // "Unmap the backing memory of a given address range"), so this does not. Work that still uses the addresses
+    // fails with `CUDA_ERROR_ILLEGAL_ADDRESS` ("Data types used by CUDA driver": "the device encountered a load or
+    // store instruction on an invalid memory address").
     fn cuMemUnmap(address: u64, bytes: usize) {
         if engine::uses(address, bytes as u64) {
             STICKY.store(ILLEGAL_ADDRESS, SeqCst);

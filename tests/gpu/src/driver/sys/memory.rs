@@ -12,8 +12,8 @@ use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, m
 use crate::card::card;
 use crate::engine::{self, Work};
 use crate::{
-    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, lock, objects, spoils_captures,
-    submit,
+    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, host, lock, objects,
+    spoils_captures, submit,
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -107,7 +107,7 @@ fn copy_in_order(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
         return submit(stream, copy);
     }
     let code = match is_pageable(from) {
-        true => submit(stream, Work::Fill { to, value: super::read(from, bytes), count: 1 }),
+        true => submit(stream, Work::Fill { to, value: host::read(from, bytes), count: 1 }),
         false => submit(stream, copy),
     };
     if code == SUCCESS && is_pageable(to) {
@@ -192,19 +192,24 @@ api! {
         }
     }
 
-    // As in all functions that take a pointer, the driver must know it.
+    // "Pointer to a memory region allocated using CUDA memory allocation APIs" (driver API, "Unified Addressing").
     fn cuPointerSetAttribute(_value: *const c_void, _attribute: c_int, address: u64) {
         if is_known(address) { SUCCESS } else { INVALID_VALUE }
     }
 
     fn cuIpcGetMemHandle(_handle: *mut c_void, _address: u64) { NOT_SUPPORTED }
 
+    // The memory is that of another interface, so it is not the card's.
+    fn cuImportExternalMemory(memory: *mut usize, _description: *const c_void) { put(memory, objects().number()) }
+
+    fn cuDestroyExternalMemory(_memory: usize) { SUCCESS }
+
     // ---- host memory
 
     fn cuMemHostAlloc(address: *mut u64, bytes: usize, _flags: c_uint) {
         let Some(pages) = pages(bytes) else { return OUT_OF_MEMORY };
         // Pinned pages exist (cudaHostAlloc: allocates memory that is page-locked).
-        super::fill(pages, &[0], bytes);
+        host::fill(pages, &[0], bytes);
         lock(&HOST).insert(pages, bytes);
         put(address, pages)
     }

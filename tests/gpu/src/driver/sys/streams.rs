@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering::SeqCst;
 use std::time::Duration;
 
 use super::memory::GRAPH_BYTES;
-use super::{HostFunction, api, put};
+use super::{api, put};
 use crate::card::card;
 use crate::engine::{self, Kernel, Work};
+use crate::host::{self, HostFunction};
 use crate::{
     CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Capture, Code, Event, ILLEGAL_STATE, INVALID_HANDLE,
     Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
@@ -135,7 +136,7 @@ api! {
     // Other streams do not delay it.
     fn cuStreamWriteValue64_v2(stream: usize, address: u64, value: u64, _flags: c_uint) {
         let code = cuStreamSynchronize(stream);
-        super::fill(address, &value.to_le_bytes(), 1);
+        host::fill(address, &value.to_le_bytes(), 1);
         code
     }
 
