@@ -7,7 +7,7 @@ use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
-use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Monitored, Token, Usage};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Listener, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
 use tempfile::TempDir;
@@ -20,6 +20,7 @@ pub(crate) struct World {
     folder: TempDir,
     runtime: Runtime,
     gpu: Option<Gpu>,
+    listener: Option<Listener>,
     /// The worker's monitoring of the card, from its next start on.
     pub(crate) monitored: Option<Monitored>,
     settings: Settings,
@@ -58,6 +59,7 @@ impl World {
             folder,
             runtime,
             gpu: None,
+            listener: None,
             monitored: None,
             settings,
             interposer,
@@ -72,7 +74,8 @@ impl World {
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
         let settings = self.settings.clone();
-        let gpu = Gpu::start(&self.socket(), |_| settings, self.monitored.clone()).unwrap();
+        let gpu = Gpu::start(|_| settings, self.monitored.clone());
+        self.listener = Some(gpu.listen(&self.socket()).unwrap());
         for token in &self.tokens {
             let released = gpu.admit(admission(*token, None));
             self.released.insert(*token, released);
@@ -82,6 +85,7 @@ impl World {
 
     /// Ends all connections at once.
     pub(crate) fn stop_worker(&mut self) {
+        self.listener = None;
         self.gpu = None;
     }
 
