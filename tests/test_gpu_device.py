@@ -152,6 +152,6 @@ def test_what_a_session_left_on_the_card_is_not_found_by_the_next(notebook: Call
     assert first.evaluate("seen") is True
     first.shutdown()
     second = notebook()
-    second.gpu(f"{CARD_BYTES.format(percent=40)}\naddress = card.allocate(size)", seconds=60).ok()
+    second.gpu(f"{CARD_BYTES.format(percent=90)}\naddress = card.allocate(size)", seconds=60).ok()
     second.gpu(f"seen = card.is_left_there(address, size, {pattern})", seconds=120).ok()
     assert second.evaluate("seen") is False

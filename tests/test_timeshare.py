@@ -98,11 +98,18 @@ def gpu_machine() -> str:
 
 @pytest.fixture
 def machine(service: Service, gpu_machine: str, cards: list[int]) -> Path:
-    """The folder of a driver and its cards."""
-    folder = service.place.folder / "machine"
+    """The folder of a machine's cards. Sessions write these files, so they are in the notebooks' folder."""
+    driver, folder = driver_of(service), service.place.work / "gpu"
+    driver.mkdir()
     folder.mkdir()
-    subprocess.run([gpu_machine, folder, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
+    subprocess.run([gpu_machine, driver, *(str(mebibytes << 20) for mebibytes in cards)], check=True)
+    for card in list(driver.glob("card*")):
+        card.symlink_to(card.rename(folder / card.name))  # the driver's monitoring looks for it here
     return folder
+
+
+def driver_of(service: Service) -> Path:
+    return service.place.folder / "machine"
 
 
 # Offsets in the card's file.
@@ -123,9 +130,17 @@ def look(machine: Path, place: int) -> int:
 
 
 def start_worker(service: Service, machine: Path, **environment: str) -> str:
-    driver = {"LD_LIBRARY_PATH": str(machine), "BATON_TEST_GPU": str(machine / "card")}
-    driver["BATON_WORKER_SANDBOX"] = "none"  # the card is a file that sessions write
+    driver = {"LD_LIBRARY_PATH": str(driver_of(service)), "BATON_TEST_GPU": str(machine / "card")}
+    environment.setdefault("BATON_WORKER_SANDBOX", "none")
     return service.start_worker(slots=4, BATON_WORKER_CANCEL_GRACE="1s", **driver, **environment)
+
+
+@pytest.fixture
+def start() -> str:
+    """The sandbox of sessions, and how they start. Most tests have no sandbox: a session in one has other process ids
+    than the worker, and this driver finds the processes whose contexts it moves by the ids that they have themselves.
+    """
+    return "none-forked"
 
 
 @pytest.fixture
@@ -142,17 +157,21 @@ def faults() -> str:
 
 @pytest.fixture
 def notebook(
-    service: Service, machine: Path, mode: str, faults: str, new_kernel: Callable[..., Kernel]
+    service: Service, machine: Path, mode: str, faults: str, start: str, new_kernel: Callable[..., Kernel]
 ) -> Callable[[], Kernel]:
     put(machine, SLICES, 1)
     service.start_broker()
-    start_worker(service, machine, BATON_WORKER_GPU_MODE=mode, BATON_TEST_GPU_FAULTS=faults)
-    folder = service.place.work / "gpu"
-    folder.mkdir()
-    (folder / "card.py").write_text(LIBRARY)
-    return lambda: service.kernel(new_kernel, folder=folder)
+    sandbox, _, way = start.partition("-")
+    isolation = {"BATON_WORKER_SANDBOX": sandbox, "BATON_WORKER_WARM_STARTS": str(way == "forked").lower()}
+    start_worker(service, machine, BATON_WORKER_GPU_MODE=mode, BATON_TEST_GPU_FAULTS=faults, **isolation)
+    (machine / "card.py").write_text(LIBRARY)
+    return lambda: service.kernel(new_kernel, folder=machine)
 
 
+IN_ANY_SANDBOX = pytest.mark.parametrize("start", ["none-forked", "bubblewrap-forked", "bubblewrap-fresh"])
+
+
+@IN_ANY_SANDBOX
 def test_each_notebook_has_most_of_the_card_and_finds_it_as_it_left_it(notebook: Callable[[], Kernel]) -> None:
     kernels = [notebook() for _ in range(2)]
     count = (40 << 20) // 8
@@ -180,10 +199,35 @@ def test_memory_has_its_place_on_the_host_before_it_leaves_for_the_first_time(
         assert kernel.gpu(f"print(card.values(address, {count}))").ok().stdout == "{0}\n"
 
 
+SOCKETS = """
+import os, socket
+own = os.environ["BATON_GPU_SOCKET"]
+with socket.socket(socket.AF_UNIX) as client:
+    client.connect(own)
+
+def refused(path):
+    try:
+        socket.socket(socket.AF_UNIX).connect(path)
+    except OSError as error:
+        return type(error).__name__
+"""
+
+
+@pytest.mark.parametrize("start", ["bubblewrap-forked", "bubblewrap-fresh"])
+def test_each_session_has_a_socket_of_its_own(notebook: Callable[[], Kernel]) -> None:
+    first, second = notebook(), notebook()
+    first.gpu(SOCKETS).ok()
+    second.gpu(SOCKETS).ok()
+    others = first.evaluate("own")
+    assert others != second.evaluate("own")
+    assert second.gpu(f"print(refused({others!r}))").ok().stdout == "FileNotFoundError\n"
+
+
 FIRST, SECOND = (f"GPU-00000000-0000-0000-0000-{number:012}" for number in range(2))
 SHOW_GPU = "import os\nprint(os.environ.get('CUDA_VISIBLE_DEVICES'))"
 
 
+@IN_ANY_SANDBOX
 @pytest.mark.parametrize("cards", [[CARD_MIB, CARD_MIB]])
 def test_a_session_has_one_of_several_gpus_and_waits_for_nobody_on_another(
     service: Service, notebook: Callable[[], Kernel]
@@ -296,6 +340,7 @@ def test_a_worker_tries_turns_before_its_sessions_take_them(
     assert result.stdout == f"{found is None}\n"
 
 
+@IN_ANY_SANDBOX
 def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(notebook: Callable[[], Kernel]) -> None:
     kernel = notebook()
     kernel.gpu("import card\nx = 5").ok()
@@ -310,6 +355,7 @@ def test_a_gpu_that_failed_is_said_and_the_next_cell_has_another_session(noteboo
     assert kernel.session_pid != before
 
 
+@IN_ANY_SANDBOX
 def test_a_cell_may_be_given_less_of_the_card(notebook: Callable[[], Kernel]) -> None:
     kernel = notebook()
     mebibyte = (1 << 20) // 8
@@ -322,6 +368,7 @@ def test_a_cell_may_be_given_less_of_the_card(notebook: Callable[[], Kernel]) ->
     assert kernel.gpu(f"_ = card.allocate({24 * mebibyte})\nprint(card.memory()[1] >> 20)").ok().stdout == "60\n"
 
 
+@IN_ANY_SANDBOX
 def test_a_kernel_that_never_ends_ends_with_its_cell_s_time(notebook: Callable[[], Kernel]) -> None:
     kernel = notebook()
     kernel.run("x = 5").ok()

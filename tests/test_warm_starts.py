@@ -90,6 +90,27 @@ def train():
 """
 
 NOTES = """
+def of_thread():
+    import decimal, locale, threading
+    import numpy, torch
+    return [
+        torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.is_autocast_enabled(),
+        torch.get_num_threads(), numpy.geterr(), repr(numpy.geterrcall()), repr(decimal.getcontext()),
+        sorted(vars(threading.local())), locale.localeconv()["decimal_point"],
+    ]
+def in_thread():
+    import concurrent.futures
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        return pool.submit(of_thread).result()
+def caches():
+    import functools, platform, re, socket
+    import torch
+    counted = functools.lru_cache(len)
+    counted(())
+    return [
+        platform.node() == socket.gethostname(), platform.python_version(), re.compile("a").flags,
+        counted.cache_info()[:2], torch.get_default_dtype().__repr__(), torch.get_num_interop_threads(),
+    ]
 def notes():
     import logging, multiprocessing.spawn, multiprocessing.process, sys
     import dill, pandas, torch, tqdm.auto
@@ -106,6 +127,9 @@ def notes():
         main=dill._dill._main_module is sys.modules["__main__"],
         key=len(multiprocessing.current_process().authkey),
         handlers=len(handlers),
+        of_thread=of_thread(),
+        in_thread=in_thread(),
+        caches=caches(),
     )
 def log():
     import logging, torch

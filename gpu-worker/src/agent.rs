@@ -424,6 +424,8 @@ impl Agent {
             gpus: self.context.reading.borrow().gpus.clone(),
         };
         self.line.send(&load).await;
+        let zygotes = &self.context.zygotes;
+        zygotes.make_room(host_memory::available_bytes());
     }
 
     fn publish_status(&self) {

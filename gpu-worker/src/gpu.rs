@@ -1,7 +1,7 @@
 //! A GPU that sessions share: the worker's side of their interposers, and the arbiter that decides which
 //! session computes.
 //!
-//! In: the worker's events about cells, and the interposers' messages over a socket in a private folder. Out:
+//! In: the worker's events about cells, and the interposers' messages over a socket for each session. Out:
 //! leases, moves of memory, and how much each session used. Every process of a session that initialises CUDA
 //! connects by itself, with the session's token.
 //!
@@ -35,6 +35,7 @@ use tokio::{
 };
 
 use self::arbitration::{Arbitration, Request};
+use self::connection::Accepted;
 pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
@@ -52,6 +53,9 @@ pub type Token = u128;
 /// How many messages of sessions may be queued; beyond that, sessions wait.
 const HEARD: usize = 1024;
 
+/// How many connections may wait until they are served.
+const ACCEPTED: usize = 16;
+
 /// How often the worker checks how much memory the host has.
 const HOST_EVERY: Duration = Duration::from_secs(1);
 
@@ -63,9 +67,20 @@ const HEARING: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct Gpu {
     requests: mpsc::UnboundedSender<Request>,
+    accepted: mpsc::Sender<Accepted>,
     /// Notified when a process has connected.
     arrivals: Arc<Notify>,
     task: JoinHandle<()>,
+}
+
+/// A socket at which processes of sessions connect, until this is dropped. Their connections continue.
+#[derive(Debug)]
+pub struct Listener(JoinHandle<()>);
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
 }
 
 /// A session that may connect.
@@ -137,36 +152,41 @@ pub struct Usage {
 }
 
 impl Gpu {
-    /// Listens at `socket`, replacing an old file there. `settings` computes the arbiter's settings from the
-    /// GPU memory in bytes that the first session reports. If the driver's monitoring is available, later
-    /// reports of free memory are checked against it.
+    /// `settings` computes the arbiter's settings from the GPU memory in bytes that the first session reports. If
+    /// the driver's monitoring is available, later reports of free memory are checked against it.
+    pub fn start(
+        settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
+        monitored: Option<Monitored>,
+    ) -> Self {
+        let (requests, given) = mpsc::unbounded_channel();
+        let (inputs, heard) = mpsc::channel(HEARD);
+        let (accepted, to_serve) = mpsc::channel(ACCEPTED);
+        let bypasses = bypasses::watch(monitored.clone(), requests.clone());
+        let arrivals = Arc::<Notify>::default();
+        let arbitration = Arbitration::new(Box::new(settings), monitored, arrivals.clone());
+        let connections = connection::serve_all(to_serve, inputs);
+        let task = tokio::spawn(async move {
+            tokio::join!(arbitration.run(given, heard), connections, bypasses);
+        });
+        Self {
+            requests,
+            accepted,
+            arrivals,
+            task,
+        }
+    }
+
+    /// Listens at `socket`, replacing an old file there.
     ///
     /// # Errors
     /// If the socket cannot be created.
-    pub fn start(
-        socket: &Path,
-        settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
-        monitored: Option<Monitored>,
-    ) -> io::Result<Self> {
+    pub fn listen(&self, socket: &Path) -> io::Result<Listener> {
         match std::fs::remove_file(socket) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
             _ => {}
         }
-        let listener = UnixListener::bind(socket)?;
-        let (requests, given) = mpsc::unbounded_channel();
-        let (inputs, heard) = mpsc::channel(HEARD);
-        let bypasses = bypasses::watch(monitored.clone(), requests.clone());
-        let arrivals = Arc::<Notify>::default();
-        let arbitration = Arbitration::new(Box::new(settings), monitored, arrivals.clone());
-        let connections = connection::accept_all(listener, inputs);
-        let task = tokio::spawn(async move {
-            tokio::join!(arbitration.run(given, heard), connections, bypasses);
-        });
-        Ok(Self {
-            requests,
-            arrivals,
-            task,
-        })
+        let accepting = connection::accept_all(UnixListener::bind(socket)?, self.accepted.clone());
+        Ok(Listener(tokio::spawn(accepting)))
     }
 
     /// Lets a session's processes connect. The returned value is true while the session should leave the GPU,

@@ -304,3 +304,19 @@ fn find(program: &str) -> Option<PathBuf> {
 
 /// One variable in the environment of a command; `None` if the command removes it.
 type Variable<'a> = (&'a OsStr, Option<&'a OsStr>);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_worker_says_what_it_cannot_limit_and_how_it_could() {
+        assert_eq!(unlimited(&[]), None);
+        let said = unlimited(&[Controller::Memory, Controller::Processes]).unwrap_or_default();
+        let expected = "No control group limits what sessions use here: memory, processes. \
+            Baton stops a cell only some time after it has exceeded worker.session_memory. \
+            The user's own limit of processes (RLIMIT_NPROC) takes their place, which does not bind root.\n\
+            hint: let the worker make control groups: `Delegate=yes` in its systemd unit, as in deploy/systemd";
+        assert_eq!(said, expected);
+    }
+}

@@ -20,7 +20,7 @@ from end_to_end.waiting import wait_until
 MARK = "PLACE_OF_THIS_TEST"
 PEER = struct.Struct("3i")
 
-SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "bubblewrap" if shutil.which("bwrap") else "none")
+SANDBOX = os.environ.get("BATON_TEST_SANDBOX", "bubblewrap")
 """The sandbox of all workers, also of those of `baton up`, whose default is none. Empty: the commands' defaults."""
 
 WHO = "os.getpid(), os.environ['BATON_SESSION']"
@@ -38,6 +38,9 @@ class Place:
 
     @classmethod
     def create(cls) -> Place:
+        if SANDBOX == "bubblewrap" and shutil.which("bwrap") is None:
+            hint = "run scripts/install-system-packages sandbox, or set BATON_TEST_SANDBOX=none"
+            raise RuntimeError(f"bubblewrap is missing: {hint}")
         # Sockets are in it, and their paths must be short.
         place = cls(Path(tempfile.mkdtemp(prefix="baton-")))
         for name in ("run", "home", "work", "signs"):

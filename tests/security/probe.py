@@ -477,40 +477,58 @@ def leave_file(facts: dict[str, Any]) -> str:
     return str(path)
 
 
-PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
-    probe.__name__: probe
-    for probe in (
+NAMESPACES = "user pid mnt net ipc uts cgroup".split()
+BY_NAME: dict[str, Callable[[dict[str, Any]], Any]] = {
+    **{f"share_{name}_namespace": shares_namespace(name) for name in NAMESPACES},
+    **{f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]},
+}
+ROWS: dict[str, list[Callable[[dict[str, Any]], Any] | str]] = {
+    "read or change files of other sessions, or the token, home and sockets of the worker": [
         read_file_of_another_session,
         write_beside_file_of_another_session,
         list_folder_of_another_session,
         know_that_file_of_another_session_is_there,
         change_mode_of_file_of_another_session,
-        change_mode_of_program_of_all,
         change_times_of_file_of_another_session,
         watch_folder_of_another_session,
-        delay_opens_of_a_file,
-        be_told_of_opens_in_a_folder,
         read_worker_token,
         read_home_of_worker,
         list_runtime_folder_of_worker,
+    ],
+    "change the system or the Python of all sessions, also through `/proc/self/exe`": [
+        change_mode_of_program_of_all,
         write_into_python_of_all,
         change_program_of_all,
-        make_program_that_runs_as_its_owner,
+        write_settings_of_the_system,
+    ],
+    "make a program that runs as the worker's user for others (set-user-ID, set-group-ID)": [
+        make_program_that_runs_as_its_owner
+    ],
+    "delay others that open a file, with a lease on it, or learn what happens in a folder (`F_NOTIFY`)": [
+        delay_opens_of_a_file,
+        be_told_of_opens_in_a_folder,
+    ],
+    "see, signal or trace other processes; read their memory or environment": [
         see_processes_of_others,
         read_environment_of_another_session,
         read_memory_of_another_session,
         trace_another_session,
         signal_another_session,
         signal_worker,
+    ],
+    "change the limits, priority or processors of other processes": [
         change_limits_of_another_session,
         slow_another_session_down,
         slow_group_of_another_session_down,
         delay_files_of_group_of_another_session,
         bind_another_session_to_processors,
+    ],
+    "share a namespace with the worker (user, process, mount, network, IPC, UTS, control group)": [
+        f"share_{name}_namespace" for name in NAMESPACES
+    ],
+    "reach other sessions, the worker, the broker or the network through sockets": [
         connect_to_socket_by_path,
         connect_while_the_address_changes,
-        change_mode_of_socket_of_a_service,
-        remove_socket_of_a_service,
         send_datagram_by_path,
         send_datagram_through_a_pair,
         connect_to_abstract_socket,
@@ -518,34 +536,41 @@ PROBES: dict[str, Callable[[dict[str, Any]], Any]] = {
         connect_to_broker,
         exchange_udp,
         see_sockets_of_others,
+    ],
+    "remove the socket of a GPU service that all sessions use, or change its mode": [
+        change_mode_of_socket_of_a_service,
+        remove_socket_of_a_service,
+    ],
+    "open sockets that no network namespace separates (`AF_VSOCK`, `AF_ALG`, `AF_PACKET`)": [
+        open_sockets_without_namespaces
+    ],
+    "reach shared memory of others (System V and POSIX)": [
         attach_sysv_memory,
         open_posix_memory,
         open_posix_memory_where_it_lies,
         open_posix_memory_by_another_name,
-        make_user_namespace,
-        see_devices,
-        use_devices,
-        write_settings_of_the_system,
-        has_capabilities,
-        open_sockets_without_namespaces,
-        start_many_processes,
-        fill_temporary_folder,
-        fill_shared_memory,
-        fill_home,
-        fill_root,
-        fill_folder_of_devices,
-    )
+    ],
+    "use keyrings, `bpf`, `perf_event_open`, `io_uring` or `userfaultfd`, mount something or enter a namespace": [
+        f"call_{name}" for name in NUMBERS["x86_64"]
+    ],
+    "gain capabilities or make new user namespaces": [has_capabilities, make_user_namespace],
+    "reach devices other than NVIDIA's": [see_devices, use_devices],
+    "start 250 processes where 200 are allowed": [start_many_processes],
+    "fill `/tmp`, `/dev/shm` or its home": [fill_temporary_folder, fill_shared_memory, fill_home],
+    "fill the root or `/dev`": [fill_root, fill_folder_of_devices],
 }
-PROBES |= {f"share_{name}_namespace": shares_namespace(name) for name in "user pid mnt net ipc uts cgroup".split()}
-PROBES |= {f"call_{name}": reaches_kernel(name) for name in NUMBERS["x86_64"]}
+"""The attempts for each row of the table in `docs/security.md`."""
+OF_THE_END = (
+    "take more memory than allowed, in variables, in a detached process or in files in memory",
+    "leave processes or temporary files behind",
+)
+"""Rows whose attempts come last: they may end the session, or are seen after its end."""
 
 
-def attack(facts: dict[str, Any]) -> dict[str, str]:
-    """The result of each attempt: `succeeded`, or why not."""
-    found = {name: attempt(probe, facts) for name, probe in PROBES.items()}
-    leave_process(facts)
-    found["left"] = leave_file(facts)
-    return found
+def attack(row: str, facts: dict[str, Any]) -> dict[str, str]:
+    """The result of each attempt of the row: `succeeded`, or why not."""
+    attempts = [(one, BY_NAME[one]) if isinstance(one, str) else (one.__name__, one) for one in ROWS[row]]
+    return {name: attempt(probe, facts) for name, probe in attempts}
 
 
 def attempt(probe: Callable[[dict[str, Any]], Any], facts: dict[str, Any]) -> str:

@@ -1,8 +1,8 @@
 """`worker.network = "egress"`: cells reach the internet, but nothing closer.
 
 The worker runs in a separate network. Beside it is a second network, which represents everything else. It has a public
-address, a private one, that of clouds' metadata, and the public address of the broker, and answers on each. `host`
-reaches all of them.
+address, a private one, that of clouds' metadata, and the public address of the broker, and answers on each, over TCP
+and UDP. `host` reaches all of them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,18 @@ PR_SET_PDEATHSIG = 1
 ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
 """
 SERVE = f"""{END_WITH_WORKER}
-import socket
+import socket, threading
+IP_PKTINFO = 8  # the address to which a packet was sent, and from which the answer has to come
+
+def answer():
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as server:
+        server.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
+        server.bind(("0.0.0.0", {PORT}))
+        while True:
+            _, address, _, sender = server.recvmsg(100, 100)
+            server.sendmsg([b"answer"], address, 0, sender)
+
+threading.Thread(target=answer, daemon=True).start()
 with socket.create_server(("0.0.0.0", {PORT})) as server:
     while True:
         connection, _ = server.accept()
@@ -71,7 +82,17 @@ def ask(address):
             return connection.recv(100).decode()
     except OSError as error:
         return type(error).__name__
-answers = {{address: ask(address) for address in {[INTERNET, PRIVATE, LINK, OWN, BROKER, "10.0.2.2"]!r}}}
+def ask_udp(address):
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+            client.settimeout(5)
+            client.connect((address, {PORT}))
+            client.send(b"anybody there?")
+            return client.recv(100).decode()
+    except OSError as error:
+        return type(error).__name__
+addresses = {[INTERNET, PRIVATE, LINK, OWN, BROKER, "10.0.2.2"]!r}
+answers = {{f"{{way.__name__}} {{address}}": way(address) for way in (ask, ask_udp) for address in addresses}}
 """
 
 
@@ -98,7 +119,7 @@ def test_what_a_cell_reaches(service: Service, new_kernel: Callable[..., Kernel]
     kernel = service.kernel(new_kernel)
     kernel.gpu(ASK).ok()
     assert has_words(psutil.Process(kernel.session_pid), ("baton_shim.session.zygote",)) is (start == "forked")
-    answers = kernel.evaluate("answers")
-    reached = {address for address, said in answers.items() if said == "answer"}
     expected = {"egress": {INTERNET}, "host": {INTERNET, PRIVATE, LINK, OWN, BROKER}, "none": set()}
-    assert reached == expected[network], answers
+    answers = kernel.evaluate("answers")
+    reached = {question for question, said in answers.items() if said == "answer"}
+    assert reached == {f"{way} {address}" for way in ("ask", "ask_udp") for address in expected[network]}, str(answers)

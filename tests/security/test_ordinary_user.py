@@ -11,7 +11,7 @@ import pytest
 from end_to_end.restricted import ROOT, as_ordinary_user
 
 PARTS = {
-    "test_sandbox.py": "bubblewrap-forked or none",
+    "test_sandbox.py": "(bubblewrap-forked or none) and not gpu",
     "test_sandboxed_cells.py": "forked and not landlock or network",
     "test_refusals.py": "",
 }

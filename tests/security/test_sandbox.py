@@ -26,6 +26,11 @@ from end_to_end.service import BINARY
 from end_to_end.wheels import Wheels
 
 PROBE = Path(__file__).with_name("probe.py").read_text()
+ATTEMPTS: dict[str, Any] = {"__name__": "probe"}
+exec(PROBE, ATTEMPTS)
+PAGE = Path(__file__).parents[2] / "docs/security.md"
+OF_ANOTHER_TEST = "reach private addresses, clouds' metadata, the worker's machine or the broker with"
+"""How the row begins whose attempts are in `test_egress.py`."""
 BASIC_DEVICES = {"console", "core", "fd", "full", "null", "ptmx", "pts", "random", "shm", "stderr", "stdin", "stdout"}
 BASIC_DEVICES |= {"tty", "urandom", "zero"}
 
@@ -51,15 +56,18 @@ WITHOUT_GROUPS = {
 }
 """Attacks that succeed if a worker reports that it may not create control groups for these."""
 
-REACHED_UNDER_LANDLOCK = {
-    "fill_home": "its home is a folder of the machine, without a size",
-    "fill_shared_memory": "its shared memory counts as its memory, and has no size of its own",
-    "see_devices": "Landlock refuses to open them",
-    "know_that_file_of_another_session_is_there": "Landlock refuses to open files, not to ask for them",
-    "see_processes_of_others": "there is one list of processes",
-    "see_sockets_of_others": "there is one list of sockets",
-} | {f"share_{name}_namespace": "there are no others" for name in "user pid mnt net ipc uts cgroup".split()}
-"""What Landlock does not refuse, and why. The table in `docs/security.md` must list the same."""
+REACHED_UNDER_LANDLOCK: dict[str, set[str]] = {
+    "see which processes run, with their command lines": {"see_processes_of_others"},
+    "see which connections and sockets there are": {"see_sockets_of_others"},
+    "learn whether a file exists, how large it is and when it changed, if the path is known": {
+        "know_that_file_of_another_session_is_there"
+    },
+    "see which devices there are": {"see_devices"},
+    "fill its home, its temporary folder or its shared memory": {"fill_home", "fill_shared_memory"},
+    "share the machine's namespaces": {f"share_{name}_namespace" for name in ATTEMPTS["NAMESPACES"]},
+    "use up all processes that the user may have": set(),  # without control groups: `WITHOUT_GROUPS`
+}
+"""What Landlock does not refuse, by the rows in bold of the table in `docs/security.md`."""
 VICTIM = """
 import os
 
@@ -107,7 +115,14 @@ Attacked = tuple[str, dict[str, str], dict[str, bool], set[str]]
 ATTACK = """
 names = {"__name__": "probe"}
 exec(source, names)
-found = names["attack"](facts)
+found = names["attack"](row, facts)
+del names
+"""
+LEAVE = """
+names = {"__name__": "probe"}
+exec(source, names)
+names["leave_process"](facts)
+left = names["leave_file"](facts)
 del names
 """
 TAKE_MEMORY = """
@@ -173,6 +188,7 @@ class Numbered:
 
 
 SANDBOXES = [
+    pytest.param("bubblewrap-forked-gpu", marks=pytest.mark.gpu),
     "bubblewrap-forked",
     "bubblewrap-fresh",
     "bubblewrap-image",
@@ -184,7 +200,7 @@ SANDBOXES = [
 
 @pytest.fixture(scope="module", params=SANDBOXES)
 def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
-    sandbox, _, start = request.param.partition("-")
+    sandbox, start, *device = request.param.split("-")
     if sandbox == "bubblewrap" and shutil.which("bwrap") is None:
         pytest.fail("bubblewrap is missing: run scripts/install-system-packages sandbox")
     with socket.create_server(("127.0.0.1", 0)) as free:
@@ -193,7 +209,9 @@ def attacked(request: pytest.FixtureRequest) -> Iterator[Attacked]:
     echo = Echo()
     kernels: list[Kernel] = []
     try:
-        yield sandbox, *run_attack(service, sandbox, start, port, echo.port, kernels)
+        attack = run_attack(service, sandbox, start, port, echo.port, kernels)
+        assert not device or "Sessions time-share this machine's GPU" in service.log("worker-0")
+        yield sandbox, *attack
     finally:
         for kernel in kernels:
             kernel.shutdown()
@@ -281,9 +299,14 @@ def run_attack(
     }
     attacker = open_kernel("attacker")
     attacker.run(f"facts = {facts!r}\nsource = {PROBE!r}").ok()
-    attacker.gpu(ATTACK).ok()
-    found = attacker.evaluate("found")
-    file = found.pop("left")
+    found: dict[str, str] = {}
+    for row in ATTEMPTS["ROWS"]:
+        attacker.run(f"row = {row!r}").ok()
+        attacker.gpu(ATTACK).ok()
+        found |= attacker.evaluate("found")
+        assert victim.is_unharmed(), f"A cell that tried to {row} harmed another session"
+    attacker.gpu(LEAVE).ok()
+    file = attacker.evaluate("left")
     assert is_forked(attacker.session_pid) is forked
     if forked:
         assert knows(psutil.Process(attacker.session_pid), [name]), "The attacker was told"
@@ -311,7 +334,9 @@ def run_attack(
 
 
 def other_devices() -> list[str]:
-    return [f"/dev/{found}" for found in sorted(os.listdir("/dev")) if found not in BASIC_DEVICES]
+    """Those that no session may use. A session of a GPU has some of NVIDIA's."""
+    names = sorted(name for name in os.listdir("/dev") if name not in BASIC_DEVICES)
+    return [f"/dev/{name}" for name in names if not name.startswith("nvidia")]
 
 
 def can_open(device: str) -> bool:
@@ -388,7 +413,7 @@ def test_every_attempt_fails_in_the_sandbox_and_succeeds_without(
     if sandbox != "none":
         expected = set().union(*(WITHOUT_GROUPS.get(kind, set()) for kind in without_groups))
         if sandbox == "landlock":
-            expected |= REACHED_UNDER_LANDLOCK.keys()
+            expected |= set().union(*REACHED_UNDER_LANDLOCK.values())
         assert {name for name, said in found.items() if said == "succeeded"} == expected, table(found)
         return
     impossible = ONLY_FOR_ROOT if os.geteuid() else set()
@@ -396,6 +421,20 @@ def test_every_attempt_fails_in_the_sandbox_and_succeeds_without(
         impossible = impossible | {"use_devices"}
     blind = {name for name, said in found.items() if said != "succeeded"}
     assert blind == impossible, table(found)
+
+
+def rows_of(section: str) -> list[str]:
+    """The first column of the table that follows this line of the page."""
+    lines = PAGE.read_text().partition(f"| a cell tries to | {section} |\n| --- | --- |\n")[2].splitlines()
+    end = next(number for number, line in enumerate(lines) if not line.startswith("|"))
+    return [line.split(" | ")[0].removeprefix("| ") for line in lines[:end]]
+
+
+def test_the_page_and_the_probe_have_the_same_rows() -> None:
+    rows = [row for row in rows_of("in the sandbox") if not row.startswith(OF_ANOTHER_TEST)]
+    assert sorted(rows) == sorted([*ATTEMPTS["ROWS"], *ATTEMPTS["OF_THE_END"]])
+    bold = [row.split("**")[1] for row in rows_of("under Landlock") if row.startswith("**")]
+    assert sorted(bold) == sorted(REACHED_UNDER_LANDLOCK)
 
 
 MUCH = {

@@ -150,16 +150,6 @@ impl ConnectionFile {
         Ok(connection)
     }
 
-    /// A kernel of Baton's own, with its sockets in `folder`.
-    #[must_use]
-    pub fn create(folder: &Path) -> Self {
-        let mut fields = Map::new();
-        let key = uuid::Uuid::new_v4().simple().to_string();
-        fields.insert("key".to_owned(), key.into());
-        fields.insert("signature_scheme".to_owned(), "hmac-sha256".into());
-        Self { fields }.moved_to(folder)
-    }
-
     /// The same kernel with its sockets in `folder`. The key stays the same, so that signatures are
     /// valid on both sides of a relay.
     #[must_use]
@@ -292,7 +282,7 @@ mod tests {
         use std::os::unix::fs::PermissionsExt as _;
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("connection.json");
-        let connection = ConnectionFile::create(folder.path());
+        let connection = file(json!({"key": "5ec12e7"})).unwrap();
         connection.write(&path).unwrap();
         let mode = path.metadata().unwrap().permissions().mode();
         assert_eq!(mode & 0o777, 0o600);

@@ -1,7 +1,9 @@
 //! The interposers' connections: frames in, frames out.
 //!
+//! Each session has a socket of its own, so that no session can reach, or keep from connecting, processes of another.
+//!
 //! **Invariant:** no session can use up the worker's descriptors. The arbitration limits how many connections a
-//! session has. A connection that no session has claimed is closed when many newer ones have come.
+//! session has. A connection that has not sent its first message is closed when many newer ones have come to its socket.
 
 use std::{io, time::Duration};
 
@@ -36,46 +38,75 @@ const UNREAD: usize = 64;
 /// A connection that has not sent its first message when this many newer ones have come is closed.
 const NEWER: u64 = 64;
 
-pub(super) async fn accept_all(listener: UnixListener, inputs: mpsc::Sender<Input>) {
-    let mut connections = JoinSet::new();
+/// Accepts connections at one socket. Those that it has accepted do not end with it.
+pub(super) async fn accept_all(listener: UnixListener, accepted: mpsc::Sender<Accepted>) {
     let newest = watch::Sender::new(0);
     loop {
+        let Ok((stream, card)) = listener.accept().await else {
+            // Probably too many files are open.
+            sleep(PAUSE).await;
+            continue;
+        };
+        let place = *newest.borrow() + 1;
+        newest.send_replace(place);
+        let connection = Accepted {
+            stream,
+            card,
+            place,
+            newest: newest.subscribe(),
+        };
+        if accepted.send(connection).await.is_err() {
+            return;
+        }
+    }
+}
+
+/// A connection at one of the sockets.
+pub(super) struct Accepted {
+    stream: UnixStream,
+    card: SocketAddr,
+    /// How many connections its socket had accepted, with this one.
+    place: u64,
+    /// How many connections its socket has accepted by now.
+    newest: watch::Receiver<u64>,
+}
+
+/// Serves the connections of all sockets.
+pub(super) async fn serve_all(mut accepted: mpsc::Receiver<Accepted>, inputs: mpsc::Sender<Input>) {
+    let mut connections = JoinSet::new();
+    let mut number = 0;
+    loop {
         tokio::select! {
-            accepted = listener.accept() => {
-                let Ok((stream, card)) = accepted else {
-                    // Probably too many files are open.
-                    sleep(PAUSE).await;
-                    continue;
-                };
-                let count = *newest.borrow() + 1;
-                newest.send_replace(count);
-                let connection = Connection {
-                    number: count,
-                    newest: newest.subscribe(),
-                    inputs: inputs.clone(),
-                };
-                connections.spawn(connection.serve(stream, card));
+            Some(accepted) = accepted.recv() => {
+                number += 1;
+                let connection = Connection { number, inputs: inputs.clone() };
+                connections.spawn(connection.serve(accepted));
             }
             Some(_) = connections.join_next() => {}
+            else => return,
         }
     }
 }
 
 struct Connection {
     number: u64,
-    /// The number of the newest connection.
-    newest: watch::Receiver<u64>,
     inputs: mpsc::Sender<Input>,
 }
 
 impl Connection {
-    async fn serve(mut self, stream: UnixStream, card: SocketAddr) {
-        let end = self.converse(stream, &card).await;
+    async fn serve(self, accepted: Accepted) {
+        let end = self.converse(accepted).await;
         tracing::debug!("A session's connection to the GPU ended: {end:?}");
         let _ = self.inputs.send(Input::Left(self.number)).await;
     }
 
-    async fn converse(&mut self, stream: UnixStream, card: &SocketAddr) -> io::Result<()> {
+    async fn converse(&self, accepted: Accepted) -> io::Result<()> {
+        let Accepted {
+            stream,
+            card,
+            place,
+            mut newest,
+        } = accepted;
         let peer = stream.peer_cred()?;
         if peer.uid() != Uid::effective().as_raw() {
             return Err(io::ErrorKind::PermissionDenied.into());
@@ -83,11 +114,11 @@ impl Connection {
         let peer = Pid::from_raw(peer.pid().unwrap_or_default());
         let process = processes::caller(peer, card.as_abstract_name());
         let (mut reader, writer) = stream.into_split();
-        let last = self.number + NEWER;
+        let last = place + NEWER;
         let first = tokio::select! {
             biased;
             first = timeout(PATIENCE, receive(&mut reader)) => first??,
-            _ = self.newest.wait_for(|newest| *newest > last) => {
+            _ = newest.wait_for(|newest| *newest > last) => {
                 return Err(io::ErrorKind::QuotaExceeded.into());
             }
         };

@@ -16,12 +16,16 @@ use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
 
 use super::{
-    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Lone, Monitored, Token, Usage,
+    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Listener, Lone, Monitored,
+    Token, Usage,
     program::ProgramError,
     sleep::{Sleeper, Woken},
 };
 
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
+
+/// The name of a session's socket in its own folder.
+const OWN_SOCKET: &str = "gpu";
 
 const NO_ROOM: &str = "other sessions make no room";
 
@@ -51,13 +55,12 @@ pub(crate) struct SharedGpu {
 pub(crate) enum OpenError {
     #[error(transparent)]
     Folder(#[from] FolderError),
-    #[error("Failed to listen for sessions that use the GPU")]
-    Listen(#[from] io::Error),
+    #[error("Failed to write into the worker's runtime folder")]
+    Write(#[from] io::Error),
 }
 
 impl SharedGpu {
-    /// Listens in a new folder for the sessions that [`Self::admit`] admits.
-    pub(super) fn listen(
+    pub(super) fn open(
         runtime_folder: &Path,
         limit_bytes: Option<u64>,
         settings: impl FnOnce(u64) -> Settings + Send + Sync + 'static,
@@ -70,7 +73,7 @@ impl SharedGpu {
         Ok(Arc::new(Self {
             device: device.or_else(|| name.clone()),
             hardware,
-            gpu: Gpu::start(&folder.path().join("gpu"), settings, monitored)?,
+            gpu: Gpu::start(settings, monitored),
             name,
             limit_bytes,
             sleeper: OnceLock::new(),
@@ -106,7 +109,7 @@ impl SharedGpu {
         self.folder.path()
     }
 
-    /// Admits the session that `command` starts. `folder` is the session's own.
+    /// Admits the session that `command` starts, and listens for it in `folder`, which is the session's own.
     pub(crate) fn admit(
         self: &Arc<Self>,
         user: UserId,
@@ -114,10 +117,10 @@ impl SharedGpu {
         folder: &Path,
     ) -> io::Result<Membership> {
         let token = uuid::Uuid::new_v4().as_u128();
+        let socket = folder.join(OWN_SOCKET);
+        let listener = self.gpu.listen(&socket)?;
         prepare(command, folder)?;
-        command
-            .env(SOCKET, self.folder.path().join("gpu"))
-            .env(TOKEN, format!("{token:x}"));
+        command.env(SOCKET, socket).env(TOKEN, format!("{token:x}"));
         if let Some(name) = &self.name {
             command.env(CUDA_VISIBLE_DEVICES, name);
         }
@@ -132,6 +135,7 @@ impl SharedGpu {
         self.sessions.fetch_add(1, Relaxed);
         Ok(Membership {
             shared: self.clone(),
+            _listener: listener,
             token,
             released,
             asleep: None,
@@ -143,6 +147,7 @@ impl SharedGpu {
 /// A session's use of the GPU, until it is dropped.
 pub(crate) struct Membership {
     shared: Arc<SharedGpu>,
+    _listener: Listener,
     token: Token,
     released: watch::Receiver<bool>,
     /// The process, while it is off the GPU.

@@ -42,7 +42,7 @@ impl Timeshare {
             return Ok(None);
         }
         std::fs::create_dir_all(runtime_folder)?;
-        let mut gpus = listen(runtime_folder, limits, each(reading))?;
+        let mut gpus = open_each(runtime_folder, limits, each(reading))?;
         let interposer = baton_interposer::install(gpus[0].folder())?;
         if let Some(complaint) = complaint(&interposer).await {
             tracing::warn!(
@@ -80,7 +80,7 @@ impl Timeshare {
 }
 
 /// Opens each GPU. If there are several, each session is told which one to use; a single GPU needs no name.
-fn listen(
+fn open_each(
     runtime_folder: &Path,
     limits: Limits,
     mut seen: Vec<Monitored>,
@@ -90,7 +90,7 @@ fn listen(
         let gpu_bytes = monitored.as_ref().and_then(Monitored::memory_bytes);
         let settings = move |said| settings(gpu_bytes.unwrap_or(said), share);
         let gpu_limit = limits.gpu_bytes;
-        let gpu = SharedGpu::listen(runtime_folder, gpu_limit, settings, name, monitored)?;
+        let gpu = SharedGpu::open(runtime_folder, gpu_limit, settings, name, monitored)?;
         gpu.follow_host(move |processes| look_at_host(processes, share, limits.memory_bytes));
         Ok::<_, OpenError>(gpu)
     };

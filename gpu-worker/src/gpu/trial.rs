@@ -73,7 +73,7 @@ async fn take_turns(
             host_bytes: 4 * each,
         })
     };
-    let gpu = SharedGpu::listen(runtime_folder, None, settings, name, None)?;
+    let gpu = SharedGpu::open(runtime_folder, None, settings, name, None)?;
     let mut programs = [
         Member::start(baton, &gpu, 1)?,
         Member::start(baton, &gpu, 2)?,

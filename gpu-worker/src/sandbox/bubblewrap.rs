@@ -25,8 +25,8 @@ use crate::Config;
 
 const PROGRAM: &str = "bwrap";
 
-/// The size of a session's private folder inside, which is only for sockets.
-const SOCKETS_BYTES: u64 = 1 << 20;
+/// The size of a session's private folder inside. A session without a folder of its notebook works there.
+const PRIVATE_BYTES: u64 = 1 << 20;
 
 /// Gives the session namespaces of its own and no way to gain rights, and ends it with the worker.
 const ISOLATION: &[&str] = &[
@@ -112,7 +112,7 @@ impl Bubblewrap {
         let environment: Vec<_> = command.as_std().get_envs().collect();
         view.of_environment(&environment, self.limits.scratch_bytes);
         view.devices(self.devices.folder(), &self.devices.of(needs.hardware));
-        view.private(needs.private_folder, SOCKETS_BYTES)?;
+        view.private(needs.private_folder, PRIVATE_BYTES)?;
         view.writable(needs.packages, needs.packages);
         for path in needs.hidden {
             view.hide_inside_writable(path);

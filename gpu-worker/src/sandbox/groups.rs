@@ -243,8 +243,16 @@ fn remove_leftovers(folder: &Path) {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+
+    const LIMITS: Limits = Limits {
+        memory_bytes: Some(4096),
+        processes: 7,
+        processors: None,
+        scratch_bytes: 0,
+    };
 
     fn hierarchy(folder: &str, version: Version, controllers: &[&str]) -> Hierarchy {
         Hierarchy {
@@ -282,5 +290,45 @@ mod tests {
         );
         check(&[first], &[("/one/memory", &[Memory])]);
         check(&[], &[]);
+    }
+
+    /// An ordinary folder that stands for a group of version 2 with these processes.
+    fn delegated(folder: &Path, processes: &str) -> Hierarchy {
+        fs::write(folder.join("cgroup.events"), "").unwrap();
+        fs::write(folder.join("cgroup.procs"), processes).unwrap();
+        let folder = folder.to_str().unwrap();
+        hierarchy(folder, Version::Two, &["cpu", "memory", "pids"])
+    }
+
+    #[test]
+    fn a_worker_alone_in_its_group_moves_down_and_makes_groups_for_sessions() {
+        let folder = tempfile::tempdir().unwrap();
+        let this = Pid::this().to_string();
+        let groups = Groups::below(&[delegated(folder.path(), &this)], LIMITS);
+        assert_eq!(groups.unlimited(), []);
+        let read = |file: &str| fs::read_to_string(folder.path().join(file)).unwrap();
+        assert_eq!(read("worker/cgroup.procs"), this);
+        assert_eq!(read("worker/cpu.weight"), OWN_WEIGHT);
+        let session = groups.create().unwrap().unwrap();
+        let is_group = |name: &std::ffi::OsStr| name.to_string_lossy().starts_with(PREFIX);
+        let made = fs::read_dir(folder.path()).unwrap();
+        let made: Vec<_> = made
+            .map(|entry| entry.unwrap().file_name())
+            .filter(|name| is_group(name))
+            .collect();
+        assert_eq!(made.len(), 1);
+        assert!(folder.path().join(&made[0]).join("cells").is_dir());
+        // Ordinary folders with files are not removed like groups.
+        folder.close().unwrap();
+        drop(session);
+    }
+
+    #[test]
+    fn a_worker_that_shares_its_group_limits_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let groups = Groups::below(&[delegated(folder.path(), "1")], LIMITS);
+        let missing = [Controller::Memory, Controller::Processes];
+        assert_eq!(groups.unlimited(), missing);
+        assert!(groups.create().unwrap().is_none());
     }
 }

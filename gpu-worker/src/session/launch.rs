@@ -6,7 +6,6 @@
 //!
 //! **Invariant:** a fork runs no code and reads no file of its student before it is in its sandbox.
 
-use std::ffi::OsString;
 use std::io;
 use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
 use std::path::{Path, PathBuf};
@@ -49,8 +48,6 @@ pub(super) struct Launch<'a> {
     pub(super) imposed: Option<[OwnedFd; 2]>,
     /// The working directory, as a path inside the session.
     pub(super) folder: PathBuf,
-    /// Arguments of the session's program.
-    pub(super) arguments: Vec<OsString>,
     /// The session's connection to its worker.
     pub(super) connection: OwnedFd,
     pub(super) watching: Option<Watching>,
@@ -115,7 +112,6 @@ pub(super) async fn fresh(launch: Launch<'_>) -> Result<Launched, StartError> {
     inherit(&mut command, vec![connection]);
     command
         .args(["-m", "baton_shim.session.start"])
-        .args(launch.arguments)
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped());
@@ -167,7 +163,7 @@ pub(super) async fn fork(launch: Launch<'_>, zygote: &Zygote) -> Result<Launched
     let (connection, supervisor) = (launch.connection.as_raw_fd(), report_end.as_raw_fd());
     let mut request = ForkRequest {
         program: None,
-        arguments: launch.arguments.iter().map(bytes).collect(),
+        arguments: Vec::new(),
         environment: variables(&command),
         folder: bytes(launch.folder),
         descriptors: vec![1, 2, connection, supervisor],

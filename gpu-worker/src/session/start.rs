@@ -8,7 +8,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use baton_chunks::scanner::{self, SCANNER};
-use baton_jupyter_wire::connection::ConnectionFile;
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_jupyter_wire::shim::{ShimError, ShimPair, ShimReader, ShimWriter};
 use baton_protocol::NotebookId;
@@ -79,8 +78,6 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
     let packages = SessionPackages::create(request.config)?;
     let (pair, kernel_end) = ShimPair::create().map_err(StartError::Pair)?;
     let scanner = scanner::install(folder.path()).map_err(StartError::Library)?;
-    let connection_file = folder.path().join("connection.json");
-    ConnectionFile::create(folder.path()).write(&connection_file)?;
     let mark = processes::new_mark(request.notebook);
 
     let mut command = command(&request, &packages);
@@ -128,7 +125,6 @@ pub(crate) async fn start(mut request: StartRequest<'_>) -> Result<Session, Star
         confinement,
         imposed,
         folder: place.folder,
-        arguments: vec!["-f".into(), connection_file.into()],
         connection: kernel_end,
         watching,
         mark,

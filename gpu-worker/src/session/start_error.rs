@@ -3,7 +3,6 @@
 use std::path::PathBuf;
 use std::process::ExitStatus;
 
-use baton_jupyter_wire::connection::ConnectionError;
 use baton_jupyter_wire::folder::FolderError;
 use baton_jupyter_wire::shim::ShimError;
 use baton_transport::frames::FrameError;
@@ -27,8 +26,6 @@ pub(crate) enum StartError {
     Library(#[source] std::io::Error),
     #[error("The session could not get its part of the GPU")]
     Gpu(#[source] std::io::Error),
-    #[error(transparent)]
-    Connection(#[from] ConnectionError),
     #[error("Failed to connect to the session")]
     Pair(#[source] std::io::Error),
     #[error(transparent)]

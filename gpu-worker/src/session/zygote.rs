@@ -33,9 +33,17 @@ use crate::sandbox::Sandbox;
 /// Pythons.
 const MOST_PYTHONS: usize = 2;
 
-/// Libraries that no session has used yet are loaded only if this many bytes of memory are available: twice the memory
-/// of all known libraries.
-const MEMORY_FOR_EXPECTED: u64 = 2 << 30;
+/// A zygote loads libraries only if this many bytes of memory are available: what all known libraries take.
+const MEMORY_FOR_LIBRARIES: u64 = 1 << 30;
+
+/// Libraries that no session has used yet are loaded only if this many bytes of memory are available.
+const MEMORY_FOR_EXPECTED: u64 = 2 * MEMORY_FOR_LIBRARIES;
+
+/// With less available memory, idle zygotes end.
+const MEMORY_SHORT: u64 = MEMORY_FOR_LIBRARIES / 2;
+
+/// A zygote is idle if no session has been forked from it for this long.
+const IDLE: Duration = Duration::from_secs(600);
 
 /// How long a session waits for a zygote.
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -215,6 +223,12 @@ impl Zygotes {
 
     /// Makes a zygote with the wanted libraries in the background. It then replaces the present one.
     fn load(self: &Arc<Self>, python: &Path) {
+        if host_memory::available_bytes() < MEMORY_FOR_LIBRARIES {
+            tracing::info!(
+                "Sessions start without prepared libraries, because too little memory is available"
+            );
+            return;
+        }
         let (zygotes, python) = (self.clone(), python.to_owned());
         self.spawn(async move {
             loop {
@@ -266,6 +280,12 @@ impl Zygotes {
         self.set(python, State::Failed);
     }
 
+    /// Ends idle zygotes if memory is short. Sessions that they have forked continue. A Python gets another zygote when
+    /// its next session has run a cell.
+    pub(crate) fn make_room(&self, available_bytes: u64) {
+        end_idle(&mut lock(&self.warm), available_bytes);
+    }
+
     fn set(&self, python: &Path, state: State) {
         if let Some(known) = lock(&self.warm).get(python) {
             known.send_replace(state);
@@ -279,6 +299,46 @@ impl Zygotes {
     }
 }
 
+fn end_idle(warm: &mut HashMap<PathBuf, watch::Sender<State>>, available_bytes: u64) {
+    if available_bytes >= MEMORY_SHORT {
+        return;
+    }
+    warm.retain(|python, state| {
+        let is_idle = matches!(&*state.borrow(), State::Warm(zygote) if zygote.idle() >= IDLE);
+        if is_idle {
+            let python = python.display();
+            tracing::info!("The next session of {python} starts without a prepared process, because memory is short");
+        }
+        !is_idle
+    });
+}
+
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn idle_zygotes_end_when_memory_is_short() {
+        let folder = tempfile::tempdir().unwrap();
+        let (idle, busy) = (Path::new("/idle"), Path::new("/busy"));
+        let zygote = || Arc::new(Zygote::idle_process(folder.path()));
+        let mut warm = HashMap::new();
+        let mut add =
+            |python: &Path, state| warm.insert(python.to_owned(), watch::Sender::new(state));
+        add(idle, State::Warm(zygote()));
+        add(Path::new("/failed"), State::Failed);
+        tokio::time::advance(IDLE).await;
+        add(busy, State::Warm(zygote()));
+        end_idle(&mut warm, MEMORY_SHORT);
+        assert_eq!(warm.len(), 3);
+        end_idle(&mut warm, MEMORY_SHORT - 1);
+        assert_eq!(warm.len(), 2);
+        assert!(!warm.contains_key(idle));
+        assert!(warm.contains_key(busy));
+    }
 }

@@ -78,6 +78,17 @@ HANDLERS = Part(
 )
 ENDING = Part("variables are not saved when the kernel is shut down", (f"{_KERNEL}.do_shutdown",))
 BLOCKS = Part("'with gpu:' and '@gpu' do not run", (f"{_SHELL}.ast_transformers",))
+SOCKETS = Part(
+    "%%gpu cells do not run",
+    (
+        "ipykernel.kernelapp:IPKernelApp._bind_socket",
+        "ipykernel.kernelapp:IPKernelApp.configure_tornado_logger",
+        "ipykernel.kernelapp:IPKernelApp.init_connection_file",
+        "ipykernel.kernelapp:IPKernelApp.init_heartbeat",
+        "ipykernel.kernelapp:IPKernelApp.init_iopub",
+        "ipykernel.kernelapp:IPKernelApp.write_connection_file",
+    ),
+)
 DEBUGGER = Part("%debug shows the wrong lines after a %%gpu cell", (f"{_SHELL}.debugger",))
 # ---- parts for libraries
 

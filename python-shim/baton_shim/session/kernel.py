@@ -1,7 +1,7 @@
 """The kernel of a session.
 
 It talks over the private socket. In: `Run`, a cell with the state that it needs, and `Begin`. Out: what the cell
-publishes, and what it changed. The kernel's ZeroMQ sockets are unused.
+publishes, and what it changed. Nothing connects to the kernel's ZeroMQ sockets (`sockets.py`).
 
 **Invariant:** a cell runs only once, after its state has been applied and `Begin` has arrived. State leaves the process
 only between `Finished` and `Released`.

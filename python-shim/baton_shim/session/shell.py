@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 NEED_ALL_NAMES = frozenset("psearch reset reset_selective store".split())
 # Magics that need the history, which the notebook has.
 OF_HISTORY = frozenset("history hist recall rep rerun macro save pastebin notebook".split())
+# Magics for other clients of the kernel.
+OF_CLIENTS = frozenset("connect_info qtconsole".split())
 
 
 class Result(NamedTuple):
@@ -186,6 +188,11 @@ class SessionShell(ZMQInteractiveShell):  # type: ignore[misc]
     def run_line_magic(self, magic_name: str, line: str, _stack_depth: int = 1) -> Any:
         if magic_name in OF_HISTORY:
             raise UsageError(f"%{magic_name} reads the notebook's history\nhint: write it in a cell without %%gpu")
+        if magic_name in OF_CLIENTS:
+            raise UsageError(
+                f"%{magic_name} is for clients of the notebook kernel; no client can connect to its session\n"
+                "hint: write it in a cell without %%gpu"
+            )
         if magic_name in NEED_ALL_NAMES:
             self.faults.fetch_all()
         return super().run_line_magic(magic_name, line, _stack_depth + 1)

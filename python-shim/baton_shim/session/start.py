@@ -1,4 +1,4 @@
-"""`python -m baton_shim.session.start -f connection.json`: starts the kernel of a session.
+"""`python -m baton_shim.session.start`: starts the kernel of a session.
 
 **Invariant:** the session ends when its worker ends, also between cells.
 """
@@ -48,6 +48,7 @@ def main() -> None:
     from baton_shim.base.link import Link
     from baton_shim.base.local_modules import LocalModules
     from baton_shim.session.kernel import SessionKernel
+    from baton_shim.session.sockets import give_no_addresses
 
     modules = LocalModules(installed)
     modules.watch()
@@ -56,6 +57,7 @@ def main() -> None:
 
     def prepare(app: Any) -> None:
         app.kernel_class = SessionKernel
+        give_no_addresses(app)
 
     def shell_ready(shell: Any) -> None:
         del sys.modules[DEBUGGER]  # the student may import it

@@ -47,7 +47,8 @@ fn main() -> io::Result<()> {
         torture,
         ..settings(total_bytes.min(cap_bytes), host_bytes, quantum, pins_ahead)
     };
-    let gpu = Gpu::start(&folder.join("gpu"), settings, None)?;
+    let gpu = Gpu::start(settings, None);
+    let _listener = gpu.listen(&folder.join("gpu"))?;
     for token in 1..=sessions {
         gpu.admit(Admission {
             token: Token::from(token),

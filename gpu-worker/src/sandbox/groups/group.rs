@@ -191,18 +191,20 @@ fn settings(
     let memory = limits.memory_bytes.map(|bytes| bytes.to_string());
     let quota = limits.processors.map(|count| u64::from(count) * PERIOD_US);
     match (controller, version) {
-        (Controller::Memory, Version::Two) => memory
-            .into_iter()
-            .flat_map(|bytes| [("memory.max", bytes), ("memory.swap.max", "0".to_owned())])
-            .collect(),
-        // Memory and swap together are limited to as much as memory alone.
-        (Controller::Memory, Version::One) => memory
-            .into_iter()
-            .flat_map(|bytes| {
-                let both = ("memory.memsw.limit_in_bytes", bytes.clone());
-                [("memory.limit_in_bytes", bytes), both]
-            })
-            .collect(),
+        (Controller::Memory, Version::Two) => {
+            let most = memory.map(|bytes| ("memory.max", bytes));
+            let swap = ("memory.swap.max", "0".to_owned());
+            most.into_iter().chain([swap]).collect()
+        }
+        // Memory and swap together are limited to as much as memory alone. Without a limit of memory, or where swap is
+        // not counted, the system prefers not to swap.
+        (Controller::Memory, Version::One) => {
+            let files = ["memory.limit_in_bytes", "memory.memsw.limit_in_bytes"];
+            let most = memory.into_iter();
+            let most = most.flat_map(|bytes| files.map(|file| (file, bytes.clone())));
+            let swap = ("memory.swappiness", "0".to_owned());
+            most.chain([swap]).collect()
+        }
         (Controller::Processes, _) => vec![("pids.max", limits.processes.to_string())],
         (Controller::Processors, Version::Two) => {
             let most = quota.map(|quota| ("cpu.max", format!("{quota} {PERIOD_US}")));
@@ -221,10 +223,11 @@ fn settings(
 
 /// Writes a value. A file that some systems do not have, for example those without swap, is skipped.
 fn set(file: &Path, value: &str) -> io::Result<()> {
-    const OPTIONAL: [&str; 3] = [
+    const OPTIONAL: [&str; 4] = [
         "memory.memsw.limit_in_bytes",
         "memory.oom.group",
         "memory.swap.max",
+        "memory.swappiness",
     ];
     let name = file.file_name().and_then(|name| name.to_str());
     let is_optional = name.is_some_and(|name| OPTIONAL.contains(&name));
@@ -289,6 +292,7 @@ pub(super) fn members(folder: &Path) -> io::Result<Vec<Pid>> {
 }
 
 #[cfg(test)]
+#[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
 
@@ -319,6 +323,7 @@ mod tests {
         let memory: &[(&str, &str)] = &[
             ("memory.limit_in_bytes", "4096"),
             ("memory.memsw.limit_in_bytes", "4096"),
+            ("memory.swappiness", "0"),
         ];
         check(Memory, Version::One, memory);
         let processors: &[(&str, &str)] = &[("cpu.max", "200000 100000"), ("cpu.weight", "100")];
@@ -333,7 +338,106 @@ mod tests {
             processors: None,
             ..LIMITS
         };
-        assert_eq!(settings(Memory, Version::Two, without), []);
+        let unswapped = |file| vec![(file, "0".to_owned())];
+        assert_eq!(
+            settings(Memory, Version::Two, without),
+            unswapped("memory.swap.max")
+        );
+        assert_eq!(
+            settings(Memory, Version::One, without),
+            unswapped("memory.swappiness")
+        );
         assert_eq!(settings(Processors, Version::One, without), []);
+    }
+
+    /// A group of this version in an ordinary folder, which stands for a hierarchy.
+    fn group(folder: &Path, version: Version) -> Group {
+        let base = Base {
+            folder: folder.to_owned(),
+            version,
+            controllers: Controller::ALL.to_vec(),
+        };
+        Group::create(&[base], "session", LIMITS).unwrap()
+    }
+
+    fn read(file: impl AsRef<Path>) -> String {
+        fs::read_to_string(file).unwrap()
+    }
+
+    fn child() -> std::process::Child {
+        let mut command = std::process::Command::new("sleep");
+        command.arg("600").spawn().unwrap()
+    }
+
+    fn id(child: &std::process::Child) -> Pid {
+        Pid::from_raw(child.id().cast_signed())
+    }
+
+    #[test]
+    fn with_version_2_cells_are_separate_from_what_outlives_them() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = group(folder.path(), Version::Two);
+        let session = folder.path().join("session");
+        for (file, value) in [
+            ("memory.max", "4096"),
+            ("pids.max", "7"),
+            ("cpu.max", "200000 100000"),
+            ("cpu.weight", "100"),
+            ("cgroup.subtree_control", "+memory"),
+        ] {
+            assert_eq!(read(session.join(file)), value, "{file}");
+        }
+        let joins = session.join("cells/cgroup.procs");
+        fs::write(&joins, "").unwrap();
+        let join_files = group.join_files().unwrap();
+        assert_eq!(join_files.len(), 1);
+        io::Write::write_all(
+            &mut &File::from(join_files.into_iter().next().unwrap()),
+            b"17\n",
+        )
+        .unwrap();
+        assert_eq!(read(joins), "17\n");
+        assert_eq!(group.entered(), [Pid::from_raw(17)]);
+        group.keep(&[Pid::from_raw(17)]).unwrap();
+        assert_eq!(read(session.join("kept/cgroup.procs")), "17");
+        assert!(group.limits_memory());
+        assert_eq!(group.exceeded_memory_bytes(), None);
+        fs::write(session.join("memory.events"), "oom 1\noom_kill 0\n").unwrap();
+        assert_eq!(group.exceeded_memory_bytes(), None);
+        fs::write(session.join("memory.events"), "oom 1\noom_kill 2\n").unwrap();
+        assert_eq!(group.exceeded_memory_bytes(), Some(4096));
+    }
+
+    #[test]
+    fn with_version_2_the_system_ends_all_processes_at_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = group(folder.path(), Version::Two);
+        let session = folder.path().join("session");
+        let mut alone = child();
+        fs::write(session.join("cells/cgroup.procs"), alone.id().to_string()).unwrap();
+        group.kill();
+        assert_eq!(read(session.join("cgroup.kill")), "1");
+        assert_eq!(read(session.join("pids.max")), "7");
+        // An ordinary folder kills nothing, and neither does the worker.
+        assert!(alone.try_wait().unwrap().is_none());
+        alone.kill().unwrap();
+        alone.wait().unwrap();
+    }
+
+    #[test]
+    fn with_version_1_the_worker_ends_each_process() {
+        let folder = tempfile::tempdir().unwrap();
+        let group = group(folder.path(), Version::One);
+        let session = folder.path().join("session");
+        let mut members = [child(), child()];
+        let ids: Vec<_> = members.iter().map(|one| id(one).to_string()).collect();
+        fs::write(session.join("cgroup.procs"), ids.join("\n")).unwrap();
+        group.kill();
+        assert_eq!(read(session.join("pids.max")), "0");
+        for member in &mut members {
+            let status = member.wait().unwrap();
+            let signal = std::os::unix::process::ExitStatusExt::signal(&status);
+            assert_eq!(signal, Some(Signal::SIGKILL as i32));
+        }
     }
 }

@@ -19,6 +19,11 @@ use crate::Config;
 /// Libraries that take long to load and behave after a fork as after an import. For each: what to load, in this
 /// order.
 ///
+/// Other libraries that sessions load are not learned. A cell decides what is in the memory maps of its session, and
+/// a zygote imports outside the sandbox and for everyone: a student could have any installed package imported there,
+/// and no test would show that it behaves after a fork as after an import. Administrators name more libraries in
+/// `worker.preload`.
+///
 /// Matplotlib is left out because it reads its settings from the working directory when it is imported, JAX and
 /// TensorFlow because they start threads or choose devices.
 const KNOWN: &[(&str, &[&str])] = &[

@@ -26,6 +26,7 @@ use serde_bytes::ByteBuf;
 use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
+use tokio::time::Instant;
 
 use crate::processes;
 use crate::sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, inherit};
@@ -55,6 +56,8 @@ pub(crate) struct Zygote {
     control: UnixStream,
     /// Prepared for the next session.
     spare: Mutex<Option<Spare>>,
+    /// When a session was last forked, or when this was made.
+    used_at: Mutex<Instant>,
     process: Option<u32>,
     /// The zygote is killed when this is dropped. Its forks continue.
     _child: Child,
@@ -155,6 +158,7 @@ impl Zygote {
         Ok(Self {
             control,
             spare: Mutex::default(),
+            used_at: Mutex::new(Instant::now()),
             process: child.id(),
             _child: child,
             _read_only: read_only,
@@ -186,6 +190,7 @@ impl Zygote {
 
     /// What the next session needs: prepared before, or else now.
     pub(crate) async fn spare(&self, sandbox: Option<&Sandbox>) -> Result<Spare, ZygoteError> {
+        *self.lock_used_at() = Instant::now();
         let ready = self.take_spare().filter(Spare::is_ready);
         match ready {
             Some(spare) => Ok(spare),
@@ -202,6 +207,15 @@ impl Zygote {
         Ok(())
     }
 
+    /// How long no session has been forked.
+    pub(super) fn idle(&self) -> Duration {
+        self.lock_used_at().elapsed()
+    }
+
+    fn lock_used_at(&self) -> MutexGuard<'_, Instant> {
+        self.used_at.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn take_spare(&self) -> Option<Spare> {
         self.lock_spare().take()
     }
@@ -213,6 +227,25 @@ impl Zygote {
     pub(super) fn is_alive(&self) -> bool {
         self.process
             .is_some_and(|process| Path::new(&format!("/proc/{process}/exe")).exists())
+    }
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+impl Zygote {
+    /// A process that forks nothing.
+    pub(super) fn idle_process(folder: &Path) -> Self {
+        let mut command = Command::new("sleep");
+        let child = command.arg("600").kill_on_drop(true).spawn().unwrap();
+        Self {
+            control: UnixStream::pair().unwrap().0,
+            spare: Mutex::default(),
+            used_at: Mutex::new(Instant::now()),
+            process: child.id(),
+            _child: child,
+            _read_only: None,
+            _folder: PrivateFolder::create_in(folder, "zygote").unwrap(),
+        }
     }
 }
 

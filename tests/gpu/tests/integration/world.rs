@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use baton_gpu_tests::{CARD, Machine};
-use baton_gpu_worker::gpu::{Admission, Cell, Gpu, HostRoom, Monitored, Token, Usage};
+use baton_gpu_worker::gpu::{Admission, Cell, Gpu, HostRoom, Listener, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
 use nix::unistd::Pid;
@@ -23,6 +23,7 @@ pub(crate) struct World {
     folder: TempDir,
     runtime: Runtime,
     gpu: Option<Gpu>,
+    listener: Option<Listener>,
     /// The worker's monitoring of the card, from its next start on.
     pub(crate) monitored: Option<Monitored>,
     settings: Settings,
@@ -71,6 +72,7 @@ impl World {
             folder,
             runtime,
             gpu: None,
+            listener: None,
             monitored: None,
             settings,
             interposer,
@@ -86,7 +88,8 @@ impl World {
     pub(crate) fn start_worker(&mut self) {
         let _entered = self.runtime.enter();
         let settings = self.settings.clone();
-        let gpu = Gpu::start(&self.socket(), |_| settings, self.monitored.clone()).unwrap();
+        let gpu = Gpu::start(|_| settings, self.monitored.clone());
+        self.listener = Some(gpu.listen(&self.socket()).unwrap());
         for token in &self.tokens {
             let released = gpu.admit(admission(*token, None));
             self.released.insert(*token, released);
@@ -96,6 +99,7 @@ impl World {
 
     /// Ends all connections at once.
     pub(crate) fn stop_worker(&mut self) {
+        self.listener = None;
         self.gpu = None;
     }
 
