@@ -282,7 +282,7 @@ def test_a_preempted_cell_ends_with_the_reason(
     cluster: Batch, new_kernel: Callable[..., Kernel], warm_starts: str
 ) -> None:
     worker = cluster.worker_command(BATON_WORKER_WARM_STARTS=warm_starts)
-    cluster.start_broker(max=1, notice="2s", worker=worker)
+    cluster.start_broker(max=1, kill_after="2s", worker=worker)
     kernel = cluster.service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
     cell = kernel.begin("%%gpu\nvalues.append(2)\nprint('runs', flush=True)\nimport time\ntime.sleep(600)")
@@ -331,7 +331,7 @@ def test_a_dry_run_shows_the_commands(cluster: Batch) -> None:
     shown = cluster.says("pools", "test", "slurm-gpu")
     assert "submit\n" in shown
     assert "--name slurm-gpu-test" in shown
-    # Half of the default notice, which is Slurm's.
+    # Half of the default `kill_after`, which is Slurm's.
     assert "--stop-grace 15000ms" in shown
     assert "/nowhere/scancel is not a program that this user can run" in shown
     assert cluster.submitted == []

@@ -111,7 +111,7 @@ def test_a_preempted_cell_ends_with_the_reason_before_slurm_kills_it(
 ) -> None:
     cluster = preempting
     # Slurm kills the job 30 seconds (`KillWait`) after SIGTERM.
-    cluster.start_broker(max=1, walltime="10m", notice="6s")
+    cluster.start_broker(max=1, walltime="10m", kill_after="6s")
     kernel = cluster.service.kernel(new_kernel)
     kernel.run("values = [1]").ok()
     cell = kernel.begin("%%gpu\nvalues.append(2)\nprint('runs', flush=True)\nimport time\ntime.sleep(600)")

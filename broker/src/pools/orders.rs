@@ -30,7 +30,7 @@ pub(super) fn submit_arguments(
     };
     let broker = commands.broker.as_deref().unwrap_or(address);
     let walltime = commands.walltime.as_secs();
-    let stop_grace = pools::stop_grace(commands.notice);
+    let stop_grace = pools::stop_grace(commands.kill_after);
     let options = [
         ("--broker", broker.to_owned()),
         ("--token-file", token_file.display().to_string()),

@@ -16,7 +16,7 @@ const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
 /// Slurm's default `KillWait`.
-const NOTICE: &str = "30s";
+const KILL_AFTER: &str = "30s";
 const LONGEST_NAME: usize = 40;
 /// A value of `idle`: idle workers do not leave.
 const NEVER: &str = "never";
@@ -52,7 +52,7 @@ pub(crate) enum Provider {
 pub(crate) struct Commands {
     pub(crate) walltime: Duration,
     /// How long after SIGTERM the batch system kills a job.
-    pub(crate) notice: Duration,
+    pub(crate) kill_after: Duration,
     pub(crate) submit: Template,
     /// Prints the id of a worker's job, if it exists.
     pub(crate) find: Option<Template>,
@@ -92,7 +92,7 @@ struct Section {
     max: u32,
     idle: Option<String>,
     walltime: Option<String>,
-    notice: Option<String>,
+    kill_after: Option<String>,
     target_wait: Option<String>,
     submit: Option<String>,
     find: Option<String>,
@@ -253,7 +253,7 @@ impl Section {
         let of_job = ["id", "name"];
         Ok(Commands {
             walltime,
-            notice: time(self.notice.as_deref(), "notice", NOTICE)?,
+            kill_after: time(self.kill_after.as_deref(), "kill_after", KILL_AFTER)?,
             submit: template(
                 self.submit,
                 "submit",
@@ -292,7 +292,7 @@ impl Section {
 
     fn external(self) -> anyhow::Result<External> {
         let of_commands = [
-            ("notice", self.notice.is_some()),
+            ("kill_after", self.kill_after.is_some()),
             ("submit", self.submit.is_some()),
             ("find", self.find.is_some()),
             ("status", self.status.is_some()),

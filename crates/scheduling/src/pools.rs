@@ -249,8 +249,8 @@ pub fn last_step(life: Duration) -> Duration {
 /// How long cells may continue on a worker that is ended this long after it is asked to stop. The worker needs the
 /// rest to end its cells and to send their results.
 #[must_use]
-pub fn stop_grace(notice: Duration) -> Duration {
-    notice - LONGEST_STEP.min(notice / 2)
+pub fn stop_grace(kill_after: Duration) -> Duration {
+    kill_after - LONGEST_STEP.min(kill_after / 2)
 }
 
 /// How long a worker stays without a cell.
