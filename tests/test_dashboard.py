@@ -89,11 +89,12 @@ def test_the_week_has_each_lesson_with_its_waits(tia: Page, artefacts: Path) -> 
     tia.get_by_role("link", name="Capacity").click()
     expect(tia.locator(".week > li")).to_have_count(7)
     expect(tia.locator(".week > li[aria-current]")).to_have_count(1)
-    expect(tia.locator(".week > li > div")).to_have_count(3)
+    expect(tia.locator(".week > li > div")).to_have_count(4)
     monday = tia.locator(".week > li").first
     expect(monday).to_contain_text(re.compile(r"17:00.18:30 ml101"))
     expect(monday).to_contain_text("60 people")
     expect(monday).to_contain_text("Predicted: ")
+    expect(monday.locator("div", has_text="00:00")).to_contain_text("Measured: ")
     tia.locator(".week").screenshot(path=artefacts / "week.png")
 
 

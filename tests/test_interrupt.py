@@ -59,6 +59,22 @@ def test_while_the_cell_runs(kernel: Kernel, body: str) -> None:
     assert kernel.gpu("changed.append(2)\nchanged").ok().value == "[1, 2]"
 
 
+def test_sigterm_ends_what_a_cell_starts_but_not_the_session(kernel: Kernel) -> None:
+    """Batch systems send it to all processes of a worker's job."""
+    code = (
+        "import multiprocessing, os, signal, subprocess, time\n"
+        "os.kill(os.getpid(), signal.SIGTERM)\n"
+        "program = subprocess.Popen(['sleep', '600'])\n"
+        "program.terminate()\n"
+        "fork = multiprocessing.get_context('fork').Process(target=time.sleep, args=(600,))\n"
+        "fork.start()\n"
+        "fork.terminate()\n"
+        "fork.join()\n"
+        "program.wait(), fork.exitcode"
+    )
+    assert kernel.gpu(code).ok().value == "(-15, -15)"
+
+
 def test_while_a_shell_command_runs(kernel: Kernel) -> None:
     """IPython ends the command, and the cell continues; as in any kernel."""
     # The command prints the marker itself. During its start, IPython answers interrupts with UnboundLocalError.

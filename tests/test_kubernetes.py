@@ -32,6 +32,7 @@ from end_to_end.chart import (
     validate,
 )
 from end_to_end.cluster import free_port
+from end_to_end.guides import GUIDES, blocks
 from end_to_end.hub import jupyter_hub
 from end_to_end.images import Images, images
 from end_to_end.place import MARK, OUTER_ENVIRONMENT, Place
@@ -42,8 +43,10 @@ from end_to_end.waiting import wait_until
 
 EXAMPLES = ROOT / "deploy/kubernetes/examples"
 FILES = [*sorted((ROOT / "tests/kubernetes").glob("*.yaml")), EXAMPLES / "baton.yaml"]
+GUIDE = GUIDES / "kubernetes.md"
 CASES: dict[str, dict[str, Any]] = {path.stem: yaml.safe_load(path.read_text()) for path in FILES}
-GUIDE = ROOT / "docs/guides/kubernetes.md"
+IN_THE_GUIDE = [block for text in blocks(GUIDE, "yaml") if "kind" not in (block := yaml.safe_load(text))]
+CASES |= {f"guide-{number}": CASES["default"] | values for number, values in enumerate(IN_THE_GUIDE)}
 
 every_case = pytest.mark.parametrize("values", CASES.values(), ids=CASES)
 
@@ -356,6 +359,10 @@ def test_the_pods_of_the_chart_run_a_notebooks_cell(place: Place, new_kernel: Ca
         end([broker])
 
 
+ELSEWHERE = {"broker": ["BASE"], "notebook": ["PIP"], "worker": []}
+"""Arguments of each image that only a machine without a registry needs."""
+
+
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
     """All three images, from Baton's wheel and the wheels that it needs."""
@@ -372,9 +379,15 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Images]:
         subprocess.run(command, env=environment, check=True, timeout=400)
     with images(tmp_path_factory.mktemp("images")) as made:
         made.make_base()
-        made.build("broker", context, BASE="localhost/base")
-        made.build("notebook", context, BASE="localhost/base", PIP="--no-index")
-        made.build("worker", context, NOTEBOOK="localhost/notebook")
+        # The commands of the guide, with a base made here and no network.
+        here = {"BASE": "localhost/base", "NOTEBOOK": "localhost/notebook", "PIP": "--no-index"}
+        assert "`--build-arg PIP=--no-index`" in GUIDE.read_text()
+        commands = [line for text in blocks(GUIDE, "console") for line in text.splitlines() if "buildah build" in line]
+        for command in commands:
+            [name] = re.findall(r"Containerfile\.(\w+)", command)
+            names = {*re.findall(r"--build-arg (\w+)=", command), *ELSEWHERE[name]}
+            made.build(name, context, **{name: here[name] for name in sorted(names)})
+        assert len(commands) == len(ELSEWHERE)
         yield made
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from end_to_end import Cell, Kernel, Service
+from end_to_end.disks import Disk
 from end_to_end.object_store import KINDS, Azurite, FakeGcs, ObjectStore, SeaweedFS
 from end_to_end.service import run_binary
 from end_to_end.waiting import wait_until
@@ -167,3 +168,29 @@ def test_a_cell_that_waits_for_the_store_can_be_interrupted(
     store.start()
     kernel.gpu("x[:] = 0").ok()
     assert kernel.evaluate(SUM) == 0
+
+
+@pytest.mark.skipif(not Disk.possible(), reason="only root mounts a small disk")
+def test_a_full_store_leaves_the_variables_as_they_were(
+    service: Service, tmp_path: Path, new_kernel: Callable[..., Kernel]
+) -> None:
+    """Azurite answers 500, as SeaweedFS does. The transport's tests have the answers that name the cause."""
+    disk = Disk(tmp_path / "store/data", "8m")
+    store = Azurite(tmp_path / "store")
+    try:
+        service.start_broker(**store.settings)
+        service.start_worker()
+        kernel = service.kernel(new_kernel, BATON_TRANSPORT="http")
+        kernel.run(MAKE).ok()
+        total = kernel.evaluate(SUM)
+        cell = kernel.begin("%%gpu\nx[:] = 0")
+        wait_until(lambda: '" 500 ' in (store.folder / "log").read_text(), "the store is full")
+        kernel.interrupt()
+        assert cell.finish().error is not None
+        assert kernel.evaluate(SUM) == total
+        disk.resize("512m")
+        kernel.gpu("x[:] = 0").ok()
+        assert kernel.evaluate(SUM) == 0
+    finally:
+        store.close()
+        disk.close()

@@ -8,7 +8,9 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
+from datetime import datetime, timedelta
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -40,6 +42,12 @@ def test_a_worker_comes_for_the_first_cell_and_leaves_when_idle(
     cell = kernel.begin("%%gpu\nvalues.append(2)\nvalues")
     line = ("display_data", "A GPU machine is being started")
     cell.wait_for(lambda result: line in result.outputs, "the line says what is awaited")
+    begins = datetime.now() + timedelta(minutes=10)
+    (cluster.folder / "expected").write_text(begins.isoformat(timespec="seconds"))
+    expected = "he batch system expects it to begin within 10 min"
+    cell.wait_for(lambda result: f"{line[1]}. T{expected}" in str(result.published), "the line says when that is")
+    assert f"a machine is being started; t{expected}" in cluster.says("jobs")
+    assert abs(cluster.pool["workers"][0]["expected_ms"] / 1000 - begins.timestamp()) < 1
     queued = cluster.wait_for(lambda pool: pool["workers"], "a worker is asked for")
     assert (queued["up"], queued["pending"]) == (0, 1)
     [file] = token_files(cluster)
@@ -144,6 +152,41 @@ def test_jobs_that_end_before_their_worker_comes_pause_a_pool(
     assert cell.finish().ok().value == "42"
 
 
+def test_workers_on_which_no_session_starts_are_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
+    python = cluster.service.place.folder / "python"
+    python.write_text('#!/bin/sh\necho "no libpython"\nexit 3\n')
+    python.chmod(0o755)
+    # Without a sandbox the worker connects although its Python is broken.
+    command = cluster.worker_command(BATON_WORKER_PYTHON=str(python), BATON_WORKER_SANDBOX="none")
+    cluster.environment["BATON_BROKER_WORKER_GRACE"] = "100ms"
+    cluster.start_broker(max=1, worker=command)
+    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused", 60)
+    assert paused["last_failure"].startswith("Sessions cannot start there: ")
+    assert "no libpython" in paused["last_failure"]
+    check_cancelled(cluster, paused)
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    cluster.says("pools", "resume", "slurm-gpu")
+    assert cell.finish().ok().value == "42"
+
+
+def test_jobs_whose_workers_do_not_connect_are_cancelled(cluster: Batch, new_kernel: Callable[..., Kernel]) -> None:
+    cluster.start_broker(max=1, worker="sh -c 'exec sleep 600'", start_limit="1s")
+    cell = cluster.service.kernel(new_kernel).begin("%%gpu\n6 * 7")
+    paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused", 60)
+    assert re.search(r"Job 10\d ran for 1 s, and its worker did not connect", paused["last_failure"])
+    check_cancelled(cluster, paused)
+    cell.kernel.interrupt()
+    cell.finish()
+
+
+def check_cancelled(cluster: Batch, paused: dict[str, Any]) -> None:
+    assert (paused["failures"], paused["workers"]) == (3, [])
+    assert cluster.cancelled == [job["job"] for job in cluster.submitted]
+    assert token_files(cluster) == []
+    wait_until(lambda: not cluster.running, "the jobs have ended")
+
+
 def start_with_courses(cluster: Batch, courses: str, worker: str, **settings: object) -> Path:
     """Starts the broker. Returns the configuration file of the pool's workers, which contains `worker`."""
     file = cluster.service.place.folder / "courses.toml"
@@ -234,6 +277,26 @@ def test_a_worker_that_is_told_to_end_hands_its_cells_over(cluster: Batch, new_k
     assert not cluster.pool["last_failure"]
 
 
+@pytest.mark.parametrize("warm_starts", ["true", "false"])
+def test_a_preempted_cell_ends_with_the_reason(
+    cluster: Batch, new_kernel: Callable[..., Kernel], warm_starts: str
+) -> None:
+    worker = cluster.worker_command(BATON_WORKER_WARM_STARTS=warm_starts)
+    cluster.start_broker(max=1, kill_after="2s", worker=worker)
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nprint('runs', flush=True)\nimport time\ntime.sleep(600)")
+    cell.wait_for_text("runs")
+    [job] = [psutil.Process(int(file.read_text())) for file in cluster.running]
+    # As Slurm does, to all processes of the job.
+    for process in [job, *job.children(recursive=True)]:
+        process.terminate()
+    stopped = cell.finish().error
+    assert stopped is not None
+    assert stopped[1].startswith("The worker was stopped while the cell ran. Your variables are as they were before")
+    assert kernel.gpu("values.append(3)\nvalues").ok().value == "[1, 3]"
+
+
 def test_a_worker_that_came_while_the_batch_system_did_not_answer_has_come(
     cluster: Batch, new_kernel: Callable[..., Kernel]
 ) -> None:
@@ -268,6 +331,8 @@ def test_a_dry_run_shows_the_commands(cluster: Batch) -> None:
     shown = cluster.says("pools", "test", "slurm-gpu")
     assert "submit\n" in shown
     assert "--name slurm-gpu-test" in shown
+    # Half of the default `kill_after`, which is Slurm's.
+    assert "--stop-grace 15000ms" in shown
     assert "/nowhere/scancel is not a program that this user can run" in shown
     assert cluster.submitted == []
     assert token_files(cluster) == []

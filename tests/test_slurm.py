@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -18,7 +19,14 @@ STARTS_SECONDS = 60
 
 @pytest.fixture
 def cluster() -> Iterator[SlurmCluster]:
-    cluster = SlurmCluster(free_port())
+    cluster = SlurmCluster(free_port(), EnforcePartLimits="ALL")
+    yield cluster
+    cluster.close()
+
+
+@pytest.fixture
+def one_gpu() -> Iterator[SlurmCluster]:
+    cluster = SlurmCluster(free_port(), gpus=1)
     yield cluster
     cluster.close()
 
@@ -69,13 +77,14 @@ def test_a_cancelled_job_and_one_that_is_refused(cluster: SlurmCluster, new_kern
     cluster.wait_for(lambda pool: not pool["workers"], "the worker has left", STARTS_SECONDS)
     assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
     assert [worker["job"] for worker in cluster.pool["workers"]] == ["2"]
-    cluster.slurm.runs("scontrol", "update", "PartitionName=gpu", "State=INACTIVE")
+    # Slurm refuses jobs that ask for more time.
+    cluster.slurm.runs("scontrol", "update", "PartitionName=gpu", "MaxTime=1")
     cluster.slurm.runs("scancel", "2")
     cluster.wait_for(lambda pool: not pool["workers"], "the second worker has left", STARTS_SECONDS)
     waiting = kernel.begin("%%gpu\nvalues.append(4)\nvalues")
     paused = cluster.wait_for(lambda pool: pool["paused"], "the pool is paused")
-    assert "sbatch: error:" in paused["last_failure"]
-    cluster.slurm.runs("scontrol", "update", "PartitionName=gpu", "State=UP")
+    assert "Requested time limit is invalid" in paused["last_failure"]
+    cluster.slurm.runs("scontrol", "update", "PartitionName=gpu", "MaxTime=INFINITE")
     cluster.says("pools", "resume", "slurm-gpu")
     assert waiting.finish(seconds=STARTS_SECONDS).ok().value == "[1, 2, 3, 4]"
 
@@ -95,6 +104,41 @@ def test_a_job_that_a_partition_preempts_is_replaced(
     cluster.wait_for(lambda pool: pool["workers"] and pool["workers"][0]["state"] == "queued", "another one is awaited")
     cluster.slurm.runs("scancel", urgent)
     assert waiting.finish(seconds=STARTS_SECONDS).ok().value == "[1, 2, 3]"
+
+
+def test_a_preempted_cell_ends_with_the_reason_before_slurm_kills_it(
+    preempting: SlurmCluster, new_kernel: Callable[..., Kernel]
+) -> None:
+    cluster = preempting
+    # Slurm kills the job 30 seconds (`KillWait`) after SIGTERM.
+    cluster.start_broker(max=1, walltime="10m", kill_after="6s")
+    kernel = cluster.service.kernel(new_kernel)
+    kernel.run("values = [1]").ok()
+    cell = kernel.begin("%%gpu\nvalues.append(2)\nprint('runs', flush=True)\nimport time\ntime.sleep(600)")
+    cell.wait_for_text("runs", seconds=STARTS_SECONDS)
+    urgent = cluster.submit_urgent_job()
+    stopped = cell.finish(seconds=STARTS_SECONDS).error
+    assert stopped is not None
+    assert stopped[1].startswith("The worker was stopped while the cell ran. Your variables are as they were before")
+    cluster.slurm.runs("scancel", urgent)
+    assert kernel.gpu("values.append(3)\nvalues", seconds=STARTS_SECONDS).ok().value == "[1, 3]"
+
+
+def test_slurm_says_when_a_queued_worker_begins(one_gpu: SlurmCluster, new_kernel: Callable[..., Kernel]) -> None:
+    cluster = one_gpu
+    cluster.start_broker(max=2, walltime="10m")
+    signs = cluster.service.place.signs
+    wait = f"%%gpu\nimport os, time\nwhile not os.path.exists('{signs}/go'):\n    time.sleep(0.05)"
+    cells = [cluster.service.kernel(new_kernel).begin(wait) for _ in range(2)]
+    queued = cluster.wait_for(
+        lambda pool: any(worker["expected_ms"] for worker in pool["workers"]), "it is expected", STARTS_SECONDS
+    )
+    [expected] = [worker["expected_ms"] for worker in queued["workers"] if worker["state"] == "queued"]
+    # The first job runs for at most ten minutes.
+    assert 0 < expected / 1000 - time.time() < 660
+    (signs / "go").touch()
+    for cell in cells:
+        cell.finish(seconds=STARTS_SECONDS).ok()
 
 
 def test_a_preempted_job_that_is_requeued_is_the_same_worker_again(

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sysconfig
+import venv
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
 
+import psutil
 import pytest
 from end_to_end import Kernel, wait_until
 from end_to_end.cluster import Batch, free_port
@@ -65,6 +68,40 @@ def test_machines_come_for_a_lesson_and_stay_until_it_is_over(
     assert sorted(worker["name"] for worker in cluster.pool["workers"]) == names
     write_courses(cluster, "")
     cluster.wait_for(lambda pool: not pool["workers"], "the workers have left")
+
+
+def test_a_pool_that_is_slow_begins_early(cluster: Batch) -> None:
+    # Five rounds of two workers, of up to half an hour each, because nothing is known about their starts.
+    cluster.set("hold")
+    start = datetime.now(UTC) + timedelta(minutes=100)
+    when = f"{start:%Y-%m-%d %H:%M}-{start + timedelta(hours=2):%H:%M}"
+    write_courses(cluster, f'\n[[course.ml101.lesson]]\nwhen = "{when}"\npeople = 350\n')
+    cluster.start_broker(max=10, start_limit="30m")
+    begun = cluster.wait_for(lambda pool: pool["pending"], "the first workers are requested")
+    assert (begun["wanted"], begun["pending"]) == (10, 2)
+
+
+def test_a_lesson_finds_the_environment_of_its_course_loaded(cluster: Batch) -> None:
+    environment = cluster.service.place.signs / "environment"
+    venv.create(environment, symlinks=True)
+    [packages] = environment.glob("lib/python3*/site-packages")
+    (packages / "ours.pth").write_text(sysconfig.get_path("purelib"))
+    python = environment / "bin/python"
+    settings = cluster.service.place.folder / "worker.toml"
+    settings.write_text(f'[environment.one]\npython = "{python}"\n')
+    lesson = f'\n[[course.ml101.lesson]]\nwhen = "{now_and_for_two_hours()}"\npeople = 1\n'
+    write_courses(cluster, f'environment = "one"\n{lesson}')
+    cluster.start_broker(idle="1s", max=1, worker=cluster.worker_command(BATON_CONFIG=str(settings)))
+
+    def is_prepared(process: psutil.Process) -> bool:
+        loaded = has_words(process, ("baton_shim.session.zygote", "numpy", "pandas"))
+        return loaded and process.cmdline()[0] == str(python)
+
+    def prepared() -> bool:
+        return any(is_prepared(process) for process in cluster.service.place.processes())
+
+    wait_until(prepared, "its Python has loaded libraries", seconds=90)
+    assert cluster.pool["up"] == 1
 
 
 def test_staff_enter_lessons_and_read_whether_there_are_enough_gpus(cluster: Batch) -> None:

@@ -341,6 +341,18 @@ def test_a_session_is_not_ended_for_idleness_before(service: Service, open_noteb
     wait_until(lambda: "it was idle too long" in service.log("worker-0"), "the session ends then")
 
 
+def test_an_idle_worker_does_not_leave_before(service: Service, open_notebook: Callable[..., Notebook]) -> None:
+    service.start_broker()
+    notebook = open_notebook()
+    first = notebook.kernel.begin("%%gpu\n" + HOLD_BACK.format(instead="time.sleep(4)") + STEP)
+    wait_until(service.jobs, "the cell waits")
+    worker = service.begin_worker(BATON_WORKER_IDLE_EXIT="2s")
+    first.finish().ok()
+    notebook.check(1)
+    notebook.kernel.gpu(STEP).ok()
+    wait_until(lambda: "so this worker leaves" in service.log(worker), "the worker leaves then")
+
+
 def test_an_interrupted_wait_loses_nothing(running: Service, open_notebook: Callable[..., Notebook]) -> None:
     notebook = open_notebook()
     notebook.step()

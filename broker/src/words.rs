@@ -183,10 +183,22 @@ pub(crate) fn why(waiting: &Waiting) -> String {
         WaitingReason::FittingWorkersBusy { requirement } => {
             format!("it needs a worker {requirement}, and all of them are busy")
         }
-        WaitingReason::MachineStarting { usual, .. } => match usual {
-            Some(usual) => format!("a machine is being started, usually {}", range(usual)),
-            None => "a machine is being started".to_owned(),
-        },
+        WaitingReason::MachineStarting {
+            usual,
+            expected_in_ms,
+        } => {
+            let usually = usual.map(|usual| format!(", usually {}", range(&usual)));
+            let expected = expected_in_ms.map(|ms| {
+                let time = span(ms);
+                format!("; the batch system expects it to begin within {time}")
+            });
+            let parts = [
+                Some("a machine is being started".to_owned()),
+                usually,
+                expected,
+            ];
+            parts.into_iter().flatten().collect()
+        }
         WaitingReason::NoWorkerFits {
             requirement,
             connected,

@@ -185,7 +185,7 @@ impl Agent {
                 Event::LifeEnds => agent.leave_in_time().await,
                 Event::Stop(Stop::No) => {}
                 Event::Stop(Stop::WhenCellsEnd) => {
-                    agent.finish_cells(agent.context.config.stop_grace).await;
+                    agent.leave_when_cells_end().await;
                 }
                 Event::Stop(Stop::Now) => agent.end_cells().await,
                 Event::LeaveDue if agent.leave.is_last() => {

@@ -52,8 +52,23 @@ impl LifeEnd {
         self.step
     }
 
-    /// Whether cells are ended because the worker's time is over.
-    pub(crate) fn is_over(&self) -> bool {
-        Instant::now() >= self.drains_at
+    /// Whether a worker that leaves now does so because its time ends. The signal of a batch system arrives early: a
+    /// worker counts its time from its own start, which is later than that of its job.
+    pub(crate) fn is_ending(&self) -> bool {
+        Instant::now() + 2 * self.step >= self.drains_at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_time_is_ending_from_four_minutes_before_its_end() {
+        let end = LifeEnd::new(SystemTime::now() + Duration::from_secs(7200));
+        tokio::time::advance(Duration::from_secs(7200 - 242)).await;
+        assert!(!end.is_ending());
+        tokio::time::advance(Duration::from_secs(2)).await;
+        assert!(end.is_ending());
     }
 }

@@ -44,7 +44,7 @@ pub(crate) use self::outermost::Outermost;
 pub(crate) use self::prepared::{Occupied, PreparedSandbox};
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
 pub(crate) use self::scratch::Scratch;
-pub(crate) use self::sys::{inherit, join};
+pub(crate) use self::sys::{ignore_sigterm, inherit, join};
 use crate::Config;
 use crate::gpu::Hardware;
 

@@ -2,8 +2,9 @@
 
 Files in its folder control it: `refuse` (it accepts no job), `hold` (jobs wait until the file is removed), `broken`
 (jobs end at once), `stall` (it answers no query about jobs until the file is removed; `stalled` shows that it was
-queried), `mute` (it does not answer submissions until the file is removed). `environment.json` is the environment of
-jobs. Each submission is a line of `submitted`.
+queried), `mute` (it does not answer submissions until the file is removed), `expected` (when it says that jobs begin).
+`environment.json` is the environment of jobs. Each submission is a line of `submitted`, and each cancelled job of
+`cancelled`.
 """
 
 from __future__ import annotations
@@ -77,10 +78,19 @@ def is_alive(process: int) -> bool:
     return stat.rpartition(")")[2].split()[0] != "Z"
 
 
+def expected(folder: Path, number: str) -> None:
+    del number
+    if (folder / "expected").exists():
+        print((folder / "expected").read_text())
+
+
 def cancel(folder: Path, number: str) -> None:
+    with (folder / "cancelled").open("a") as cancelled:
+        cancelled.write(f"{number}\n")
     os.killpg(int((folder / f"{number}.pid").read_text()), signal.SIGTERM)
 
 
 if __name__ == "__main__":
     at, name, *arguments = sys.argv[1:]
-    {"submit": submit, "find": find, "run": run, "status": status, "cancel": cancel}[name](Path(at), *arguments)
+    commands = {"submit": submit, "find": find, "run": run, "status": status, "cancel": cancel, "expected": expected}
+    commands[name](Path(at), *arguments)

@@ -40,6 +40,11 @@ budget = { gpu_time = "2h", reset = "Mon 04:00" }
 when = "Mon,Wed,Fri 17:00-18:30"
 people = 60
 
+# It is always over, except in its own minute.
+[[course.ml101.lesson]]
+when = "Mon 00:00-00:01"
+people = 5
+
 [course.vision]
 time_limit = "10m"
 weight = 2

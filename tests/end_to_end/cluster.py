@@ -13,6 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from batch.batch import is_alive
+
 from end_to_end.place import MARK, Place
 from end_to_end.service import BINARY, Service, run_binary
 from end_to_end.waiting import wait_until
@@ -114,7 +116,7 @@ class Batch(Cluster):
             "find": f"{call} find {{name}}",
             "status": f"{call} status {{id}}",
             "cancel": f"{call} cancel {{id}}",
-            "expected": "",
+            "expected": f"{call} expected {{id}}",
         }
         super().start_broker(**(commands | settings))
 
@@ -125,9 +127,20 @@ class Batch(Cluster):
         (self.folder / name).unlink()
 
     @property
+    def cancelled(self) -> list[str]:
+        """The ids of the jobs that the broker has cancelled."""
+        file = self.folder / "cancelled"
+        return file.read_text().split() if file.exists() else []
+
+    @property
     def submitted(self) -> list[dict[str, Any]]:
         file = self.folder / "submitted"
         return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+    @property
+    def running(self) -> list[Path]:
+        """The files with the process ids of jobs that have not ended."""
+        return [file for file in self.folder.glob("*.pid") if is_alive(int(file.read_text()))]
 
     def end_jobs(self) -> None:
         for file in self.folder.glob("*.pid"):

@@ -40,6 +40,9 @@ class Disk:
         with suppress(FileNotFoundError):
             (self.folder / BALLAST).unlink()
 
+    def resize(self, size: str) -> None:
+        mount("-o", f"remount,size={size}", str(self.folder))
+
     def make_read_only(self) -> bool:
         """False if a file is open for writing, because the system does not allow it then."""
         return mount("-o", "remount,ro", str(self.folder), check=False)

@@ -161,7 +161,7 @@ impl Dispatch {
         }
         let jobs = loaded.jobs.into_iter();
         let jobs = jobs.map(|open| Job::from_stored(open, until, now));
-        Self {
+        let mut dispatch = Self {
             graces,
             jobs: Jobs::new(jobs, loaded.closed, loaded.next_sequence),
             peers,
@@ -176,7 +176,11 @@ impl Dispatch {
                 true => now.instant,
                 false => until,
             },
+        };
+        for id in dispatch.jobs.ids(|_| true) {
+            dispatch.foresee(id);
         }
+        dispatch
     }
 
     pub fn on_courses_changed(&mut self, courses: Arc<Courses>) {

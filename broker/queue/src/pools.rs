@@ -23,10 +23,14 @@ pub struct PoolState {
     pub declared: Arc<Declared>,
     pub walltime_ms: u64,
     pub target_wait_ms: u64,
+    /// How long before a lesson its workers may have to be requested.
+    pub ahead_ms: i64,
     /// Whether more workers can be started, now or when others end.
     pub can_start: bool,
     /// Workers that were requested and have not connected.
     pub pending: u32,
+    /// The number of jobs that one of its workers runs at once.
+    pub slots: u32,
     /// How long a start usually takes, from earlier starts.
     pub usual: Option<Estimate>,
     /// When the batch system expects to start the next one, in milliseconds since 1970.

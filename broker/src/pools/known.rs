@@ -245,3 +245,38 @@ pub(super) fn without_end(offer: &Offer) -> Offer {
 fn small(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{Known, Lacking, PoolRow};
+
+    fn usual(starts_ms: &[u64]) -> Option<(u64, u64, u64)> {
+        let pool = Known {
+            row: PoolRow {
+                name: "slurm".to_owned(),
+                failures: 0,
+                words: None,
+                offer: None,
+                settings: String::new(),
+                slots: 1,
+            },
+            lives: Vec::new(),
+            starts_ms: starts_ms.to_vec(),
+            wanted: 0,
+            asked_ms: Vec::new(),
+            late: None,
+            lacking: Lacking::default(),
+        };
+        let usual = pool.usual()?;
+        Some((usual.lower_ms, usual.middle_ms, usual.upper_ms))
+    }
+
+    #[test]
+    fn a_start_usually_takes_as_long_as_the_last_ones() {
+        assert_eq!(usual(&[]), None);
+        assert_eq!(usual(&[40]), Some((40, 40, 40)));
+        assert_eq!(usual(&[30, 10, 20]), Some((10, 20, 30)));
+        let starts: Vec<u64> = (0..=100).rev().collect();
+        assert_eq!(usual(&starts), Some((10, 50, 90)));
+    }
+}

@@ -9,6 +9,7 @@ use super::{
 };
 use baton_broker_queue::courses;
 use baton_protocol::api::{PoolCommand, PoolTest};
+use baton_scheduling::pools;
 use std::{os::unix::fs::PermissionsExt, path::Path};
 
 /// The command that submits a worker with this name.
@@ -29,11 +30,13 @@ pub(super) fn submit_arguments(
     };
     let broker = commands.broker.as_deref().unwrap_or(address);
     let walltime = commands.walltime.as_secs();
+    let stop_grace = pools::stop_grace(commands.kill_after);
     let options = [
         ("--broker", broker.to_owned()),
         ("--token-file", token_file.display().to_string()),
         ("--name", name.to_owned()),
         ("--leaves-at", format!("{walltime}s")),
+        ("--stop-grace", format!("{}ms", stop_grace.as_millis())),
     ];
     for (option, value) in options {
         worker.extend([option.to_owned(), value]);
@@ -172,4 +175,38 @@ fn problem(program: &str) -> Option<String> {
         }
     };
     (!found).then(|| format!("{program} is not a program that this user can run"))
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::{Commands, courses, expected};
+    use crate::pools::{PoolSettings, Provider};
+
+    fn commands(expected: &str) -> Commands {
+        let list = format!(
+            "[{{ name = \"a\", provider = \"command\", max = 1, expected = '{expected}' }}]"
+        );
+        match PoolSettings::read(&list).unwrap().remove(0).provider {
+            Provider::Command(commands) => *commands,
+            other @ Provider::External(_) => panic!("{other:?}"),
+        }
+    }
+
+    #[tokio::test]
+    async fn the_first_line_says_when_a_job_begins() {
+        let time = courses::local_time("2026-11-25T14:00:00");
+        assert!(time.is_some());
+        let said = async |command: &str| expected(&commands(command), &[("id", "7")]).await;
+        for (command, expected) in [
+            ("echo 2026-11-25T14:00:00", time),
+            ("printf \"2026-11-25T14:00:00\\nN/A\\n\"", time),
+            ("echo N/A {id}", None),
+            ("true", None),
+            ("sh -c \"echo 2026-11-25T14:00:00; exit 1\"", None),
+            ("", None),
+        ] {
+            assert_eq!(said(command).await, expected, "{command}");
+        }
+    }
 }

@@ -158,8 +158,10 @@ impl Runner {
                 u64::try_from(walltime.as_millis()).unwrap_or(u64::MAX)
             }),
             target_wait_ms: settings.terms.target_wait_ms,
+            ahead_ms: pools::ahead_ms(settings.terms.max, &pool.kind(settings)),
             can_start: !pool.present(0).is_paused(),
             pending: pool.pending(),
+            slots: pool.row.slots,
             usual: pool.usual(),
             expected_ms: pool.lives.iter().filter_map(|life| life.expected_ms).min(),
         });

@@ -15,6 +15,8 @@ const FIND: &str = "squeue --noheader --format=%i --name {name}";
 const STATUS: &str = "squeue --noheader --format=%T --jobs {id}";
 const CANCEL: &str = "scancel {id}";
 const EXPECTED: &str = "squeue --start --noheader --format=%S --jobs {id}";
+/// Slurm's default `KillWait`.
+const KILL_AFTER: &str = "30s";
 const LONGEST_NAME: usize = 40;
 /// A value of `idle`: idle workers do not leave.
 const NEVER: &str = "never";
@@ -49,6 +51,8 @@ pub(crate) enum Provider {
 #[derive(Debug, Clone)]
 pub(crate) struct Commands {
     pub(crate) walltime: Duration,
+    /// How long after SIGTERM the batch system kills a job.
+    pub(crate) kill_after: Duration,
     pub(crate) submit: Template,
     /// Prints the id of a worker's job, if it exists.
     pub(crate) find: Option<Template>,
@@ -88,6 +92,7 @@ struct Section {
     max: u32,
     idle: Option<String>,
     walltime: Option<String>,
+    kill_after: Option<String>,
     target_wait: Option<String>,
     submit: Option<String>,
     find: Option<String>,
@@ -248,6 +253,7 @@ impl Section {
         let of_job = ["id", "name"];
         Ok(Commands {
             walltime,
+            kill_after: time(self.kill_after.as_deref(), "kill_after", KILL_AFTER)?,
             submit: template(
                 self.submit,
                 "submit",
@@ -286,6 +292,7 @@ impl Section {
 
     fn external(self) -> anyhow::Result<External> {
         let of_commands = [
+            ("kill_after", self.kill_after.is_some()),
             ("submit", self.submit.is_some()),
             ("find", self.find.is_some()),
             ("status", self.status.is_some()),

@@ -11,16 +11,18 @@ use baton_protocol::{
     worker::FromWorker,
 };
 use baton_transport::{Api, LinkError};
-use std::time::Duration;
+use std::{collections::BTreeMap, time::Duration};
 
 async fn broker(pool: &'static str) -> Broker {
-    let courses = [("ml".to_owned(), Role::Student)].into();
-    let ada = Person::new("ada".to_owned(), "ada", false, courses).entry();
+    let courses: BTreeMap<_, _> = [("ml".to_owned(), Role::Student)].into();
+    let people = ["ada", "ben", "eve"];
+    let people =
+        people.map(|name| Person::new(name.to_owned(), name, false, courses.clone()).entry());
     let gpu = Person::new_worker("gpu-1".to_owned(), "gpu-1").entry();
     Broker::start_with(Rules {
         token: Some("sesame"),
         tcp: true,
-        people: Some(ada + &gpu),
+        people: Some(people.concat() + &gpu),
         pool: Some(pool),
         ..Rules::default()
     })
@@ -107,6 +109,25 @@ async fn waiting_cells_want_workers_which_join_and_run_them() {
     assert_eq!(seen.workers[0].name, joined.name);
     assert_eq!(seen.workers[0].job.as_deref(), Some("baton-worker-x7f2q"));
     assert!(seen.start.is_some(), "how long a start takes is known");
+}
+
+#[tokio::test]
+async fn a_cell_behind_a_busy_worker_is_told_of_the_worker_that_starts_for_it() {
+    let broker = broker("max = 2").await;
+    let mut ada = FakeProxy::new(&broker.dial_as("ada")).await;
+    let mut ben = FakeProxy::new(&broker.dial_as("ben")).await;
+    let mut eve = FakeProxy::new(&broker.dial_as("eve")).await;
+    ada.submit().await;
+    let (_, mut busy) = worker(&broker, "one").await;
+    busy.assignment().await;
+    let waits = ben.submit().await;
+    while !matches!(
+        ben.position(waits).await,
+        (1, WaitingReason::MachineStarting { .. })
+    ) {}
+    // The pool may have no more workers, so this one must wait for one of the others.
+    let last = eve.submit().await;
+    assert_eq!(eve.position(last).await, (2, WaitingReason::JobsAhead));
 }
 
 /// The number of processes must not drop for a worker that is leaving but still occupies its machine.

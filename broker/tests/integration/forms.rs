@@ -126,6 +126,10 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
         ("until", "2030-01-02T03:04"),
         ("hours", "6"),
         ("boost", "4"),
+        (
+            "timetable",
+            "Mon 17:00-18:30 350\r\n\r\nTue,Thu 09:00-10:00 4",
+        ),
     ];
     let changed = tia.send("/course?name=ml", &settings).await;
     assert_eq!(changed.status(), 303, "{}", changed.text().await.unwrap());
@@ -135,6 +139,7 @@ async fn forms_act_for_those_who_may_and_only_from_their_own_pages() {
         "Ask in room 5",
         "2030-01-02T03:04",
         "value=\"6\"",
+        "Mon 17:00-18:30 350\nTue,Thu 09:00-10:00 4</textarea>",
     ] {
         assert!(page.contains(value), "{value} is not in {page}");
     }

@@ -107,6 +107,7 @@ fn job(number: u128) -> Job {
         paused: false,
         front: None,
         needs: Arc::default(),
+        takes_ms: None,
     }
 }
 

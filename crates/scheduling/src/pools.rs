@@ -246,6 +246,13 @@ pub fn last_step(life: Duration) -> Duration {
     LONGEST_STEP.min(life / STEPS_IN_A_LIFE)
 }
 
+/// How long cells may continue on a worker that is ended this long after it is asked to stop. The worker needs the
+/// rest to end its cells and to send their results.
+#[must_use]
+pub fn stop_grace(kill_after: Duration) -> Duration {
+    kill_after - LONGEST_STEP.min(kill_after / 2)
+}
+
 /// How long a worker stays without a cell.
 #[must_use]
 pub fn idle_ms(idle_ms: u64, usual_start_ms: Option<u64>) -> u64 {

@@ -11,9 +11,10 @@
 //! objects that no other session can have, its job waits a while for that session's worker. A job
 //! that one of these rules holds back does not delay the jobs behind it.
 //!
-//! A job runs on a worker that meets all of its requirements ([`Offer`]). Of those workers, the one with the
-//! notebook's warm session comes first, because it lacks only what has changed since; then the least loaded
-//! one. Which chunks the caches of the other workers contain is not known here.
+//! A job runs on a worker that meets all of its requirements ([`Offer`]). Of those workers, the one whose session
+//! holds what no other session can have comes first, then those that stay for as long as the job is likely to run.
+//! Of these, the one with the notebook's warm session comes first, because it lacks only what has changed since; then
+//! the least loaded one. Which chunks the caches of the other workers contain is not known here.
 //!
 //! **Invariant:** pure; no clock, no I/O, cannot fail.
 
@@ -75,6 +76,8 @@ pub struct Job {
     pub front: Option<i64>,
     /// The requirements for its worker.
     pub needs: Arc<[Requirement]>,
+    /// How long it is likely to run, if anything is known about that.
+    pub takes_ms: Option<u64>,
 }
 
 /// What determines the order of two jobs.
@@ -148,6 +151,13 @@ impl Worker {
     #[must_use]
     pub fn lacks<'needs>(&self, needs: &'needs [Requirement]) -> Option<&'needs Requirement> {
         needs.iter().find(|need| !self.meets(need))
+    }
+
+    /// Whether it leaves before the job is likely to end.
+    #[must_use]
+    pub fn leaves_early(&self, job: &Job) -> bool {
+        let times = self.leaves_in_ms.zip(job.takes_ms);
+        times.is_some_and(|(left, takes)| left < takes)
     }
 
     fn meets(&self, need: &Requirement) -> bool {

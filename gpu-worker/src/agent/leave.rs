@@ -99,6 +99,15 @@ impl Agent {
         self.finish_cells(Some(Duration::ZERO)).await;
     }
 
+    /// If a batch system announces the end of the worker's time, running cells have the time that is left. Otherwise
+    /// the machine may be taken away soon.
+    pub(super) async fn leave_when_cells_end(&mut self) {
+        match &self.context.end {
+            Some(end) if end.is_ending() => self.leave_in_time().await,
+            _ => self.finish_cells(self.context.config.stop_grace).await,
+        }
+    }
+
     pub(super) async fn leave_in_time(&mut self) {
         let grace = self.context.end.as_ref().map(LifeEnd::grace);
         tracing::info!("This worker's time on its machine ends");

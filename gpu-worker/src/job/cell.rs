@@ -128,8 +128,8 @@ async fn send_cell(
 }
 
 fn stopped(context: &Context) -> Ending {
-    let is_over = context.end.as_ref().is_some_and(LifeEnd::is_over);
-    let why = match is_over {
+    let is_ending = context.end.as_ref().is_some_and(LifeEnd::is_ending);
+    let why = match is_ending {
         true => messages::time_is_over(),
         false => messages::shutting_down(),
     };

@@ -23,7 +23,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
-use super::sys::{inherit, owner_of};
+use super::sys::{ignore_sigterm, inherit, owner_of};
 use super::{SandboxError, find};
 
 const CARRIER: &str = "slirp4netns";
@@ -145,6 +145,7 @@ impl Egress {
             .arg(path_of(&network))
             .arg(DEVICE);
         inherit(&mut command, vec![network, user, its_ready, its_life]);
+        ignore_sigterm(&mut command);
         let mut child = command
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -9,6 +9,8 @@ use tokio::io::{AsyncRead, AsyncReadExt as _};
 use tokio::net::UnixStream;
 use tokio::process::{Child, Command};
 
+use super::sys::ignore_sigterm;
+
 /// When this is dropped, the process ends with its process group. If it is bubblewrap, the sandbox and everything in it
 /// end, too.
 ///
@@ -25,6 +27,7 @@ pub(crate) struct Outermost {
 
 impl Outermost {
     pub(crate) fn spawn(command: &mut Command) -> io::Result<Self> {
+        ignore_sigterm(command);
         let child = command.process_group(0).kill_on_drop(true).spawn()?;
         Ok(Self {
             child,

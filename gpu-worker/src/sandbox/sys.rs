@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
 use nix::fcntl::{FcntlArg, FdFlag, fcntl};
 use nix::libc;
 use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::unistd::{Pid, write};
 use tokio::process::Command;
 
@@ -28,6 +28,19 @@ pub(crate) fn inherit(command: &mut Command, descriptors: Vec<OwnedFd>) {
 /// Lets the process that `command` starts end with the thread of this process that starts it.
 pub(super) fn end_with_parent(command: &mut Command) {
     let in_child = || Ok(set_pdeathsig(Signal::SIGKILL)?);
+    // SAFETY: as above.
+    unsafe { command.pre_exec(in_child) };
+}
+
+/// Lets the process that `command` starts, and those that it starts, ignore SIGTERM. Batch systems send it to all
+/// processes of a job that they are about to end, but the worker decides when its sessions end.
+pub(crate) fn ignore_sigterm(command: &mut Command) {
+    // SAFETY: ignoring a signal runs no code. Otherwise as above.
+    let in_child = || {
+        unsafe { signal(Signal::SIGTERM, SigHandler::SigIgn) }
+            .map(drop)
+            .map_err(io::Error::from)
+    };
     // SAFETY: as above.
     unsafe { command.pre_exec(in_child) };
 }

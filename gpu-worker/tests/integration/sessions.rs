@@ -1,12 +1,13 @@
 //! How sessions start and end.
 
+use std::os::unix::fs::PermissionsExt;
 use std::time::{Duration, SystemTime};
 
 use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{Answer, JobEvent, JobId, Outcome};
+use baton_protocol::{Answer, Environment, JobEvent, JobId, Outcome};
 
 use crate::harness::{Notebook, Worker, eventually, is_running};
-use baton_gpu_worker::Stop;
+use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource, Stop};
 
 const PID: &str = "import os; pid = os.getpid()";
 
@@ -204,6 +205,66 @@ async fn a_worker_whose_time_ends_says_so_in_its_cells_and_leaves() {
     );
     worker.gone().await.unwrap();
     assert!(SystemTime::now() < leaves_at);
+}
+
+/// Batch systems announce the end of a job's time with the signal that also means a preemption.
+#[tokio::test]
+async fn a_worker_that_is_asked_to_leave_when_its_time_ends_uses_the_rest_of_it() {
+    let leaves_at = SystemTime::now() + LIFE;
+    // In the last half of the worker's own life, and before it begins to leave by itself.
+    let late = leaves_at - LIFE * 3 / 8;
+    let mut worker = Worker::start_with(|config| {
+        config.leaves_at = Some(leaves_at);
+        config.stop_grace = Some(Duration::ZERO);
+    })
+    .await;
+    let late = late.duration_since(SystemTime::UNIX_EPOCH).unwrap();
+    let submission = Notebook::new().cell(&format!(
+        "import time\ntime.sleep(max(0, {} - time.time()))\nprint('late', flush=True)\ntime.sleep(0.5)",
+        late.as_secs_f64()
+    ));
+    let job = submission.job;
+    worker.assign(submission).await;
+    worker
+        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
+        .await;
+    worker.ask_to_leave(Stop::WhenCellsEnd);
+    worker.until_finished(job).await.ok();
+    worker.gone().await.unwrap();
+}
+
+#[tokio::test]
+async fn an_idle_worker_leaves_only_when_it_is_not_needed() {
+    let gates = tempfile::tempdir().unwrap();
+    let (python, gate) = (gates.path().join("python"), gates.path().join("open"));
+    let script = format!(
+        "#!/bin/sh\nuntil [ -e {} ]; do sleep 0.01; done\nexit 1\n",
+        gate.display()
+    );
+    std::fs::write(&python, script).unwrap();
+    std::fs::set_permissions(&python, PermissionsExt::from_mode(0o755)).unwrap();
+    let mut worker = Worker::start_with(|config| {
+        config.idle_exit = Some(Duration::from_millis(1));
+        config.environments = vec![EnvironmentConfig {
+            name: "ml101".to_owned(),
+            source: EnvironmentSource::Python(python),
+        }];
+    })
+    .await;
+    // It prepares an environment.
+    let mut notebook = Notebook::new();
+    worker.run(notebook.cell("keeps = True")).await.ok();
+    std::fs::write(gate, "").unwrap();
+    let has_failed = |message: FromWorker| match message {
+        FromWorker::Environments { environments } => {
+            environments.iter().all(Environment::has_failed)
+        }
+        _ => false,
+    };
+    while !has_failed(worker.line.receive().await) {}
+    // Its session holds objects that no other session can have.
+    worker.run(notebook.cell("keeps = False")).await.ok();
+    worker.gone().await.unwrap();
 }
 
 #[tokio::test]

@@ -46,6 +46,7 @@ pub(super) fn job(person: usize, owner: Arc<str>) -> Job {
         paused: false,
         front: None,
         needs: Arc::default(),
+        takes_ms: None,
     }
 }
 

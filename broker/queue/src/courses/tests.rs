@@ -36,6 +36,17 @@ fn ms(text: &str) -> i64 {
 }
 
 #[test]
+fn a_local_time_is_read_in_the_zone_of_this_machine() {
+    let time = jiff::civil::date(2026, 11, 25).at(14, 0, 5, 0);
+    let zoned = time.to_zoned(TimeZone::system()).unwrap();
+    let expected = zoned.timestamp().as_millisecond();
+    assert_eq!(local_time("2026-11-25T14:00:05"), Some(expected));
+    for unknown in ["", "N/A", "Unknown", "2026-13-01T00:00:00"] {
+        assert_eq!(local_time(unknown), None, "{unknown}");
+    }
+}
+
+#[test]
 fn a_course_has_what_the_file_says_and_the_rest_from_the_default() {
     let courses = Courses::parse(FILE).unwrap();
     assert_eq!(courses.half_life_ms, 6 * 3600 * 1000);

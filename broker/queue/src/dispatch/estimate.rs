@@ -151,6 +151,14 @@ impl Dispatch {
         }
     }
 
+    /// Records how long the job is likely to run. It costs too much to compute this for each look at the queue.
+    pub(super) fn foresee(&mut self, id: JobId) {
+        let takes = self.jobs.get(id).and_then(|job| self.takes(job));
+        if let Some(job) = self.jobs.get_mut(id) {
+            job.takes_ms = takes.map(|takes| takes.middle());
+        }
+    }
+
     /// How long the job is expected to run once it has started.
     pub(super) fn takes(&self, job: &Job) -> Option<Times> {
         self.history

@@ -55,6 +55,8 @@ pub struct Job {
     pub(super) needs: Vec<Requirement>,
     /// The longest time it may run: what was granted, and never more than the rest of the budget.
     pub(super) timeout_ms: Option<u64>,
+    /// How long it was likely to run when it was added.
+    pub(super) takes_ms: Option<u64>,
     pub(super) waiting: Option<Waiting>,
     /// What was last sent to its proxy, and when.
     pub(super) shown: Option<(Waiting, Instant)>,
@@ -116,6 +118,7 @@ impl Job {
             priority: submission.priority,
             needs: needs::of_cell(&submission.cell),
             timeout_ms: submission.cell.timeout_ms,
+            takes_ms: None,
             waiting: None,
             shown: None,
             shown_ranges: Vec::new(),
@@ -163,6 +166,7 @@ impl Job {
             priority: open.priority,
             needs: open.needs,
             timeout_ms: open.timeout_ms,
+            takes_ms: None,
             waiting: None,
             shown: None,
             shown_ranges: Vec::new(),

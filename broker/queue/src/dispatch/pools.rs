@@ -8,8 +8,6 @@ use std::sync::Arc;
 
 /// Precision of the shown time. A finer one would change the text, and so send it, more often.
 const MINUTE_MS: u64 = 60_000;
-/// How far ahead pools see lessons. No machine takes longer than this to start.
-const SEEN_AHEAD_MS: i64 = 3_600_000;
 
 impl Dispatch {
     pub fn on_pools(
@@ -37,6 +35,7 @@ impl Dispatch {
             };
             Some((worker.name.clone(), seen))
         });
+        let ahead_ms = self.pools.iter().map(|pool| pool.ahead_ms).max();
         PoolsPresent {
             workers: seen.collect(),
             running: self
@@ -50,7 +49,7 @@ impl Dispatch {
                 .iter()
                 .map(|pool| self.lacks_settings(pool, now))
                 .collect(),
-            coming: self.coming_lessons(SEEN_AHEAD_MS, now),
+            coming: self.coming_lessons(ahead_ms.unwrap_or(0), now),
         }
     }
 
@@ -168,7 +167,7 @@ impl Dispatch {
         let courses = self.accounts.courses();
         let mut lessons = courses.lessons().filter(|(_, lesson)| {
             let next = lesson.next(now.unix_ms);
-            next.is_some_and(|span| span.start_ms - now.unix_ms <= SEEN_AHEAD_MS)
+            next.is_some_and(|span| span.start_ms - now.unix_ms <= pool.ahead_ms)
         });
         let waits = |job: &Job| {
             let needs: Vec<_> = self.requires_of(job, pool).collect();
@@ -195,17 +194,66 @@ impl Dispatch {
 
     /// The reason shown for a job that no present worker can take, if a suitable worker is starting.
     pub(super) fn machine_starts(&self, job: &Job, now: Now) -> Option<WaitingReason> {
-        let starting = |pool: &&PoolState| pool.pending > 0 && self.fits(job, pool);
-        let pool = self.pools.iter().find(starting)?;
-        let expected = pool.expected_ms.filter(|at| *at > now.unix_ms);
-        Some(WaitingReason::MachineStarting {
-            usual: pool.usual,
+        let pool = self.pools.iter().find(|pool| self.starts_for(job, pool))?;
+        Some(pool.starting(now))
+    }
+
+    /// The reason shown for a job at this position of the queue if a suitable worker that is starting will have a slot
+    /// for it, and is expected before one of the present workers.
+    pub(super) fn machine_starts_sooner(
+        &self,
+        job: &Job,
+        position: u32,
+        now: Now,
+    ) -> Option<WaitingReason> {
+        let estimate = self.estimates.of(job.id);
+        let starts_ms = estimate.map(|estimate| estimate.starts.middle);
+        let mut pools = self.pools.iter();
+        let pool = pools.find(|pool| {
+            self.starts_for(job, pool)
+                && position <= pool.pending.saturating_mul(pool.slots)
+                && pool.comes_before(starts_ms, now)
+        })?;
+        Some(pool.starting(now))
+    }
+
+    fn starts_for(&self, job: &Job, pool: &PoolState) -> bool {
+        pool.pending > 0 && self.fits(job, pool)
+    }
+}
+
+impl PoolState {
+    /// When the batch system expects to start its next worker.
+    fn expected_ms(&self, now: Now) -> Option<i64> {
+        self.expected_ms.filter(|at| *at > now.unix_ms)
+    }
+
+    /// Whether its next worker is expected to be ready before this time, in milliseconds since 1970. `None`: nothing is
+    /// known about when the present workers have a free slot.
+    fn comes_before(&self, starts_ms: Option<u64>, now: Now) -> bool {
+        let Some(starts_ms) = starts_ms else {
+            return true;
+        };
+        let now_ms = now.unix_ms.unsigned_abs();
+        let usual_ms = self
+            .usual
+            .map(|usual| now_ms.saturating_add(usual.middle_ms));
+        let expected_ms = self.expected_ms(now).map(i64::unsigned_abs);
+        expected_ms
+            .max(usual_ms)
+            .is_some_and(|comes_ms| comes_ms < starts_ms)
+    }
+
+    fn starting(&self, now: Now) -> WaitingReason {
+        let expected = self.expected_ms(now);
+        WaitingReason::MachineStarting {
+            usual: self.usual,
             expected_in_ms: expected.map(|at| {
                 (at - now.unix_ms)
                     .unsigned_abs()
                     .next_multiple_of(MINUTE_MS)
             }),
-        })
+        }
     }
 }
 
@@ -221,4 +269,49 @@ fn would_run(job: &Job) -> bool {
         )
     });
     job.phase == Phase::Queued && waits_for_worker
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Now, PoolState};
+    use baton_protocol::proxy::Estimate;
+    use std::{sync::Arc, time::Instant};
+
+    #[test]
+    fn a_worker_that_starts_is_expected_after_its_usual_time_or_when_the_batch_system_says() {
+        let now = Now {
+            instant: Instant::now(),
+            unix_ms: 1_000_000,
+        };
+        let usual = Estimate {
+            lower_ms: 20_000,
+            middle_ms: 40_000,
+            upper_ms: 120_000,
+        };
+        let comes_before = |usual, expected_ms, starts_ms| {
+            let pool = PoolState {
+                name: "slurm".to_owned(),
+                workers: Vec::new(),
+                offer: None,
+                offer_is_current: false,
+                declared: Arc::default(),
+                walltime_ms: u64::MAX,
+                target_wait_ms: 0,
+                ahead_ms: 0,
+                can_start: true,
+                pending: 1,
+                slots: 1,
+                usual,
+                expected_ms,
+            };
+            pool.comes_before(starts_ms, now)
+        };
+        assert!(comes_before(None, None, None));
+        assert!(!comes_before(None, None, Some(2_000_000)));
+        assert!(comes_before(Some(usual), None, Some(1_040_001)));
+        assert!(!comes_before(Some(usual), None, Some(1_040_000)));
+        assert!(!comes_before(Some(usual), Some(1_700_000), Some(1_700_000)));
+        assert!(comes_before(Some(usual), Some(1_700_000), Some(1_700_001)));
+        assert!(comes_before(Some(usual), Some(900_000), Some(1_040_001)));
+    }
 }

@@ -243,6 +243,7 @@ impl Dispatch {
             .insert(submission.notebook, account.owner.clone());
         let write = self.jobs.add(submission, account.clone(), now.unix_ms);
         actions.push(Action::Write(write));
+        self.foresee(id);
         self.history.submitted(&account, now.unix_ms);
         if let Err(refusal) = granted {
             self.finish(id, Outcome::Refused, Some(refusal), now, actions);

@@ -114,6 +114,7 @@ impl Dispatch {
             paused: course.paused.is_some(),
             front: job.front_ms,
             needs: self.needs(job),
+            takes_ms: job.takes_ms,
         }
     }
 
@@ -211,7 +212,7 @@ impl Dispatch {
             last_position: shown_position.last,
             moved_back: shown_position.moved_back(queue, now_ms),
             shown_position,
-            reason: self.reason(job, position.reason, now),
+            reason: self.reason(job, &position, now),
             gpu: self.peers.have_gpus(),
             starts_at: estimate.map(|estimate| estimate.starts),
             message: self
@@ -229,17 +230,19 @@ impl Dispatch {
         self.notify_position(id, now, actions);
     }
 
-    fn reason(&self, job: &Job, reason: Reason, now: Now) -> WaitingReason {
-        let lacks_worker = matches!(
-            reason,
+    fn reason(&self, job: &Job, position: &QueuePosition, now: Now) -> WaitingReason {
+        let starting = match position.reason {
             Reason::NoWorker
-                | Reason::NoWorkerFits(_)
-                | Reason::WorkersClosed
-                | Reason::FittingWorkersBusy(_)
-        );
-        if lacks_worker && let Some(starting) = self.machine_starts(job, now) {
+            | Reason::NoWorkerFits(_)
+            | Reason::WorkersClosed
+            | Reason::FittingWorkersBusy(_) => self.machine_starts(job, now),
+            Reason::JobsAhead => self.machine_starts_sooner(job, position.position, now),
+            _ => None,
+        };
+        if let Some(starting) = starting {
             return starting;
         }
+        let reason = position.reason.clone();
         let course = self.accounts.courses().of(&job.account.course);
         let of = |other: JobId| self.jobs.get(other);
         match reason {

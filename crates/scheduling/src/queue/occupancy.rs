@@ -138,18 +138,20 @@ impl<'jobs> Occupancy<'jobs> {
         (self.busy(worker) >= worker.slots).then_some(worker.worker)
     }
 
-    /// Of the workers that meet the job's requirements, prefers the one with the warm session, then
-    /// the least loaded one. `None` if no slot is free.
+    /// Of the workers that meet the job's requirements, prefers the one whose session cannot move, then those that
+    /// stay long enough, then the one with the warm session, then the least loaded one. `None` if no slot is free.
     fn choose_worker(&self, job: &Job) -> Option<WorkerId> {
         self.workers
             .iter()
             .filter(|worker| worker.open && self.busy(worker) < worker.slots)
             .filter(|worker| fits(job, worker))
             .min_by_key(|worker| {
+                let moves = !worker.keeping.contains(&job.notebook);
                 let cold = !worker.warm.contains(&job.notebook);
                 let load_per_million =
                     u64::from(self.busy(worker)) * 1_000_000 / u64::from(worker.slots);
-                (cold, load_per_million, worker.worker)
+                let early = worker.leaves_early(job);
+                (moves, early, cold, load_per_million, worker.worker)
             })
             .map(|worker| worker.worker)
     }

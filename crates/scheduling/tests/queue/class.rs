@@ -153,6 +153,7 @@ impl Class {
             paused: false,
             front: None,
             needs: Arc::default(),
+            takes_ms: None,
         }
     }
 

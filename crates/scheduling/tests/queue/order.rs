@@ -55,14 +55,21 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
         worker,
         precedence(),
         (prop::bool::weighted(0.1), prop::bool::weighted(0.1)),
-        (prop::option::weighted(0.1, 0..9_i64), needs()),
+        (
+            prop::option::weighted(0.1, 0..9_i64),
+            needs(),
+            prop::option::of(0..4_u64),
+        ),
     );
     prop::collection::vec(row, 0..30).prop_map(|rows| {
         let mut running = HashSet::new();
         (0..)
             .zip(rows)
             .map(
-                |(number, (notebook, worker, precedence, (held, paused), (front, needs)))| Job {
+                |(
+                    number,
+                    (notebook, worker, precedence, (held, paused), (front, needs, takes_ms)),
+                )| Job {
                     job: job_id(number),
                     notebook: notebook_id(notebook),
                     owner: format!("person {}", notebook / 2).into(),
@@ -72,6 +79,7 @@ fn jobs() -> impl Strategy<Value = Vec<Job>> {
                     paused,
                     front,
                     needs,
+                    takes_ms,
                 },
             )
             .collect()
@@ -340,19 +348,40 @@ proptest! {
         }
     }
 
+    /// A preference: if none stays long enough, the job still runs. A session that cannot move matters more.
+    #[test]
+    fn a_job_runs_where_it_is_likely_to_end((jobs, workers, each) in class()) {
+        let plan = plan(&jobs, &workers, each);
+        let after = carried_out(&jobs, &plan);
+        for (job, to) in &plan.assignments {
+            let job = of(&after, *job);
+            let chosen = workers.iter().find(|worker| worker.worker == *to).unwrap();
+            if !chosen.leaves_early(job) || chosen.keeping.contains(&job.notebook) {
+                continue;
+            }
+            let stays = |worker: &&Worker| worker.open && !worker.leaves_early(job);
+            for better in workers.iter().filter(stays).filter(|worker| worker.lacks(&job.needs).is_none()) {
+                let busy = after.iter().filter(|other| other.worker == Some(better.worker)).count();
+                prop_assert!(busy >= better.slots as usize);
+            }
+        }
+    }
+
     #[test]
     fn a_free_warm_worker_is_taken((jobs, workers, each) in class()) {
         let plan = plan(&jobs, &workers, each);
         let after = carried_out(&jobs, &plan);
         for (job, to) in &plan.assignments {
-            let Job { notebook, needs, .. } = of(&after, *job);
+            let job = of(&after, *job);
+            let Job { notebook, needs, .. } = job;
             let chosen = workers.iter().find(|worker| worker.worker == *to).unwrap();
             if chosen.warm.contains(notebook) {
                 continue;
             }
             let is_warm = |worker: &&Worker| worker.open && worker.warm.contains(notebook);
             let fits = |worker: &&Worker| worker.lacks(needs).is_none();
-            for warm in workers.iter().filter(is_warm).filter(fits) {
+            let is_as_good = |worker: &&Worker| chosen.leaves_early(job) || !worker.leaves_early(job);
+            for warm in workers.iter().filter(is_warm).filter(fits).filter(is_as_good) {
                 let busy = after.iter().filter(|other| other.worker == Some(warm.worker)).count();
                 prop_assert!(busy >= warm.slots as usize);
             }
@@ -381,6 +410,7 @@ pub(crate) fn job(number: u8, worker: Option<u8>) -> Job {
         paused: false,
         front: None,
         needs: Arc::default(),
+        takes_ms: None,
     }
 }
 

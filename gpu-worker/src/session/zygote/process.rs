@@ -29,7 +29,7 @@ use tokio::process::{Child, Command};
 use tokio::time::Instant;
 
 use crate::processes;
-use crate::sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, inherit};
+use crate::sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, ignore_sigterm, inherit};
 use crate::session::{LAST_BREATH, SessionLog, environment};
 
 use super::{Ground, Spare};
@@ -133,6 +133,7 @@ impl Zygote {
             .arg(its.as_raw_fd().to_string())
             .args(libraries);
         inherit(&mut command, vec![its]);
+        ignore_sigterm(&mut command);
         let mut child = command
             .current_dir("/")
             .stdin(Stdio::null())

@@ -130,6 +130,7 @@ class Kernel(IPythonKernel):
             error=error,
             state=self.snapshot(),
             deferred_bytes=0,
+            keeps=self.shell.user_ns.get("keeps", False),
         )
         name, _ = self.link.receive()
         assert name == "released", name

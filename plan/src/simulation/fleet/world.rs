@@ -57,6 +57,8 @@ pub(super) struct Machine {
     idle_since: f64,
     /// It does not leave before, even if it is idle.
     pub(super) stays_until: f64,
+    /// When its cells must have ended; infinite without a walltime.
+    cells_end: f64,
 }
 
 pub(super) struct World<'fleet> {
@@ -237,6 +239,7 @@ impl<'fleet> World<'fleet> {
                 self.people[person].since = self.now;
                 let mut job = job(person, Arc::clone(&self.people[person].owner));
                 job.needs = Arc::clone(&self.fleet.groups[group].needs);
+                job.takes_ms = Some((self.fleet.groups[group].course.mean_run() * 1e3) as u64);
                 self.jobs.push(job);
             }
             Happening::Ends(person) => self.end(person),
@@ -291,6 +294,7 @@ impl<'fleet> World<'fleet> {
             running: 0,
             idle_since: f64::INFINITY,
             stays_until: 0.0,
+            cells_end: f64::INFINITY,
         });
         id
     }
@@ -323,8 +327,12 @@ impl<'fleet> World<'fleet> {
         self.may_be_idle(id);
         if let Some(walltime) = self.pool_of(kind).and_then(|pool| pool.walltime) {
             let walltime = Duration::from_secs_f64(walltime);
-            let takes_cells = walltime - 2 * pools::last_step(walltime);
-            self.later(takes_cells.as_secs_f64(), Happening::Drains(id));
+            let step = pools::last_step(walltime);
+            let cells_end = self.now + (walltime - step).as_secs_f64();
+            for machine in self.machines.iter_mut().filter(|machine| machine.id == id) {
+                machine.cells_end = cells_end;
+            }
+            self.enter(cells_end - step.as_secs_f64(), Happening::Drains(id));
         }
     }
 
@@ -409,6 +417,13 @@ impl<'fleet> World<'fleet> {
             return;
         }
         self.rank();
+        for machine in self.machines.iter().filter(|one| one.cells_end.is_finite()) {
+            let left_ms = ((machine.cells_end - self.now) * 1e3) as u64;
+            let of_machine = |other: &&mut Worker| other.worker == worker(machine.id);
+            if let Some(other) = self.workers.iter_mut().find(of_machine) {
+                other.leaves_in_ms = Some(left_ms);
+            }
+        }
         for (id, on) in plan(&self.jobs, &self.workers, 1).assignments {
             let Some(job) = self.jobs.iter_mut().find(|job| job.job == id) else {
                 continue;

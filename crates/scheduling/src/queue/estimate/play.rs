@@ -61,6 +61,8 @@ struct Entry {
     job: Option<usize>,
     /// The job's time limit, if it has one.
     limit_ms: u64,
+    /// How long it is likely to run; 0 if unknown.
+    takes_ms: u64,
     chance: Chance,
 }
 
@@ -138,6 +140,7 @@ impl World {
             },
             job: Some(number),
             limit_ms: limit_ms(&job.needs),
+            takes_ms: job.takes_ms.unwrap_or(0),
             chance: Chance::of_id(job.job.0.as_u128()),
         };
         let is_at = |id: WorkerId| open.iter().position(|worker| worker.worker == id);
@@ -424,6 +427,7 @@ impl Play<'_> {
             person,
             job: None,
             limit_ms: 0,
+            takes_ms: 0,
             chance: person.chance.and(now),
         };
         let position = self
@@ -531,8 +535,8 @@ impl Play<'_> {
             && person.precedence.waited_ms + now < SESSION_PATIENCE_MS
     }
 
-    /// Prefers the worker with the warm session, then the least loaded one. Also returns whether
-    /// the session is warm.
+    /// Prefers the worker whose session cannot move, then those that stay long enough, then the one with the warm
+    /// session, then the least loaded one. Also returns whether the session is warm.
     fn choose_worker(&self, entry: &Entry, now: u64) -> Option<(usize, bool)> {
         let notebook = entry.person.notebook;
         let is_warm = |at: usize| {
@@ -544,9 +548,12 @@ impl Play<'_> {
         let free = free.filter(|(at, worker)| {
             worker.busy < worker.slots && worker.leaves_ms > now && self.fits(entry, *at, now)
         });
+        let keeping = notebook.and_then(|notebook| self.world.keeping[notebook]);
         let chosen = free.min_by_key(|(at, worker)| {
+            let early = worker.leaves_ms < now.saturating_add(entry.takes_ms);
             let load_per_million = u64::from(worker.busy) * 1_000_000 / u64::from(worker.slots);
-            (!is_warm(*at), load_per_million, worker.id)
+            let moves = keeping != Some(*at);
+            (moves, early, !is_warm(*at), load_per_million, worker.id)
         });
         chosen.map(|(at, _)| (at, is_warm(at)))
     }

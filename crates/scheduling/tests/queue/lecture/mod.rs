@@ -431,6 +431,7 @@ impl Lecture {
             paused: false,
             front: None,
             needs: Arc::default(),
+            takes_ms: None,
         }
     }
 }
