@@ -26,6 +26,7 @@ from measuring import milliseconds, report, spread
 # isort: split
 from end_to_end import Kernel, Place, Service
 from end_to_end.campaign.stage import free_port
+from end_to_end.classroom import PROTOCOL_VERSION
 from end_to_end.service import run_binary
 
 ROUNDS = 8
@@ -50,8 +51,8 @@ class Attacker:
         url = f"ws://127.0.0.1:{self.port}/v1/proxy"
         peer = websocket.create_connection(url, header=header, suppress_origin=True, timeout=5)
         self.identity = uuid.uuid4().bytes
-        say(peer, "hello", protocol_version=3, notebook=self.identity, owner="mallory", course=None)
-        peer.recv()
+        say(peer, "hello", protocol_version=PROTOCOL_VERSION, notebook=self.identity, owner="mallory", course=None)
+        assert "welcome" in msgpack.unpackb(peer.recv())
         return peer
 
     def submission(self, code: str, stream: list[Any]) -> dict[str, Any]:
@@ -68,7 +69,7 @@ class Attacker:
             "timeout_ms": None,
             "longest_timeout_ms": None,
         }
-        base = {"session": self.identity, "messages": 0}
+        base = {"table": self.identity, "messages": 0}
         chunks = {"base": base, "stream": stream, "segments": [], "dropped_segments": []}
         return {
             "job": uuid.uuid4().bytes,

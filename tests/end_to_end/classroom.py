@@ -27,6 +27,8 @@ from end_to_end.place import Place
 from end_to_end.service import BINARY, run_binary
 from end_to_end.waiting import wait_until
 
+PROTOCOL = Path(__file__).parents[2] / "crates/protocol/src/lib.rs"
+PROTOCOL_VERSION = int(PROTOCOL.read_text().partition("PROTOCOL_VERSION: u32 = ")[2].partition(";")[0])
 COURSES = """
 time_zone = "UTC"
 
@@ -89,7 +91,7 @@ class Student(Peer):
         self.job = uuid.uuid4().bytes
 
     def hello(self) -> dict[str, Any]:
-        return {"protocol_version": 4, "notebook": self.identity, "owner": self.name, "course": self.course}
+        return {"protocol_version": PROTOCOL_VERSION, "notebook": self.identity, "owner": self.name, "course": self.course}
 
     def submit(self) -> None:
         cell = {
@@ -105,7 +107,7 @@ class Student(Peer):
             "timeout_ms": None,
             "longest_timeout_ms": None,
         }
-        base = {"session": self.identity, "messages": 0}
+        base = {"table": self.identity, "messages": 0}
         state = {"base": base, "stream": [{"inline": b"x" * 900}], "segments": [], "dropped_segments": []}
         self.say(
             "submit",
@@ -129,7 +131,7 @@ class Worker(Peer):
 
     def hello(self) -> dict[str, Any]:
         return {
-            "protocol_version": 4,
+            "protocol_version": PROTOCOL_VERSION,
             "worker": self.identity,
             "name": self.name,
             "devices": [{"kind": "cuda", "model": "NVIDIA H200", "memory_bytes": 141 * GIB}],

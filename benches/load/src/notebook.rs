@@ -3,7 +3,7 @@
 use anyhow::Context;
 use baton_protocol::{
     Cell, JobEvent, JobId, JobKind, Manifest, NotebookId, NumberedEvent, PROTOCOL_VERSION, Piece,
-    Priority, SessionId, State, StateVersion, Submission,
+    Priority, State, StateVersion, Submission, TableId,
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Connection, Dial};
@@ -160,7 +160,7 @@ fn submission(notebook: NotebookId) -> Submission {
 pub(crate) fn state() -> State {
     State::Chunks(Manifest {
         base: StateVersion {
-            session: SessionId(uuid::Uuid::nil()),
+            table: TableId(uuid::Uuid::nil()),
             messages: 0,
         },
         stream: vec![Piece::Inline(vec![7; 500].into())],

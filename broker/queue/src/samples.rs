@@ -6,14 +6,14 @@ use crate::{
 };
 use baton_protocol::{
     Cell, ChunkHash, GpuUsage, JobId, JobKind, Manifest, NotebookId, Outcome, Piece, Priority,
-    SessionId, State, StateVersion, Submission, Usage,
+    State, StateVersion, Submission, TableId, Usage,
 };
 use std::sync::Arc;
 
 pub fn naming(hash: ChunkHash) -> State {
     State::Chunks(Manifest {
         base: StateVersion {
-            session: SessionId::random(),
+            table: TableId::random(),
             messages: 0,
         },
         stream: vec![Piece::Stored { hash, bytes: 1 }],

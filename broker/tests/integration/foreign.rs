@@ -11,8 +11,8 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_protocol::{
     AboutState, Answer, ChunkHash, FencingNumber, JobEvent, JobId, Lock, LockKind, Manifest,
-    NotebookId, Outcome, PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, SessionId,
-    StateVersion, Submission, WorkerId, encode,
+    NotebookId, Outcome, PROTOCOL_VERSION, Payload, Piece, Refusal, SavedState, StateVersion,
+    Submission, TableId, WorkerId, encode,
     proxy::{FromProxy, ToProxy},
     worker::{FromWorker, ToWorker},
 };
@@ -351,7 +351,7 @@ pub(crate) fn state_of(job: JobId, chunk: ChunkHash) -> SavedState {
         },
         manifest: Manifest {
             base: StateVersion {
-                session: SessionId::random(),
+                table: TableId::random(),
                 messages: 0,
             },
             stream: vec![Piece::Stored {

@@ -8,7 +8,7 @@ use baton_broker::{Person, Role};
 use baton_chunks::hash;
 use baton_protocol::{
     AboutState, FencingNumber, Finished, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome,
-    Piece, SavedState, SessionId, StateVersion, Submission,
+    Piece, SavedState, StateVersion, Submission, TableId,
     proxy::{FromProxy, ToProxy},
     worker::ToWorker,
 };
@@ -26,7 +26,7 @@ fn salvageable() -> JobEvent {
 fn salvaged() -> JobEvent {
     let manifest = Manifest {
         base: StateVersion {
-            session: SessionId(uuid::Uuid::nil()),
+            table: TableId(uuid::Uuid::nil()),
             messages: 0,
         },
         stream: vec![Piece::Inline("what the cell left".into())],

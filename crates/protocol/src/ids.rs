@@ -55,7 +55,7 @@ id! {
 }
 id! {
     /// One life of the object table that a notebook kernel and its session share.
-    SessionId
+    TableId
 }
 id! {
     /// One life of a worker process.

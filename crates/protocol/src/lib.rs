@@ -39,7 +39,7 @@ pub use environment::{
 };
 pub use files::Payload;
 pub use grant::{Grant, Grants};
-pub use ids::{CallId, FencingNumber, GroupId, HeldKey, JobId, NotebookId, SessionId, WorkerId};
+pub use ids::{CallId, FencingNumber, GroupId, HeldKey, JobId, NotebookId, TableId, WorkerId};
 pub use job::{
     BudgetLeft, Cell, CellKey, ClientJob, ClientJobError, GpuUsage, JobKind, Outcome, Period,
     Priority, RemoteError, Submission, Usage,
@@ -52,7 +52,7 @@ pub use saved_state::{AboutState, SavedState};
 pub use state::{HeldState, Holder, State};
 
 /// Proxy, worker and broker must agree on this number. [`Refusal::ProtocolVersion`] refuses any other.
-pub const PROTOCOL_VERSION: u32 = 4;
+pub const PROTOCOL_VERSION: u32 = 5;
 
 /// Why the broker does not serve a peer that sent `Hello`.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize, serde::Deserialize, thiserror::Error)]

@@ -1,6 +1,6 @@
 //! The parts of a snapshot, as proxy and worker exchange them.
 
-use crate::{ChunkHash, SessionId};
+use crate::{ChunkHash, TableId};
 use bytes::Bytes;
 use serde::{Deserialize, Serialize};
 
@@ -10,7 +10,7 @@ use serde::{Deserialize, Serialize};
 /// depends on nothing earlier; a session can use any other only if it holds exactly this state.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct StateVersion {
-    pub session: SessionId,
+    pub table: TableId,
     pub messages: u64,
 }
 

@@ -28,14 +28,14 @@ pub(crate) fn plan(held: Option<StateVersion>, base: StateVersion) -> Plan {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use baton_protocol::SessionId;
+    use baton_protocol::TableId;
 
     #[test]
     fn only_exactly_the_state_will_do() {
-        let session = SessionId::random();
-        let version = |messages| StateVersion { session, messages };
+        let table = TableId::random();
+        let version = |messages| StateVersion { table, messages };
         let other = StateVersion {
-            session: SessionId::random(),
+            table: TableId::random(),
             messages: 4,
         };
         assert_eq!(plan(Some(version(4)), version(4)), Plan::Continue);

@@ -11,8 +11,8 @@ use std::time::Duration;
 use baton_chunks::Ledger;
 use baton_protocol::shim::{FromSession, ToSession};
 use baton_protocol::{
-    AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, SessionId, State,
-    StateVersion,
+    AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, State, StateVersion,
+    TableId,
 };
 use baton_transport::Changes;
 use tokio::sync::watch;
@@ -152,7 +152,7 @@ async fn salvage(
     let changes = Changes {
         kernel: session.kernel().as_raw(),
         base: StateVersion {
-            session: SessionId::random(),
+            table: TableId::random(),
             messages: 0,
         },
         snapshot,

@@ -11,7 +11,7 @@ use baton_gpu_worker::{
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
     Answer, Cell, FencingNumber, Finished, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome,
-    Payload, Piece, Priority, RemoteError, SessionId, State, StateVersion, Submission, Usage,
+    Payload, Piece, Priority, RemoteError, State, StateVersion, Submission, TableId, Usage,
     WorkerId,
 };
 use baton_transport::{Dial, TransportChoice};
@@ -474,7 +474,7 @@ impl Notebook {
 
 fn fresh() -> StateVersion {
     StateVersion {
-        session: SessionId::random(),
+        table: TableId::random(),
         messages: 0,
     }
 }

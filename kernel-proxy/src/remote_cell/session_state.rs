@@ -1,7 +1,7 @@
 //! What the notebook's session holds, judged by what the proxy has sent.
 
 use baton_chunks::Ledger;
-use baton_protocol::{SessionId, StateVersion};
+use baton_protocol::{StateVersion, TableId};
 
 /// What the session holds once it has applied all messages so far.
 #[derive(Clone)]
@@ -14,7 +14,7 @@ impl SessionState {
     pub(super) fn new() -> Self {
         Self {
             version: StateVersion {
-                session: SessionId::random(),
+                table: TableId::random(),
                 messages: 0,
             },
             ledger: Ledger::default(),

@@ -3,8 +3,8 @@
 use super::{PATIENCE, within};
 use baton_protocol::{
     Answer, Cell, FencingNumber, Finished, GroupId, JobEvent, JobId, JobKind, Machine, Manifest,
-    NotebookId, NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, SessionId,
-    State, StateVersion, Submission, Usage, WorkerId,
+    NotebookId, NumberedEvent, Outcome, Output, PROTOCOL_VERSION, Piece, Priority, State,
+    StateVersion, Submission, TableId, Usage, WorkerId,
     proxy::{FromProxy, ToProxy, WaitingReason},
     worker::{Acknowledged, Device, DeviceKind, FromWorker, ToWorker},
 };
@@ -478,7 +478,7 @@ pub(crate) fn submission(notebook: NotebookId) -> Submission {
 pub(crate) fn state(stream: &'static str) -> State {
     State::Chunks(Manifest {
         base: StateVersion {
-            session: SessionId(uuid::Uuid::nil()),
+            table: TableId(uuid::Uuid::nil()),
             messages: 0,
         },
         stream: vec![Piece::Inline(stream.into())],

@@ -3,7 +3,7 @@
 use std::{fs::File, os::unix::fs::FileExt};
 
 use baton_chunks::{Assembler, Collector, Ledger};
-use baton_protocol::{CHUNK_BYTES, SessionId, StateVersion};
+use baton_protocol::{CHUNK_BYTES, StateVersion, TableId};
 
 use crate::ends::{End, noise};
 
@@ -25,7 +25,7 @@ fn a_batch_is_bounded() {
     let mut home = End::default();
     home.set(1, noise(70 * CHUNK_BYTES, 1));
     let base = StateVersion {
-        session: SessionId::random(),
+        table: TableId::random(),
         messages: 0,
     };
     let pid = i32::try_from(std::process::id()).unwrap();

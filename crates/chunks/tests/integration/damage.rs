@@ -2,7 +2,7 @@
 
 use baton_chunks::{Assembler, BlobError, Collector, Ledger, check_size, hash};
 use baton_protocol::{
-    CHUNK_BYTES, Manifest, Piece, SegmentPart, SessionId, StateVersion,
+    CHUNK_BYTES, Manifest, Piece, SegmentPart, StateVersion, TableId,
     shim::{SegmentView, Snapshot, Stream, StreamPart},
 };
 use bytes::Bytes;
@@ -12,7 +12,7 @@ use crate::ends::{End, collect, noise};
 fn manifest(segments: Vec<SegmentPart>) -> Manifest {
     Manifest {
         base: StateVersion {
-            session: SessionId::random(),
+            table: TableId::random(),
             messages: 1,
         },
         stream: Vec::new(),
@@ -139,7 +139,7 @@ fn chunks_are_verified_as_they_arrive() {
 fn an_unfinished_collector_makes_no_manifest() {
     let home = End::default();
     let base = StateVersion {
-        session: SessionId::random(),
+        table: TableId::random(),
         messages: 0,
     };
     let _ = Collector::new(1, base, home.snapshot(b""), Ledger::default()).finish();

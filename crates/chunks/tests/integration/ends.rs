@@ -9,7 +9,7 @@ use std::{
 
 use baton_chunks::{Assembler, BlobError, Bundle, Collector, Ledger, pack};
 use baton_protocol::{
-    ChunkHash, Manifest, SessionId, StateVersion,
+    ChunkHash, Manifest, StateVersion, TableId,
     shim::{Delta, Extent, MAPPED_BYTES, SegmentView, Snapshot},
 };
 use bytes::Bytes;
@@ -133,7 +133,7 @@ pub(crate) fn collect(
 ) -> Result<(Manifest, Store, Ledger), BlobError> {
     let pid = i32::try_from(std::process::id()).unwrap();
     let base = StateVersion {
-        session: SessionId::random(),
+        table: TableId::random(),
         messages: snapshot.messages,
     };
     let mut collector = Collector::new(pid, base, snapshot, ledger);

@@ -28,7 +28,7 @@ fn enclosed() -> State {
 /// The golden files belong to this version.
 #[test]
 fn the_version_is_the_one_of_the_files() {
-    assert_eq!(PROTOCOL_VERSION, 4);
+    assert_eq!(PROTOCOL_VERSION, 5);
 }
 
 golden!(events_are_read, "event", JobEvent, [events(), orphan_events()].concat(), {

@@ -5,7 +5,7 @@ use baton_protocol::{
     AboutState, BudgetLeft, Cell, CellKey, ChunkHash, Environment, EnvironmentState, Finished,
     GpuUsage, GroupId, HeldKey, HeldState, Holder, JobEvent, JobId, JobKind, Lock, LockFile,
     LockKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
-    SavedState, SegmentPart, SessionId, State, StateVersion, Submission, Usage, WorkerId,
+    SavedState, SegmentPart, State, StateVersion, Submission, TableId, Usage, WorkerId,
 };
 use uuid::Uuid;
 
@@ -25,8 +25,8 @@ pub(crate) fn group() -> GroupId {
     GroupId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0005))
 }
 
-fn session() -> SessionId {
-    SessionId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0004))
+fn table() -> TableId {
+    TableId(Uuid::from_u128(0x0197_0000_0000_7000_8000_0000_0000_0004))
 }
 
 pub(crate) fn manifest() -> Manifest {
@@ -36,7 +36,7 @@ pub(crate) fn manifest() -> Manifest {
     };
     Manifest {
         base: StateVersion {
-            session: session(),
+            table: table(),
             messages: 6,
         },
         stream: vec![Piece::Inline("pickle".into())],
@@ -72,7 +72,7 @@ pub(crate) fn result_key() -> HeldKey {
 pub(crate) fn held() -> State {
     State::Memory(HeldState {
         base: StateVersion {
-            session: session(),
+            table: table(),
             messages: 7,
         },
         bytes: 5 << 30,
