@@ -103,12 +103,13 @@ class Publisher:
         """Publishes what forked processes have sent. Called in the output thread."""
         while True:
             try:
-                _, [file], _, _ = socket.recv_fds(self._from_forks, 1, 1)
+                _, files, _, _ = socket.recv_fds(self._from_forks, 1, 1)
             except BlockingIOError:
                 return
-            with open(file, "rb") as opened:
-                opened.seek(0)
-                self._publish(msgpack.unpackb(opened.read()))
+            for file in files:  # none if the cell has used up all descriptors
+                with open(file, "rb") as opened:
+                    opened.seek(0)
+                    self._publish(msgpack.unpackb(opened.read()))
 
     def _schedule_and_note(self, work: Callable[[], object]) -> None:
         self._busy = True
