@@ -70,6 +70,9 @@ def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
     assert "was lost while this cell ran. Your variables are as they were before the cell" in lost
     assert len(course.completed) == STUDENTS * (5 + 3)
     assert course.runs == Counter([*course.completed, f"{first.number}-5"])
+    # Slurm writes the output of jobs into the broker's home.
+    outputs = [path.read_text() for path in cluster.service.place.folder.glob("home/slurm-*.out")]
+    assert any("This worker's time on its machine ends" in output for output in outputs)
 
 
 def predicts_the_pool(cluster: SlurmCluster) -> None:

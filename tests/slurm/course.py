@@ -7,13 +7,14 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
 from pathlib import Path
 
 from end_to_end import Kernel
 from end_to_end.service import Service
 
-STARTED_AT_ONCE = 4
+AT_ONCE = 4
+"""How many kernels start or end at the same time."""
+
 LONGEST_CELL_SECONDS = 150
 
 
@@ -72,18 +73,19 @@ class Course:
     def __init__(self, service: Service, count: int) -> None:
         self.witness = service.place.folder / "witness"
         self.witness.touch()
-        self._stack = ExitStack()
+        self._kernels: list[Kernel] = []
 
         def begin(number: int) -> Student:
             kernel = Kernel.start(service.place, transport="ipc", **service.access)
-            self._stack.callback(kernel.shutdown)
+            self._kernels.append(kernel)
             return Student(kernel, number, self.witness)
 
-        with ThreadPoolExecutor(STARTED_AT_ONCE) as starters:
+        with ThreadPoolExecutor(AT_ONCE) as starters:
             self.students = list(starters.map(begin, range(count)))
 
     def close(self) -> None:
-        self._stack.close()
+        with ThreadPoolExecutor(AT_ONCE) as enders:
+            list(enders.map(Kernel.shutdown, self._kernels))
 
     def all(self, do: Callable[[Student], None], beside: Callable[[], None] = lambda: None) -> None:
         """Runs all students at the same time, and `beside` meanwhile."""
