@@ -64,15 +64,18 @@ macro_rules! long {
     };
 }
 
-/// Defines wrappers and their table, grouped by the position of the stream among the words.
+/// Defines wrappers and their table, grouped by the position of the stream among the words. `$streams` lists these
+/// positions for tests.
 macro_rules! submissions {
-    ($table:ident of $kind:ident: $($position:expr => { $($name:ident)* })*) => {
+    ($table:ident, $streams:ident of $kind:ident: $($position:expr => { $($name:ident)* })*) => {
         $($($kind! {
             $name, |words| stream(const { is_per_thread(stringify!($name)) }, &words, $position)
         })*)*
         pub(super) static $table: &[Wrapper] = &[$($(
             Wrapper { name: stringify!($name), address: $name as *const () },
         )*)*];
+        #[cfg(test)]
+        pub(super) static $streams: &[(&str, Option<usize>)] = &[$($((stringify!($name), $position),)*)*];
     };
 }
 
@@ -86,7 +89,7 @@ fn stream(is_per_thread: bool, words: &[usize], position: Option<usize>) -> Opti
     })
 }
 
-submissions! { SHORT of short:
+submissions! { SHORT, STREAMS_OF_SHORT of short:
     None => {
         cuLaunch cuLaunchCooperativeKernelMultiDevice cuLaunchGrid cuMemcpy cuMemcpy2D cuMemcpy2DUnaligned
         cuMemcpy2DUnaligned_v2 cuMemcpy2DUnaligned_v2_ptds cuMemcpy2D_v2 cuMemcpy2D_v2_ptds cuMemcpy3D
@@ -144,7 +147,7 @@ submissions! { SHORT of short:
     }
 }
 
-submissions! { LONG of long:
+submissions! { LONG, STREAMS_OF_LONG of long:
     None => {
         cuFabricCpyBatchAsync cuFabricCpyBatchAsync_ptsz
     }
@@ -158,7 +161,10 @@ submissions! { LONG of long:
     }
 }
 
-/// The stream is in a structure, after seven numbers.
+/// Where the stream is in a `CUlaunchConfig`: after seven numbers.
+pub(super) const STREAM_IN_CONFIGURATION: usize = 32;
+
+/// The stream is in a structure.
 macro_rules! configured {
     ($($name:ident)*) => {
         $(short! { $name, |words| configured_stream(const { is_per_thread(stringify!($name)) }, words[0]) })*
@@ -174,7 +180,7 @@ fn configured_stream(is_per_thread: bool, configuration: usize) -> Option<Stream
         return None;
     }
     // SAFETY: the caller passes a `CUlaunchConfig`.
-    let found = unsafe { *((configuration + 32) as *const usize) };
+    let found = unsafe { *((configuration + STREAM_IN_CONFIGURATION) as *const usize) };
     stream(is_per_thread, &[found], Some(0))
 }
 

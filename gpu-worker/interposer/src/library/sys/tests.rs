@@ -3,6 +3,8 @@
 //! `asked.txt` holds the names in libraries (`make cuda-names` extracts them from wheels), `passed.txt` the
 //! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
+use std::any::TypeId;
+
 use super::{
     Wrapper, context_calls, driver, event_calls, look_up, memory_calls, monitoring_calls,
     pool_calls, submissions, word_calls, wrappers,
@@ -111,6 +113,76 @@ fn no_name_is_wrapped_twice_or_also_passed() {
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), count);
+}
+
+/// The driver's functions by their types in NVIDIA's headers.
+trait Signature {
+    /// The position of the stream among the arguments.
+    fn stream() -> Option<usize>;
+}
+
+macro_rules! signatures {
+    ($($($argument:ident)*;)*) => {
+        $(impl<$($argument: 'static),*> Signature
+            for unsafe fn($($argument),*) -> cudarc::driver::sys::CUresult {
+            fn stream() -> Option<usize> {
+                let stream = TypeId::of::<cudarc::driver::sys::CUstream>();
+                [$(TypeId::of::<$argument>()),*].iter().position(|argument| *argument == stream)
+            }
+        })*
+    };
+}
+
+signatures! {
+    A; A B; A B C; A B C D; A B C D E; A B C D E F; A B C D E F G H; A B C D E F G H I J; A B C D E F G H I J K;
+}
+
+fn stream_of<F: Signature>(_: F) -> Option<usize> {
+    F::stream()
+}
+
+macro_rules! streams {
+    ($($kind:ty: $($name:ident)*;)*) => {
+        [$($((stringify!($name), stream_of(cudarc::driver::sys::$name as $kind)),)*)*]
+    };
+}
+
+#[test]
+fn the_stream_is_the_argument_that_it_is_in_nvidia_s_headers() {
+    let right = streams! {
+        unsafe fn(_) -> _: cuMemcpy2DUnaligned_v2 cuMemcpy2D_v2 cuMemcpy3DPeer cuMemcpy3D_v2;
+        unsafe fn(_, _) -> _: cuGraphLaunch cuGraphUpload cuMemcpy2DAsync_v2 cuMemcpy3DAsync_v2 cuMemcpy3DPeerAsync;
+        unsafe fn(_, _, _) -> _:
+            cuGraphInstantiateWithParams cuGraphicsMapResources cuGraphicsUnmapResources cuLaunchHostFunc
+            cuMemMapArrayAsync cuMemcpy cuMemcpyDtoD_v2 cuMemcpyDtoH_v2 cuMemcpyHtoD_v2 cuMemsetD16_v2 cuMemsetD32_v2
+            cuMemsetD8_v2;
+        unsafe fn(_, _, _, _) -> _:
+            cuMemcpy3DBatchAsync_v2 cuMemcpyAsync cuMemcpyAtoD_v2 cuMemcpyAtoH_v2 cuMemcpyDtoA_v2 cuMemcpyDtoDAsync_v2
+            cuMemcpyDtoHAsync_v2 cuMemcpyHtoA_v2 cuMemcpyHtoDAsync_v2 cuMemsetD16Async cuMemsetD32Async cuMemsetD8Async
+            cuSignalExternalSemaphoresAsync cuStreamAddCallback cuStreamAttachMemAsync cuStreamBatchMemOp_v2
+            cuStreamWaitValue32_v2 cuStreamWaitValue64_v2 cuStreamWriteValue32_v2 cuStreamWriteValue64_v2
+            cuWaitExternalSemaphoresAsync;
+        unsafe fn(_, _, _, _, _) -> _:
+            cuMemBatchDecompressAsync cuMemPrefetchAsync_v2 cuMemcpyAtoA_v2 cuMemcpyAtoHAsync_v2 cuMemcpyHtoAAsync_v2
+            cuMemcpyPeer cuMemsetD2D16_v2 cuMemsetD2D32_v2 cuMemsetD2D8_v2;
+        unsafe fn(_, _, _, _, _, _) -> _:
+            cuMemcpyPeerAsync cuMemsetD2D16Async cuMemsetD2D32Async cuMemsetD2D8Async;
+        unsafe fn(_, _, _, _, _, _, _, _) -> _: cuMemcpyBatchAsync_v2 cuMemPrefetchBatchAsync;
+        unsafe fn(_, _, _, _, _, _, _, _, _, _) -> _: cuLaunchCooperativeKernel;
+        unsafe fn(_, _, _, _, _, _, _, _, _, _, _) -> _: cuLaunchKernel;
+    };
+    let own = [submissions::STREAMS_OF_SHORT, submissions::STREAMS_OF_LONG].concat();
+    for (name, position) in right {
+        let per_thread = [name, "_ptsz"].concat();
+        for (same, found) in own.iter().filter(|(own, _)| [name, &per_thread].contains(own)) {
+            assert_eq!(*found, position, "{same}");
+        }
+        assert!(own.iter().any(|(own, _)| *own == name), "{name}");
+    }
+    assert_eq!(
+        submissions::STREAM_IN_CONFIGURATION,
+        std::mem::offset_of!(cudarc::driver::sys::CUlaunchConfig, hStream)
+    );
 }
 
 /// Compares the structures declared here with NVIDIA's headers, by way of their bindings: size, alignment and
