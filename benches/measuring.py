@@ -49,11 +49,11 @@ def private_place() -> Iterator[Place]:
 
 
 @contextmanager
-def kernels(place: Place, *names: str) -> Iterator[list[Kernel]]:
+def kernels(place: Place, *names: str, **environment: str) -> Iterator[list[Kernel]]:
     started: list[Kernel] = []
     try:
         for name in names:
-            started.append(Kernel.start(place, name))
+            started.append(Kernel.start(place, name, **environment))
         yield started
     finally:
         for kernel in started:

@@ -23,9 +23,9 @@ CARD_MIB = 256
 pytestmark = pytest.mark.timeout(600)
 
 
-def bench(results: Path, *arguments: str) -> dict[str, Any]:
+def bench(results: Path, *arguments: str, **variables: str) -> dict[str, Any]:
     command = [sys.executable, ROOT / "benches/gpu/run.py", "--results", results, *arguments]
-    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT, check=True, timeout=300)
+    subprocess.run(command, cwd=ROOT, env=ENVIRONMENT | variables, check=True, timeout=300)
     (written,) = results.glob("gpu*.json")
     result: dict[str, Any] = json.loads(written.read_text())
     return result
@@ -97,7 +97,13 @@ def test_the_first_day_leaves_one_report_of_all_parts(tmp_path: Path, machine: P
     rows = report["rows"]
     for part in ("notebooks", "frameworks", "probe", "handover", "big_50", "small_50"):
         assert rows[part]["result"].startswith("done"), rows
-    for what in ("first %%gpu cell", "in a warm session", "two notebooks at once", "hand-over, half moves"):
+    for what in (
+        "first %%gpu cell",
+        "worker's trial",
+        "in a warm session",
+        "two notebooks at once",
+        "hand-over, half moves",
+    ):
         assert rows[what]["result"] == "right", rows
     for arm in ("alone", "alone in turns", "in turns of 5 s", "in turns, as cells"):
         assert rows[f"big_50, {arm}"]["result"] == "right", rows
@@ -112,6 +118,25 @@ def test_the_first_day_reports_parts_that_hang(tmp_path: Path, machine: Path) ->
     report = first_day(tmp_path, "--python", sys.executable, "--machine", machine, "--longest", 0.05)
     ended = {part: report["rows"][part]["result"] for part in ("notebooks", "frameworks", "probe", "handover")}
     assert all(result.startswith("ended: its time was over") for result in ended.values()), ended
+
+
+def test_a_part_that_fails_is_reported(tmp_path: Path) -> None:
+    """In the folder of the machine there is no driver."""
+    result = bench(tmp_path / "results", "--machine", str(tmp_path), "--parts", "handover", "--seconds", "0.1")
+    assert result["rows"]["handover"]["result"].startswith("failed: it ended with 1")
+
+
+def test_a_failed_trial_of_time_sharing_is_reported_although_cells_compute(tmp_path: Path, machine: Path) -> None:
+    result = bench(
+        *(tmp_path / "results", "--machine", str(machine), "--parts", "notebooks"),
+        BATON_TEST_GPU_FAULTS="cuModuleLoadData:1:222",
+    )
+    found = {what: row["result"] for what, row in result["rows"].items()}
+    assert found["first %%gpu cell"] == "right"
+    assert found["worker's trial"] == (
+        "failed: Sessions do not time-share this machine's GPU, because two test programs failed: "
+        "cuModuleLoadData answered 222"
+    )
 
 
 # Instead of measuring, it says what it finds.

@@ -1,8 +1,11 @@
-"""First steps of a student and a TA: `baton doctor`, the first `%%gpu` cell, one in a warm session, two notebooks."""
+"""First steps of a student and a TA: `baton doctor`, the first `%%gpu` cell and what the worker's trial of time-sharing
+found, a cell in a warm session, two notebooks.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import time
@@ -12,7 +15,7 @@ from typing import Any
 
 from programs import arguments, environment, say
 
-from measuring import Kernel, kernels, private_place  # isort: skip
+from measuring import Kernel, Place, kernels, private_place  # isort: skip
 
 DOCTOR_SECONDS = 60
 TRAIN = """
@@ -45,11 +48,15 @@ def main() -> None:
         rows[name] = {"seconds": round(time.monotonic() - begin, 2)} | row
         say(rows, {})
 
+    # A driver in host memory; its card is a file that sessions write.
+    machine = {name: value for name, value in environment(options).items() if name.startswith("BATON_TEST_GPU")}
+    machine |= {"BATON_WORKER_SANDBOX": "none"} if machine else {}
     with private_place() as place:
         around = environment(options)
         arm("baton doctor", lambda: doctor(place.environment | around))
-        with kernels(place, "baton", "baton") as (mine, other):
+        with kernels(place, "baton", "baton", **machine) as (mine, other):
             arm("first %%gpu cell", lambda: counts(mine))
+            arm("worker's trial", lambda: trial(place))
             arm("in a warm session", lambda: counts(mine))
             arm("a model trained in a cell", lambda: trained(mine))
             arm("two notebooks at once", lambda: both(mine, other))
@@ -62,6 +69,16 @@ def doctor(around: dict[str, str]) -> dict[str, Any]:
     )
     wrong = [finding["what"] for finding in json.loads(told.stdout) if not finding["ok"]]
     return {"result": f"wrong: {'; '.join(wrong)}" if wrong else "right"}
+
+
+def trial(place: Place) -> dict[str, Any]:
+    """Cells also compute if the trial fails, but then sessions do not time-share."""
+    (log,) = place.folder.rglob("up.log")
+    found = re.findall(r"Sessions .*time-shar.*", log.read_text())
+    wrong = [line for line in found if not line.startswith("Sessions time-share")]
+    if not found:
+        wrong = ["the worker's log does not say whether sessions time-share"]
+    return {"result": f"failed: {'; '.join(wrong)}" if wrong else "right"}
 
 
 def counts(kernel: Kernel) -> dict[str, Any]:

@@ -174,7 +174,10 @@ fn the_stream_is_the_argument_that_it_is_in_nvidia_s_headers() {
     let own = [submissions::STREAMS_OF_SHORT, submissions::STREAMS_OF_LONG].concat();
     for (name, position) in right {
         let per_thread = [name, "_ptsz"].concat();
-        for (same, found) in own.iter().filter(|(own, _)| [name, &per_thread].contains(own)) {
+        for (same, found) in own
+            .iter()
+            .filter(|(own, _)| [name, &per_thread].contains(own))
+        {
             assert_eq!(*found, position, "{same}");
         }
         assert!(own.iter().any(|(own, _)| *own == name), "{name}");
