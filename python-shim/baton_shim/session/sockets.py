@@ -11,8 +11,8 @@ from __future__ import annotations
 
 from typing import Any
 
-import zmq
 from ipykernel.iostream import IOPubThread
+from zmq.constants import SocketType
 
 from baton_shim.base.compat import SOCKETS, require
 
@@ -29,7 +29,7 @@ def give_no_addresses(app: Any) -> None:
         setattr(app, step, lambda: None)
 
     def init_iopub(context: Any) -> None:
-        app.iopub_socket = context.socket(zmq.PUB)
+        app.iopub_socket = context.socket(SocketType.PUB)
         app.configure_tornado_logger()
         app.iopub_thread = IOPubThread(app.iopub_socket)  # without its socket for forked processes
         app.iopub_thread.start()
