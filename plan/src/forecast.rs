@@ -132,8 +132,8 @@ pub fn simulated(life: &Life, people: usize, gpus: usize, effort: Effort) -> For
     let measured = effort.cells / RUNS.count as f64 / most_a_second;
     let warm_up = measured / 5.0;
     let length = Length { warm_up, measured };
-    let told = first_come(life, people, gpus, length, RUNS);
-    Forecast::of_simulation(people, gpus, &told)
+    let simulated = first_come(life, people, gpus, length, RUNS);
+    Forecast::of_simulation(people, gpus, &simulated)
 }
 
 impl Solution {
@@ -218,19 +218,19 @@ impl Forecast {
         }
     }
 
-    fn of_simulation(people: usize, gpus: usize, told: &Simulated) -> Self {
-        let longer = (told.longer.iter()).map(|(part, wait)| (wait.mean, *part));
-        let begin = (0.0, 1.0 - told.at_once.mean);
+    fn of_simulation(people: usize, gpus: usize, simulated: &Simulated) -> Self {
+        let longer = (simulated.longer.iter()).map(|(part, wait)| (wait.mean, *part));
+        let begin = (0.0, 1.0 - simulated.at_once.mean);
         Self {
             people,
             gpus,
             method: Method::Simulated,
-            utilisation: told.utilisation.mean,
-            throughput: told.throughput.mean,
-            at_once: told.at_once.mean,
-            wait: told.wait.mean,
-            response: told.response.mean,
-            waits: told.waits.map(|wait| wait.mean),
+            utilisation: simulated.utilisation.mean,
+            throughput: simulated.throughput.mean,
+            at_once: simulated.at_once.mean,
+            wait: simulated.wait.mean,
+            response: simulated.response.mean,
+            waits: simulated.waits.map(|wait| wait.mean),
             distribution: Distribution::Simulated(
                 [begin]
                     .into_iter()

@@ -255,8 +255,8 @@ mod tests {
                 "is not a compute capability",
             ),
         ] {
-            let told = MachinesArgument::parse(text).expect_err(text);
-            assert!(told.contains(error), "{told}");
+            let message = MachinesArgument::parse(text).expect_err(text);
+            assert!(message.contains(error), "{message}");
         }
     }
 
@@ -279,8 +279,8 @@ mod tests {
             ),
             ("0-4 start=soon", "start= expected a duration"),
         ] {
-            let told = PoolArgument::parse(text).expect_err(text);
-            assert!(told.contains(error), "{told}");
+            let message = PoolArgument::parse(text).expect_err(text);
+            assert!(message.contains(error), "{message}");
         }
     }
 
@@ -298,7 +298,7 @@ mod tests {
             (group.edit, group.run),
             (None, Some(Duration::from_secs(300)))
         );
-        let told = GroupArgument::parse("50 a100 slots=2").expect_err("people have no slots");
-        assert!(told.contains("slots= is unknown"), "{told}");
+        let message = GroupArgument::parse("50 a100 slots=2").expect_err("people have no slots");
+        assert!(message.contains("slots= is unknown"), "{message}");
     }
 }

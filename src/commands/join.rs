@@ -42,7 +42,7 @@ async fn join(
     let join = JoinPool { called };
     let mut backoff = Backoff::default();
     let gives_up = Instant::now().checked_add(patience);
-    let mut told = false;
+    let mut warned = false;
     loop {
         let error = match api.act::<_, Joined>(&path, &join).await {
             Ok(joined) => return Ok(joined),
@@ -57,7 +57,7 @@ async fn join(
         if !waits {
             return Err(error).with_context(|| format!("Failed to join pool {pool}"));
         }
-        if !std::mem::replace(&mut told, true) {
+        if !std::mem::replace(&mut warned, true) {
             tracing::warn!(%error, "Pool {pool} cannot be joined yet; retrying");
         }
         tokio::time::sleep(backoff.next_delay()).await;

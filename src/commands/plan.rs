@@ -69,9 +69,9 @@ pub(crate) fn main(
         return Ok(ExitCode::SUCCESS);
     }
     if matches.get_flag("from-broker") {
-        let told = from_broker::ask(&settings()?, matches)?;
-        print!("{}", if json { told.json() } else { told.text() });
-        write_report(matches, || told.html())?;
+        let report = from_broker::ask(&settings()?, matches)?;
+        print!("{}", if json { report.json() } else { report.text() });
+        write_report(matches, || report.html())?;
         return Ok(ExitCode::SUCCESS);
     }
     let question = Question::read(matches)?;
@@ -144,7 +144,10 @@ fn read_rates(matches: &ArgMatches) -> anyhow::Result<Rates> {
         departure: seconds("stay").map_or(0.0, |stay| 1.0 / stay),
         submission: rate("edit"),
         execution: rate("run"),
-        hand_over: measured.map_or_else(|| rate("hand-over"), |told| 1.0 / told.hand_over_seconds),
+        hand_over: measured.map_or_else(
+            || rate("hand-over"),
+            |measured| 1.0 / measured.hand_over_seconds,
+        ),
     };
     rates
         .checked()

@@ -344,8 +344,8 @@ mod tests {
             );
         }
         for shared in ["file:///shared/chunks", "/shared/chunks"] {
-            let told = ChunkPlace::from_text(shared).err().unwrap_or_default();
-            assert!(told.contains("the path in broker.chunks"), "{told}");
+            let message = ChunkPlace::from_text(shared).err().unwrap_or_default();
+            assert!(message.contains("the path in broker.chunks"), "{message}");
         }
         for wrong in [
             "file:///shared",

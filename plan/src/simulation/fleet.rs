@@ -135,7 +135,7 @@ pub fn fleet(fleet: &Fleet, length: Length, runs: Runs) -> FleetAnswer {
 /// `slots`: for each group, how many of its cells must run at once.
 #[must_use]
 pub fn lesson(fleet: &Fleet, seconds: f64, slots: &[u32], runs: Runs) -> FleetAnswer {
-    let start = fleet.lead();
+    let start = fleet.longest_start();
     let lessons = fleet.lessons(slots, start, start + seconds);
     let run = |seed| {
         World::new(fleet, 0.0, seed)
@@ -170,7 +170,7 @@ impl Fleet {
     }
 
     /// How many seconds before a lesson the pools may have to request machines for it.
-    fn lead(&self) -> f64 {
+    fn longest_start(&self) -> f64 {
         let ahead = |pool: &Pool| pools::ahead_ms(pool.terms.max, &pool.as_pool());
         let most_ms = self.pools.iter().map(ahead).max().unwrap_or(0);
         most_ms as f64 / 1e3

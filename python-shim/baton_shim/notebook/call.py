@@ -140,9 +140,9 @@ class Call:
             if message is None:
                 return
             ended = message.body.get("call") == self.number and message.name in ("finished", "failed")
-            brings = message.body.get("delta") is not None
+            has_changes = message.body.get("delta") is not None
             self.home.overdue(message)
-            if ended and not brings:
+            if ended and not has_changes:
                 return
 
     def _on_message_of_earlier_call(self, message: Message) -> None:

@@ -29,7 +29,7 @@ def main() -> None:
 def forked(words: int) -> None:
     """Loads its libraries while the proxy starts. The proxy then sends what it needs to know on this pipe."""
     os.environ["JPY_PARENT_PID"] = str(os.getppid())
-    run(lambda: be_told(words))
+    run(lambda: take_request(words))
 
 
 def run(prepare: Callable[[], None]) -> None:
@@ -84,7 +84,7 @@ def give_magics(shell: Any, home: Home | None, expected: bool) -> None:
     register(shell, home, FIT.text() if expected and home is None else NO_PROXY)
 
 
-def be_told(words: int) -> None:
+def take_request(words: int) -> None:
     """Reads the environment, then the arguments: each ends with a zero byte, and another one separates the lists."""
     with open(words, "rb") as pipe:
         environment, end, arguments = pipe.read().partition(b"\0\0")

@@ -266,7 +266,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         extra: dict[str, Any] = {
             "names": names,
             "error": errors.describe(raised) if raised is not None else None,
-            "raised": raised if self._travels_itself(raised) else None,
+            "raised": raised if self._is_sent_itself(raised) else None,
             "payload": reply.get("payload", []),
             "bundle": (result.data, result.metadata) if result else None,
             "file": self._file,
@@ -356,7 +356,7 @@ class SessionKernel(IPythonKernel):  # type: ignore[misc]
         nothing |= {key: extra[key] for key in ("error", "displays_after")}
         return self._table.snapshot([], extra=nothing | {"lost": lost}, partings=False)
 
-    def _travels_itself(self, error: BaseException | None) -> bool:
+    def _is_sent_itself(self, error: BaseException | None) -> bool:
         """Whether the error object itself is sent.
 
         If a variable refers to the error, the notebook must get that same object. Otherwise the notebook may lack the

@@ -125,9 +125,9 @@ class SessionNames:
         gone = {name for name in before if name not in namespace}
         self._before = {}
         own = {name for name in self._known if not of_ipython(name)}.union(stored)
-        travel = {name for name in report | gone if is_name(name) and (name in own or not is_hidden(name))}
-        travel.difference_update(dropped)
-        return sorted(report & travel), sorted(gone & travel)
+        sent = {name for name in report | gone if is_name(name) and (name in own or not is_hidden(name))}
+        sent.difference_update(dropped)
+        return sorted(report & sent), sorted(gone & sent)
 
     def unsent(self, names: Iterable[str]) -> set[str]:
         """Those of these names that the notebook did not send for this cell."""

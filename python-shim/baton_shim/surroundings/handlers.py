@@ -47,7 +47,7 @@ class Handlers:
             known = self._known.get(name, ())
             for part in (*logger.handlers, *logger.filters):
                 chosen = of_notebook or id(part) in named or part in known or of_main(part)
-                if chosen and can_travel(part) and (name or not is_plain(part)):
+                if chosen and can_be_sent(part) and (name or not is_plain(part)):
                     self._next.setdefault(name, []).append(part)
         return {**{name: [] for name in self._known}, **self._next} or None
 
@@ -94,6 +94,6 @@ def is_plain(part: Any) -> bool:
     return isinstance(part, logging.Handler) and plain_handler(part) is not None
 
 
-def can_travel(part: Any) -> bool:
+def can_be_sent(part: Any) -> bool:
     stream = getattr(part, "stream", None)
     return not isinstance(stream, io.IOBase) or isinstance(stream, io.StringIO) or stream in (sys.stdout, sys.stderr)

@@ -80,10 +80,10 @@ class Jax:
 
 
 def settings(jax: Any) -> dict[str, Any]:
-    return {name: value for name, value in jax.config.values.items() if travels(name, value)}
+    return {name: value for name, value in jax.config.values.items() if is_sent(name, value)}
 
 
-def travels(name: str, value: Any) -> bool:
+def is_sent(name: str, value: Any) -> bool:
     plain = value is None or isinstance(value, (bool, int, float, str, enum.Enum)) or name == "jax_default_device"
     return plain and OF_THE_MACHINE.fullmatch(name) is None
 

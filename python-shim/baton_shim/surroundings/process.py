@@ -39,10 +39,10 @@ def environment_at_start() -> dict[Any, Any]:
 
 def of_everywhere(before: Any, now: Any) -> Any:
     new, gone = changed(before, now)
-    return {name: new[name] for name in new if travels(name)}, [name for name in gone if travels(name)]
+    return {name: new[name] for name in new if is_sent(name)}, [name for name in gone if is_sent(name)]
 
 
-def travels(name: bytes) -> bool:
+def is_sent(name: bytes) -> bool:
     return OF_THE_MACHINE.fullmatch(os.fsdecode(name)) is None
 
 

@@ -18,20 +18,20 @@ use crate::{
     settings::Settings,
 };
 
-pub(super) struct Told {
+pub(super) struct Report {
     days: u32,
     cells: usize,
     capacity: Capacity,
 }
 
-pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Told> {
+pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Report> {
     let history = history(settings, matches)?;
     let (gpus, places) = places(&history, matches)?;
     let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
     let fit = fit(&cells, places, seconds(history.now_ms)).context(
         "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
     )?;
-    Ok(Told {
+    Ok(Report {
         days: days(matches),
         cells: cells.len(),
         capacity: Capacity::of(fit, gpus, places, Effort::THOROUGH),
@@ -88,7 +88,7 @@ fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usi
     Ok((history.gpus as usize, history.slots as usize))
 }
 
-impl Told {
+impl Report {
     pub(super) fn text(&self) -> String {
         let mut out = self.assumptions().join("\n") + "\n\n";
         let _ = writeln!(
@@ -115,7 +115,7 @@ impl Told {
             fit, gpus, places, ..
         } = &self.capacity;
         let rates = &fit.rates;
-        let mut told = vec![
+        let mut lines = vec![
             format!(
                 "From the last {} days: {} cells of {} people; {gpus} {} with room for {places} {} at once.",
                 self.days,
@@ -132,13 +132,13 @@ impl Told {
             ),
         ];
         if rates.departure > 0.0 {
-            told.push(format!(
+            lines.push(format!(
                 "A person stays for {} and is away for {}.",
                 approximate(1.0 / rates.departure),
                 approximate(1.0 / rates.arrival)
             ));
         }
-        told
+        lines
     }
 
     pub(super) fn json(&self) -> String {
@@ -159,7 +159,7 @@ impl Told {
             }
             value
         });
-        let told = json!({
+        let value = json!({
             "days": self.days,
             "cells": self.cells,
             "people": fit.people,
@@ -175,7 +175,10 @@ impl Told {
             "distance_from_exponential": fit.distance(),
             "rows": rows.collect::<Vec<_>>(),
         });
-        format!("{told}\n")
+        format!(
+            "{value}
+"
+        )
     }
 
     pub(super) fn html(&self) -> String {

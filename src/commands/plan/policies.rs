@@ -33,14 +33,14 @@ pub(super) fn compare(matches: &ArgMatches) -> anyhow::Result<String> {
         count: 8,
         seed: *matches.get_one("seed").expect("it has a default"),
     };
-    let told = POLICIES.map(|(name, policy)| (name, share(&class, policy, length, runs)));
+    let shares = POLICIES.map(|(name, policy)| (name, share(&class, policy, length, runs)));
     if matches.get_flag("json") {
         return Ok(format!(
             "{}\n",
-            Json::from(told.iter().map(row).collect::<Vec<_>>())
+            Json::from(shares.iter().map(row).collect::<Vec<_>>())
         ));
     }
-    Ok(text(&class, runs, length, &told))
+    Ok(text(&class, runs, length, &shares))
 }
 
 fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
@@ -62,7 +62,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
         gpus: count("gpus").expect("it has a default").into(),
         slots: count("slots").unwrap_or(people).into(),
         edit: Times::Exponential(time("edit")),
-        cold: measured.map_or_else(|| time("cold"), |told| told.cold_seconds),
+        cold: measured.map_or_else(|| time("cold"), |measured| measured.cold_seconds),
         run: matches
             .get_one::<Cells>("cells")
             .expect("it has a default")
@@ -85,7 +85,7 @@ fn read(matches: &ArgMatches) -> anyhow::Result<Class> {
     Ok(class)
 }
 
-fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> String {
+fn text(class: &Class, runs: Runs, length: Length, shares: &[(&str, Shared)]) -> String {
     let mut out = format!(
         "{} people share {}; cells compute {} on average.{}\n\
          Simulated: {} courses of {}; ± is half the 99 % confidence interval.\n\n\
@@ -106,7 +106,7 @@ fn text(class: &Class, runs: Runs, length: Length, told: &[(&str, Shared)]) -> S
         "busy",
         "moved",
     );
-    for (name, shared) in told {
+    for (name, shared) in shares {
         let [mean, p50, p95, p99] = shared.short;
         let _ = writeln!(
             out,

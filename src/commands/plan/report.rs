@@ -48,7 +48,7 @@ fn cells(answer: &Forecast) -> [String; 9] {
 
 fn assumptions(question: &Question) -> Vec<String> {
     let rates = &question.rates;
-    let mut told = vec![format!(
+    let mut lines = vec![format!(
         "A person edits for {} between cells of {}, on average; a hand-over takes {}.",
         approximate(1.0 / rates.submission),
         approximate(1.0 / rates.execution),
@@ -59,25 +59,25 @@ fn assumptions(question: &Question) -> Vec<String> {
             approximate(1.0 / rates.departure),
             approximate(1.0 / rates.arrival),
         );
-        told.push(format!("A person stays for {stay} and is away for {away}."));
+        lines.push(format!("A person stays for {stay} and is away for {away}."));
     }
     if question.exclusive {
-        told.push("Each person keeps a GPU for a whole visit; waits are for a GPU.".to_owned());
+        lines.push("Each person keeps a GPU for a whole visit; waits are for a GPU.".to_owned());
     }
-    told
+    lines
 }
 
 fn sentences(question: &Question, answers: &[Forecast], most: &[Most]) -> Vec<String> {
-    let mut told: Vec<_> = most.iter().map(|most| sentence(most, question)).collect();
+    let mut lines: Vec<_> = most.iter().map(|most| sentence(most, question)).collect();
     let is_simulated = |answer: &&Forecast| answer.method == Method::Simulated;
     let simulated = answers.iter().filter(is_simulated).count();
     if simulated > 0 {
-        told.push(format!(
+        lines.push(format!(
             "{simulated} of the {} rows are simulated, because their chain is too large for an exact solution; they are accurate to a few per cent.",
             answers.len()
         ));
     }
-    told
+    lines
 }
 
 fn sentence(most: &Most, question: &Question) -> String {

@@ -370,7 +370,7 @@ impl Agent {
                 FromSession::NoRoom { bytes, free_bytes }
             }
             Err(code) => {
-                self.process.notice(code);
+                self.process.look_at(code);
                 FromSession::NotSwappedIn
             }
         });

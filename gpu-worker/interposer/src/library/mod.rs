@@ -164,7 +164,7 @@ impl Process {
         }
         let code = call();
         if code != SUCCESS {
-            self.notice(code);
+            self.look_at(code);
         } else if let Some(stream) = stream
             && !self.captures.any()
         {
@@ -201,7 +201,7 @@ impl Process {
         }
     }
 
-    fn notice(&self, code: Code) {
+    fn look_at(&self, code: Code) {
         if driver::is_sticky(code) {
             self.report_fault(code);
         }
@@ -248,7 +248,7 @@ impl Process {
         let contexts: Vec<Context> = self.contexts().iter().copied().collect();
         for context in contexts {
             if let Err(code) = context.with(driver::synchronize) {
-                self.notice(code);
+                self.look_at(code);
                 // The context may be gone.
                 self.contexts().remove(&context);
             }
@@ -274,7 +274,7 @@ impl Process {
     fn is_idle(&self) -> bool {
         self.marks().iter().all(|mark| match mark.outcome() {
             Some(code) => {
-                self.notice(code);
+                self.look_at(code);
                 true
             }
             None => false,

@@ -21,12 +21,12 @@ const AIM: Duration = Duration::from_millis(25);
 const FIRST: u32 = 16;
 const MOST: u32 = 64;
 
-const LANES: usize = 64;
+const COUNT: usize = 64;
 
-/// Streams may share a lane by chance; that only makes marks more frequent.
-pub(super) struct Windows([Lane; LANES]);
+/// Streams may share a window by chance; that only makes marks more frequent.
+pub(super) struct Windows([Window; COUNT]);
 
-struct Lane {
+struct Window {
     count: AtomicU32,
     between: AtomicU32,
     marks: Mutex<Marks>,
@@ -42,29 +42,29 @@ struct Marks {
 
 impl Windows {
     pub(super) const fn new() -> Self {
-        Self([const { Lane::new() }; LANES])
+        Self([const { Window::new() }; COUNT])
     }
 
     #[inline]
     pub(super) fn submitted(&self, stream: Stream) {
-        let lane = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % LANES];
-        let count = lane.count.fetch_add(1, Relaxed) + 1;
-        if count >= lane.between.load(Relaxed) {
-            lane.mark(stream);
+        let window = &self.0[(stream.0 ^ stream.0 >> 6 ^ stream.0 >> 12) % COUNT];
+        let count = window.count.fetch_add(1, Relaxed) + 1;
+        if count >= window.between.load(Relaxed) {
+            window.mark(stream);
         }
     }
 
     /// Drops the marks of a context that is about to end.
     pub(super) fn forget(&self, context: Context) {
-        for lane in &self.0 {
-            let mut marks = lane.marks();
+        for window in &self.0 {
+            let mut marks = window.marks();
             marks.outstanding.retain(|event| event.context() != context);
             marks.spare.retain(|event| event.context() != context);
         }
     }
 }
 
-impl Lane {
+impl Window {
     const fn new() -> Self {
         Self {
             count: AtomicU32::new(0),

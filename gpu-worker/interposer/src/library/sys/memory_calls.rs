@@ -320,8 +320,8 @@ fn refusing(address: u64, what: &'static str, driver: impl FnOnce() -> Code) -> 
         return driver();
     }
     // Libraries probe; the reason is printed once.
-    static TOLD: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
-    if !(TOLD.lock().unwrap_or_else(PoisonError::into_inner)).insert(what) {
+    static PRINTED: Mutex<BTreeSet<&str>> = Mutex::new(BTreeSet::new());
+    if !(PRINTED.lock().unwrap_or_else(PoisonError::into_inner)).insert(what) {
         return NOT_SUPPORTED;
     }
     eprintln!(
