@@ -53,8 +53,8 @@ def test_no_process_can_connect_to_a_session(
     session = psutil.Process(kernel.session_pid)
     opened = {path.readlink() for path in Path(f"/proc/{session.pid}/fd").iterdir()}
     assert not [line for line in listening(session) if Path(f"socket:[{line}]") in opened]
-    runtime_folder = service.place.folder / "run"
-    assert [path for path in runtime_folder.rglob("*") if path.name == "connection.json" or holds(path, key)] == []
+    (folder,) = service.place.folder.rglob("baton-session-*")
+    assert [path for path in folder.rglob("*") if path.name == "connection.json" or holds(path, key)] == []
 
 
 def listening(process: psutil.Process) -> set[str]:
