@@ -69,9 +69,16 @@ pub(crate) fn main(
         return Ok(ExitCode::SUCCESS);
     }
     if matches.get_flag("from-broker") {
-        let report = from_broker::ask(&settings()?, matches)?;
-        print!("{}", if json { report.json() } else { report.text() });
-        write_report(matches, || report.html())?;
+        let findings = from_broker::ask(&settings()?, matches)?;
+        print!(
+            "{}",
+            if json {
+                findings.json()
+            } else {
+                findings.text()
+            }
+        );
+        write_report(matches, || findings.html())?;
         return Ok(ExitCode::SUCCESS);
     }
     let question = Question::read(matches)?;

@@ -91,7 +91,12 @@ class Student(Peer):
         self.job = uuid.uuid4().bytes
 
     def hello(self) -> dict[str, Any]:
-        return {"protocol_version": PROTOCOL_VERSION, "notebook": self.identity, "owner": self.name, "course": self.course}
+        return {
+            "protocol_version": PROTOCOL_VERSION,
+            "notebook": self.identity,
+            "owner": self.name,
+            "course": self.course,
+        }
 
     def submit(self) -> None:
         cell = {

@@ -18,20 +18,20 @@ use crate::{
     settings::Settings,
 };
 
-pub(super) struct Report {
+pub(super) struct Findings {
     days: u32,
     cells: usize,
     capacity: Capacity,
 }
 
-pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Report> {
+pub(super) fn ask(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<Findings> {
     let history = history(settings, matches)?;
     let (gpus, places) = places(&history, matches)?;
     let cells: Vec<_> = history.cells.iter().map(PastCell::from).collect();
     let fit = fit(&cells, places, seconds(history.now_ms)).context(
         "The broker's history is too short\nhint: use more --days, or --edit and --run instead of --from-broker",
     )?;
-    Ok(Report {
+    Ok(Findings {
         days: days(matches),
         cells: cells.len(),
         capacity: Capacity::of(fit, gpus, places, Effort::THOROUGH),
@@ -88,7 +88,7 @@ fn places(history: &History, matches: &ArgMatches) -> anyhow::Result<(usize, usi
     Ok((history.gpus as usize, history.slots as usize))
 }
 
-impl Report {
+impl Findings {
     pub(super) fn text(&self) -> String {
         let mut out = self.assumptions().join("\n") + "\n\n";
         let _ = writeln!(
