@@ -2,16 +2,14 @@
 
 mod machines;
 
+use crate::settings::Value;
+use baton_plan::simulation::Times;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
 
-use baton_plan::simulation::Times;
-
 pub(crate) use machines::{GroupArgument, KindArgument, MachinesArgument, PoolArgument};
-
-use crate::settings::Value;
 
 /// Which users get the kernel, and the Python in which it runs; without one, the Python beside this program.
 pub(crate) enum Place {

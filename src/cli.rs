@@ -6,17 +6,16 @@ mod files;
 mod plan;
 mod run;
 
-use std::{ffi::OsString, path::PathBuf};
-
-pub(crate) use self::env::ENV;
-use baton_gpu_worker::gpu::{sleep, trial};
-use baton_protocol::address::BrokerAddress;
-use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
-
 use crate::{
     arguments::{Place, is_notebook},
     settings::{Setting, Value, flags_of},
 };
+use baton_gpu_worker::gpu::{sleep, trial};
+use baton_protocol::address::BrokerAddress;
+use clap::{Arg, ArgAction, ArgGroup, ArgMatches, Command, error::ErrorKind, value_parser};
+use std::{ffi::OsString, path::PathBuf};
+
+pub(crate) use self::env::ENV;
 
 /// Commands that the package `baton` starts, never a person.
 pub(crate) const PROGRAM: &str = "program";

@@ -1,10 +1,8 @@
 //! Logging to stderr.
 
-use std::io::IsTerminal;
-
-use tracing_subscriber::EnvFilter;
-
 use crate::settings::Surroundings;
+use std::io::IsTerminal;
+use tracing_subscriber::EnvFilter;
 
 /// `BATON_LOG` selects what is logged; `default` applies without it.
 pub(crate) fn to_stderr(surroundings: &Surroundings, default: &str) {

@@ -11,12 +11,10 @@ mod service;
 mod settings;
 mod signals;
 
-use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
-
 use baton_gpu_worker::gpu::{sleep, trial};
 use clap::ArgMatches;
-
 use settings::{Settings, Surroundings};
+use std::{collections::BTreeMap, ffi::OsString, process::ExitCode};
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).collect();

@@ -1,13 +1,12 @@
 //! Finds out a Python's version and packages.
 
+use anyhow::Context;
+use serde::Deserialize;
 use std::{
     collections::BTreeMap,
     path::{Path, PathBuf},
     process::{Command, Stdio},
 };
-
-use anyhow::Context;
-use serde::Deserialize;
 
 const PROBE: &str = r#"
 import json, sys

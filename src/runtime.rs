@@ -1,9 +1,8 @@
 //! The Tokio runtime of commands that serve.
 
-use std::time::Duration;
-
 use anyhow::Context;
 use nix::sys::resource::{Resource, getrlimit, rlim_t, setrlimit};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 /// Keeps at least one thread for blocking work: if the system has no memory for a new thread, the

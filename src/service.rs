@@ -1,16 +1,6 @@
 //! This user's broker: its folder, and how to reach it.
 
-use std::{
-    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
-    io::{self, Read, Write},
-    os::unix::{
-        fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
-        net::UnixStream,
-    },
-    path::{Path, PathBuf},
-    time::{Duration, Instant},
-};
-
+use crate::settings::Settings;
 use anyhow::Context;
 use baton_protocol::{WorkerId, address::BrokerAddress};
 use baton_transport::{Dial, Token};
@@ -21,8 +11,16 @@ use nix::{
     sys::prctl,
     unistd::Uid,
 };
-
-use crate::settings::Settings;
+use std::{
+    fs::{self, DirBuilder, File, OpenOptions, TryLockError},
+    io::{self, Read, Write},
+    os::unix::{
+        fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt},
+        net::UnixStream,
+    },
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 /// How long a second `baton up` waits for the first one to answer or to end.
 const OTHER_TIMEOUT: Duration = Duration::from_secs(20);

@@ -13,12 +13,20 @@ mod surroundings;
 mod table;
 mod value;
 
-use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
-
 use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
 use baton_protocol::{Priority, address::BrokerAddress};
 use baton_transport::TransportChoice;
+use kinds::{
+    EnvironmentList, GroupPattern, HostPort, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl,
+    UrlPrefix, VariableNames,
+};
+use sources::{Origin, Sources};
+use std::{collections::BTreeMap, net::SocketAddr, path::PathBuf, time::Duration};
+use table::{
+    DefaultText::{self, Computed, Nothing, Text},
+    and_clients,
+};
 
 pub(crate) use kinds::{Dashboard, LeavesAt};
 pub(crate) use reference::reference;
@@ -26,16 +34,8 @@ pub(crate) use shown::show;
 pub(crate) use sources::{CONFIGURATION_VARIABLE, SettingsError};
 pub(crate) use surroundings::Surroundings;
 pub(crate) use table::Setting;
-pub(crate) use value::{ListenAddress, Size};
-
-use kinds::{
-    EnvironmentList, GroupPattern, HostPort, HttpUrl, Labels, Modules, Paths, PoolList, PublicUrl,
-    UrlPrefix, VariableNames,
-};
-use sources::{Origin, Sources};
-use table::DefaultText::{self, Computed, Nothing, Text};
-use table::and_clients;
 pub(crate) use value::Value;
+pub(crate) use value::{ListenAddress, Size};
 
 /// Defines from one list both the struct with the values and the table with everything else.
 macro_rules! settings {

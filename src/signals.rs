@@ -1,7 +1,6 @@
 //! Signals that ask the program to end.
 
 use std::io;
-
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// Ctrl-C, SIGTERM and the end of the terminal mean the same. Listens from its creation on.

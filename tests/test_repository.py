@@ -172,6 +172,15 @@ def test_the_file_of_a_module_is_beside_its_folder() -> None:
     assert found == MOD_RS.keys()
 
 
+def test_a_file_has_one_import_from_each_crate() -> None:
+    """Imports of a crate are one tree. Conditional imports and re-exports stand apart."""
+    bad = []
+    for path in files(".rs"):
+        names = re.findall(r"(?<!\]\n)^use (\w+)::", path.read_text(), re.MULTILINE)
+        bad += [f"{path}: {name}" for name in sorted(set(names)) if names.count(name) > 1]
+    check(bad)
+
+
 # ---- ARCHITECTURE.md
 
 

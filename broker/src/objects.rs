@@ -22,7 +22,10 @@ use baton_broker_store::ObjectRow;
 use baton_protocol::{ChunkHash, Grant};
 use baton_transport::{LinkError, ObjectClient};
 use bytes::Bytes;
-use futures_util::{StreamExt, TryStreamExt, stream, stream::BoxStream};
+use futures_util::{
+    StreamExt, TryStreamExt,
+    stream::{self, BoxStream},
+};
 use object_store::{ObjectMeta, ObjectStoreExt, path::Path};
 use provider::{Provider, Signed};
 use space::Space;

@@ -11,32 +11,33 @@ mod jobs;
 mod leave;
 mod notebooks;
 
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use self::{jobs::Assignment, leave::Leave, notebooks::Notebook};
+use crate::{
+    context::Context,
+    gpu, host_memory,
+    line::{Line, LineEvent},
+    messages, preparation,
+    report::Report,
+    status::Status,
+    stop::Stop,
+};
 use anyhow::Context as _;
-use baton_protocol::worker::{Acknowledged, Device, FromWorker, ToWorker};
-use baton_protocol::{Finished, JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId};
+use baton_protocol::{
+    Finished, JobEvent, JobId, Machine, NotebookId, Outcome, Refusal, WorkerId,
+    worker::{Acknowledged, Device, FromWorker, ToWorker},
+};
 use baton_transport::LinkError;
 use futures_util::future::BoxFuture;
-use tokio::sync::{mpsc, watch};
-use tokio::task::JoinSet;
-use tokio::time::{Instant, MissedTickBehavior, sleep_until};
-
-use self::jobs::Assignment;
-use self::leave::Leave;
-use self::notebooks::Notebook;
-use crate::context::Context;
-use crate::gpu;
-use crate::host_memory;
-use crate::line::{Line, LineEvent};
-use crate::messages;
-use crate::preparation;
-use crate::report::Report;
-use crate::status::Status;
-use crate::stop::Stop;
+use std::{
+    collections::HashMap,
+    sync::{Arc, atomic::Ordering},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
+use tokio::{
+    sync::{mpsc, watch},
+    task::JoinSet,
+    time::{Instant, MissedTickBehavior, sleep_until},
+};
 
 /// While sessions fail to start, the pause between two trials grows from this to [`LONGEST_TRIAL_PAUSE`].
 const TRIAL_PAUSE: Duration = Duration::from_secs(1);

@@ -10,12 +10,12 @@
 //!
 //! **Invariant:** no I/O; the clock comes from the caller.
 
-use std::collections::VecDeque;
-use std::time::{Duration, Instant};
-
-use baton_protocol::Output;
-use baton_protocol::outbox::output_bytes;
+use baton_protocol::{Output, outbox::output_bytes};
 use serde::{Deserialize, Serialize};
+use std::{
+    collections::VecDeque,
+    time::{Duration, Instant},
+};
 
 const INTERVAL: Duration = Duration::from_millis(60);
 const BATCH_BYTES: usize = 64 << 10;

@@ -9,13 +9,18 @@ mod memory;
 mod sys;
 mod table;
 
-use std::io;
-use std::os::fd::{AsFd as _, OwnedFd};
-use std::os::unix::net::UnixStream;
-use std::sync::Arc;
-
-use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::{
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+};
+use std::{
+    io,
+    os::{
+        fd::{AsFd as _, OwnedFd},
+        unix::net::UnixStream,
+    },
+    sync::Arc,
+};
 use tokio::sync::oneshot;
 
 pub(crate) use self::memory::{read_memory, read_text};

@@ -1,20 +1,22 @@
 //! What the jobs of a worker share. Each notebook has a copy with its own access to chunks.
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
+use crate::{
+    Config,
+    environments::Environments,
+    gpu::{Reading, Sharing},
+    life_end::LifeEnd,
+    mirror::SessionMirror,
+    sandbox::Sandbox,
+    session::{Session, StartError, StartRequest, Zygote, Zygotes, start},
+    transfer::Access,
+};
 use baton_protocol::{Cell, NotebookId, Submission};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
-
-use crate::Config;
-use crate::environments::Environments;
-use crate::gpu::{Reading, Sharing};
-use crate::life_end::LifeEnd;
-use crate::mirror::SessionMirror;
-use crate::sandbox::Sandbox;
-use crate::session::{Session, StartError, StartRequest, Zygote, Zygotes, start};
-use crate::transfer::Access;
 
 #[derive(Clone)]
 pub(crate) struct Context {

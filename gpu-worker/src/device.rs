@@ -2,11 +2,9 @@
 //!
 //! In: `/proc`, and what the GPUs' driver reports. Out: the devices as people read them.
 
-use std::fs;
-
-use baton_protocol::worker::{Device, DeviceKind, GpuLoad};
-
 use crate::{gpu::Reading, host_memory};
+use baton_protocol::worker::{Device, DeviceKind, GpuLoad};
+use std::fs;
 
 /// The GPUs, or else the processor; never empty.
 pub(crate) fn detect(reading: &Reading) -> Vec<Device> {

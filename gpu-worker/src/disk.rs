@@ -5,15 +5,18 @@
 //!
 //! **Invariant:** a folder in which the worker cannot look counts as too full, because it could hide anything.
 
-use std::collections::HashSet;
-use std::fs;
-use std::io::{self, ErrorKind};
-use std::os::unix::fs::MetadataExt as _;
-use std::path::PathBuf;
-use std::time::{Duration, Instant};
-
-use tokio::sync::watch;
-use tokio::task::{AbortHandle, spawn_blocking};
+use std::{
+    collections::HashSet,
+    fs,
+    io::{self, ErrorKind},
+    os::unix::fs::MetadataExt as _,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+use tokio::{
+    sync::watch,
+    task::{AbortHandle, spawn_blocking},
+};
 
 /// The shortest pause between two looks.
 const LOOK_EVERY: Duration = Duration::from_secs(1);

@@ -6,10 +6,8 @@
 //!
 //! **Invariant:** the worker does not fail because an environment does.
 
-use std::collections::BTreeMap;
-use std::path::PathBuf;
-
 use baton_protocol::{Environment, EnvironmentState, Lock};
+use std::{collections::BTreeMap, path::PathBuf};
 use tokio::sync::{Notify, watch};
 
 /// An environment that the administrator names.

@@ -22,11 +22,13 @@ mod sys;
 mod timeshare;
 pub mod trial;
 
-use std::{io, path::Path, sync::Arc, time::Duration};
-
-pub use baton_scheduling::arbiter::EndReason;
+use self::{
+    arbitration::{Arbitration, Request},
+    connection::Accepted,
+};
 use baton_scheduling::arbiter::{Settings, UserId};
 use nix::unistd::Pid;
+use std::{io, path::Path, sync::Arc, time::Duration};
 use tokio::{
     net::UnixListener,
     sync::{Notify, mpsc, oneshot, watch},
@@ -34,8 +36,6 @@ use tokio::{
     time::timeout,
 };
 
-use self::arbitration::{Arbitration, Request};
-use self::connection::Accepted;
 pub use self::hardware::{Hardware, Slice};
 pub use self::mode::GpuMode;
 pub(crate) use self::mode::{Part, Sharing, session_memory};
@@ -46,6 +46,7 @@ pub use self::monitor::{
 pub(crate) use self::places::{Place, Places};
 pub(crate) use self::program::ProgramError;
 pub(crate) use self::{shared::Membership, timeshare::Timeshare};
+pub use baton_scheduling::arbiter::EndReason;
 
 /// Which session a process belongs to; a secret between the two.
 pub type Token = u128;

@@ -2,11 +2,9 @@
 //!
 //! In: `/proc`, and the files of control groups.
 
-use std::{fs, path::Path, sync::LazyLock};
-
-use nix::unistd::Pid;
-
 use crate::processes;
+use nix::unistd::Pid;
+use std::{fs, path::Path, sync::LazyLock};
 
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Memory {

@@ -16,22 +16,23 @@ mod plan;
 mod prepare;
 mod salvage;
 
+use self::deferred_state::DeferredState;
+use crate::{
+    context::Context,
+    gpu::{Cell, Membership},
+    messages,
+    questions::Questions,
+    report::EventSink,
+    session::Session,
+};
+use baton_protocol::{
+    ChunkHash, Finished, JobEvent, Outcome, RemoteError, Submission, shim::ToSession,
+};
 use std::sync::Arc;
-
-use baton_protocol::shim::ToSession;
-use baton_protocol::{ChunkHash, Finished, JobEvent, Outcome, RemoteError, Submission};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::context::Context;
-use crate::gpu::{Cell, Membership};
-use crate::messages;
-use crate::questions::Questions;
-use crate::report::EventSink;
-use crate::session::Session;
-
 pub(crate) use self::deferred::Deferred;
-use self::deferred_state::DeferredState;
 pub(crate) use self::salvage::Salvage;
 
 /// A job, and the receiving ends of everything that its task waits for.

@@ -36,30 +36,33 @@ mod status;
 mod stop;
 mod transfer;
 
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-use std::time::{Duration, SystemTime};
-
+use crate::{
+    agent::Agent,
+    context::Context,
+    environments::Environments,
+    gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing},
+    life_end::LifeEnd,
+    sandbox::{Sandbox, SandboxError},
+    session::{Ground, Zygotes},
+    transfer::Access,
+};
 use anyhow::Context as _;
 use baton_chunks::ChunkDirectory;
 use baton_protocol::{Machine, WorkerId};
 use baton_transport::{ChunkClient, Dial, TransportChoice};
+use std::{
+    path::{Path, PathBuf},
+    sync::Arc,
+    time::{Duration, SystemTime},
+};
 use tokio::sync::{Semaphore, watch};
 use tokio_util::sync::CancellationToken;
 
-use crate::agent::Agent;
-use crate::context::Context;
-use crate::environments::Environments;
 pub use crate::environments::{EnvironmentConfig, EnvironmentSource};
-use crate::gpu::{CUDA_VISIBLE_DEVICES, GpuMode, MONITORING, Sharing};
-use crate::life_end::LifeEnd;
 pub use crate::mirror::FilesChoice;
 pub use crate::sandbox::{NetworkChoice, SandboxChoice};
-use crate::sandbox::{Sandbox, SandboxError};
-use crate::session::{Ground, Zygotes};
 pub use crate::status::Status;
 pub use crate::stop::Stop;
-use crate::transfer::Access;
 
 #[derive(Debug, Clone)]
 pub struct Config {

@@ -4,9 +4,8 @@
 //! accepts cells ── drains ──> cells may end ── cells are ended ──> results are sent ──> leaves
 //! ```
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
 use baton_scheduling::pools::last_step;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::time::Instant;
 
 #[derive(Debug, Clone)]

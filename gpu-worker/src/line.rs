@@ -4,11 +4,10 @@
 //! replaced after a pause. Messages sent meanwhile are dropped; the caller learns of the new connection by its
 //! `Welcome`.
 
-use std::time::Duration;
-
 use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_transport::{Backoff, Connection, Dial, LinkError, connect};
 use futures_util::future::BoxFuture;
+use std::time::Duration;
 use tokio::time::{Instant, sleep_until};
 
 const PATH: &str = "/v1/worker";

@@ -8,13 +8,11 @@ mod files;
 mod gpu;
 mod limit;
 
-use std::os::unix::process::ExitStatusExt;
-use std::process::ExitStatus;
-
 use baton_humanize::{SAFE, bytes};
 use baton_protocol::{Output, RemoteError};
 use jupyter_protocol::StreamContent;
 use serde_json::json;
+use std::{os::unix::process::ExitStatusExt, process::ExitStatus};
 
 pub(crate) use self::files::{
     few, file_not_opened, file_too_large, files_lost, files_missing, files_not_collected,

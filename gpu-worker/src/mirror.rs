@@ -10,32 +10,37 @@ mod collect;
 mod questions;
 mod watch;
 
-use std::collections::{BTreeMap, HashMap};
-use std::convert::Infallible;
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
+use self::questions::{answer, ask, ask_and_wait};
+use crate::{
+    Config,
+    calls::Watched,
+    messages,
+    questions::{Answered, Questions, UnexpectedAnswer},
+    transfer::Access,
+};
 use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
 use baton_mirror::{FilesError, Mirror, Placeholders, Root, Status, open_payload, write_file};
-use baton_protocol::Cell;
-use baton_protocol::files::{
-    Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, RelativePath,
+use baton_protocol::{
+    Cell,
+    files::{Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, RelativePath},
 };
 use baton_transport::ChunkClient;
 use nix::libc;
-use tokio::sync::mpsc;
-use tokio::task::{JoinError, JoinSet, spawn_blocking};
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::{
+    sync::mpsc,
+    task::{JoinError, JoinSet, spawn_blocking},
+};
 
 pub(crate) use self::collect::{Collected, collect};
-use self::questions::{answer, ask, ask_and_wait};
 pub(crate) use self::watch::{Observer, Opened};
-use crate::Config;
-use crate::calls::Watched;
-use crate::messages;
-use crate::questions::{Answered, Questions, UnexpectedAnswer};
-use crate::transfer::Access;
 
 /// Files could not be mirrored.
 #[derive(Debug, thiserror::Error)]

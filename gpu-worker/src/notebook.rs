@@ -4,16 +4,16 @@
 //! In: jobs. Out: the jobs' events, and whether the session is warm. The task ends when the agent closes the
 //! channel; then the session ends, too.
 
-use std::sync::Arc;
-
+use crate::{
+    context::Context,
+    job::{Deferred, Job, Salvage, run_job},
+    report::Report,
+    session::{AfterCell, Session},
+};
 use baton_protocol::NotebookId;
+use std::sync::Arc;
 use tokio::sync::mpsc;
 use tracing::Instrument;
-
-use crate::context::Context;
-use crate::job::{Deferred, Job, Salvage, run_job};
-use crate::report::Report;
-use crate::session::{AfterCell, Session};
 
 /// How one task reports.
 pub(crate) struct Reporter {

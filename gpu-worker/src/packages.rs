@@ -4,13 +4,9 @@
 //!
 //! **Invariant:** the folder is removed when its session ends. If the worker was killed, the next one removes it.
 
-use std::ffi::OsString;
-use std::path::Path;
-
+use crate::{Config, NetworkChoice, SandboxChoice, mirror::this_machine};
 use baton_jupyter_wire::folder::{self, FolderError, PrivateFolder};
-
-use crate::mirror::this_machine;
-use crate::{Config, NetworkChoice, SandboxChoice};
+use std::{ffi::OsString, path::Path};
 
 const FOLDER: &str = "BATON_PACKAGES_FOLDER";
 const MAY_INSTALL: &str = "BATON_PACKAGES_MAY_INSTALL";

@@ -1,22 +1,24 @@
 //! Prepares one environment, from its settings to the first session that runs a cell in it, again and again until
 //! that works.
 
-use std::path::{Path, PathBuf};
-use std::process::Output;
-use std::sync::Arc;
-use std::time::Duration;
-
+use crate::{
+    context::Context,
+    environments::{EnvironmentConfig, EnvironmentSource, Environments},
+    sandbox::{Image, SandboxError, install_bare},
+};
 use anyhow::Context as _;
 use baton_environments::{
     BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, packages_of,
     read_lock,
 };
 use baton_protocol::{EnvironmentState, Lock};
+use std::{
+    path::{Path, PathBuf},
+    process::Output,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::task::JoinSet;
-
-use crate::context::Context;
-use crate::environments::{EnvironmentConfig, EnvironmentSource, Environments};
-use crate::sandbox::{Image, SandboxError, install_bare};
 
 /// The pause between two attempts grows from this to [`LONGEST_PAUSE`].
 const PAUSE: Duration = Duration::from_secs(10);

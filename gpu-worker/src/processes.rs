@@ -5,17 +5,17 @@
 //! A process whose parent has ended is no longer a descendant of the kernel. So every process of a session also
 //! inherits a [`MARK`] in its environment, and most are in the session's process group.
 
-use std::collections::HashSet;
-use std::fs;
-use std::io::ErrorKind;
-use std::path::Path;
-
 use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
 use baton_protocol::NotebookId;
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill, killpg};
-use nix::sys::wait::waitpid;
-use nix::unistd::{Pid, SysconfVar, sysconf};
+use nix::{
+    errno::Errno,
+    sys::{
+        signal::{Signal, kill, killpg},
+        wait::waitpid,
+    },
+    unistd::{Pid, SysconfVar, sysconf},
+};
+use std::{collections::HashSet, fs, io::ErrorKind, path::Path};
 
 /// The variable that identifies the session to which a process belongs.
 pub(crate) const MARK: &str = "BATON_SESSION";

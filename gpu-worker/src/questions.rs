@@ -6,13 +6,13 @@
 //! **Invariant:** an open question is asked again after each new connection to the broker, so it is answered even if
 //! an answer was lost. Only the first answer counts.
 
-use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use baton_protocol::{Answer, JobEvent};
-use tokio::sync::oneshot;
-
 use crate::report::EventSink;
+use baton_protocol::{Answer, JobEvent};
+use std::{
+    collections::BTreeMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+use tokio::sync::oneshot;
 
 #[derive(Debug, thiserror::Error)]
 #[error("The notebook sent an unexpected answer")]

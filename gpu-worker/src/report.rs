@@ -1,10 +1,10 @@
 //! What the tasks of notebooks and jobs report to the agent. One channel keeps their order.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use baton_protocol::outbox::event_bytes;
-use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId};
+use baton_protocol::{FencingNumber, JobEvent, JobId, NotebookId, outbox::event_bytes};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
 use tokio::sync::mpsc;
 
 pub(crate) enum Report {

@@ -25,17 +25,19 @@ mod scratch;
 mod sys;
 mod view;
 
-use std::ffi::OsStr;
-use std::fmt::Write as _;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
+use self::groups::Controller;
+use crate::{Config, gpu::Hardware};
+use std::{
+    ffi::OsStr,
+    fmt::Write as _,
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 pub(crate) use self::bubblewrap::{Bubblewrap, Inside};
 pub(crate) use self::build::install_bare;
 pub(crate) use self::confinement::{Confined, Landlock};
 pub(crate) use self::egress::{Carrier, Gate};
-use self::groups::Controller;
 pub(crate) use self::groups::Group;
 pub(crate) use self::guard::{Guard, guarded};
 pub(crate) use self::holder::{Entrance, Holder, ReadOnly};
@@ -45,8 +47,6 @@ pub(crate) use self::prepared::{Occupied, PreparedSandbox};
 pub(crate) use self::probe::{PROGRAM as PROBE, Probe};
 pub(crate) use self::scratch::Scratch;
 pub(crate) use self::sys::{ignore_sigterm, inherit, join};
-use crate::Config;
-use crate::gpu::Hardware;
 
 /// How a worker isolates its sessions.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

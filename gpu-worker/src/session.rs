@@ -14,32 +14,39 @@ mod start_error;
 mod watching;
 mod zygote;
 
-use std::convert::Infallible;
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
-use std::time::Duration;
-
+use self::life::Life;
+use crate::{
+    disk::{Disk, Full},
+    gpu::{Membership, Part, ProgramError},
+    mirror::SessionMirror,
+    packages::SessionPackages,
+    processes,
+    sandbox::Group,
+};
 use baton_chunks::Ledger;
-use baton_jupyter_wire::folder::PrivateFolder;
-use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::shim::{FromSession, Hello, Snapshot, ToSession};
-use baton_protocol::{Output, StateVersion};
+use baton_jupyter_wire::{
+    folder::PrivateFolder,
+    shim::{ShimReader, ShimWriter},
+};
+use baton_protocol::{
+    Output, StateVersion,
+    shim::{FromSession, Hello, Snapshot, ToSession},
+};
 use baton_transport::frames::FrameError;
 use nix::unistd::Pid;
+use std::{
+    convert::Infallible,
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    time::Duration,
+};
 use tokio::time::{Instant, timeout, timeout_at};
 
 pub(crate) use self::keeper::{Keeper, Keepers};
-use self::life::Life;
 pub(crate) use self::log::SessionLog;
 pub(crate) use self::start::{StartRequest, start};
 pub(crate) use self::start_error::StartError;
 pub(crate) use self::zygote::{Ground, Zygote, Zygotes};
-use crate::disk::{Disk, Full};
-use crate::gpu::{Membership, Part, ProgramError};
-use crate::mirror::SessionMirror;
-use crate::packages::SessionPackages;
-use crate::processes;
-use crate::sandbox::Group;
 
 /// How long to wait for the end of a process whose connection has closed.
 const LAST_BREATH: Duration = Duration::from_secs(1);

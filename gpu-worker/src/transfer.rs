@@ -5,9 +5,7 @@
 //!
 //! **Invariant:** a result is where the proxy can fetch it before the session releases its memory.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use crate::host_memory;
 use baton_chunks::{Bundle, ChunkDirectory, Ledger, check_size};
 use baton_humanize::duration;
 use baton_protocol::{HeldKey, HeldState, Holder, Manifest, State};
@@ -15,10 +13,9 @@ use baton_transport::{
     Backoff, Changes, ChunkClient, Received, TransferError, TransportChoice, Unreachable, deposit,
     fetch, transfer,
 };
+use std::{sync::Arc, time::Duration};
 use tokio::time::{Instant, timeout};
 use tokio_util::sync::CancellationToken;
-
-use crate::host_memory;
 
 /// How the state and the files of one notebook reach this machine.
 #[derive(Clone)]

@@ -1,15 +1,10 @@
 //! The proxy's configuration.
 
-use std::ffi::OsString;
-use std::path::PathBuf;
-use std::time::Duration;
-
+use crate::{kernel::ForkedKernel, relay::Relay};
 use baton_mirror::TrashLimits;
 use baton_protocol::{JobKind, Priority};
 use baton_transport::{Dial, MemoryHolder, TransportChoice};
-
-use crate::kernel::ForkedKernel;
-use crate::relay::Relay;
+use std::{ffi::OsString, path::PathBuf, time::Duration};
 
 /// The Python module that starts the notebook kernel with the shim loaded.
 pub const LAUNCHER_MODULE: &str = "baton_shim.notebook.start";

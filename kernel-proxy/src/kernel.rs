@@ -5,14 +5,13 @@
 
 mod forked;
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-use std::time::Duration;
-
 use baton_jupyter_wire::process::{kill_tree, parent, parent_gone, terminate};
 use nix::unistd::Pid;
-use tokio::process::Child;
-use tokio::signal::unix::{Signal, SignalKind, signal};
+use std::{os::unix::process::ExitStatusExt as _, process::ExitStatus, time::Duration};
+use tokio::{
+    process::Child,
+    signal::unix::{Signal, SignalKind, signal},
+};
 
 pub use forked::ForkedKernel;
 

@@ -15,25 +15,27 @@ mod relay;
 mod remote_cell;
 mod shim;
 
-use std::ffi::{OsStr, OsString};
-use std::path::Path;
-use std::time::Duration;
-
 use anyhow::Context as _;
 use baton_chunks::scanner::{self, SCANNER};
-use baton_jupyter_wire::connection::ConnectionFile;
-use baton_jupyter_wire::folder::PrivateFolder;
-use baton_jupyter_wire::process::{KernelCommand, start_kernel};
-use baton_jupyter_wire::shim::{SHIM_SOCKET, ShimListener};
+use baton_jupyter_wire::{
+    connection::ConnectionFile,
+    folder::PrivateFolder,
+    process::{KernelCommand, start_kernel},
+    shim::{SHIM_SOCKET, ShimListener},
+};
 use baton_transport::{MemoryHolder, TransportChoice};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
+use kernel::{Kernel, Signals};
+use relay::{KernelSide, Listeners, Relay};
+use std::{
+    ffi::{OsStr, OsString},
+    path::Path,
+    time::Duration,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 pub use config::{BrokerChoice, Config, LAUNCHER_MODULE, TrashConfig};
 pub use kernel::ForkedKernel;
-use kernel::{Kernel, Signals};
 pub use program::{ProgramConfig, run_program};
-use relay::{KernelSide, Listeners, Relay};
 
 /// Time for `%%gpu` cells to close their connection to the broker once the notebook kernel has ended.
 const REMOTE_CELLS_END: Duration = Duration::from_secs(1);

@@ -7,24 +7,26 @@
 //! **Invariant:** it ends with the program, no matter how that ends, and starts no process except
 //! this user's broker.
 
-use std::os::fd::AsFd as _;
-use std::os::unix::net::UnixStream as Connected;
-
+use crate::{
+    REMOTE_CELLS_END,
+    config::{Audience, BrokerChoice, RemoteConfig, TrashConfig},
+    shim,
+};
 use anyhow::Context as _;
 use baton_chunks::scanner;
-use baton_jupyter_wire::folder::PrivateFolder;
-use baton_jupyter_wire::process::{parent, parent_gone};
-use baton_jupyter_wire::shim::of_peer;
-use baton_protocol::shim::ToNotebook;
-use baton_protocol::{JobKind, Priority};
+use baton_jupyter_wire::{
+    folder::PrivateFolder,
+    process::{parent, parent_gone},
+    shim::of_peer,
+};
+use baton_protocol::{JobKind, Priority, shim::ToNotebook};
 use baton_transport::{MemoryHolder, TransportChoice};
-use tokio::net::UnixStream;
-use tokio::signal::unix::{SignalKind, signal};
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-use crate::config::{Audience, BrokerChoice, RemoteConfig, TrashConfig};
-use crate::{REMOTE_CELLS_END, shim};
+use std::os::{fd::AsFd as _, unix::net::UnixStream as Connected};
+use tokio::{
+    net::UnixStream,
+    signal::unix::{SignalKind, signal},
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 const NO_CONNECTION: &str = "Standard input is not a connection to the program that started this command\n\
      hint: do not run this command yourself; the Python package `baton` starts it";

@@ -17,16 +17,17 @@ mod splice;
 mod subscriptions;
 mod view;
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use baton_jupyter_wire::connection::ConnectionFile;
-use baton_jupyter_wire::message::{Draft, Signer, iopub_topic};
-use baton_jupyter_wire::wire::encode_message;
+use baton_jupyter_wire::{
+    connection::ConnectionFile,
+    message::{Draft, Signer, iopub_topic},
+    wire::encode_message,
+};
 use baton_protocol::Output;
 use bytes::Bytes;
+use cells::CellLog;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
-use cells::CellLog;
 pub(crate) use cells::is_visible;
 pub(crate) use listeners::Listeners;
 pub(crate) use numbers::MessageNumber;

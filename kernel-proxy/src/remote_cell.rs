@@ -29,34 +29,33 @@ mod session_state;
 mod status_line;
 mod transfer;
 
-use std::os::fd::AsFd;
-use std::time::Duration;
-
+use self::{
+    cell::{RemoteCell, Stop},
+    deferred::{Deferred, DeferredState},
+    display::Display,
+    failure::Failure,
+    link::{EndedSessions, JobUpdate, Link, Step},
+    naming::Naming,
+    notebook_files::NotebookFiles,
+    session_state::SessionState,
+    status_line::Waiting,
+    transfer::Transfer,
+};
+use crate::config::{Audience, RemoteConfig};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::proxy::FromProxy;
-use baton_protocol::shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook};
 use baton_protocol::{
     Answer, Cell, Finished, JobEvent, JobKind, NotebookId, Outcome, Priority, State, Submission,
+    proxy::FromProxy,
+    shim::{FromNotebook, Hello, Run, Snapshot, ToNotebook},
 };
-use baton_transport::Received;
-use baton_transport::frames::FrameError;
+use baton_transport::{Received, frames::FrameError};
+use std::{os::fd::AsFd, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 use tracing::Instrument;
 
 pub(crate) use self::between_cells::BetweenCells;
-use self::cell::{RemoteCell, Stop};
-use self::deferred::{Deferred, DeferredState};
-use self::display::Display;
-use self::failure::Failure;
-use self::link::{EndedSessions, JobUpdate, Link, Step};
-use self::naming::Naming;
-use self::notebook_files::NotebookFiles;
 pub(crate) use self::saved_states::StateRequest;
-use self::session_state::SessionState;
-use self::status_line::Waiting;
-use self::transfer::Transfer;
-use crate::config::{Audience, RemoteConfig};
 
 /// How long a cell waits for a broker that was never reached.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(10);

@@ -4,12 +4,13 @@
 //!
 //! **Invariant:** nothing here is on the path of an ordinary cell.
 
+use crate::{
+    config::RemoteConfig,
+    remote_cell::{BetweenCells, CellEnd, RemoteCells, StateRequest},
+};
 use baton_jupyter_wire::shim::{ShimListener, ShimReader, ShimWriter};
 use baton_protocol::shim::{FromNotebook, Hello};
 use tokio_util::sync::CancellationToken;
-
-use crate::config::RemoteConfig;
-use crate::remote_cell::{BetweenCells, CellEnd, RemoteCells, StateRequest};
 
 /// Serves the shim until `shutdown`, and then sends `Goodbye` to the broker.
 pub(crate) async fn serve(

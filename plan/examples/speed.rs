@@ -1,11 +1,10 @@
 //! How fast answers are computed. Prints one JSON object, which `benches/plan.py` compares with the targets.
 
-use std::time::Instant;
-
 use baton_plan::{
     Rates, shared,
     simulation::{Class, Length, Life, Policy, Runs, Times, first_come, share},
 };
+use std::time::Instant;
 
 const HOUR: f64 = 3600.0;
 const PEOPLE: usize = 30;

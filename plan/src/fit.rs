@@ -6,13 +6,12 @@
 //! A person who submits nothing for [`AWAY`] after a cell has left. Durations without an observed end (a
 //! waiting cell, a stopped one, a person who edits) count for as long as they were observed, and not as an end.
 
-use std::collections::{BTreeMap, BTreeSet};
-
 use crate::{
     PastCell, Seen, Survival,
     rates::Rates,
     simulation::{Life, Times},
 };
+use std::collections::{BTreeMap, BTreeSet};
 
 /// After this many seconds without a cell, a person is away.
 pub const AWAY: f64 = 1800.0;

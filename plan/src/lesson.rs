@@ -1,15 +1,13 @@
 //! A lesson: how many cells must run at once for its people, and whether there are enough GPUs.
 
-use std::time::Duration;
-
-use baton_humanize::approximate;
-use baton_protocol::api::{LessonOutlook, LessonWait};
-
 use crate::{
     forecast::{Effort, fewest_gpus},
     rates::Rates,
     simulation::{Course, Fleet, FleetAnswer, Group, Runs, lesson},
 };
+use baton_humanize::approximate;
+use baton_protocol::api::{LessonOutlook, LessonWait};
+use std::time::Duration;
 
 /// How many cells must run at once so that 99 of 100 cells of these people start `within` this many
 /// seconds.

@@ -3,14 +3,13 @@
 //! `erQ2G1`: person 1 edits and person 2 is ready; 2 waits in the queue; 1 holds the GPU. `s` is
 //! asleep, `G0` a free GPU.
 
-use std::{
-    collections::{HashMap, HashSet},
-    fmt,
-};
-
 use crate::{
     rates::Rates,
     solve::{Chain, Groups},
+};
+use std::{
+    collections::{HashMap, HashSet},
+    fmt,
 };
 
 /// With more people there are too many states to list; [`crate::shared`] counts them.

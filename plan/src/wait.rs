@@ -10,9 +10,8 @@
 
 mod factored;
 
-use num_complex::Complex64;
-
 use factored::Factored;
+use num_complex::Complex64;
 
 /// The weights of submissions by what they find. They need not add up to one.
 pub(crate) struct Queueing {

@@ -1,14 +1,12 @@
 //! A notebook file, version 4.5 of the format. Parts that do not matter here are preserved.
 
+use crate::{parameters::Parameter, replace};
+use nbformat::{Notebook, NotebookError};
+use serde_json::{Map, Value, json};
 use std::{
     io,
     path::{Path, PathBuf},
 };
-
-use nbformat::{Notebook, NotebookError};
-use serde_json::{Map, Value, json};
-
-use crate::{parameters::Parameter, replace};
 
 const PARAMETERS: &str = "parameters";
 const INJECTED: &str = "injected-parameters";

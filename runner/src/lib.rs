@@ -13,9 +13,8 @@ mod parameters;
 mod report;
 mod streams;
 
-use std::{path::Path, time::Duration};
-
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, ReplyStatus};
+use std::{path::Path, time::Duration};
 use tokio::sync::{Notify, mpsc};
 
 pub use document::{CodeCell, Document, DocumentError};

@@ -2,15 +2,13 @@
 //!
 //! In: [`Report`]s in order. Out: the outputs, execution counts and times of a [`Document`].
 
-use std::collections::HashMap;
-
-use serde_json::{Map, Value, json};
-
 use crate::{
     document::{Document, lines_of},
     report::{Message, Report},
     streams,
 };
+use serde_json::{Map, Value, json};
+use std::collections::HashMap;
 
 /// The state of the running cell.
 #[derive(Debug, Default)]

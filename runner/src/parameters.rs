@@ -1,8 +1,7 @@
 //! `-p name=value` and `--each name=values`: variables that a run sets in its notebook.
 
-use std::collections::HashSet;
-
 use serde_json::Value;
+use std::collections::HashSet;
 
 /// The most jobs that one command may make.
 pub const MOST_JOBS: usize = 1000;

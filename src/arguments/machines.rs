@@ -3,15 +3,13 @@
 //! Each begins with a number. Then come the words of `%%gpu --gpu` and `%%gpu --mem`, and other keys
 //! of the settings (`offers` of a pool, `needs` of a course) as `KEY=VALUE`.
 
-use std::{collections::BTreeMap, time::Duration};
-
+use super::PoolSize;
+use crate::settings::Value;
 use baton_broker::{NeedsSection, OffersSection};
 use baton_plan::Declared;
 use baton_protocol::Requirement;
 use serde::de::DeserializeOwned;
-
-use super::PoolSize;
-use crate::settings::Value;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Machines of one kind that are always there.
 #[derive(Debug, Clone)]

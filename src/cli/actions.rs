@@ -1,9 +1,8 @@
 //! The commands that act on the broker: on jobs, workers and courses.
 
-use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
-
 use super::{job, number, switch, with_flags};
 use crate::settings::Value;
+use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
 use std::{path::PathBuf, time::Duration};
 
 /// For example `Mon 17:00-18:30 350`.

@@ -1,9 +1,8 @@
 //! The arguments of `baton env`.
 
-use clap::{Arg, Command};
-
 use super::{flag, switch};
 use crate::settings::flags_of;
+use clap::{Arg, Command};
 
 /// The command whose settings all of its subcommands accept.
 pub(crate) const ENV: &str = "env";

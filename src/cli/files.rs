@@ -1,10 +1,8 @@
 //! The arguments of `baton files`.
 
-use std::path::PathBuf;
-
-use clap::{Arg, Command, value_parser};
-
 use super::{path_argument, switch};
+use clap::{Arg, Command, value_parser};
+use std::path::PathBuf;
 
 pub(super) fn files() -> Command {
     let folder = || {

@@ -1,14 +1,12 @@
 //! `baton plan` and `baton bench`: how many people a number of GPUs can serve.
 
-use std::time::Duration;
-
-use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
-
 use super::{flag, path_argument, python_argument, switch, with_flags};
 use crate::{
     arguments::{Cells, GroupArgument, MachinesArgument, PoolArgument},
     settings::{Size, Value, flags_of},
 };
+use clap::{Arg, ArgAction, ArgGroup, Command, value_parser};
+use std::time::Duration;
 
 /// Arguments that have no effect on a simulation of machines.
 const NOT_SIMULATED: [&str; 11] = [

@@ -1,13 +1,10 @@
 //! `baton run`, `logs` and `fetch`: notebooks and scripts as jobs.
 
-use std::{path::PathBuf, time::Duration};
-
+use super::{IN_BACKGROUND, path_argument, python_argument, switch};
+use crate::settings::Value;
 use baton_runner::Given;
 use clap::{Arg, ArgAction, Command, value_parser};
-
-use crate::settings::Value;
-
-use super::{IN_BACKGROUND, path_argument, python_argument, switch};
+use std::{path::PathBuf, time::Duration};
 
 pub(super) fn run() -> Command {
     let text = |name: &'static str, value: &'static str, help: &'static str| {

@@ -1,8 +1,11 @@
 //! `baton cancel`, `hold`, `release`, `front`, `drain`, `resume`, `course` and `audit`: actions
 //! through the broker's API.
 
-use std::{collections::BTreeSet, process::ExitCode, time::Duration};
-
+use super::{
+    ask::{client, filters, find, find_if_any, list, run, shown, text},
+    run::cancel_group,
+};
+use crate::settings::Settings;
 use anyhow::Context;
 use baton_protocol::api::{
     Act, Course, CourseChange, Deadline, Job, JobState, Lesson, LessonOutlook, Page, Why, Worker,
@@ -11,12 +14,7 @@ use baton_transport::Api;
 use clap::ArgMatches;
 use jiff::{Timestamp, civil::DateTime, tz::TimeZone};
 use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
-
-use super::{
-    ask::{client, filters, find, find_if_any, list, run, shown, text},
-    run::cancel_group,
-};
-use crate::settings::Settings;
+use std::{collections::BTreeSet, process::ExitCode, time::Duration};
 
 pub(crate) fn main(
     settings: &Settings,

@@ -2,17 +2,15 @@
 
 pub(super) mod text;
 
-use std::process::ExitCode;
-
+use super::run as run_command;
+use crate::{service, settings::Settings};
 use anyhow::Context;
 use baton_protocol::api::{Course, Explanation, Job, Page, Usage, Worker};
 use baton_transport::Api;
 use clap::{ArgMatches, parser::ValueSource};
 use jiff::{ToSpan, Zoned, tz::TimeZone};
 use serde::{Serialize, de::DeserializeOwned};
-
-use super::run as run_command;
-use crate::{service, settings::Settings};
+use std::process::ExitCode;
 
 /// The most items that the broker returns at once.
 const PART: u32 = 500;

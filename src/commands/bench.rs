@@ -1,17 +1,15 @@
 //! `baton bench latency`: the time that a `%%gpu` cell adds on this installation, measured in real notebooks.
 
-use std::{
-    os::unix::process::CommandExt,
-    process::{Command, ExitCode},
-};
-
-use anyhow::Context;
-use clap::ArgMatches;
-
 use crate::{
     cli,
     python::default_python,
     settings::{Settings, Size},
+};
+use anyhow::Context;
+use clap::ArgMatches;
+use std::{
+    os::unix::process::CommandExt,
+    process::{Command, ExitCode},
 };
 
 /// Replaces this program with the Python that measures. Its kernels find the broker by the same settings.

@@ -1,12 +1,5 @@
 //! `baton broker`: queue, history and dashboard for all notebooks and workers that connect to it.
 
-use std::process::ExitCode;
-
-use anyhow::Context;
-use baton_broker::{Config, HubConfig, Listen, ObjectOptions, PoolSettings, TlsFiles};
-use baton_protocol::address::BrokerAddress;
-use tokio::runtime::Builder;
-
 use crate::{
     notify,
     runtime::{self, on_its_threads},
@@ -14,6 +7,11 @@ use crate::{
     settings::{ListenAddress, Settings},
     signals::EndSignals,
 };
+use anyhow::Context;
+use baton_broker::{Config, HubConfig, Listen, ObjectOptions, PoolSettings, TlsFiles};
+use baton_protocol::address::BrokerAddress;
+use std::process::ExitCode;
+use tokio::runtime::Builder;
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let listen = match &settings.broker_listen {

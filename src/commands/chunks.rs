@@ -1,14 +1,12 @@
 //! `baton chunks`: serves the bytes of variables in transit, in a separate process beside the broker.
 
-use std::process::ExitCode;
-
+use super::broker::tls_files;
+use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 use anyhow::Context;
 use baton_broker::{ChunkListener, ChunkPlace};
 use baton_protocol::address::BrokerAddress;
+use std::process::ExitCode;
 use tokio::runtime::Builder;
-
-use super::broker::tls_files;
-use crate::{notify, runtime, settings::Settings, signals::EndSignals};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     if settings.broker_chunk_store != ChunkPlace::Folder {

@@ -1,13 +1,11 @@
 //! `baton config`: the current configuration, and all settings.
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
-
+use super::broker;
+use crate::settings::{self, CONFIGURATION_VARIABLE, Settings, Surroundings};
 use anyhow::Context;
 use baton_broker::PoolSettings;
 use clap::ArgMatches;
-
-use super::broker;
-use crate::settings::{self, CONFIGURATION_VARIABLE, Settings, Surroundings};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode};
 
 pub(crate) fn main(surroundings: &Surroundings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     match matches.subcommand() {

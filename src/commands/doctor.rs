@@ -5,14 +5,12 @@ mod notebooks;
 mod reach;
 mod worker;
 
-use std::{path::PathBuf, process::ExitCode};
-
-use serde::Serialize;
-
 use crate::{
     python,
     settings::{Settings, SettingsError, Surroundings},
 };
+use serde::Serialize;
+use std::{path::PathBuf, process::ExitCode};
 
 /// What a check found.
 pub(crate) enum Finding {

@@ -3,8 +3,9 @@
 mod here;
 mod sync;
 
-use std::process::ExitCode;
-
+use self::here::Here;
+use super::ask::{client, shown, text};
+use crate::settings::{Settings, Surroundings};
 use anyhow::Context;
 use baton_protocol::{
     EnvironmentState,
@@ -13,10 +14,7 @@ use baton_protocol::{
 use baton_transport::Api;
 use clap::ArgMatches;
 use serde::Serialize;
-
-use self::here::Here;
-use super::ask::{client, shown, text};
-use crate::settings::{Settings, Surroundings};
+use std::process::ExitCode;
 
 pub(crate) fn main(
     surroundings: &Surroundings,

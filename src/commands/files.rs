@@ -1,19 +1,17 @@
 //! `baton files`: restores files beside a notebook that `%%gpu` cells deleted or replaced.
 
-use std::{
-    collections::BTreeSet,
-    path::{Component, Path, PathBuf},
-    process::ExitCode,
-};
-
+use super::ask::text;
+use crate::settings::Settings;
 use anyhow::Context;
 use baton_mirror::{Kept, Trash, Was};
 use clap::ArgMatches;
 use jiff::{Timestamp, tz::TimeZone};
 use serde::Serialize;
-
-use super::ask::text;
-use crate::settings::Settings;
+use std::{
+    collections::BTreeSet,
+    path::{Component, Path, PathBuf},
+    process::ExitCode,
+};
 
 /// As JSON.
 #[derive(Serialize)]

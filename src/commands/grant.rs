@@ -1,16 +1,14 @@
 //! `baton grant`: GPU time beyond the budget of a course, for one person or for everyone.
 
-use std::{process::ExitCode, time::Duration};
-
-use baton_protocol::api::{Allowance, Course, NewAllowance, Page, Revocation};
-use baton_transport::Api;
-use clap::ArgMatches;
-
 use super::{
     act::{local_ms, segment},
     ask::{client, run, shown, text},
 };
 use crate::settings::Settings;
+use baton_protocol::api::{Allowance, Course, NewAllowance, Page, Revocation};
+use baton_transport::Api;
+use clap::ArgMatches;
+use std::{process::ExitCode, time::Duration};
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;

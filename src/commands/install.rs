@@ -1,15 +1,13 @@
 //! `baton install`: installs the kernelspec where Jupyter looks for it.
 
+use crate::{arguments::Place, python, settings::Surroundings};
+use anyhow::Context;
+use serde_json::{Value, json};
 use std::{
     fs, io,
     path::{Path, PathBuf},
     process::ExitCode,
 };
-
-use anyhow::Context;
-use serde_json::{Value, json};
-
-use crate::{arguments::Place, python, settings::Surroundings};
 
 const SPECIFICATION: &str =
     include_str!("../../kernelspec/data/share/jupyter/kernels/baton/kernel.json");

@@ -1,14 +1,12 @@
 //! A worker of an external pool: it uses the pool's token to get a name and a token of its own.
 
-use std::time::{Duration, SystemTime};
-
+use super::act::segment;
 use anyhow::Context;
 use baton_gpu_worker::Config;
 use baton_protocol::api::{JoinPool, Joined};
 use baton_transport::{Api, Backoff, Dial, LinkError, Token};
+use std::time::{Duration, SystemTime};
 use tokio::time::Instant;
-
-use super::act::segment;
 
 /// The pool may still count the worker that this one replaces.
 const POOL_FULL: &str = "urn:baton:pool-full";

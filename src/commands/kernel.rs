@@ -3,6 +3,15 @@
 //! Everything except the connection file and the Python belongs to the notebook kernel and is passed on
 //! unchanged: clients may add arguments, for example `--HistoryManager.hist_file=:memory:`.
 
+use crate::{
+    logging, python, runtime,
+    settings::{Settings, Surroundings},
+};
+use anyhow::Context;
+use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
+use baton_mirror::TrashLimits;
+use baton_protocol::Priority;
+use baton_transport::{Dial, TransportChoice};
 use std::{
     collections::BTreeMap,
     ffi::{OsStr, OsString},
@@ -11,18 +20,7 @@ use std::{
     process::ExitCode,
     time::Duration,
 };
-
-use anyhow::Context;
-use baton_kernel_proxy::{BrokerChoice, Config, ForkedKernel, LAUNCHER_MODULE, TrashConfig};
-use baton_mirror::TrashLimits;
-use baton_protocol::Priority;
-use baton_transport::{Dial, TransportChoice};
 use tokio::runtime::Builder;
-
-use crate::{
-    logging, python, runtime,
-    settings::{Settings, Surroundings},
-};
 
 /// The limit for reads of the kernel's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);

@@ -1,12 +1,10 @@
 //! `baton login`: checks a person's token and stores it, with the address of the broker.
 
-use std::{
-    fs::{self, OpenOptions},
-    io::{self, IsTerminal, Write},
-    path::Path,
-    process::ExitCode,
+use super::ask::run;
+use crate::{
+    service::private_file,
+    settings::{Settings, Surroundings},
 };
-
 use anyhow::Context;
 use baton_protocol::{
     address::BrokerAddress,
@@ -15,13 +13,13 @@ use baton_protocol::{
 use baton_transport::{Api, Dial, Token};
 use clap::ArgMatches;
 use nix::sys::termios::{LocalFlags, SetArg, Termios, tcgetattr, tcsetattr};
-use toml_edit::{DocumentMut, value};
-
-use super::ask::run;
-use crate::{
-    service::private_file,
-    settings::{Settings, Surroundings},
+use std::{
+    fs::{self, OpenOptions},
+    io::{self, IsTerminal, Write},
+    path::Path,
+    process::ExitCode,
 };
+use toml_edit::{DocumentMut, value};
 
 pub(crate) fn main(
     surroundings: &Surroundings,

@@ -4,19 +4,17 @@
 mod file;
 mod roster;
 
-use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
-
-use anyhow::Context;
-use baton_broker::{People, Person, Role};
-use clap::ArgMatches;
-use jiff::{Timestamp, tz::TimeZone};
-
 use super::ask::text::table;
 use crate::{
     service::new_token,
     settings::{Settings, Value},
 };
+use anyhow::Context;
+use baton_broker::{People, Person, Role};
+use clap::ArgMatches;
 use file::PeopleFile;
+use jiff::{Timestamp, tz::TimeZone};
+use std::{collections::BTreeMap, path::PathBuf, process::ExitCode, time::Duration};
 
 pub(crate) fn main(
     settings: &Settings,

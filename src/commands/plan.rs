@@ -6,13 +6,11 @@ mod html;
 pub(crate) mod policies;
 mod report;
 
-use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
-
+use crate::settings::{Settings, SettingsError};
 use anyhow::Context;
 use baton_plan::{Effort, Forecast, Rates, Solution, exclusive, on_all_cores, solution, states};
 use clap::ArgMatches;
-
-use crate::settings::{Settings, SettingsError};
+use std::{fs, path::PathBuf, process::ExitCode, time::Duration};
 
 /// The parameters of the question.
 struct Question {

@@ -1,17 +1,15 @@
 //! `baton pools`: the sources of workers, and their problems.
 
-use std::process::ExitCode;
-
-use anyhow::Context;
-use baton_protocol::api::{Page, Pool, PoolTest, PoolWorkerState};
-use baton_transport::Api;
-use clap::ArgMatches;
-
 use super::{
     act::segment,
     ask::{client, run, shown, text},
 };
 use crate::settings::Settings;
+use anyhow::Context;
+use baton_protocol::api::{Page, Pool, PoolTest, PoolWorkerState};
+use baton_transport::Api;
+use clap::ArgMatches;
+use std::process::ExitCode;
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     let api = client(settings)?;

@@ -1,14 +1,12 @@
 //! `baton program`: the command that the package `baton` starts in a plain Python program.
 
-use std::{process::ExitCode, time::Duration};
-
+use super::kernel::Choices;
+use crate::{runtime, settings::Surroundings};
 use baton_kernel_proxy::ProgramConfig;
 use baton_protocol::JobKind;
 use clap::ArgMatches;
+use std::{process::ExitCode, time::Duration};
 use tokio::runtime::Builder;
-
-use super::kernel::Choices;
-use crate::{runtime, settings::Surroundings};
 
 /// The limit for reads of the program's memory that are still running at the end.
 const END: Duration = Duration::from_secs(1);

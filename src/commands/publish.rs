@@ -3,15 +3,11 @@
 //! A file is cut into chunks as notebooks cut it: from its beginning and, for a NumPy file, also
 //! from the start of its array, because that is where the variable begins.
 
-use std::{
-    collections::HashMap,
-    fs::File,
-    io,
-    os::unix::fs::FileExt,
-    path::{Path, PathBuf},
-    process::ExitCode,
+use super::{
+    act::segment,
+    ask::{client, run, shown, text},
 };
-
+use crate::{service, settings::Settings};
 use anyhow::Context;
 use baton_protocol::{
     ChunkHash,
@@ -20,12 +16,14 @@ use baton_protocol::{
 use baton_transport::{Api, ChunkClient};
 use bytes::Bytes;
 use clap::ArgMatches;
-
-use super::{
-    act::segment,
-    ask::{client, run, shown, text},
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::unix::fs::FileExt,
+    path::{Path, PathBuf},
+    process::ExitCode,
 };
-use crate::{service, settings::Settings};
 
 /// The number of chunks to read and send at once.
 const BATCH: usize = 32;

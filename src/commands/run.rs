@@ -12,18 +12,6 @@ mod results;
 mod resume;
 mod watched;
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    process::{Command, ExitCode, Stdio},
-};
-
-use anyhow::Context;
-use baton_protocol::{GroupId, JobId};
-use clap::ArgMatches;
-use nix::unistd;
-use tokio::{runtime::Builder, sync::mpsc};
-
 use self::{
     progress::Progress,
     record::{Ended, Record, RunFolder},
@@ -31,6 +19,16 @@ use self::{
     watched::Run,
 };
 use crate::{cli::IN_BACKGROUND, settings::Settings, signals::EndSignals};
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use clap::ArgMatches;
+use nix::unistd;
+use std::{
+    ffi::OsString,
+    fs::File,
+    process::{Command, ExitCode, Stdio},
+};
+use tokio::{runtime::Builder, sync::mpsc};
 
 pub(crate) use self::{
     group::{cancel as cancel_group, to_come as to_come_of_group},

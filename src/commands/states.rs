@@ -1,13 +1,11 @@
 //! `baton states`: a person's saved notebook variables at the broker, without a notebook.
 
-use std::process::ExitCode;
-
+use super::ask::{client, run, shown, text};
+use crate::{service, settings::Settings};
 use baton_transport::ChunkClient;
 use clap::ArgMatches;
 use nix::unistd::{Uid, User};
-
-use super::ask::{client, run, shown, text};
-use crate::{service, settings::Settings};
+use std::process::ExitCode;
 
 pub(crate) fn main(settings: &Settings, matches: &ArgMatches) -> anyhow::Result<ExitCode> {
     // If there is no broker yet, its error says what to do.

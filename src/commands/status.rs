@@ -1,14 +1,12 @@
 //! `baton status`: the health of the broker, and what it is doing.
 
-use std::process::ExitCode;
-
+use super::ask::{client, list, run};
+use crate::{service, settings::Settings};
 use baton_protocol::api::{Job, Page, Worker};
 use baton_transport::Api;
 use clap::ArgMatches;
 use serde::Serialize;
-
-use super::ask::{client, list, run};
-use crate::{service, settings::Settings};
+use std::process::ExitCode;
 
 /// Printed as JSON. Includes only what the caller may see.
 #[derive(Serialize)]

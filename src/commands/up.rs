@@ -5,27 +5,6 @@
 
 mod detached;
 
-use std::{
-    fs::OpenOptions,
-    net::{SocketAddr, TcpListener},
-    os::unix::fs::OpenOptionsExt,
-    process::ExitCode,
-    sync::Arc,
-    time::Duration,
-};
-
-use anyhow::Context;
-use baton_broker::{Activity, Config, Listen};
-use baton_gpu_worker::Stop;
-use baton_protocol::address::BrokerAddress;
-use baton_transport::{Dial, Token};
-use nix::unistd;
-use tokio::{
-    runtime::Builder,
-    sync::{oneshot, watch},
-};
-use tokio_util::sync::CancellationToken;
-
 use crate::{
     commands::worker,
     logging,
@@ -34,6 +13,25 @@ use crate::{
     settings::{Dashboard, Settings, Surroundings},
     signals::EndSignals,
 };
+use anyhow::Context;
+use baton_broker::{Activity, Config, Listen};
+use baton_gpu_worker::Stop;
+use baton_protocol::address::BrokerAddress;
+use baton_transport::{Dial, Token};
+use nix::unistd;
+use std::{
+    fs::OpenOptions,
+    net::{SocketAddr, TcpListener},
+    os::unix::fs::OpenOptionsExt,
+    process::ExitCode,
+    sync::Arc,
+    time::Duration,
+};
+use tokio::{
+    runtime::Builder,
+    sync::{oneshot, watch},
+};
+use tokio_util::sync::CancellationToken;
 
 pub(crate) use detached::start;
 

@@ -1,13 +1,5 @@
 //! `baton worker`: runs cells on this machine.
 
-use std::{path::PathBuf, process::ExitCode, time::Duration};
-
-use anyhow::Context;
-use baton_gpu_worker::{Config, SandboxChoice, Stop};
-use baton_protocol::WorkerId;
-use baton_transport::Dial;
-use tokio::{runtime::Builder, sync::watch};
-
 use super::join;
 use crate::{
     notify,
@@ -16,6 +8,12 @@ use crate::{
     settings::{LeavesAt, Settings},
     signals::EndSignals,
 };
+use anyhow::Context;
+use baton_gpu_worker::{Config, SandboxChoice, Stop};
+use baton_protocol::WorkerId;
+use baton_transport::Dial;
+use std::{path::PathBuf, process::ExitCode, time::Duration};
+use tokio::{runtime::Builder, sync::watch};
 
 pub(crate) fn main(settings: &Settings) -> anyhow::Result<ExitCode> {
     let folder = RuntimeFolder::create(&settings.runtime_folder)?;

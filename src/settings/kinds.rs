@@ -1,15 +1,13 @@
 //! Kinds of values that only one or two settings have: addresses, patterns, lists.
 
+use super::Value;
+use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource};
+use baton_protocol::is_environment_name;
 use std::{
     collections::BTreeMap,
     path::PathBuf,
     time::{Duration, SystemTime, UNIX_EPOCH},
 };
-
-use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource};
-use baton_protocol::is_environment_name;
-
-use super::Value;
 
 /// A path that begins with a slash and ends without one.
 #[derive(Debug, Clone, PartialEq, Eq)]

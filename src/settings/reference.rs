@@ -1,8 +1,7 @@
 //! The reference page for people, generated from the table.
 
-use std::fmt::Write;
-
 use super::{Setting, TABLE};
+use std::fmt::Write;
 
 const HEAD: &str = "\
 # Configuration

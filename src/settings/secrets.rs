@@ -1,10 +1,8 @@
 //! Tokens, which are in a setting or in a file of their own.
 
-use std::{os::unix::fs::PermissionsExt, path::Path};
-
-use baton_transport::Token;
-
 use super::{Settings, SettingsError};
+use baton_transport::Token;
+use std::{os::unix::fs::PermissionsExt, path::Path};
 
 impl Settings {
     /// The secret itself, from the environment or from its file.

@@ -1,11 +1,10 @@
 //! What `baton config show` prints.
 
-use std::collections::BTreeMap;
-
 use super::{
     Setting, Settings, SettingsError, Surroundings, TABLE,
     sources::{Origin, Sources},
 };
+use std::collections::BTreeMap;
 
 /// One line of `baton config show`.
 pub(crate) struct Shown {

@@ -1,12 +1,11 @@
 //! The sources of a setting's text: flag, environment, configuration file, default, in this order.
 
+use super::{Surroundings, table::Setting};
 use std::{
     collections::BTreeMap,
     fmt, fs, io,
     path::{Path, PathBuf},
 };
-
-use super::{Surroundings, table::Setting};
 
 const SYSTEM_CONFIGURATION: &str = "/etc/baton/config.toml";
 

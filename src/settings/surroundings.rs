@@ -1,8 +1,7 @@
 //! What defaults depend on: the environment, the user and the machine.
 
-use std::{collections::BTreeMap, path::PathBuf};
-
 use nix::{sys::utsname::uname, unistd::Uid};
+use std::{collections::BTreeMap, path::PathBuf};
 
 /// Read once at the start; tests make their own.
 #[derive(Debug, Clone)]

@@ -1,12 +1,10 @@
 //! Converts the text of a setting to its value.
 
-use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
-
 use baton_broker::{ChunkPlace, Database};
 use baton_gpu_worker::{FilesChoice, NetworkChoice, SandboxChoice, gpu::GpuMode};
-use baton_protocol::Priority;
-use baton_protocol::address::BrokerAddress;
+use baton_protocol::{Priority, address::BrokerAddress};
 use baton_transport::TransportChoice;
+use std::{net::SocketAddr, path::PathBuf, str::FromStr, time::Duration};
 
 /// A value that is written as text in flags, in the environment and in the configuration file.
 pub(crate) trait Value: Sized {

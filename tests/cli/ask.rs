@@ -1,10 +1,8 @@
 //! `baton jobs`, `workers`, `courses`, `usage` and `explain` on a broker where nothing has run.
 
-use std::{fs::Permissions, os::unix::fs::PermissionsExt};
-
-use nix::sys::signal::Signal;
-
 use crate::home::{Home, Said};
+use nix::sys::signal::Signal;
+use std::{fs::Permissions, os::unix::fs::PermissionsExt};
 
 const COURSES: &str =
     "[course.ml101]\ntime_limit = \"5m\"\nbudget = { gpu_time = \"2h\", reset = \"04:00\" }\n";

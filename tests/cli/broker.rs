@@ -1,10 +1,8 @@
 //! `baton broker` and who may speak to it.
 
-use std::fs;
-
-use nix::sys::signal::Signal;
-
 use crate::home::{Home, mode, said};
+use nix::sys::signal::Signal;
+use std::fs;
 
 #[test]
 fn a_broker_without_configuration_has_a_token_and_says_where() {

@@ -1,8 +1,7 @@
 //! Each check is a sentence, and what is wrong comes with a fix.
 
-use std::{fs, os::unix::fs::PermissionsExt, path::Path};
-
 use crate::home::{Home, Said, python, said};
+use std::{fs, os::unix::fs::PermissionsExt, path::Path};
 
 /// The fix that follows a sentence.
 fn fix(said: &Said, what: &str) -> String {

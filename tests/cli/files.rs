@@ -1,8 +1,7 @@
 //! `baton files`: what cells deleted or replaced comes back.
 
-use std::{fs, path::Path};
-
 use crate::home::{Home, Said, said};
+use std::{fs, path::Path};
 
 /// As a proxy keeps it: one cell, at this time.
 fn keep(trash: &Path, at_ms: u64, what: &str, text: &str) {

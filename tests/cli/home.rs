@@ -1,16 +1,15 @@
 //! A home of an imaginary user, and the command in it.
 
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     fs,
     io::{BufRead, BufReader, Read},
     path::{Path, PathBuf},
     process::{Child, Command, ExitStatus, Stdio},
     time::{Duration, Instant},
-};
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
 };
 use tempfile::TempDir;
 

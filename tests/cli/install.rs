@@ -1,10 +1,8 @@
 //! The kernelspec lands where Jupyter looks.
 
-use std::{fs, path::Path};
-
-use serde_json::Value;
-
 use crate::home::{Home, python, said};
+use serde_json::Value;
+use std::{fs, path::Path};
 
 fn specification(folder: &Path) -> Value {
     for logo in ["logo-32x32.png", "logo-64x64.png", "logo-svg.svg"] {

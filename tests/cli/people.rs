@@ -1,13 +1,11 @@
 //! `baton people`: the file that says who may use the broker.
 
+use crate::home::{Home, Said, mode};
+use nix::sys::signal::Signal;
 use std::{
     fs,
     os::unix::fs::{MetadataExt, chown},
 };
-
-use nix::sys::signal::Signal;
-
-use crate::home::{Home, Said, mode};
 
 /// In the home's folder, so that the file has a relative path.
 fn people(home: &Home, arguments: &[&str]) -> Said {

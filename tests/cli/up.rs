@@ -1,18 +1,16 @@
 //! `baton up`: one for each user, private, and gone when nobody needs it.
 
+use crate::home::{Home, Service, mode, wait_until};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
 use std::{
     fs,
     io::{Read, Write},
     net::TcpStream,
     os::unix::fs::PermissionsExt,
 };
-
-use nix::{
-    sys::signal::{Signal, kill},
-    unistd::Pid,
-};
-
-use crate::home::{Home, Service, mode, wait_until};
 
 fn get(url: &str) -> String {
     let rest = url.strip_prefix("http://").unwrap();

@@ -3,8 +3,12 @@
 //! Every store refuses a second upload to the same key, other methods, other keys and expired
 //! grants. Not every store can fix the length of an upload ([`Provider::fixes_length`]).
 
-use super::address::{ObjectAddress, ObjectKind, ObjectOptions};
-use super::{ObjectsError, azure::Azure, google, s3};
+use super::{
+    ObjectsError,
+    address::{ObjectAddress, ObjectKind, ObjectOptions},
+    azure::Azure,
+    google, s3,
+};
 use baton_transport::tls;
 use futures_util::future::BoxFuture;
 use object_store::{

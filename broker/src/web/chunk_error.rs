@@ -1,7 +1,6 @@
 //! Why a request for chunks fails, in the format of RFC 9457.
 
-use std::iter;
-
+use super::chunks::MOST_CHUNKS;
 use crate::{
     in_flight::TooMuch,
     objects::ObjectsError,
@@ -17,8 +16,7 @@ use baton_broker_store::StoreError;
 use baton_chunks::BlobError;
 use baton_protocol::{CHUNK_BYTES, ChunkHash, NotebookId, Refusal, api::Problem};
 use baton_transport::tls::TlsProblem;
-
-use super::chunks::MOST_CHUNKS;
+use std::iter;
 
 #[derive(Debug, thiserror::Error)]
 pub(super) enum ChunkError {

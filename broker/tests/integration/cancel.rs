@@ -2,8 +2,9 @@
 
 use crate::harness::{Broker, FakeProxy, FakeWorker, Rules, finished, started};
 use baton_protocol::{
-    Answer, Finished, JobEvent, JobId, Outcome, proxy::FromProxy, worker::FromWorker,
-    worker::ToWorker,
+    Answer, Finished, JobEvent, JobId, Outcome,
+    proxy::FromProxy,
+    worker::{FromWorker, ToWorker},
 };
 use std::time::Duration;
 

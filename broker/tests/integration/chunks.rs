@@ -6,10 +6,9 @@ use crate::harness::{
 use baton_broker::{Person, Role};
 use baton_chunks::hash;
 use baton_postgres_tests::{Disk, Server};
-use baton_protocol::api::Problem;
 use baton_protocol::{
     Answer, CHUNK_BYTES, ChunkHash, Finished, JobEvent, Manifest, NotebookId, Outcome, Piece,
-    State, Submission, proxy::FromProxy, worker::ToWorker,
+    State, Submission, api::Problem, proxy::FromProxy, worker::ToWorker,
 };
 use baton_transport::{ChunkClient, LinkError};
 use bytes::Bytes;

@@ -13,7 +13,11 @@ use baton_transport::{Api, ChunkClient, Dial, LinkError, connect, tls::TlsProble
 use rcgen::{BasicConstraints, CertificateParams, IsCa, Issuer, KeyPair};
 use std::{path::Path, time::Duration};
 use tempfile::TempDir;
-use tokio::{io::AsyncReadExt, io::AsyncWriteExt, net::TcpStream, sync::oneshot};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    net::TcpStream,
+    sync::oneshot,
+};
 
 /// Signs certificates in a folder.
 struct Authority {

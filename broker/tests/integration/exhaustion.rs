@@ -1,11 +1,13 @@
 //! A person who exceeds a limit gets no more, and the others are not affected.
 
-use crate::attacks::{Running, class, rules};
-use crate::chunk_listener;
-use crate::harness::{
-    Broker, FakeProxy, FakeWorker, Rules, finished, output, started, state, submission, within,
+use crate::{
+    attacks::{Running, class, rules},
+    chunk_listener,
+    harness::{
+        Broker, FakeProxy, FakeWorker, Rules, finished, output, started, state, submission, within,
+    },
+    limits::dialled_as,
 };
-use crate::limits::dialled_as;
 use baton_protocol::{
     Finished, JobEvent, Manifest, NotebookId, Outcome, Piece, State, Submission,
     proxy::{FromProxy, ToProxy},

@@ -5,13 +5,6 @@
 //!
 //! **Invariant:** a manifest comes from another machine; nothing in it is used before it is checked.
 
-use std::{
-    collections::{HashMap, HashSet, hash_map::Entry},
-    fs::File,
-    os::{fd::OwnedFd, unix::fs::FileExt},
-    sync::Arc,
-};
-
 use crate::{
     BlobError, Ledger, digests,
     layout::{CHUNK_BLOCKS, border, chunk_bytes, chunk_count, chunk_offset},
@@ -20,6 +13,12 @@ use crate::{
 use baton_protocol::{
     CHUNK_BYTES, ChunkHash, Manifest, Piece, SegmentPart,
     shim::{Delta, Extent, Patch, SegmentDelta},
+};
+use std::{
+    collections::{HashMap, HashSet, hash_map::Entry},
+    fs::File,
+    os::{fd::OwnedFd, unix::fs::FileExt},
+    sync::Arc,
 };
 
 pub struct Assembler {

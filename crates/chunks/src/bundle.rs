@@ -5,6 +5,12 @@
 //!
 //! **Invariant:** a bundle comes from another process; nothing in it is used before it is checked.
 
+use crate::{BlobError, Ledger, layout::border, sealed};
+use baton_protocol::{
+    memory::{self, BLOCK_BYTES, Enclosed},
+    shim::{Delta, Extent, SegmentDelta},
+};
+use serde_bytes::ByteBuf;
 use std::{
     collections::HashSet,
     fs::File,
@@ -13,14 +19,6 @@ use std::{
         unix::fs::FileExt,
     },
 };
-
-use baton_protocol::{
-    memory::{self, BLOCK_BYTES, Enclosed},
-    shim::{Delta, Extent, SegmentDelta},
-};
-use serde_bytes::ByteBuf;
-
-use crate::{BlobError, Ledger, layout::border, sealed};
 
 const DIGEST_BYTES: usize = size_of::<u128>();
 

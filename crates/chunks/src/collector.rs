@@ -4,19 +4,17 @@
 //! here. The hash is computed from the bytes in that buffer, so it always matches them, even if a
 //! thread of the student writes meanwhile.
 
-use std::collections::HashSet;
-
-use baton_protocol::{
-    CHUNK_BYTES, ChunkHash, INLINE_BYTES, Manifest, Piece, SegmentPart, StateVersion,
-    shim::{SegmentView, Snapshot, Stream},
-};
-use bytes::Bytes;
-
 use crate::{
     BlobError, Ledger, digests, hash,
     layout::{CHUNK_BLOCKS, chunk_bytes, chunk_count, chunk_offset},
     memory,
 };
+use baton_protocol::{
+    CHUNK_BYTES, ChunkHash, INLINE_BYTES, Manifest, Piece, SegmentPart, StateVersion,
+    shim::{SegmentView, Snapshot, Stream},
+};
+use bytes::Bytes;
+use std::collections::HashSet;
 
 /// A batch is returned when it holds this much …
 const BATCH_BYTES: usize = 32 << 20;

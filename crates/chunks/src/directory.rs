@@ -8,6 +8,9 @@
 //! its own as a cache, which makes room by removing the least recently used chunks. A file's
 //! modification time is the time of its last use.
 
+use crate::{BlobError, hash};
+use baton_protocol::{CHUNK_BYTES, ChunkHash};
+use bytes::Bytes;
 use std::{
     collections::BTreeSet,
     fs::{self, File},
@@ -17,11 +20,6 @@ use std::{
     sync::atomic::{AtomicU64, Ordering},
     time::{Duration, SystemTime},
 };
-
-use baton_protocol::{CHUNK_BYTES, ChunkHash};
-use bytes::Bytes;
-
-use crate::{BlobError, hash};
 
 /// The folder for chunks that are being written.
 const UNFINISHED: &str = "unfinished";

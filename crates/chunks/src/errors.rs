@@ -1,8 +1,7 @@
 //! Errors of this crate, one variant for each case that a caller can act on.
 
-use std::path::PathBuf;
-
 use baton_protocol::ChunkHash;
+use std::path::PathBuf;
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

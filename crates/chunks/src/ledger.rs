@@ -2,14 +2,12 @@
 //!
 //! **Invariant:** once a message has been sent and applied, the ledgers of both ends are equal.
 
+use crate::{BlobError, layout::block_count};
+use baton_protocol::shim::SegmentView;
 use std::{
     collections::{HashMap, HashSet},
     sync::Arc,
 };
-
-use baton_protocol::shim::SegmentView;
-
-use crate::{BlobError, layout::block_count};
 
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Ledger {

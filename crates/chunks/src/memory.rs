@@ -1,15 +1,13 @@
 //! Reads the memory of a child process.
 
-use std::{io::IoSliceMut, ops::Range};
-
+use crate::BlobError;
 use baton_protocol::shim::{Stream, StreamPart};
 use nix::{
     errno::Errno,
     sys::uio::{RemoteIoVec, process_vm_readv},
     unistd::Pid,
 };
-
-use crate::BlobError;
+use std::{io::IoSliceMut, ops::Range};
 
 /// Fills `buffer` from `address` in the memory of process `pid`.
 pub fn read(pid: i32, address: u64, buffer: &mut [u8]) -> Result<(), BlobError> {

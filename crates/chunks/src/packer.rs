@@ -8,6 +8,18 @@
 
 mod tasks;
 
+use self::tasks::{Content, Task, append, lay_out, portions};
+use crate::{
+    BlobError, Bundle, Ledger, digests,
+    layout::{LINE_BYTES, block_count},
+    memory,
+    sealed::{self, no_room},
+    untouched::Untouched,
+};
+use baton_protocol::{
+    memory::BLOCK_BYTES,
+    shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot, Stream},
+};
 use std::{
     fs::File,
     iter::repeat,
@@ -18,20 +30,6 @@ use std::{
         atomic::{AtomicU64, AtomicUsize, Ordering},
     },
     thread,
-};
-
-use baton_protocol::{
-    memory::BLOCK_BYTES,
-    shim::{Delta, Extent, Patch, SegmentDelta, SegmentView, Snapshot, Stream},
-};
-
-use self::tasks::{Content, Task, append, lay_out, portions};
-use crate::{
-    BlobError, Bundle, Ledger, digests,
-    layout::{LINE_BYTES, block_count},
-    memory,
-    sealed::{self, no_room},
-    untouched::Untouched,
 };
 
 /// The bytes to read at once; they fit into the cache of one core.

@@ -2,18 +2,16 @@
 
 mod sys;
 
+use crate::BlobError;
+use nix::{
+    fcntl::{FcntlArg, SealFlag, fcntl},
+    sys::memfd::{MFdFlags, memfd_create},
+};
 use std::{
     fs::File,
     io,
     os::fd::{AsFd, OwnedFd},
 };
-
-use nix::{
-    fcntl::{FcntlArg, SealFlag, fcntl},
-    sys::memfd::{MFdFlags, memfd_create},
-};
-
-use crate::BlobError;
 
 const NAME: &str = "baton-state";
 

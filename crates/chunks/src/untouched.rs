@@ -6,12 +6,10 @@
 //!
 //! **Invariant:** in doubt, a page counts as touched.
 
-use std::{fs::File, ops::Range, os::unix::fs::FileExt};
-
+use crate::sealed;
 use baton_protocol::memory::BLOCK_BYTES;
 use nix::unistd::{SysconfVar, sysconf};
-
-use crate::sealed;
+use std::{fs::File, ops::Range, os::unix::fs::FileExt};
 
 /// This only works if pages have the size of blocks.
 const PAGE_BYTES: u64 = BLOCK_BYTES as u64;

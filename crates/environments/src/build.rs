@@ -10,20 +10,21 @@
 //! **Invariant:** after the first step that may run a package's code, nothing is written outside
 //! the steps, except by functions that follow no links.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::process::Output;
-
+use crate::{
+    BuildError, Place, digest,
+    lock::REQUIREMENTS,
+    packages::{canonical, installed, site_packages},
+};
 use baton_protocol::{Lock, LockKind};
 use baton_removal::remove_tree;
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+    process::Output,
+};
 use tokio::task::spawn_blocking;
-
-use crate::lock::REQUIREMENTS;
-use crate::packages::{canonical, installed, site_packages};
-use crate::{BuildError, Place, digest};
 
 /// The versions of all packages that Baton's packages need, directly or not.
 const OWN_PINS: &str = include_str!("../../../requirements/runtime.txt");

@@ -1,9 +1,7 @@
 //! Why an environment could not be built.
 
-use std::io;
-use std::path::PathBuf;
-
 use crate::FolderError;
+use std::{io, path::PathBuf};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

@@ -11,13 +11,14 @@
 //!
 //! **Invariant:** an environment is not removed while a process holds it.
 
-use std::collections::BTreeSet;
-use std::fs::{self, File, TryLockError};
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime};
-
 use baton_removal::remove_tree;
+use std::{
+    collections::BTreeSet,
+    fs::{self, File, TryLockError},
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
 use tokio::task::spawn_blocking;
 
 /// The pause between two checks of another process's build.

@@ -2,11 +2,11 @@
 //!
 //! **Invariant:** a lock is complete: it refers to no other local file.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
 use baton_protocol::{LARGEST_LOCK_BYTES, Lock, LockFile, LockKind, encode};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 const UV_LOCK: &str = "uv.lock";
 const PROJECT: &str = "pyproject.toml";

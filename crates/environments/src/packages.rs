@@ -1,14 +1,14 @@
 //! The installed packages of a Python, as far as environments depend on them.
 
-use std::collections::BTreeMap;
-use std::ffi::OsStr;
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
-use tokio::process::Command;
-
 use crate::BuildError;
+use std::{
+    collections::BTreeMap,
+    ffi::OsStr,
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::process::Command;
 
 /// Prints the folder of Baton's packages.
 const QUESTION: &str = "import os, baton_shim; print(os.path.dirname(os.path.dirname(os.path.abspath(baton_shim.__file__))))";

@@ -1,7 +1,6 @@
 //! Finding the program that installs packages.
 
-use std::fs;
-use std::path::PathBuf;
+use std::{fs, path::PathBuf};
 
 const PROGRAM: &str = "uv";
 

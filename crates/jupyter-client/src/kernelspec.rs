@@ -1,12 +1,11 @@
 //! How to start a kernel: Jupyter's `kernel.json`.
 
+use jupyter_protocol::JupyterKernelspec;
 use std::{
     collections::HashMap,
     fs, io,
     path::{Path, PathBuf},
 };
-
-use jupyter_protocol::JupyterKernelspec;
 use tokio::process::Command;
 
 /// Placeholders that Jupyter replaces.

@@ -11,20 +11,9 @@
 
 mod kernelspec;
 
-use std::{
-    fs::File,
-    io::{self, Read as _, Seek as _},
-    path::PathBuf,
-    process::{ExitStatus, Stdio},
-    time::Duration,
-};
-
 use jupyter_protocol::{
     ConnectionInfo, ExecuteReply, ExecuteRequest, ExecutionState, JupyterMessage,
     KernelInfoRequest, ShutdownRequest, connection_info::Transport,
-};
-pub use jupyter_protocol::{
-    JupyterMessageContent as Output, ReplyStatus, Stdio as StreamName, media::MediaType,
 };
 use jupyter_zmq_client::{
     ClientControlConnection, ClientIoPubConnection, ClientShellConnection, RuntimeError,
@@ -35,12 +24,22 @@ use nix::{
     sys::signal::{Signal, killpg},
     unistd::Pid,
 };
+use std::{
+    fs::File,
+    io::{self, Read as _, Seek as _},
+    path::PathBuf,
+    process::{ExitStatus, Stdio},
+    time::Duration,
+};
 use tempfile::TempDir;
 use tokio::{
     process::Child,
     time::{Instant, sleep, timeout},
 };
 
+pub use jupyter_protocol::{
+    JupyterMessageContent as Output, ReplyStatus, Stdio as StreamName, media::MediaType,
+};
 pub use kernelspec::{Kernelspec, KernelspecError};
 
 /// The pause between two checks whether a starting kernel listens.

@@ -1,10 +1,9 @@
 //! The client with a real ipykernel.
 #![allow(clippy::unwrap_used)]
 
-use std::{fs, path::Path, time::Duration};
-
 use baton_jupyter_client::{ClientError, Kernel, Kernelspec, Output, ReplyStatus};
 use serde_json::json;
+use std::{fs, path::Path, time::Duration};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 

@@ -4,13 +4,14 @@
 //!
 //! **Invariant:** unknown fields are kept, so that they reach the kernel.
 
-use std::fmt;
-use std::io::Write as _;
-use std::os::unix::fs::OpenOptionsExt as _;
-use std::path::{Path, PathBuf};
-
 use bytes::Bytes;
 use serde_json::{Map, Value};
+use std::{
+    fmt,
+    io::Write as _,
+    os::unix::fs::OpenOptionsExt as _,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Channel {

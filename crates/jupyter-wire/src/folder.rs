@@ -7,14 +7,17 @@
 //! **Invariant:** only folders are removed that belong to this user and were made by this module
 //! for the same purpose.
 
-use std::ffi::OsStr;
-use std::fs::{DirBuilder, File};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _};
-use std::path::{Path, PathBuf};
-
 use baton_removal::remove_tree_with_last;
 use nix::unistd::geteuid;
+use std::{
+    ffi::OsStr,
+    fs::{DirBuilder, File},
+    os::unix::{
+        ffi::OsStrExt as _,
+        fs::{DirBuilderExt as _, MetadataExt as _},
+    },
+    path::{Path, PathBuf},
+};
 use tokio::runtime::{Handle, RuntimeFlavor};
 
 const PREFIX: &str = "baton-";

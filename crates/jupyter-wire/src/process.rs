@@ -4,13 +4,16 @@
 
 mod sys;
 
-use std::collections::HashMap;
-use std::ffi::{OsStr, OsString};
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::{Pid, getppid};
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::{Pid, getppid},
+};
+use std::{
+    collections::HashMap,
+    ffi::{OsStr, OsString},
+    path::{Path, PathBuf},
+    time::Duration,
+};
 use tokio::process::{Child, Command};
 
 const PARENT_POLL: Duration = Duration::from_millis(500);

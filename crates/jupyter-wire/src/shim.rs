@@ -3,18 +3,24 @@
 //! In: frames of the kernel that was started, and of no other process. Out: frames, with at most one file
 //! descriptor each. The types are in `baton_protocol::shim`, the frames in [`baton_transport::frames`].
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-
 use baton_transport::frames::{FrameError, split};
-pub use baton_transport::frames::{FrameReader as ShimReader, FrameWriter as ShimWriter};
-use nix::sys::socket::{
-    ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
+use nix::{
+    sys::socket::{
+        ControlMessageOwned, MsgFlags, UnixCredentials, recvmsg, setsockopt, sockopt::PassCred,
+    },
+    unistd::Pid,
 };
-use nix::unistd::Pid;
-use tokio::io::Interest;
-use tokio::net::{UnixListener, UnixStream};
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+};
+use tokio::{
+    io::Interest,
+    net::{UnixListener, UnixStream},
+};
+
+pub use baton_transport::frames::{FrameReader as ShimReader, FrameWriter as ShimWriter};
 
 /// The environment variable with the path to which the kernel connects.
 pub const SHIM_SOCKET: &str = "BATON_SHIM_SOCKET";

@@ -6,11 +6,9 @@
 //!
 //! **Invariant:** this module never touches a socket and never changes a forwarded byte.
 
-use std::ops::Range;
-
-use bytes::{BufMut as _, Bytes, BytesMut};
-
 use crate::message::DELIMITER;
+use bytes::{BufMut as _, Bytes, BytesMut};
+use std::ops::Range;
 
 const GREETING_BYTES: usize = 64;
 /// Frames up to this size are kept for reading; longer ones (images, comm buffers) are not.

@@ -2,19 +2,17 @@
 //!
 //! **Invariant:** only a few chunks are in memory at a time, however large the file is.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io;
-use std::os::unix::fs::FileExt as _;
-use std::time::{Duration, SystemTime};
-
+use crate::{FilesError, folder::Status};
 use baton_chunks::BlobError;
-use baton_protocol::files::Content;
-use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece};
+use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, files::Content};
 use bytes::Bytes;
-
-use crate::FilesError;
-use crate::folder::Status;
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    os::unix::fs::FileExt as _,
+    time::{Duration, SystemTime},
+};
 
 /// The number of chunks to read at once.
 const BATCH: usize = 16;

@@ -6,13 +6,13 @@
 //!
 //! **Invariant:** an excluded folder is not read, except for files that cells have made in it.
 
-use std::collections::BTreeSet;
-use std::io::{self, Read as _};
-
+use crate::folder::{Folder, Status};
 use baton_protocol::files::RelativePath;
 use ignore::gitignore::{Gitignore, GitignoreBuilder};
-
-use crate::folder::{Folder, Status};
+use std::{
+    collections::BTreeSet,
+    io::{self, Read as _},
+};
 
 /// The file with the rules, beside the notebook.
 pub(crate) const RULES: &str = ".batonignore";

@@ -1,11 +1,12 @@
 //! Errors about files.
 
-use std::io;
-use std::path::{Path, PathBuf};
-
 use baton_chunks::BlobError;
 use baton_protocol::DecodeError;
 use baton_transport::LinkError;
+use std::{
+    io,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]

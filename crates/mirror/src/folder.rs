@@ -9,25 +9,30 @@
 //! **Invariant:** no link is followed, except where a function says so. No call waits for the other
 //! end of a pipe.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File, Metadata, Permissions};
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
-use std::sync::Arc;
-
 use baton_protocol::files::RelativePath;
 use baton_removal::remove_tree_at;
-use nix::dir::Dir;
-use nix::errno::Errno;
-use nix::fcntl::{
-    AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat,
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AtFlags, OFlag, OpenHow, ResolveFlag, open, openat, openat2, readlinkat, renameat},
+    libc,
+    sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat},
+    unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat},
 };
-use nix::libc;
-use nix::sys::stat::{FileStat, Mode, fstat, fstatat, mkdirat};
-use nix::unistd::{UnlinkatFlags, linkat, symlinkat, unlinkat};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File, Metadata, Permissions},
+    io,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
+        unix::{
+            ffi::OsStrExt as _,
+            fs::{MetadataExt as _, OpenOptionsExt as _, PermissionsExt as _},
+        },
+    },
+    path::{Path, PathBuf},
+    sync::Arc,
+};
 
 /// Opens without the right to read or write: enough to start from.
 const FOUND: OFlag = OFlag::O_PATH.union(OFlag::O_CLOEXEC);

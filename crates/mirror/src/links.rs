@@ -2,11 +2,12 @@
 //!
 //! **Invariant:** pure.
 
-use std::ffi::OsStr;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Component, Path, PathBuf};
-
 use baton_protocol::files::RelativePath;
+use std::{
+    ffi::OsStr,
+    os::unix::ffi::{OsStrExt as _, OsStringExt as _},
+    path::{Component, Path, PathBuf},
+};
 
 /// The link's target as a relative path from the link's own folder; `None` if it is outside `root`.
 pub(crate) fn inside(root: &Path, link: &RelativePath, target: &Path) -> Option<Vec<u8>> {

@@ -9,27 +9,35 @@ pub(crate) mod compare;
 pub(crate) mod placeholders;
 mod removals;
 
-use std::borrow::Cow;
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::fs::{self, File, Permissions};
-use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::time::{Duration, SystemTime};
-
-use baton_protocol::Piece;
-use baton_protocol::files::{Base, Content, Entry, Listing, RelativePath};
-
-use self::compare::{Difference, Found, Known, compare};
-use self::placeholders::{Placeholder, Placeholders};
-use self::removals::Removals;
-use crate::content::time;
-use crate::errors::at;
-use crate::folder::{Folder, Place, Status};
-use crate::walk::walk;
-use crate::{FilesError, Root};
+use self::{
+    compare::{Difference, Found, Known, compare},
+    placeholders::{Placeholder, Placeholders},
+    removals::Removals,
+};
+use crate::{
+    FilesError, Root,
+    content::time,
+    errors::at,
+    folder::{Folder, Place, Status},
+    walk::walk,
+};
+use baton_protocol::{
+    Piece,
+    files::{Base, Content, Entry, Listing, RelativePath},
+};
+use std::{
+    borrow::Cow,
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsStr,
+    fs::{self, File, Permissions},
+    io,
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        fs::PermissionsExt as _,
+    },
+    path::Path,
+    time::{Duration, SystemTime},
+};
 
 /// A file system's clock may stand still for this long.
 const SAME_TIME: Duration = Duration::from_millis(20);

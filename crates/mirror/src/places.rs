@@ -1,13 +1,13 @@
 //! Moving files to places in the notebook's folder.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{File, Permissions};
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-
-use crate::folder::Place;
-use crate::walk::STAGING;
+use crate::{folder::Place, walk::STAGING};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{File, Permissions},
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+};
 
 /// A free name beside a file whose name is taken: `data (from the GPU).csv`.
 pub(crate) fn free_name(taken: &Place) -> io::Result<Place> {

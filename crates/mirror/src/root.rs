@@ -3,13 +3,15 @@
 //! **Invariant:** everything is read and written below the open folder, never below another folder
 //! that now has its path. While it is open, its inode number is not given to another one.
 
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
-use crate::FilesError;
-use crate::errors::at;
-use crate::folder::{Folder, Status};
+use crate::{
+    FilesError,
+    errors::at,
+    folder::{Folder, Status},
+};
+use std::{
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug)]
 pub struct Root {

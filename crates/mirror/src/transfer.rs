@@ -2,19 +2,17 @@
 //!
 //! **Invariant:** blocking work runs where blocking is allowed.
 
-use std::fs::File;
-use std::sync::Arc;
-
+use crate::{ContentReader, ContentWriter, FilesError};
 use baton_chunks::ChunkDirectory;
-use baton_protocol::files::{Content, Payload};
-use baton_protocol::{CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode, encode};
+use baton_protocol::{
+    CHUNK_BYTES, ChunkHash, INLINE_BYTES, Piece, decode, encode,
+    files::{Content, Payload},
+};
 use baton_transport::ChunkClient;
 use bytes::Bytes;
-use serde::Serialize;
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
+use std::{fs::File, sync::Arc};
 use tokio::task::spawn_blocking;
-
-use crate::{ContentReader, ContentWriter, FilesError};
 
 /// The number of chunks to transfer at once.
 const GROUP: usize = 16;

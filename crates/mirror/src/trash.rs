@@ -11,20 +11,21 @@
 //!
 //! **Invariant:** only files in a trash are ever removed, and none of a cell that has not ended.
 
-use std::ffi::OsString;
-use std::fmt;
-use std::fs::{DirBuilder, File, TryLockError};
-use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::DirBuilderExt as _;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use crate::{
+    folder::{Below, Folder, Place, Status},
+    places::move_file,
+    walk::{TRASH, below},
+};
 use baton_protocol::files::RelativePath;
-
-use crate::folder::{Below, Folder, Place, Status};
-use crate::places::move_file;
-use crate::walk::{TRASH, below};
+use std::{
+    ffi::OsString,
+    fmt,
+    fs::{DirBuilder, File, TryLockError},
+    io::{self, Write as _},
+    os::unix::{ffi::OsStrExt as _, fs::DirBuilderExt as _},
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 
 /// The possible places of the trash for one notebook's folder.
 #[derive(Debug, Clone)]

@@ -2,17 +2,19 @@
 //!
 //! **Invariant:** a folder that could not be read to the end never counts as lacking a name.
 
-use std::collections::{BTreeSet, VecDeque};
-use std::ffi::OsStr;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-
+use crate::{
+    FilesError, Root,
+    copy_rules::{Copied, Rules},
+    errors::at,
+    folder::{Folder, Status},
+};
 use baton_protocol::files::RelativePath;
-
-use crate::copy_rules::{Copied, Rules};
-use crate::errors::at;
-use crate::folder::{Folder, Status};
-use crate::{FilesError, Root};
+use std::{
+    collections::{BTreeSet, VecDeque},
+    ffi::OsStr,
+    io,
+    os::unix::ffi::OsStrExt as _,
+};
 
 /// Caches and stores of tools: large, easy to recreate, or useful on one machine only.
 const NEVER: [&str; 7] = [

@@ -4,14 +4,10 @@
 //! when the worker asks for them ([`FilesWanted`], [`FilesAnswer`]). A cell's changes to files return as
 //! [`Change`]s. All of these are sent in [`Payload`]s, which the broker forwards without reading.
 
-use std::ffi::OsStr;
-use std::fmt;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-
 use crate::Piece;
 use serde::{Deserialize, Serialize, de::Error as _};
 use serde_bytes::{ByteBuf, Bytes};
+use std::{ffi::OsStr, fmt, os::unix::ffi::OsStrExt as _, path::Path};
 
 /// An encoded message, cut like any other bytes: short pieces are inline, the rest is in chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,9 +1,8 @@
 //! Short-lived permissions to transfer chunks to or from an object store without the broker.
 
+use crate::ChunkHash;
 use serde::{Deserialize, Serialize};
 use std::fmt;
-
-use crate::ChunkHash;
 
 /// The broker's answer to a peer that wants to transfer chunks.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

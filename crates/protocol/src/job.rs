@@ -1,7 +1,6 @@
 //! A job: what to run, and how it ended.
 
-use crate::files::NotebookFolder;
-use crate::{GroupId, JobId, NotebookId, State};
+use crate::{GroupId, JobId, NotebookId, State, files::NotebookFolder};
 use serde::{Deserialize, Serialize};
 use std::{fmt, str::FromStr};
 

@@ -7,9 +7,8 @@
 //!
 //! **Invariant:** no I/O and no clock.
 
-use std::collections::VecDeque;
-
 use crate::{Finished, JobEvent, Output, Payload, Piece, RemoteError, State};
+use std::collections::VecDeque;
 
 /// A batch ends when it has reached this size.
 const BATCH_BYTES: usize = 256 << 10;

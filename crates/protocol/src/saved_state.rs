@@ -1,10 +1,8 @@
 //! A state that a person saved under a name, for a later kernel.
 
-use std::collections::BTreeMap;
-
-use serde::{Deserialize, Serialize};
-
 use crate::Manifest;
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
 
 /// The only message of an object table, and what a kernel must know before it reads it.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]

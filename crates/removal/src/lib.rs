@@ -7,19 +7,23 @@
 //! **Invariant:** no link is followed. The stack, the memory and the number of open files do not depend on the
 //! contents.
 
-use std::ffi::OsStr;
-use std::fs::{Permissions, set_permissions};
-use std::io;
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-
-use nix::dir::Dir;
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, OFlag, openat, renameat};
-use nix::sys::stat::{Mode, fstat};
-use nix::unistd::{UnlinkatFlags, unlinkat};
+use nix::{
+    dir::Dir,
+    errno::Errno,
+    fcntl::{AT_FDCWD, OFlag, openat, renameat},
+    sys::stat::{Mode, fstat},
+    unistd::{UnlinkatFlags, unlinkat},
+};
+use std::{
+    ffi::OsStr,
+    fs::{Permissions, set_permissions},
+    io,
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::{ffi::OsStrExt as _, fs::PermissionsExt as _},
+    },
+    path::Path,
+};
 
 /// What the owner of a folder needs to empty it.
 const ACCESS: u32 = 0o700;

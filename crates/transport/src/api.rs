@@ -1,17 +1,14 @@
 //! HTTP requests to the broker; its refusals become errors.
 
-use std::{error::Error, time::Duration};
-
+use crate::{Dial, LinkError, TokenProblem, dial::CONNECT_TIMEOUT, tls};
+use baton_protocol::{address::BrokerAddress, api::Problem};
 use bytes::Bytes;
 use reqwest::{
     Client, Method, RequestBuilder, Response, StatusCode,
     header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue, RETRY_AFTER},
 };
-
-use baton_protocol::{address::BrokerAddress, api::Problem};
 use serde::{Serialize, de::DeserializeOwned};
-
-use crate::{Dial, LinkError, TokenProblem, dial::CONNECT_TIMEOUT, tls};
+use std::{error::Error, time::Duration};
 
 mod exchange;
 

@@ -3,6 +3,13 @@
 //!
 //! All of this may be repeated without harm, so requests are retried while a broker restarts.
 
+use crate::{Api, Backoff, Dial, LinkError, objects::ObjectClient};
+use baton_protocol::{
+    CHUNK_BYTES, ChunkHash, Grant, Grants, NotebookId, api::Problem, decode, encode,
+};
+use bytes::{Buf, Bytes, BytesMut};
+use futures_util::stream;
+use reqwest::{Body, Method, RequestBuilder};
 use std::{
     collections::HashSet,
     sync::{
@@ -11,15 +18,7 @@ use std::{
     },
     time::Duration,
 };
-
-use baton_protocol::api::Problem;
-use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant, Grants, NotebookId, decode, encode};
-use bytes::{Buf, Bytes, BytesMut};
-use futures_util::stream;
-use reqwest::{Body, Method, RequestBuilder};
 use tokio::time::{Instant, sleep};
-
-use crate::{Api, Backoff, Dial, LinkError, objects::ObjectClient};
 
 const MISSING: &str = "/v1/chunks/missing";
 

@@ -1,10 +1,14 @@
 //! A WebSocket to the broker, with MessagePack documents in both directions.
 
-use std::{marker::PhantomData, time::Duration};
-
+use crate::{
+    Dial, LinkError, TokenProblem,
+    api::{self, authorization},
+    dial::{CONNECT_TIMEOUT, Duplex},
+};
 use baton_protocol::{address::BrokerAddress, decode, encode};
 use futures_util::{SinkExt, StreamExt};
 use serde::{Serialize, de::DeserializeOwned};
+use std::{marker::PhantomData, time::Duration};
 use tokio::time::{Instant, timeout, timeout_at};
 use tokio_tungstenite::{
     WebSocketStream, client_async_with_config,
@@ -14,12 +18,6 @@ use tokio_tungstenite::{
         http::{StatusCode, header::RETRY_AFTER},
         protocol::WebSocketConfig,
     },
-};
-
-use crate::{
-    Dial, LinkError, TokenProblem,
-    api::{self, authorization},
-    dial::{CONNECT_TIMEOUT, Duplex},
 };
 
 /// Neither side sends or accepts larger messages.

@@ -1,17 +1,15 @@
 //! The broker's address, and how to connect to it.
 
-use std::{io, path::PathBuf, time::Duration};
-
+use crate::{LinkError, Token, tls};
 use baton_protocol::address::BrokerAddress;
 use rustls::ClientConfig;
+use std::{io, path::PathBuf, time::Duration};
 use tokio::{
     io::{AsyncRead, AsyncWrite},
     net::{TcpStream, UnixStream},
     time::timeout,
 };
 use tokio_tungstenite::tungstenite::http::Uri;
-
-use crate::{LinkError, Token, tls};
 
 pub(crate) const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 

@@ -1,9 +1,8 @@
 //! Errors between a client and its broker, one variant for each case that a caller can act on.
 
-use std::{error::Error, fmt, path::PathBuf, time::Duration};
-
 use crate::token::Token;
 use baton_protocol::{ChunkHash, DecodeError, address::BrokerAddress, api::Problem};
+use std::{error::Error, fmt, path::PathBuf, time::Duration};
 
 type Source = Box<dyn Error + Send + Sync>;
 

@@ -7,15 +7,20 @@
 
 mod sys;
 
-use std::io::IoSlice;
-use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
-
 use baton_protocol::{DecodeError, decode, encode};
 use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
 use serde::{Serialize, de::DeserializeOwned};
-use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
-use tokio::net::UnixStream;
-use tokio::net::unix::{OwnedReadHalf, OwnedWriteHalf};
+use std::{
+    io::IoSlice,
+    os::fd::{AsRawFd, BorrowedFd, OwnedFd},
+};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt, Interest},
+    net::{
+        UnixStream,
+        unix::{OwnedReadHalf, OwnedWriteHalf},
+    },
+};
 
 /// Frames may be large, because a pickle stream is part of a frame. Lengths above this must be wrong.
 const LARGEST_FRAME_BYTES: u64 = 8 << 30;

@@ -12,22 +12,27 @@
 mod client;
 mod entries;
 
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::fs::PermissionsExt as _;
-use std::path::Path;
-use std::sync::{Arc, OnceLock};
-
-use baton_chunks::Bundle;
-use baton_protocol::memory::{FromHolder, ToHolder};
-use baton_protocol::{HeldKey, Holder};
-use nix::unistd::geteuid;
-use tokio::net::{UnixListener, UnixStream};
-use tokio::task::JoinSet;
-
-pub use self::client::{Unreachable, deposit, fetch};
 use self::entries::Entries;
 use crate::frames::{FrameError, split};
+use baton_chunks::Bundle;
+use baton_protocol::{
+    HeldKey, Holder,
+    memory::{FromHolder, ToHolder},
+};
+use nix::unistd::geteuid;
+use std::{
+    fs::Permissions,
+    io,
+    os::unix::fs::PermissionsExt as _,
+    path::Path,
+    sync::{Arc, OnceLock},
+};
+use tokio::{
+    net::{UnixListener, UnixStream},
+    task::JoinSet,
+};
+
+pub use self::client::{Unreachable, deposit, fetch};
 
 /// The transports that state may use.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]

@@ -4,14 +4,12 @@
 //! **Invariant:** requests only go to the address of a grant, which is valid for one chunk and a
 //! few minutes. Redirects are not followed, and the store never gets the broker's token.
 
-use std::{path::Path, time::Duration};
-
+use crate::{LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
 use baton_protocol::{CHUNK_BYTES, ChunkHash, Grant};
 use bytes::{Bytes, BytesMut};
 use futures_util::{StreamExt, TryStreamExt, stream};
 use reqwest::{Body, Client, Method, RequestBuilder, Response, StatusCode, Url, redirect::Policy};
-
-use crate::{LinkError, api::cause_of, dial::CONNECT_TIMEOUT, tls};
+use std::{path::Path, time::Duration};
 
 /// The longest pause in the store's answer.
 const READ_TIMEOUT: Duration = Duration::from_secs(60);

@@ -2,11 +2,10 @@
 //!
 //! Like chunk requests, all of these may be repeated without harm.
 
+use crate::{ChunkClient, LinkError};
 use baton_protocol::{JobId, SavedState, api, decode, encode};
 use bytes::Bytes;
 use reqwest::Method;
-
-use crate::{ChunkClient, LinkError};
 
 const STATES: &str = "/v1/states";
 const ATTACHABLE: &str = "/v1/attachable";

@@ -3,21 +3,20 @@
 //! Certificates of the authorities that the system trusts are accepted, and of those in `ca_file`.
 //! They are read for each WebSocket, and once for all requests of a client.
 
+use crate::LinkError;
+use rustls::{
+    CertificateError, ClientConfig, RootCertStore,
+    crypto::{CryptoProvider, ring},
+    pki_types::{CertificateDer, ServerName, pem::PemObject},
+};
 use std::{
     error::Error,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-use rustls::{
-    CertificateError, ClientConfig, RootCertStore,
-    crypto::{CryptoProvider, ring},
-    pki_types::{CertificateDer, ServerName, pem::PemObject},
-};
 use tokio_rustls::TlsConnector;
 
-use crate::LinkError;
 pub use crate::errors::TlsProblem;
 
 /// The only implementation of cryptography that Baton uses.

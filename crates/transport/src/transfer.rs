@@ -9,17 +9,16 @@
 //! **Invariant:** once one of these functions has returned, even with an error, the kernel's memory is no longer
 //! read. If its future is dropped instead, reading stops within one batch of chunks.
 
-use std::os::fd::OwnedFd;
-use std::sync::Arc;
-
+use crate::{ChunkClient, LinkError};
 use baton_chunks::{Assembler, BlobError, Bundle, ChunkDirectory, Collector, Ledger};
-use baton_protocol::shim::{Delta, Snapshot};
-use baton_protocol::{ChunkHash, Manifest, StateVersion};
+use baton_protocol::{
+    ChunkHash, Manifest, StateVersion,
+    shim::{Delta, Snapshot},
+};
 use bytes::Bytes;
+use std::{os::fd::OwnedFd, sync::Arc};
 use tokio::task::{JoinError, spawn_blocking};
 use tokio_util::sync::CancellationToken;
-
-use crate::{ChunkClient, LinkError};
 
 /// The number of chunks, of at most 1 MiB each, that are fetched before they are put in their places.
 const GROUP: usize = 16;

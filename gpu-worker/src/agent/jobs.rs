@@ -1,18 +1,18 @@
 //! The jobs that this worker holds.
 
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-
-use baton_protocol::outbox::Outbox;
-use baton_protocol::worker::FromWorker;
-use baton_protocol::{FencingNumber, JobId, Submission};
+use super::Agent;
+use crate::{
+    job::{EndGuard, Job},
+    questions::Questions,
+    report::EventSink,
+};
+use baton_protocol::{FencingNumber, JobId, Submission, outbox::Outbox, worker::FromWorker};
+use std::sync::{
+    Arc,
+    atomic::{AtomicU64, AtomicUsize, Ordering},
+};
 use tokio::sync::{Notify, watch};
 use tokio_util::sync::CancellationToken;
-
-use super::Agent;
-use crate::job::{EndGuard, Job};
-use crate::questions::Questions;
-use crate::report::EventSink;
 
 /// A job that this worker holds, until its last event is acknowledged.
 pub(super) struct Assignment {

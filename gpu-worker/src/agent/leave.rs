@@ -5,15 +5,11 @@
 //!                          └──asked again, or late──> ending ────────────────┘
 //! ```
 
-use std::time::Duration;
-
-use baton_protocol::JobId;
-use baton_protocol::worker::FromWorker;
-use tokio::time::Instant;
-
-use super::Agent;
-use super::notebooks::Notebook;
+use super::{Agent, notebooks::Notebook};
 use crate::life_end::LifeEnd;
+use baton_protocol::{JobId, worker::FromWorker};
+use std::time::Duration;
+use tokio::time::Instant;
 
 /// How long the broker may take to store the last events of cells that the worker ended.
 const LAST_WORD: Duration = Duration::from_secs(3);

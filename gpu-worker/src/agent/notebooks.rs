@@ -1,15 +1,13 @@
 //! The notebooks that have a task here, and their warm sessions.
 
-use std::sync::Arc;
-
-use baton_protocol::NotebookId;
-use baton_protocol::worker::FromWorker;
-use tokio::sync::mpsc;
-use tokio::time::Instant;
-
 use super::Agent;
-use crate::job::Job;
-use crate::notebook::{Reporter, serve_notebook};
+use crate::{
+    job::Job,
+    notebook::{Reporter, serve_notebook},
+};
+use baton_protocol::{NotebookId, worker::FromWorker};
+use std::sync::Arc;
+use tokio::{sync::mpsc, time::Instant};
 
 pub(super) struct Notebook {
     pub(super) task: u64,

@@ -1,10 +1,11 @@
 //! Reads the memory of a thread whose system call waits.
 
+use nix::{
+    libc,
+    sys::uio::{RemoteIoVec, process_vm_readv},
+    unistd::Pid,
+};
 use std::io::IoSliceMut;
-
-use nix::libc;
-use nix::sys::uio::{RemoteIoVec, process_vm_readv};
-use nix::unistd::Pid;
 
 /// The text at this address, up to its terminating zero. `None` if it cannot be read or is too long for a path.
 pub(crate) fn read_text(thread: i32, address: u64) -> Option<Vec<u8>> {

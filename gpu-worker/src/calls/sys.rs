@@ -4,16 +4,20 @@
 //! filter names waits until the worker either lets it continue or sets its result.
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSliceMut};
-use std::mem::{offset_of, size_of, zeroed};
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
-use std::os::unix::net::UnixStream;
-
-use nix::libc;
-use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
-use tokio::process::Command;
-
 use super::table::{About, Watched, about};
+use nix::{
+    libc,
+    sys::socket::{ControlMessageOwned, MsgFlags, recvmsg},
+};
+use std::{
+    io::{self, IoSliceMut},
+    mem::{offset_of, size_of, zeroed},
+    os::{
+        fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd},
+        unix::net::UnixStream,
+    },
+};
+use tokio::process::Command;
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;

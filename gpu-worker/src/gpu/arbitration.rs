@@ -8,25 +8,23 @@ mod processes;
 mod rooms;
 mod usage;
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    convert::Infallible,
-    sync::Arc,
-};
-
+use self::rooms::Rooms;
+use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 use baton_interposer::wire::{FromSession, Hello, ToSession};
 use baton_scheduling::arbiter::{Action, Arbiter, EndReason, Event, Settings};
 use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
+use std::{
+    collections::{BTreeMap, HashMap},
+    convert::Infallible,
+    sync::Arc,
+};
 use tokio::{
     sync::{Notify, mpsc, oneshot, watch},
     time::{Instant, sleep_until},
 };
-
-use self::rooms::Rooms;
-use super::{Admission, Cell, HostRoom, Lone, Monitored, Token, Usage};
 
 /// Requests of the worker.
 #[derive(Debug)]

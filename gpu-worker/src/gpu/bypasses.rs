@@ -6,18 +6,16 @@
 //!
 //! **Invariant:** a process is reported at most once.
 
-use std::{collections::HashSet, time::Duration};
-
+use super::{Monitored, Token, arbitration::Request};
+use crate::processes;
 use baton_interposer::wire::TOKEN;
 use nix::unistd::Pid;
+use std::{collections::HashSet, time::Duration};
 use tokio::{
     sync::{mpsc, oneshot},
     task::spawn_blocking,
     time::sleep,
 };
-
-use super::{Monitored, Token, arbitration::Request};
-use crate::processes;
 
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 

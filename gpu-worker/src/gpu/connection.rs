@@ -5,10 +5,14 @@
 //! **Invariant:** no session can use up the worker's descriptors. The arbitration limits how many connections a
 //! session has. A connection that has not sent its first message is closed when many newer ones have come to its socket.
 
-use std::{io, time::Duration};
-
+use super::{
+    Token,
+    arbitration::{Arrival, Input},
+};
+use crate::processes;
 use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
 use nix::unistd::{Pid, Uid};
+use std::{io, time::Duration};
 use tokio::{
     io::{AsyncReadExt as _, AsyncWriteExt as _, copy, sink},
     net::{
@@ -19,12 +23,6 @@ use tokio::{
     task::JoinSet,
     time::{sleep, timeout},
 };
-
-use super::{
-    Token,
-    arbitration::{Arrival, Input},
-};
-use crate::processes;
 
 const PAUSE: Duration = Duration::from_millis(100);
 

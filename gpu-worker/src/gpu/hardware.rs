@@ -3,11 +3,9 @@
 //! In: a handle of the driver's monitoring. Out: the driver's name for the hardware, and where to look for its
 //! device files.
 
-use std::ffi::OsStr;
-
-use nvml_wrapper::{Device, error::NvmlError};
-
 use super::sys;
+use nvml_wrapper::{Device, error::NvmlError};
+use std::ffi::OsStr;
 
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Hardware {

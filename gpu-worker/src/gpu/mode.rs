@@ -3,6 +3,11 @@
 //! In: the setting, and the machine's hardware. Out: the environment of each session's command, and what the
 //! session holds while it lives.
 
+use super::{
+    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading,
+    Timeshare, monitor, shared,
+};
+use baton_scheduling::arbiter::UserId;
 use std::{
     env,
     ffi::{OsStr, OsString},
@@ -11,14 +16,7 @@ use std::{
     path::{Path, PathBuf},
     sync::Arc,
 };
-
-use baton_scheduling::arbiter::UserId;
 use tokio::{process::Command, sync::watch, task::spawn_blocking};
-
-use super::{
-    CUDA_VISIBLE_DEVICES, Hardware, Limits, MONITORING, Membership, Place, Places, Reading,
-    Timeshare, monitor, shared,
-};
 
 /// While one cell computes, another can prepare.
 const SLOTS: usize = 2;

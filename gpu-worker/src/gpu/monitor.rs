@@ -6,23 +6,21 @@
 //!
 //! **Invariant:** asking creates no CUDA context.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    ffi::{OsStr, OsString},
-    thread,
-    time::{Duration, SystemTime, UNIX_EPOCH},
-};
-
+use super::Hardware;
+use crate::processes;
 use baton_protocol::{
     ComputeCapability,
     worker::{GpuLoad, SessionLoad},
 };
 use nix::unistd::Pid;
 use nvml_wrapper::{Device, Nvml, enums::device::UsedGpuMemory, error::NvmlError};
+use std::{
+    collections::{BTreeMap, HashMap},
+    ffi::{OsStr, OsString},
+    thread,
+    time::{Duration, SystemTime, UNIX_EPOCH},
+};
 use tokio::{sync::watch, time::timeout};
-
-use super::Hardware;
-use crate::processes;
 
 /// The name under which the loader finds it.
 pub const MONITORING: &str = "libnvidia-ml.so.1";

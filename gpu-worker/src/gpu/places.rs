@@ -3,14 +3,12 @@
 //! In: the available hardware. Out: one GPU or slice for each session, for as long as the session lives. If none is
 //! free, a session waits; the agent learns of that and ends sessions that have no cell.
 
+use super::{CUDA_VISIBLE_DEVICES, Hardware};
 use std::sync::{Arc, Mutex, PoisonError};
-
 use tokio::{
     process::Command,
     sync::{OwnedSemaphorePermit, Semaphore, watch},
 };
-
-use super::{CUDA_VISIBLE_DEVICES, Hardware};
 
 pub(crate) struct Places {
     count: usize,

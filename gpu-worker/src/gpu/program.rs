@@ -1,12 +1,11 @@
 //! A program of Baton that uses CUDA for a worker, because the worker itself must not. The two communicate in
 //! lines.
 
+use nix::unistd::Pid;
 use std::{
     io::{self, BufRead as _, Write as _},
     process::Stdio,
 };
-
-use nix::unistd::Pid;
 use tokio::{
     io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader, Lines},
     process::{Child, ChildStdin, ChildStdout, Command},

@@ -1,5 +1,15 @@
 //! One shared GPU: how its sessions connect to it, and each session's membership.
 
+use super::{
+    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Listener, Lone, Monitored,
+    Token, Usage,
+    program::ProgramError,
+    sleep::{Sleeper, Woken},
+};
+use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
+use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
+use baton_scheduling::arbiter::{Settings, UserId};
+use nix::unistd::Pid;
 use std::{
     env, io,
     path::{Path, PathBuf},
@@ -8,19 +18,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
 };
-
-use baton_interposer::wire::{DEVICE, SOCKET, TOKEN};
-use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
-use baton_scheduling::arbiter::{Settings, UserId};
-use nix::unistd::Pid;
 use tokio::{process::Command, sync::watch};
-
-use super::{
-    Admission, CUDA_VISIBLE_DEVICES, Cell, Gpu, Hardware, HostRoom, Listener, Lone, Monitored,
-    Token, Usage,
-    program::ProgramError,
-    sleep::{Sleeper, Woken},
-};
 
 pub(super) const PRELOAD: &str = "LD_PRELOAD";
 

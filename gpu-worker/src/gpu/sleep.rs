@@ -8,16 +8,15 @@
 
 mod program;
 
+use super::program::{Program, ProgramError};
+use nix::unistd::Pid;
 use std::{
     path::{Path, PathBuf},
     time::Duration,
 };
-
-use nix::unistd::Pid;
 use tokio::{process::Command, sync::Mutex, time::timeout};
 
 pub use self::program::run as run_program;
-use super::program::{Program, ProgramError};
 
 /// The hidden command of `baton` that runs this program.
 pub const COMMAND: &str = "gpu-sleep";

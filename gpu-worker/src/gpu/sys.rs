@@ -4,13 +4,12 @@
 
 pub(super) mod driver;
 
-use std::ffi::{OsStr, c_uint};
-
 use libloading::Library;
 use nvml_wrapper::{
     Device,
     error::{NvmlError, nvml_try},
 };
+use std::ffi::{OsStr, c_uint};
 
 /// `nvmlDevice_t`, which the worker never dereferences.
 type Handle = *mut std::ffi::c_void;

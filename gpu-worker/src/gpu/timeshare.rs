@@ -1,12 +1,5 @@
 //! The GPUs of a machine in the mode `timeshare`: each has its own arbiter, and each session uses one of them.
 
-use std::{env, io, path::Path, sync::Arc, time::Duration};
-
-use baton_scheduling::arbiter::{Memory, Settings, UserId};
-use futures_util::future::join_all;
-use nix::unistd::Pid;
-use tokio::{process::Command, sync::watch};
-
 use super::{
     HostRoom, Limits, Membership, Reading,
     monitor::{Monitored, each},
@@ -14,6 +7,11 @@ use super::{
     trial,
 };
 use crate::host_memory;
+use baton_scheduling::arbiter::{Memory, Settings, UserId};
+use futures_util::future::join_all;
+use nix::unistd::Pid;
+use std::{env, io, path::Path, sync::Arc, time::Duration};
+use tokio::{process::Command, sync::watch};
 
 const DRIVER: &str = "libcuda.so.1";
 

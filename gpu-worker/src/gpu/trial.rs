@@ -7,19 +7,18 @@
 
 mod program;
 
-use std::{io, path::Path, sync::Arc, time::Duration};
-
-use baton_scheduling::arbiter::{Memory, Settings, UserId};
-use nix::unistd::Pid;
-use tokio::{process::Command, time::timeout};
-
-pub use self::program::run as run_program;
 use super::{
     Cell,
     program::{Program, ProgramError},
     shared::{Membership, OpenError, SharedGpu},
     sleep::{Sleeper, Woken},
 };
+use baton_scheduling::arbiter::{Memory, Settings, UserId};
+use nix::unistd::Pid;
+use std::{io, path::Path, sync::Arc, time::Duration};
+use tokio::{process::Command, time::timeout};
+
+pub use self::program::run as run_program;
 
 /// The hidden command of `baton` that runs one of the two programs.
 pub const COMMAND: &str = "gpu-trial";

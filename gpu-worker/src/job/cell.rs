@@ -19,29 +19,37 @@ mod gpu_use;
 mod limits;
 mod outputs;
 
-use std::os::fd::{AsFd, BorrowedFd};
-use std::sync::atomic::Ordering;
-use std::time::Duration;
-
+use self::{
+    collecting::Collected,
+    limits::Limits,
+    outputs::{Answered, Outputs, Question},
+};
+use super::{
+    Ending, Job,
+    deferred_state::{DeferredChannels, DeferredState},
+    prepare::Ready,
+};
+use crate::{
+    context::Context,
+    gpu,
+    life_end::LifeEnd,
+    messages, processes,
+    session::{Death, Held, Session, SessionEvent},
+    transfer::{NotTransferred, Transport, receive_more},
+};
 use baton_chunks::Ledger;
-use baton_protocol::shim::{Delta, FromSession, ToSession};
-use baton_protocol::{Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage};
-use baton_transport::Received;
-use baton_transport::frames::FrameError;
+use baton_protocol::{
+    Cell, Finished, JobEvent, Outcome, RemoteError, State, StateVersion, Usage,
+    shim::{Delta, FromSession, ToSession},
+};
+use baton_transport::{Received, frames::FrameError};
 use futures_util::future::BoxFuture;
+use std::{
+    os::fd::{AsFd, BorrowedFd},
+    sync::atomic::Ordering,
+    time::Duration,
+};
 use tokio::time::{Instant, Interval, MissedTickBehavior, interval_at, sleep_until};
-
-use self::collecting::Collected;
-use self::limits::Limits;
-use self::outputs::{Answered, Outputs, Question};
-use super::deferred_state::{DeferredChannels, DeferredState};
-use super::prepare::Ready;
-use super::{Ending, Job};
-use crate::context::Context;
-use crate::life_end::LifeEnd;
-use crate::session::{Death, Held, Session, SessionEvent};
-use crate::transfer::{NotTransferred, Transport, receive_more};
-use crate::{gpu, messages, processes};
 
 const MEMORY_POLL: Duration = Duration::from_millis(250);
 

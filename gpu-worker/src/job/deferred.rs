@@ -6,11 +6,10 @@
 //!
 //! **Invariant:** an entry is removed only when its job is closed, or when its bytes are known to be lost.
 
-use baton_protocol::shim::Snapshot;
-use futures_util::future::select_all;
-
 use super::deferred_state::DeferredState;
 use crate::session::{Held, Keeper};
+use baton_protocol::shim::Snapshot;
+use futures_util::future::select_all;
 
 #[derive(Default)]
 pub(crate) struct Deferred(Vec<DeferredState>);

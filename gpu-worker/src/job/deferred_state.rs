@@ -12,21 +12,19 @@
 //!
 //! **Invariant:** a job with deferred state sends its last event, whatever happens to its session.
 
-use std::sync::Arc;
-use std::time::Duration;
-
+use crate::{
+    messages,
+    report::EventSink,
+    session::{Held, Keeper},
+    transfer::{Access, Transport, send_back},
+};
 use baton_chunks::{BlobError, Ledger};
-use baton_protocol::shim::Snapshot;
-use baton_protocol::{JobEvent, RemoteError, State, StateVersion};
+use baton_protocol::{JobEvent, RemoteError, State, StateVersion, shim::Snapshot};
 use baton_transport::{Backoff, Changes, TransferError};
 use futures_util::future::BoxFuture;
+use std::{sync::Arc, time::Duration};
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-
-use crate::messages;
-use crate::report::EventSink;
-use crate::session::{Held, Keeper};
-use crate::transfer::{Access, Transport, send_back};
 
 /// A cell that is queued behind this one starts within this time, and may change what would otherwise be sent over
 /// the network.

@@ -3,25 +3,24 @@
 //! In: a job. Out: a session that is ready to be sent the cell, or an ending if the job cannot go on.
 //! Dropping the future ends the session.
 
-use std::error::Error;
-use std::path::Path;
-use std::sync::Arc;
-
+use super::{
+    Ending, Job,
+    deferred::Deferred,
+    plan::{Plan, plan},
+};
+use crate::{
+    context::Context,
+    gpu::Cell,
+    messages,
+    mirror::{self, MirrorError, SessionMirror},
+    questions::UnexpectedAnswer,
+    session::{AfterCell, Session},
+    transfer::{Source, Transport, open, receive},
+};
 use baton_chunks::Ledger;
 use baton_protocol::{Answer, JobEvent, Outcome, StateVersion};
 use baton_transport::Received;
-
-use super::plan::{Plan, plan};
-
-use super::deferred::Deferred;
-use super::{Ending, Job};
-use crate::context::Context;
-use crate::gpu::Cell;
-use crate::messages;
-use crate::mirror::{self, MirrorError, SessionMirror};
-use crate::questions::UnexpectedAnswer;
-use crate::session::{AfterCell, Session};
-use crate::transfer::{Source, Transport, open, receive};
+use std::{error::Error, path::Path, sync::Arc};
 
 /// Everything that the cell needs. The next step, its start, is visible to the student.
 pub(crate) struct Ready<'context> {

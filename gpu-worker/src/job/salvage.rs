@@ -6,24 +6,24 @@
 //!
 //! **Invariant:** a job whose end promised this sends it, or the reason why it cannot, unless the job is revoked.
 
-use std::time::Duration;
-
+use super::Job;
+use crate::{
+    gpu::Cell,
+    messages,
+    report::EventSink,
+    session::{Session, SessionEvent},
+    transfer::{Access, Transport, send_patiently},
+};
 use baton_chunks::Ledger;
-use baton_protocol::shim::{FromSession, ToSession};
 use baton_protocol::{
     AboutState, ChunkHash, JobEvent, Manifest, RemoteError, SavedState, State, StateVersion,
     TableId,
+    shim::{FromSession, ToSession},
 };
 use baton_transport::Changes;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio_util::sync::CancellationToken;
-
-use super::Job;
-use crate::gpu::Cell;
-use crate::messages;
-use crate::report::EventSink;
-use crate::session::{Session, SessionEvent};
-use crate::transfer::{Access, Transport, send_patiently};
 
 pub(crate) struct Salvage {
     events: EventSink,

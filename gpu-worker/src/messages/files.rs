@@ -1,11 +1,8 @@
 //! Messages about a mirror's files.
 
-use std::path::Path;
-
-use baton_protocol::RemoteError;
-use baton_protocol::files::RelativePath;
-
 use super::{bytes, chain, error};
+use baton_protocol::{RemoteError, files::RelativePath};
+use std::path::Path;
 
 /// A file of a mirror is not copied to the notebook.
 pub(crate) fn file_too_large(path: &RelativePath, file_bytes: u64, limit_bytes: u64) -> String {

@@ -1,8 +1,7 @@
 //! Messages about the GPU.
 
-use baton_protocol::RemoteError;
-
 use super::error;
+use baton_protocol::RemoteError;
 
 /// The arbiter took the GPU back, and the session did not release it, or its memory there.
 pub(crate) fn kept_the_gpu() -> RemoteError {

@@ -1,11 +1,9 @@
 //! Messages about a cell's time limit.
 
-use std::time::Duration;
-
+use super::error;
 use baton_humanize::{duration, setting};
 use baton_protocol::RemoteError;
-
-use super::error;
+use std::time::Duration;
 
 /// How long a cell may run, and the longest limit that it could have asked for.
 #[derive(Debug, Clone, Copy, Default)]

@@ -2,17 +2,18 @@
 //!
 //! **Invariant:** a file that is too large is not sent, and a note for the student names it.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-
-use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
-use baton_protocol::files::{Change, Content, Payload, RelativePath};
-use baton_protocol::{ChunkHash, Piece};
-use tokio::task::spawn_blocking;
-
 use super::{MirrorError, SessionMirror, lock};
-use crate::messages;
-use crate::transfer::Access;
+use crate::{messages, transfer::Access};
+use baton_mirror::{Difference, FilesError, Mirror, Scan, read_file, send_payload};
+use baton_protocol::{
+    ChunkHash, Piece,
+    files::{Change, Content, Payload, RelativePath},
+};
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+use tokio::task::spawn_blocking;
 
 /// The most files and folders of a mirror to look at.
 const MOST_ENTRIES: usize = 50_000;

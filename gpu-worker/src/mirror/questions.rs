@@ -1,12 +1,13 @@
 //! Questions to the proxy about files.
 
-use baton_mirror::{open_payload, small_payload};
-use baton_protocol::files::{FilesAnswer, FilesWanted};
-use baton_protocol::{Answer, JobEvent};
-use baton_transport::ChunkClient;
-
 use super::MirrorError;
 use crate::questions::{Answered, Questions, UnexpectedAnswer};
+use baton_mirror::{open_payload, small_payload};
+use baton_protocol::{
+    Answer, JobEvent,
+    files::{FilesAnswer, FilesWanted},
+};
+use baton_transport::ChunkClient;
 
 pub(super) fn ask(questions: &Questions, wanted: &FilesWanted) -> Answered {
     let wanted = small_payload(wanted);

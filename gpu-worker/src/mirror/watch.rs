@@ -10,19 +10,19 @@
 //! **Invariant:** every call that waits gets an answer. If its file is not filled, the call fails. The worker opens no
 //! file except placeholders of this mirror.
 
-use std::fs::{self, File};
-use std::os::unix::ffi::OsStringExt as _;
-use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex};
-
-use baton_mirror::{Handle, Mirror, Placeholder, Placeholders};
-use nix::libc;
-use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-
 use super::lock;
 use crate::calls::{
     About, FlagsOf, MOST_WAITING, Notification, PathOf, Waiting, Watched, read_memory, read_text,
 };
+use baton_mirror::{Handle, Mirror, Placeholder, Placeholders};
+use nix::libc;
+use std::{
+    fs::{self, File},
+    os::unix::ffi::OsStringExt as _,
+    path::{Path, PathBuf},
+    sync::{Arc, Mutex},
+};
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 
 /// A call of the session that waits to open a placeholder.
 pub(crate) struct Opened {

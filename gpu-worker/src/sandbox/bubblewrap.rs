@@ -4,24 +4,26 @@
 //!
 //! **Invariant:** a session sees a file of the machine only if [`View`] or the administrator names it.
 
-use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::sync::PoisonError;
-
-use tokio::process::Command;
-
-use super::devices::Devices;
-use super::egress::Egress;
-use super::groups::{Controller, Groups};
-use super::python::Pythons;
-use super::sys::join;
-use super::view::View;
 use super::{
     Carrier, Gate, INSIDE, Image, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError,
-    Wrapped, filter, find, inherit, probe,
+    Wrapped,
+    devices::Devices,
+    egress::Egress,
+    filter, find,
+    groups::{Controller, Groups},
+    inherit, probe,
+    python::Pythons,
+    sys::join,
+    view::View,
 };
 use crate::Config;
+use std::{
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    sync::PoisonError,
+};
+use tokio::process::Command;
 
 const PROGRAM: &str = "bwrap";
 

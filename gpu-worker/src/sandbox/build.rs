@@ -6,18 +6,19 @@
 //!
 //! **Invariant:** the only lasting folder to which a step can write is the one that it is given.
 
-use std::path::Path;
-use std::process::{Output, Stdio};
-
-use baton_environments::Step;
-use tokio::process::Command;
-
-use super::egress::Egress;
-use super::sys::{end_with_parent, join};
 use super::{
-    Bubblewrap, Landlock, NetworkChoice, Outermost, Sandbox, SandboxError, Variable, guarded,
+    Bubblewrap, Landlock, NetworkChoice, Outermost, Sandbox, SandboxError, Variable,
+    egress::Egress,
+    guarded,
+    sys::{end_with_parent, join},
 };
 use crate::Config;
+use baton_environments::Step;
+use std::{
+    path::Path,
+    process::{Output, Stdio},
+};
+use tokio::process::Command;
 
 /// `python -c BECOME PROGRAM ARGUMENT...` confines itself and then executes the program.
 const BECOME: &str = "import os, sys

@@ -7,27 +7,28 @@
 //!
 //! **Invariant:** no session starts on a system that does not support all of the [`RULES`].
 
-use std::fmt::Write as _;
-use std::io;
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-
+use super::{
+    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch,
+    Variable,
+    devices::Devices,
+    filter::{self, Isolation},
+    groups::{Controller, Groups},
+    inherit, probe,
+    python::Pythons,
+    view::{May, View},
+};
+use crate::Config;
 use landlock::{
     ABI, Access, AccessFs, AccessNet, BitFlags, CompatLevel, Compatible as _, PathBeneath, PathFd,
     Ruleset, RulesetAttr as _, RulesetCreatedAttr as _, RulesetError, Scope,
 };
-use tokio::process::Command;
-
-use super::devices::Devices;
-use super::filter::{self, Isolation};
-use super::groups::{Controller, Groups};
-use super::python::Pythons;
-use super::view::{May, View};
-use super::{
-    CONFINEMENT, Group, Guard, Limits, Needs, NetworkChoice, PROCESS_LIMIT, SandboxError, Scratch,
-    Variable, inherit, probe,
+use std::{
+    fmt::Write as _,
+    io,
+    os::fd::{AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
 };
-use crate::Config;
+use tokio::process::Command;
 
 pub(super) const WARNING: &str = "Landlock confines sessions instead of bubblewrap (worker.sandbox = \"landlock\"). They \
      cannot open each other's files or reach each other's variables, but they see the machine's processes and which \

@@ -5,13 +5,13 @@
 //!
 //! **Invariant:** a session whose GPU is known finds no file that gives access to another GPU or slice.
 
-use std::ffi::OsString;
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-
 use crate::gpu::{Hardware, Slice};
+use std::{
+    ffi::OsString,
+    fs, io,
+    path::{Path, PathBuf},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
+};
 
 /// How the names of those device files begin that alone give access to no GPU. Files for displays are not included.
 const OF_ALL: &[&str] = &["nvidia-uvm", "nvidiactl"];

@@ -6,25 +6,30 @@
 //! **Invariant:** before a cell runs, private addresses, this machine's own and the broker's are denied. The routes
 //! that deny them belong to the sandbox's outer user namespace, in which no cell has a capability.
 
-use std::collections::BTreeSet;
-use std::fmt::Write as _;
-use std::fs;
-use std::io;
-use std::net::{IpAddr, Ipv4Addr};
-use std::os::fd::{AsFd, AsRawFd as _, OwnedFd};
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
-
+use super::{
+    SandboxError, find,
+    sys::{ignore_sigterm, inherit, owner_of},
+};
 use baton_protocol::address::BrokerAddress;
 use nix::ifaddrs::getifaddrs;
-use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
-
-use super::sys::{ignore_sigterm, inherit, owner_of};
-use super::{SandboxError, find};
+use std::{
+    collections::BTreeSet,
+    fmt::Write as _,
+    fs, io,
+    net::{IpAddr, Ipv4Addr},
+    os::{
+        fd::{AsFd, AsRawFd as _, OwnedFd},
+        unix::net::UnixStream as StdUnixStream,
+    },
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncReadExt as _, AsyncWriteExt as _},
+    net::UnixStream,
+    process::{Child, Command},
+};
 
 const CARRIER: &str = "slirp4netns";
 const ROUTES: &str = "ip";

@@ -8,14 +8,16 @@
 //! A session without namespaces of its own ([`Isolation::Landlock`]) shares identifiers with the whole machine. For it, the
 //! filter also refuses the calls that name something by such an identifier, for example System V shared memory.
 
-use std::io::{self, Seek as _, Write as _};
-use std::mem::offset_of;
-use std::os::fd::OwnedFd;
-
-use nix::libc;
-use nix::sys::memfd::{MFdFlags, memfd_create};
-
 use crate::calls::bytes;
+use nix::{
+    libc,
+    sys::memfd::{MFdFlags, memfd_create},
+};
+use std::{
+    io::{self, Seek as _, Write as _},
+    mem::offset_of,
+    os::fd::OwnedFd,
+};
 
 #[cfg(target_arch = "x86_64")]
 const ARCHITECTURE: u32 = 0xc000_003e;

@@ -7,18 +7,18 @@
 mod group;
 mod hierarchies;
 
-use std::fmt::{self, Display};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use nix::unistd::Pid;
-
-pub(crate) use self::group::Group;
 use self::hierarchies::{Hierarchy, Version, hierarchies_of_this_process};
 use super::Limits;
 use crate::processes;
+use nix::unistd::Pid;
+use std::{
+    fmt::{self, Display},
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
+
+pub(crate) use self::group::Group;
 
 /// The group into which a worker moves itself, because in version 2 only groups without processes can limit those
 /// below. systemd's `DelegateSubgroup=` may name it, too.

@@ -15,30 +15,37 @@
 //! **Invariant:** a call continues only if its decision rests on numbers in registers, which cannot change, or if
 //! Landlock checks it as well.
 
-use std::ffi::{OsStr, OsString};
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::path::{Component, Path, PathBuf};
-
-use nix::errno::Errno;
-use nix::fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, open, openat};
-use nix::libc;
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::sys::socket::{UnixAddr, bind, getsockopt, sockopt};
-use nix::sys::stat::{FchmodatFlags, Mode, UtimensatFlags, fchmodat, fstat, utimensat};
-use nix::sys::time::TimeSpec;
-use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
-
-use tokio::process::Command;
-
 use super::{SandboxError, sys};
-use crate::calls::{
-    self, About, Answer, Connect, FlagsOf, Later, Notification, PathOf, Target, TimesOf, Waiting,
-    Watched, Watching, Works, file_of, read_memory, read_text,
+use crate::{
+    calls::{
+        self, About, Answer, Connect, FlagsOf, Later, Notification, PathOf, Target, TimesOf,
+        Waiting, Watched, Watching, Works, file_of, read_memory, read_text,
+    },
+    processes,
 };
-use crate::processes;
+use nix::{
+    errno::Errno,
+    fcntl::{AT_FDCWD, AtFlags, FcntlArg, OFlag, fcntl, open, openat},
+    libc,
+    poll::{PollFd, PollFlags, PollTimeout, poll},
+    sys::{
+        socket::{UnixAddr, bind, getsockopt, sockopt},
+        stat::{FchmodatFlags, Mode, UtimensatFlags, fchmodat, fstat, utimensat},
+        time::TimeSpec,
+    },
+    unistd::{UnlinkatFlags, linkat, unlinkat},
+};
+use std::{
+    ffi::{OsStr, OsString},
+    fs::{self, File},
+    io,
+    os::{
+        fd::{AsFd as _, AsRawFd as _, OwnedFd},
+        unix::ffi::{OsStrExt as _, OsStringExt as _},
+    },
+    path::{Component, Path, PathBuf},
+};
+use tokio::process::Command;
 
 const SHARED_MEMORY: &str = "/dev/shm";
 

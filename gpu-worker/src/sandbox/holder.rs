@@ -3,23 +3,22 @@
 //! In: a command that ends with bubblewrap's own arguments. Out: a descriptor of the process inside, once the
 //! sandbox is complete.
 
-use std::io;
-use std::os::fd::OwnedFd;
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::time::Duration;
-
-use baton_jupyter_wire::shim::sender_of_byte;
-use nix::libc;
-use nix::sys::socket::{setsockopt, sockopt::PassCred};
-use nix::unistd::Pid;
-use tokio::net::UnixStream;
-use tokio::process::Command;
-
-use super::sys::process_descriptor;
-use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError};
+use super::{Bubblewrap, NetworkChoice, Outermost, SandboxError, sys::process_descriptor};
 use crate::processes;
+use baton_jupyter_wire::shim::sender_of_byte;
+use nix::{
+    libc,
+    sys::socket::{setsockopt, sockopt::PassCred},
+    unistd::Pid,
+};
+use std::{
+    io,
+    os::{fd::OwnedFd, unix::net::UnixStream as StdUnixStream},
+    path::{Path, PathBuf},
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{net::UnixStream, process::Command};
 
 /// It writes a byte to the socket, because the system reports the sender's process id in the worker's own namespace. It
 /// then runs until the other end is closed, which also happens when the worker ends. (Bubblewrap may miss the worker's

@@ -5,12 +5,12 @@
 //! **Invariant:** of the machine, a session of an image sees only what every session sees of the hardware, the
 //! driver's own libraries, Baton's package, and the settings of the network.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
-use tokio::process::Command;
-
 use super::view::View;
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
+use tokio::process::Command;
 
 /// Where Baton's package and the driver's libraries are inside the sandbox.
 const PACKAGES: &str = "/baton/packages";

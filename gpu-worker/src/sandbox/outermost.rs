@@ -1,15 +1,17 @@
 //! The child process that the worker starts for a session, a probe or a step of a build: bubblewrap, or, if there is
 //! none, the program itself.
 
-use std::io;
-
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use tokio::io::{AsyncRead, AsyncReadExt as _};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
-
 use super::sys::ignore_sigterm;
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use std::io;
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _},
+    net::UnixStream,
+    process::{Child, Command},
+};
 
 /// When this is dropped, the process ends with its process group. If it is bubblewrap, the sandbox and everything in it
 /// end, too.

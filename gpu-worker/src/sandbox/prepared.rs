@@ -6,19 +6,22 @@
 //!
 //! **Invariant:** nothing runs in it before a session occupies it, and it is used for one session only.
 
-use std::fs::File;
-use std::io::{self, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-use std::process::Stdio;
-
-use nix::fcntl::OFlag;
-use nix::unistd::{Pid, pipe2};
+use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapped, sys::inherit};
+use nix::{
+    fcntl::OFlag,
+    unistd::{Pid, pipe2},
+};
+use std::{
+    fs::File,
+    io::{self, Write as _},
+    os::{
+        fd::{AsRawFd as _, OwnedFd},
+        unix::ffi::OsStrExt as _,
+    },
+    path::Path,
+    process::Stdio,
+};
 use tokio::process::Command;
-
-use super::sys::inherit;
-use super::{Bubblewrap, Entrance, Holder, Inside, Outermost, SandboxError, Wrapped};
 
 #[derive(Debug)]
 pub(crate) struct PreparedSandbox {

@@ -2,20 +2,22 @@
 //!
 //! In: things outside the sandbox. Out: which of them the program reached. If there are any, the sandbox is not used.
 
-use std::ffi::OsString;
-use std::io;
-use std::net::TcpListener;
-use std::os::linux::net::SocketAddrExt as _;
-use std::os::unix::net::{SocketAddr, UnixListener};
-use std::path::Path;
-use std::process::Stdio;
-
-use tokio::process::Command;
-
 use super::{
     BUBBLEWRAP, Bubblewrap, Image, LANDLOCK, Landlock, NetworkChoice, Outermost, Sandbox,
     SandboxError, Variable, guarded,
 };
+use std::{
+    ffi::OsString,
+    io,
+    net::TcpListener,
+    os::{
+        linux::net::SocketAddrExt as _,
+        unix::net::{SocketAddr, UnixListener},
+    },
+    path::Path,
+    process::Stdio,
+};
+use tokio::process::Command;
 
 const NAMESPACES: &[&str] = &["user", "pid", "mnt", "ipc", "uts", "cgroup", "net"];
 

@@ -3,10 +3,11 @@
 //!
 //! **Invariant:** the folders are removed with their session. If the worker is killed, the next worker removes them.
 
-use std::fs;
-use std::path::{Path, PathBuf};
-
 use baton_jupyter_wire::folder::{FolderError, PrivateFolder};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 use tokio::process::Command;
 
 const PURPOSE: &str = "scratch";

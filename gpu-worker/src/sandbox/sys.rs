@@ -2,14 +2,19 @@
 //! parent.
 #![allow(unsafe_code)]
 
-use std::io;
-use std::os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd};
-
-use nix::fcntl::{FcntlArg, FdFlag, fcntl};
-use nix::libc;
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::{SigHandler, Signal, signal};
-use nix::unistd::{Pid, write};
+use nix::{
+    fcntl::{FcntlArg, FdFlag, fcntl},
+    libc,
+    sys::{
+        prctl::set_pdeathsig,
+        signal::{SigHandler, Signal, signal},
+    },
+    unistd::{Pid, write},
+};
+use std::{
+    io,
+    os::fd::{AsRawFd as _, BorrowedFd, FromRawFd as _, OwnedFd},
+};
 use tokio::process::Command;
 
 /// Lets the process that `command` starts inherit these descriptors, with the same numbers.

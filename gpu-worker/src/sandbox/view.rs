@@ -5,13 +5,13 @@
 //! **Invariant:** with bubblewrap, the root contains only mount points, and a folder is mounted before the mounts
 //! inside it. A session can write only to mounts made for that purpose; each of them has a size limit or is on a disk.
 
-use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
-use std::fs;
-use std::io;
-use std::path::{Path, PathBuf};
-
 use super::Variable;
+use std::{
+    collections::BTreeMap,
+    ffi::{OsStr, OsString},
+    fs, io,
+    path::{Path, PathBuf},
+};
 
 /// Programs and libraries.
 const SYSTEM: &[&str] = &[

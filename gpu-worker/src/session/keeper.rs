@@ -6,12 +6,10 @@
 //! **Invariant:** a [`Keeper`] is a child of this worker, or lives in its session's sandbox, and was started by
 //! that session, so ending it harms nothing else. It ends when the last [`Keeper`] is dropped.
 
-use std::sync::{Arc, Weak};
-
-use nix::unistd::Pid;
-
 use super::life::Enclosure;
 use crate::processes;
+use nix::unistd::Pid;
+use std::sync::{Arc, Weak};
 
 #[derive(Debug)]
 pub(crate) struct Keeper(Arc<Kept>);

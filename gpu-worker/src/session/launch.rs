@@ -6,27 +6,33 @@
 //!
 //! **Invariant:** a fork runs no code and reads no file of its student before it is in its sandbox.
 
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
+use super::{
+    SessionLog, StartError,
+    life::Life,
+    start::Starting,
+    zygote::{ForkRequest, Spare, Zygote, bytes, variables},
+};
+use crate::{
+    calls::Watching,
+    sandbox::{
+        Bubblewrap, Confined, Inside, Landlock, Outermost, PreparedSandbox, Sandbox, inherit, join,
+    },
+};
 use baton_jupyter_wire::shim::SHIM_DESCRIPTOR;
-use nix::fcntl::OFlag;
-use nix::unistd::{Pid, pipe2};
+use nix::{
+    fcntl::OFlag,
+    unistd::{Pid, pipe2},
+};
 use serde_bytes::ByteBuf;
-use tokio::net::UnixStream;
-use tokio::net::unix::pipe::Receiver;
-use tokio::process::Command;
-
-use super::SessionLog;
-use super::StartError;
-use super::life::Life;
-use super::start::Starting;
-use super::zygote::{ForkRequest, Spare, Zygote, bytes, variables};
-use crate::calls::Watching;
-use crate::sandbox::{
-    Bubblewrap, Confined, Inside, Landlock, Outermost, PreparedSandbox, Sandbox, inherit, join,
+use std::{
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::{
+    net::{UnixStream, unix::pipe::Receiver},
+    process::Command,
 };
 
 /// The variable with the descriptor of the connection on which a session's supervisor reports.

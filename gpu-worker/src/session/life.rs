@@ -5,17 +5,19 @@
 //! **Invariant:** a sandbox ends when the session and all of its keepers have ended, and everything inside ends with
 //! it.
 
-use std::os::unix::process::ExitStatusExt as _;
-use std::path::PathBuf;
-use std::process::ExitStatus;
-use std::sync::{Arc, OnceLock};
-
+use crate::{
+    processes,
+    sandbox::{Carrier, Group, Occupied, Outermost, Scratch},
+};
 use baton_jupyter_wire::process::{kill_tree, kill_tree_but};
 use nix::unistd::Pid;
+use std::{
+    os::unix::process::ExitStatusExt as _,
+    path::PathBuf,
+    process::ExitStatus,
+    sync::{Arc, OnceLock},
+};
 use tokio::net::UnixStream;
-
-use crate::processes;
-use crate::sandbox::{Carrier, Group, Occupied, Outermost, Scratch};
 
 pub(super) enum Life {
     /// The kernel is the worker's child.

@@ -4,9 +4,10 @@
 //!
 //! **Invariant:** holds at most [`LINES`] lines of at most [`LINE_BYTES`] bytes.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, PoisonError};
-
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, PoisonError},
+};
 use tokio::io::{AsyncRead, AsyncReadExt};
 
 const LINES: usize = 60;

@@ -2,31 +2,40 @@
 //!
 //! In: its Python, its folder, and how it is isolated. Out: a session whose kernel has sent its hello, or an error.
 
-use std::path::{Path, PathBuf};
-use std::process::ExitStatus;
-use std::sync::Arc;
-use std::time::Duration;
-
+use super::{
+    Keepers, LAST_BREATH, Session, SessionLog, StartError, environment,
+    launch::{self, Confinement, Launch, Launched},
+    life::Life,
+    watching,
+    zygote::Zygote,
+};
+use crate::{
+    Config,
+    batch::LARGEST_OUTPUT_BYTES,
+    disk::Disk,
+    gpu::{Hardware, Place, Sharing},
+    mirror::SessionMirror,
+    packages::SessionPackages,
+    processes,
+    sandbox::{Needs, Sandbox, SandboxError},
+};
 use baton_chunks::scanner::{self, SCANNER};
-use baton_jupyter_wire::folder::PrivateFolder;
-use baton_jupyter_wire::shim::{ShimError, ShimPair, ShimReader, ShimWriter};
-use baton_protocol::NotebookId;
-use baton_protocol::shim::{FromSession, Hello};
+use baton_jupyter_wire::{
+    folder::PrivateFolder,
+    shim::{ShimError, ShimPair, ShimReader, ShimWriter},
+};
+use baton_protocol::{
+    NotebookId,
+    shim::{FromSession, Hello},
+};
 use nix::unistd::Pid;
+use std::{
+    path::{Path, PathBuf},
+    process::ExitStatus,
+    sync::Arc,
+    time::Duration,
+};
 use tokio::process::Command;
-
-use super::launch::{self, Confinement, Launch, Launched};
-use super::life::Life;
-use super::zygote::Zygote;
-use super::{Keepers, LAST_BREATH, Session, SessionLog, StartError, environment, watching};
-use crate::Config;
-use crate::batch::LARGEST_OUTPUT_BYTES;
-use crate::disk::Disk;
-use crate::gpu::{Hardware, Place, Sharing};
-use crate::mirror::SessionMirror;
-use crate::packages::SessionPackages;
-use crate::processes;
-use crate::sandbox::{Needs, Sandbox, SandboxError};
 
 /// How long a session may take to start. Python on a slow network folder is slow.
 pub(super) const PATIENCE: Duration = Duration::from_secs(60);

@@ -1,16 +1,10 @@
 //! The reasons for which a session does not start.
 
-use std::path::PathBuf;
-use std::process::ExitStatus;
-
-use baton_jupyter_wire::folder::FolderError;
-use baton_jupyter_wire::shim::ShimError;
+use super::{start::PATIENCE, zygote::ZygoteError};
+use crate::{messages, sandbox::SandboxError};
+use baton_jupyter_wire::{folder::FolderError, shim::ShimError};
 use baton_transport::frames::FrameError;
-
-use super::start::PATIENCE;
-use super::zygote::ZygoteError;
-use crate::messages;
-use crate::sandbox::SandboxError;
+use std::{path::PathBuf, process::ExitStatus};
 
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum StartError {

@@ -3,11 +3,12 @@
 //! In: the observer of the session's mirror, and the guard of a session under Landlock. Out: one filter and one judge
 //! for both, because the system allows a process only one filter with a listener.
 
+use crate::{
+    calls::{self, Notification, Waiting, Watched, Watching, Works},
+    mirror::Observer,
+    sandbox::Guard,
+};
 use std::io;
-
-use crate::calls::{self, Notification, Waiting, Watched, Watching, Works};
-use crate::mirror::Observer;
-use crate::sandbox::Guard;
 
 /// `None` if no system call has to wait.
 pub(super) fn watch(

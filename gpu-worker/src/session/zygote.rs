@@ -10,24 +10,23 @@ mod process;
 mod spare;
 mod trial;
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
-
-use nix::unistd::Pid;
-use tokio::sync::watch;
-use tokio::task::JoinSet;
-
 use self::libraries::Libraries;
+use crate::{Config, gpu::Sharing, host_memory, sandbox::Sandbox};
+use nix::unistd::Pid;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinSet};
+
 pub(super) use self::process::{ForkRequest, bytes, variables};
 pub(crate) use self::process::{Zygote, ZygoteError};
 pub(crate) use self::spare::Spare;
-use crate::Config;
-use crate::gpu::Sharing;
-use crate::host_memory;
-use crate::sandbox::Sandbox;
 
 /// How many Pythons have zygotes, besides those of environments. Each zygote takes memory, and notebooks may have many
 /// Pythons.

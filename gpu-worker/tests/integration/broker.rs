@@ -1,23 +1,30 @@
 //! A scripted broker: one WebSocket for the worker, and chunks in memory.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex};
-
-use axum::Router;
-use axum::body::Bytes;
-use axum::extract::State;
-use axum::extract::ws::{Message, WebSocket, WebSocketUpgrade};
-use axum::http::{StatusCode, header};
-use axum::response::{IntoResponse, Response};
-use axum::routing::{get, post, put};
-use axum::serve::ListenerExt;
-use baton_protocol::api::Problem;
-use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{ChunkHash, decode, encode};
-use baton_transport::Dial;
-use tokio::sync::mpsc;
-
 use crate::harness::within;
+use axum::{
+    Router,
+    body::Bytes,
+    extract::{
+        State,
+        ws::{Message, WebSocket, WebSocketUpgrade},
+    },
+    http::{StatusCode, header},
+    response::{IntoResponse, Response},
+    routing::{get, post, put},
+    serve::ListenerExt,
+};
+use baton_protocol::{
+    ChunkHash,
+    api::Problem,
+    decode, encode,
+    worker::{FromWorker, ToWorker},
+};
+use baton_transport::Dial;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex},
+};
+use tokio::sync::mpsc;
 
 #[derive(Clone)]
 pub(crate) struct Broker {

@@ -1,11 +1,12 @@
 //! Cells that end by themselves.
 
-use baton_protocol::worker::{DeviceKind, FromWorker};
-use baton_protocol::{Answer, CHUNK_BYTES, JobEvent, Outcome, Piece, SegmentPart};
+use crate::harness::{Notebook, Worker, manifest};
+use baton_protocol::{
+    Answer, CHUNK_BYTES, JobEvent, Outcome, Piece, SegmentPart,
+    worker::{DeviceKind, FromWorker},
+};
 use bytes::Bytes;
 use serde_json::json;
-
-use crate::harness::{Notebook, Worker, manifest};
 
 #[tokio::test]
 async fn the_worker_says_what_it_is() {

@@ -1,13 +1,14 @@
 //! Broken connections to the broker, and what fencing numbers are for.
 
-use std::path::PathBuf;
-use std::time::Duration;
-
-use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{Answer, JobEvent, JobId, Outcome, Refusal, Submission};
-
-use crate::broker::Line;
-use crate::harness::{Notebook, Ran, Worker, eventually, is_running, stream_text, welcome, within};
+use crate::{
+    broker::Line,
+    harness::{Notebook, Ran, Worker, eventually, is_running, stream_text, welcome, within},
+};
+use baton_protocol::{
+    Answer, JobEvent, JobId, Outcome, Refusal, Submission,
+    worker::{FromWorker, ToWorker},
+};
+use std::{path::PathBuf, time::Duration};
 
 #[tokio::test]
 async fn a_reconnect_loses_and_doubles_nothing() {

@@ -1,15 +1,17 @@
 //! Cells that do not end by themselves, and sessions that cannot start.
 
-use std::path::Path;
-use std::time::{Duration, Instant};
-
-use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{Answer, CHUNK_BYTES, JobEvent, JobId, Outcome, Piece};
-use bytes::Bytes;
-use serde_json::json;
-
 use crate::harness::{
     Notebook, Worker, eventually, fake_python, is_running, manifest, short_folder, stream_text,
+};
+use baton_protocol::{
+    Answer, CHUNK_BYTES, JobEvent, JobId, Outcome, Piece,
+    worker::{FromWorker, ToWorker},
+};
+use bytes::Bytes;
+use serde_json::json;
+use std::{
+    path::Path,
+    time::{Duration, Instant},
 };
 
 fn is_output(event: &JobEvent) -> bool {

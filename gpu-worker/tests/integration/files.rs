@@ -1,19 +1,21 @@
 //! A session that cannot access its notebook's folder: it waits while the files that it opens are asked for.
 
-use std::path::{Path, PathBuf};
-
+use crate::{
+    harness::{eventually, stream_text},
+    real::Real,
+};
 use baton_gpu_worker::FilesChoice;
 use baton_mirror::small_payload;
-use baton_protocol::files::{
-    Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
-    RelativePath, Stamp,
+use baton_protocol::{
+    Answer, JobEvent, JobId, Outcome, Piece, Submission, decode,
+    files::{
+        Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder,
+        Payload, RelativePath, Stamp,
+    },
+    worker::ToWorker,
 };
-use baton_protocol::worker::ToWorker;
-use baton_protocol::{Answer, JobEvent, JobId, Outcome, Piece, Submission, decode};
 use serde::de::DeserializeOwned;
-
-use crate::harness::{eventually, stream_text};
-use crate::real::Real;
+use std::path::{Path, PathBuf};
 
 /// Notebook and proxy, as the worker sees them.
 struct Home {

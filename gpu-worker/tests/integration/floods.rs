@@ -1,9 +1,10 @@
 //! Cells that make their session send more than the broker, or this machine, has room for.
 
-use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{JobEvent, JobId, Outcome, Submission};
-
 use crate::harness::{Notebook, Ran, Worker, within};
+use baton_protocol::{
+    JobEvent, JobId, Outcome, Submission,
+    worker::{FromWorker, ToWorker},
+};
 
 /// `frame(name, body)` makes a frame of the session's own connection.
 const FRAMES: &str = "import os, signal, struct, msgpack

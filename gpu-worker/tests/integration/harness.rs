@@ -1,25 +1,24 @@
 //! A worker in this process, and the verbs that tests use on it.
 
-use std::collections::VecDeque;
-use std::os::unix::fs::PermissionsExt;
-use std::path::{Path, PathBuf};
-use std::time::Duration;
-
+use crate::broker::{Broker, Line};
 use baton_gpu_worker::{
     Config, FilesChoice, NetworkChoice, SandboxChoice, Stop, gpu::GpuMode, run,
 };
-use baton_protocol::worker::{FromWorker, ToWorker};
 use baton_protocol::{
     Answer, Cell, FencingNumber, Finished, JobEvent, JobId, JobKind, Manifest, NotebookId, Outcome,
     Payload, Piece, Priority, RemoteError, State, StateVersion, Submission, TableId, Usage,
     WorkerId,
+    worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Dial, TransportChoice};
 use bytes::Bytes;
-use tokio::sync::watch;
-use tokio::task::JoinHandle;
-
-use crate::broker::{Broker, Line};
+use std::{
+    collections::VecDeque,
+    os::unix::fs::PermissionsExt,
+    path::{Path, PathBuf},
+    time::Duration,
+};
+use tokio::{sync::watch, task::JoinHandle};
 
 /// Long enough for a slow machine; a test that gets here has failed.
 const DEADLINE: Duration = Duration::from_secs(60);

@@ -1,17 +1,14 @@
 //! State that does not pass through the broker, and what happens when that is impossible.
 
-use std::os::unix::fs::FileExt;
-use std::path::Path;
-
+use crate::harness::{Notebook, Worker};
 use baton_chunks::{Bundle, Ledger, pack};
-use baton_protocol::shim::{SegmentView, Snapshot};
 use baton_protocol::{
     Answer, Finished, HeldState, JobEvent, Outcome, State, StateVersion, Submission,
+    shim::{SegmentView, Snapshot},
 };
 use baton_transport::{Held, MemoryHolder, TransportChoice};
 use serde_json::{Value, json};
-
-use crate::harness::{Notebook, Worker};
+use std::{os::unix::fs::FileExt, path::Path};
 
 /// The proxy's end.
 struct Proxy {

@@ -1,16 +1,16 @@
 //! Cells in the package's own session, with its object table.
 
-use std::process::Command;
-
+use crate::{
+    broker::Broker,
+    harness::{
+        Notebook, Worker, config, eventually, is_running, manifest, real_python, shim_folder,
+        short_folder, stream_text, test_python,
+    },
+};
 use baton_gpu_worker::Config;
 use baton_protocol::{JobEvent, Outcome, Piece};
 use bytes::Bytes;
-
-use crate::broker::Broker;
-use crate::harness::{
-    Notebook, Worker, config, eventually, is_running, manifest, real_python, shim_folder,
-    short_folder, stream_text, test_python,
-};
+use std::process::Command;
 
 /// What a notebook's shim sends for a first cell that needs `a`, which is 20.
 const SNAPSHOT: &str = r#"

@@ -1,13 +1,15 @@
 //! How sessions start and end.
 
-use std::os::unix::fs::PermissionsExt;
-use std::time::{Duration, SystemTime};
-
-use baton_protocol::worker::{FromWorker, ToWorker};
-use baton_protocol::{Answer, Environment, JobEvent, JobId, Outcome};
-
 use crate::harness::{Notebook, Worker, eventually, is_running};
 use baton_gpu_worker::{EnvironmentConfig, EnvironmentSource, Stop};
+use baton_protocol::{
+    Answer, Environment, JobEvent, JobId, Outcome,
+    worker::{FromWorker, ToWorker},
+};
+use std::{
+    os::unix::fs::PermissionsExt,
+    time::{Duration, SystemTime},
+};
 
 const PID: &str = "import os; pid = os.getpid()";
 

@@ -4,16 +4,18 @@
 //!
 //! **Invariant:** the kernel acts only on a complete message. If the pipe closes early, the kernel ends.
 
-use std::ffi::OsStr;
-use std::fs::OpenOptions;
-use std::io::Write as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::process::ExitStatusExt as _;
-use std::process::ExitStatus;
-use std::str::FromStr;
-
-use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
-use nix::unistd::Pid;
+use nix::{
+    sys::wait::{WaitPidFlag, WaitStatus, waitpid},
+    unistd::Pid,
+};
+use std::{
+    ffi::OsStr,
+    fs::OpenOptions,
+    io::Write as _,
+    os::unix::{ffi::OsStrExt as _, process::ExitStatusExt as _},
+    process::ExitStatus,
+    str::FromStr,
+};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 /// How to find the forked kernel. Written as `PID:DESCRIPTOR`.

@@ -2,11 +2,9 @@
 //!
 //! **Invariant:** pure; it decides when an inserted message may follow, and never waits.
 
-use std::collections::{HashSet, VecDeque};
-
-use baton_jupyter_wire::message::message_id;
-use baton_jupyter_wire::wire::MessageView;
+use baton_jupyter_wire::{message::message_id, wire::MessageView};
 use serde::Deserialize;
+use std::collections::{HashSet, VecDeque};
 
 /// Finished cells are forgotten first. A client rarely has more than one unfinished cell.
 const REMEMBERED_CELLS: usize = 64;

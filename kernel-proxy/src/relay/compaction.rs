@@ -6,15 +6,15 @@
 //! **Invariant:** pure, except for the date and the id of the messages that it writes. Messages
 //! that stay keep their bytes and their order within their cell.
 
-use std::collections::HashMap;
-
-use baton_jupyter_wire::message::{DELIMITER, Draft, message_id};
-use baton_jupyter_wire::wire::decode_message;
+use super::Scribe;
+use baton_jupyter_wire::{
+    message::{DELIMITER, Draft, message_id},
+    wire::decode_message,
+};
 use bytes::Bytes;
 use serde::Deserialize;
 use serde_json::json;
-
-use super::Scribe;
+use std::collections::HashMap;
 
 /// The end of a joined stream is kept, because that is what a reader looks for.
 const LONGEST_TEXT_BYTES: usize = 1 << 20;

@@ -2,19 +2,18 @@
 //!
 //! **Invariant:** all sockets are open before the kernel starts; otherwise it does not start.
 
-use std::io::ErrorKind;
-use std::path::PathBuf;
-use std::time::Duration;
-
+use super::{
+    Relay,
+    splice::{KernelSide, splice},
+};
 use baton_jupyter_wire::connection::{Channel, ConnectionError, ConnectionFile, Endpoint};
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, UnixListener, UnixStream};
-use tokio::time::Instant;
-use tokio_util::sync::CancellationToken;
-use tokio_util::task::TaskTracker;
-
-use super::Relay;
-use super::splice::{KernelSide, splice};
+use std::{io::ErrorKind, path::PathBuf, time::Duration};
+use tokio::{
+    io::{AsyncRead, AsyncWrite},
+    net::{TcpListener, UnixListener, UnixStream},
+    time::Instant,
+};
+use tokio_util::{sync::CancellationToken, task::TaskTracker};
 
 /// How long to wait for a port in use: the client may have just released it, or the previous kernel
 /// may be ending.

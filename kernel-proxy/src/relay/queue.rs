@@ -4,10 +4,8 @@
 //!
 //! **Invariant:** only complete messages can be replaced, and only before any byte of them is taken.
 
-use std::collections::VecDeque;
-use std::io::IoSlice;
-
 use bytes::{Buf, Bytes, BytesMut};
+use std::{collections::VecDeque, io::IoSlice};
 
 #[derive(Debug, Default)]
 pub(super) struct OutputQueue {

@@ -3,20 +3,28 @@
 //! **Invariant:** bytes leave unchanged, in the order in which they arrived. When one end closes, the other is
 //! closed, too, but only after the client has received everything that the kernel sent.
 
-use std::path::PathBuf;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Duration;
-
-use baton_jupyter_wire::connection::{Channel, ConnectionFile, Endpoint};
-use baton_jupyter_wire::wire::{Tracker, WireError};
+use super::{
+    Relay,
+    view::{Audience, ViewError, show},
+};
+use baton_jupyter_wire::{
+    connection::{Channel, ConnectionFile, Endpoint},
+    wire::{Tracker, WireError},
+};
 use bytes::BytesMut;
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::UnixStream;
+use std::{
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    net::UnixStream,
+};
 use tokio_util::sync::CancellationToken;
-
-use super::Relay;
-use super::view::{Audience, ViewError, show};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// The kernel opens its sockets about 200 ms after it starts; polling should add little to that.

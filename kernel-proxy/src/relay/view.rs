@@ -8,22 +8,28 @@
 //! **Invariant:** a message that was injected before some bytes were read from the kernel is
 //! written before those bytes.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
-use baton_jupyter_wire::message::message_id;
-use baton_jupyter_wire::wire::{Ended, MessageView, Tracker, WireError};
+use super::{
+    Injection, MessageNumber, Relay,
+    cells::{CellLog, Sign},
+    compaction::compact,
+    queue::OutputQueue,
+    subscriptions::Subscriptions,
+};
+use baton_jupyter_wire::{
+    message::message_id,
+    wire::{Ended, MessageView, Tracker, WireError},
+};
 use bytes::{Buf as _, Bytes, BytesMut};
-use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::sync::mpsc::UnboundedReceiver;
-use tokio::time::Instant;
-
-use super::cells::{CellLog, Sign};
-use super::compaction::compact;
-use super::queue::OutputQueue;
-use super::subscriptions::Subscriptions;
-use super::{Injection, MessageNumber, Relay};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _},
+    sync::mpsc::UnboundedReceiver,
+    time::Instant,
+};
 
 const BUFFER_BYTES: usize = 256 << 10;
 /// With less space left, a new buffer is cheaper than many small reads.

@@ -6,21 +6,23 @@
 //!
 //! **Invariant:** the job is over for the broker only once the shim has applied its state.
 
-use std::os::fd::{AsFd, OwnedFd};
-
+use super::{
+    CONNECT_PATIENCE, RemoteCells,
+    cell::{RemoteCell, Stop},
+    failure::Failure,
+    file_changes,
+    link::{JobUpdate, Step},
+    status_line::Waiting,
+    transfer,
+};
 use baton_chunks::Ledger;
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::shim::{Attach, Delta, FromNotebook, ToNotebook};
-use baton_protocol::{AboutState, Finished, JobEvent, Manifest, SavedState};
+use baton_protocol::{
+    AboutState, Finished, JobEvent, Manifest, SavedState,
+    shim::{Attach, Delta, FromNotebook, ToNotebook},
+};
 use baton_transport::frames::FrameError;
-
-use super::cell::{RemoteCell, Stop};
-use super::failure::Failure;
-use super::file_changes;
-use super::link::{JobUpdate, Step};
-use super::status_line::Waiting;
-use super::transfer;
-use super::{CONNECT_PATIENCE, RemoteCells};
+use std::os::fd::{AsFd, OwnedFd};
 
 /// How the job ended.
 struct End {

@@ -4,17 +4,14 @@
 //! token in the runtime folder. The first `%%gpu` cell starts it, and it ends by itself when idle.
 //! Several notebooks may start it at once, since `up` lets only one instance run.
 
-use std::ffi::OsString;
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
-
+use crate::config::BrokerChoice;
 use baton_protocol::address::BrokerAddress;
 use baton_transport::{Dial, Token};
-use tokio::process::{Child, Command};
-use tokio::time::Instant;
-
-use crate::config::BrokerChoice;
+use std::{ffi::OsString, path::Path, process::Stdio, time::Duration};
+use tokio::{
+    process::{Child, Command},
+    time::Instant,
+};
 
 const POLL: Duration = Duration::from_millis(10);
 const START_TIMEOUT: Duration = Duration::from_secs(20);

@@ -2,12 +2,10 @@
 //!
 //! In: events of the link. Out: messages to the shim.
 
-use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::CallId;
-use baton_protocol::shim::ToNotebook;
-use baton_transport::frames::FrameError;
-
 use super::RemoteCells;
+use baton_jupyter_wire::shim::ShimWriter;
+use baton_protocol::{CallId, shim::ToNotebook};
+use baton_transport::frames::FrameError;
 
 /// What can happen while no cell runs.
 pub(crate) enum BetweenCells {

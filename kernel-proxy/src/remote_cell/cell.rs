@@ -1,27 +1,29 @@
 //! The running cell: what its steps share, its waits, and how the shim ends it.
 
-use std::collections::VecDeque;
-use std::time::Duration;
-
-use baton_chunks::Ledger;
-use baton_jupyter_wire::message::{iopub_topic, message_type};
-use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::files::NotebookFolder;
-use baton_protocol::shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook};
-use baton_protocol::{CallId, ClientJob, GroupId, JobId, JobKind, Output, State};
-use baton_transport::frames::FrameError;
-use baton_transport::{Backoff, Held, Received};
-use bytes::Bytes;
-use tokio::time::Instant;
-
-use super::display::Display;
-use super::failure::{Failure, last_digits};
-use super::link::{Link, Status, Transports, describe};
-use super::notebook_files::NotebookFiles;
-use super::session_state::SessionState;
-use super::status_line::StatusLine;
-use super::transfer;
+use super::{
+    display::Display,
+    failure::{Failure, last_digits},
+    link::{Link, Status, Transports, describe},
+    notebook_files::NotebookFiles,
+    session_state::SessionState,
+    status_line::StatusLine,
+    transfer,
+};
 use crate::relay::{MessageNumber, ParentCell};
+use baton_chunks::Ledger;
+use baton_jupyter_wire::{
+    message::{iopub_topic, message_type},
+    shim::{ShimReader, ShimWriter},
+};
+use baton_protocol::{
+    CallId, ClientJob, GroupId, JobId, JobKind, Output, State,
+    files::NotebookFolder,
+    shim::{Attach, FromNotebook, Ran, Run, Snapshot, ToNotebook},
+};
+use baton_transport::{Backoff, Held, Received, frames::FrameError};
+use bytes::Bytes;
+use std::{collections::VecDeque, time::Duration};
+use tokio::time::Instant;
 
 /// What the steps of one cell share.
 pub(super) struct RemoteCell<'a> {

@@ -11,18 +11,16 @@
 //!
 //! **Invariant:** the shim gets deferred state only between cells, and always learns of a loss.
 
-use std::os::fd::AsFd;
-
+use super::{
+    failure::Failure,
+    link::{JobUpdate, Link, describe},
+    session_state::SessionState,
+    transfer,
+};
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::shim::ToNotebook;
-use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State};
-use baton_transport::frames::FrameError;
-use baton_transport::{Backoff, Held, Received};
-
-use super::failure::Failure;
-use super::link::{JobUpdate, Link, describe};
-use super::session_state::SessionState;
-use super::transfer;
+use baton_protocol::{CallId, JobEvent, JobId, RemoteError, State, shim::ToNotebook};
+use baton_transport::{Backoff, Held, Received, frames::FrameError};
+use std::os::fd::AsFd;
 
 /// The deferred state of the last cell that returned, if there is any.
 #[derive(Default)]

@@ -3,17 +3,19 @@
 //! In: outputs of the job, and the cell's status. Out: iopub messages for all clients; for captured cells, outputs to
 //! the shim.
 
+use super::{
+    cell::{RemoteCell, Stop},
+    iopub,
+    output_history::OutputHistory,
+};
+use crate::{
+    config::Audience,
+    relay::{Relay, is_visible},
+};
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::shim::ToNotebook;
-use baton_protocol::{CallId, Output, Usage};
+use baton_protocol::{CallId, Output, Usage, shim::ToNotebook};
 use baton_transport::frames::FrameError;
 use jupyter_protocol::{ClearOutput, CommClose, CommId, StreamContent};
-
-use super::cell::{RemoteCell, Stop};
-use super::iopub;
-use super::output_history::OutputHistory;
-use crate::config::Audience;
-use crate::relay::{Relay, is_visible};
 
 pub(super) struct Display {
     /// `None`: a plain program, which captures all output.

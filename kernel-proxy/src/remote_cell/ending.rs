@@ -2,16 +2,15 @@
 //! its variables, saved under a name of the notebook when the kernel ends. The next kernel mentions
 //! them with its first `%%gpu` cell.
 
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
-
+use super::{
+    RemoteCells,
+    cell::{RemoteCell, Stop},
+    link::{Status, Transports},
+};
 use baton_jupyter_wire::shim::ShimWriter;
-use baton_protocol::shim::ToNotebook;
-use baton_protocol::{CallId, SavedState, api};
+use baton_protocol::{CallId, SavedState, api, shim::ToNotebook};
 use baton_transport::frames::FrameError;
-
-use super::RemoteCells;
-use super::cell::{RemoteCell, Stop};
-use super::link::{Status, Transports};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// How long to ask the broker. The cell has been submitted by then and loses no time.
 const PATIENCE: Duration = Duration::from_secs(1);

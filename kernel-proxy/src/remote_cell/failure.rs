@@ -1,16 +1,13 @@
 //! Why a cell returned no result, in words for the student: what happened, whether the variables are safe,
 //! what to do next.
 
-use std::error::Error;
-
+use super::{autostart::Obstacle, link::describe};
 use baton_chunks::BlobError;
 use baton_humanize::SAFE;
 use baton_mirror::FilesError;
 use baton_protocol::{JobId, Outcome, RemoteError};
 use baton_transport::{LinkError, TransferError};
-
-use super::autostart::Obstacle;
-use super::link::describe;
+use std::error::Error;
 
 /// For a cell that had started.
 const CHECK: &str = "check what the cell wrote or sent, then run it again";

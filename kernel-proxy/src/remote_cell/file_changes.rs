@@ -1,15 +1,15 @@
 //! A cell's changes to files: applied to the notebook's folder with the variables, or undone with them.
 
-use std::time::Duration;
-
+use super::{
+    cell::{RemoteCell, Stop},
+    display::Display,
+    failure::Failure,
+    link::{Link, describe},
+    notebook_files::{NotebookFiles, is_much},
+};
 use baton_mirror::{Committed, FilesError};
 use baton_protocol::files::Payload;
-
-use super::cell::{RemoteCell, Stop};
-use super::display::Display;
-use super::failure::Failure;
-use super::link::{Link, describe};
-use super::notebook_files::{NotebookFiles, is_much};
+use std::time::Duration;
 
 const NOT_UNDONE: &str =
     "Changes to files are not undone: the cell worked in the notebook's folder itself";

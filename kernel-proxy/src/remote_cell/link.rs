@@ -5,16 +5,13 @@
 
 mod driver;
 
-use std::collections::VecDeque;
-
-use baton_protocol::proxy::FromProxy;
-use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission};
+use super::{autostart::Obstacle, status_line::QueuePosition};
+use baton_protocol::{Answer, JobEvent, JobId, Outcome, Submission, proxy::FromProxy};
 use baton_transport::{ChunkClient, Token};
+use std::collections::VecDeque;
 use tokio::sync::{mpsc, watch};
 
 pub(super) use self::driver::open;
-use super::autostart::Obstacle;
-use super::status_line::QueuePosition;
 
 /// The running cell's end of the link.
 pub(super) struct Link {

@@ -6,19 +6,18 @@
 //! **Invariant:** once the shim has answered, the notebook's object table has advanced, so the
 //! answer must arrive or the cell fails.
 
-use std::pin::Pin;
-
-use baton_protocol::shim::Snapshot;
-use baton_protocol::{Answer, StateVersion};
+use super::{
+    RemoteCells,
+    cell::{RemoteCell, Stop},
+    failure::Failure,
+    link::Transports,
+    session_state::SessionState,
+    transfer::{Sent, Transfer},
+};
+use baton_protocol::{Answer, StateVersion, shim::Snapshot};
 use baton_transport::TransferError;
+use std::pin::Pin;
 use tokio_util::sync::CancellationToken;
-
-use super::RemoteCells;
-use super::cell::{RemoteCell, Stop};
-use super::failure::Failure;
-use super::link::Transports;
-use super::session_state::SessionState;
-use super::transfer::{Sent, Transfer};
 
 /// A transfer of names. Dropping it stops reading the kernel's memory.
 pub(super) type Sending = Pin<Box<dyn Future<Output = SentNames> + Send>>;

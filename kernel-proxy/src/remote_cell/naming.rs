@@ -1,12 +1,9 @@
 //! How the broker recognizes a notebook and its cells.
 
-use baton_protocol::proxy::WaitingReason;
-use baton_protocol::{CellKey, ClientJob, JobId, JobKind};
-use baton_transport::Token;
-
-use super::link::Status;
-use super::status_line::OtherJob;
+use super::{link::Status, status_line::OtherJob};
 use crate::config::Audience;
+use baton_protocol::{CellKey, ClientJob, JobId, JobKind, proxy::WaitingReason};
+use baton_transport::Token;
 
 pub(super) struct Naming {
     /// Shown to people.

@@ -5,24 +5,26 @@
 //!
 //! **Invariant:** only files that were listed are read, and only below the folder with which the kernel started.
 
-use std::collections::HashSet;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
+use super::link::describe;
+use crate::config::TrashConfig;
 use baton_mirror::{
     Committed, FilesError, HomeListing, Place, Root, Staging, Status, Trash, list, open_listed,
     open_payload, read_file, send_payload, small_payload, stamp, write_file,
 };
-use baton_protocol::JobId;
-use baton_protocol::files::{
-    Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
-    RelativePath,
+use baton_protocol::{
+    JobId,
+    files::{
+        Change, Content, FilesAnswer, FilesWanted, Listing, NoContent, NotebookFolder, Payload,
+        RelativePath,
+    },
 };
 use baton_transport::ChunkClient;
+use std::{
+    collections::HashSet,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 use tokio::task::{JoinSet, spawn_blocking};
-
-use super::link::describe;
-use crate::config::TrashConfig;
 
 /// The most entries of a notebook's folder. A larger folder is something else, such as a home
 /// folder full of environments.

@@ -3,9 +3,8 @@
 //!
 //! **Invariant:** pure, and bounded: the oldest output is dropped first.
 
-use std::collections::{BTreeMap, VecDeque};
-
 use baton_protocol::{CallId, Output};
+use std::collections::{BTreeMap, VecDeque};
 
 /// Limits for all outputs together. `MOST_BYTES` counts only the content of outputs.
 const MOST_BYTES: usize = 16 << 20;

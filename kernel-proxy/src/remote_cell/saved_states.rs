@@ -6,24 +6,22 @@
 //!
 //! **Invariant:** once the shim has `Released`, the kernel's memory is no longer read.
 
-use std::future::Future;
-use std::os::fd::AsFd;
-use std::time::Duration;
-
+use super::{
+    CONNECT_PATIENCE, RemoteCells, failure,
+    link::{Status, describe},
+    session_state::SessionState,
+    transfer::{self, Transfer},
+};
 use baton_chunks::{BlobError, Ledger};
 use baton_jupyter_wire::shim::{ShimReader, ShimWriter};
-use baton_protocol::shim::{FromNotebook, Snapshot, ToNotebook};
-use baton_protocol::{AboutState, CallId, JobId, RemoteError, SavedState};
-use baton_transport::frames::FrameError;
-use baton_transport::{ChunkClient, LinkError, TransferError};
+use baton_protocol::{
+    AboutState, CallId, JobId, RemoteError, SavedState,
+    shim::{FromNotebook, Snapshot, ToNotebook},
+};
+use baton_transport::{ChunkClient, LinkError, TransferError, frames::FrameError};
+use std::{future::Future, os::fd::AsFd, time::Duration};
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
-
-use super::failure;
-use super::link::{Status, describe};
-use super::session_state::SessionState;
-use super::transfer::{self, Transfer};
-use super::{CONNECT_PATIENCE, RemoteCells};
 
 const AGAIN: &str = "try again; if it fails again, run `baton doctor` in a terminal";
 

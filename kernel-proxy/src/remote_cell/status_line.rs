@@ -6,15 +6,16 @@
 
 mod phrases;
 
-use std::time::Duration;
-
-use baton_humanize::{bytes, whole_seconds};
-use baton_protocol::api::MovedBack;
-use baton_protocol::proxy::{Estimate, WaitingReason};
-use baton_protocol::{BudgetLeft, GpuUsage, Output, Usage, in_line};
-
 use super::iopub;
+use baton_humanize::{bytes, whole_seconds};
+use baton_protocol::{
+    BudgetLeft, GpuUsage, Output, Usage,
+    api::MovedBack,
+    in_line,
+    proxy::{Estimate, WaitingReason},
+};
 use phrases::{budget, roughly, seconds, since};
+use std::time::Duration;
 
 /// Shorter waits show no line.
 pub(super) const QUIET: Duration = Duration::from_secs(2);

@@ -3,16 +3,13 @@
 //! A worker on the same machine fetches the state from this process, as a sealed file in memory.
 //! All other state goes through the broker in chunks. Results return by the same transport.
 
+use super::{link::Transports, session_state::SessionState};
 use baton_chunks::{BlobError, Bundle, Ledger};
-use baton_protocol::shim::Snapshot;
-use baton_protocol::{HeldState, Manifest, State};
+use baton_protocol::{HeldState, Manifest, State, shim::Snapshot};
 use baton_transport::{
     Changes, ChunkClient, Held, MemoryHolder, Received, TransferError, transfer,
 };
 use tokio_util::sync::CancellationToken;
-
-use super::link::Transports;
-use super::session_state::SessionState;
 
 /// Whether every attempt fails the same way, because the state contradicts what was sent before.
 pub(super) fn is_lasting(error: &TransferError) -> bool {

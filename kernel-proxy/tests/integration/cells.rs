@@ -1,12 +1,12 @@
 //! Ordinary cells behave as they do without a proxy.
 
-use std::path::PathBuf;
-
-use nix::sys::signal::{Signal, killpg};
-use nix::unistd::Pid;
-use serde_json::json;
-
 use crate::proxy::{Proxy, Settings};
+use nix::{
+    sys::signal::{Signal, killpg},
+    unistd::Pid,
+};
+use serde_json::json;
+use std::path::PathBuf;
 
 fn check_cells(proxy: &Proxy) {
     let mut client = proxy.client();

@@ -1,11 +1,12 @@
 //! A Jupyter client with the verbs that the tests need.
 
-use baton_jupyter_wire::connection::{Channel, ConnectionFile};
-use baton_jupyter_wire::message::{DELIMITER, Draft, Signer};
+use crate::peer::Peer;
+use baton_jupyter_wire::{
+    connection::{Channel, ConnectionFile},
+    message::{DELIMITER, Draft, Signer},
+};
 use bytes::Bytes;
 use serde_json::{Value, json};
-
-use crate::peer::Peer;
 
 pub(crate) struct Client {
     signer: Signer,

@@ -1,14 +1,13 @@
 //! However proxy, kernel or parent end, nothing is left behind.
 
-use std::path::PathBuf;
-use std::process::Stdio;
-
-use baton_jupyter_wire::process::tree;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-use serde_json::json;
-
 use crate::proxy::{Proxy, Settings, eventually, is_running, leftovers};
+use baton_jupyter_wire::process::tree;
+use nix::{
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use serde_json::json;
+use std::{path::PathBuf, process::Stdio};
 
 fn signal(pid: u32, signal: Signal) {
     kill(Pid::from_raw(pid.cast_signed()), signal).unwrap();

@@ -1,13 +1,16 @@
 //! One ZMTP connection, byte by byte, so that a test can also misbehave.
 
-use std::io::{ErrorKind, Read, Write};
-use std::net::TcpStream;
-use std::os::unix::net::UnixStream;
-use std::time::Duration;
-
-use baton_jupyter_wire::connection::Endpoint;
-use baton_jupyter_wire::wire::{Ended, Tracker, decode_message, encode_message};
+use baton_jupyter_wire::{
+    connection::Endpoint,
+    wire::{Ended, Tracker, decode_message, encode_message},
+};
 use bytes::Bytes;
+use std::{
+    io::{ErrorKind, Read, Write},
+    net::TcpStream,
+    os::unix::net::UnixStream,
+    time::Duration,
+};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(30);
 

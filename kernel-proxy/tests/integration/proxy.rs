@@ -1,20 +1,21 @@
 //! The proxy in a process of its own: this test program, started again with its settings in the environment.
 
-use std::ffi::OsString;
-use std::net::TcpListener;
-use std::os::unix::process::CommandExt as _;
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
-use std::time::{Duration, Instant};
-
-use baton_jupyter_wire::connection::{Channel, ConnectionFile};
-use baton_jupyter_wire::process::kill_tree;
+use crate::{client::Client, peer::PATIENCE};
+use baton_jupyter_wire::{
+    connection::{Channel, ConnectionFile},
+    process::kill_tree,
+};
 use baton_kernel_proxy::{BrokerChoice, Config, TrashConfig};
 use baton_transport::TransportChoice;
 use serde_json::{Value, json};
-
-use crate::client::Client;
-use crate::peer::PATIENCE;
+use std::{
+    ffi::OsString,
+    net::TcpListener,
+    os::unix::process::CommandExt as _,
+    path::{Path, PathBuf},
+    process::{Child, Command, ExitStatus, Stdio},
+    time::{Duration, Instant},
+};
 
 const SETTINGS: &str = "BATON_TEST_PROXY";
 

@@ -1,9 +1,7 @@
 //! A kernel that cannot be served is not started.
 
-use std::net::TcpListener;
-use std::path::PathBuf;
-
 use crate::proxy::Settings;
+use std::{net::TcpListener, path::PathBuf};
 
 /// The proxy exits with an error that contains `expected`, and has started nothing.
 fn check_refused(mut settings: Settings, expected: &str) {

@@ -1,13 +1,12 @@
 //! Bytes that are wrong, and bytes that cannot be parsed.
 
-use std::io::{Read as _, Write as _};
-
-use baton_jupyter_wire::connection::Channel;
-use baton_jupyter_wire::message::Draft;
+use crate::{
+    peer::Peer,
+    proxy::{Settings, eventually},
+};
+use baton_jupyter_wire::{connection::Channel, message::Draft};
 use serde_json::json;
-
-use crate::peer::Peer;
-use crate::proxy::{Settings, eventually};
+use std::io::{Read as _, Write as _};
 
 #[test]
 fn a_wrong_signature_is_the_kernels_affair() {

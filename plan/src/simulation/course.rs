@@ -1,11 +1,9 @@
 //! The cells that people run: those of identical people, or those of a real course's past.
 
-use std::collections::BTreeMap;
-
-use rand::rngs::Xoshiro256PlusPlus;
-
 use super::{Spread, Times};
 use crate::PastCell;
+use rand::rngs::Xoshiro256PlusPlus;
+use std::collections::BTreeMap;
 
 /// Times are in seconds.
 #[derive(Debug, Clone)]

@@ -2,14 +2,12 @@
 //!
 //! With exponential times this equals [`crate::shared`].
 
+use super::{Length, Life, Run};
+use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use std::{
     cmp::Reverse,
     collections::{BinaryHeap, VecDeque},
 };
-
-use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
-
-use super::{Length, Life, Run};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {

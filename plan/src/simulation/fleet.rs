@@ -7,15 +7,13 @@
 mod requests;
 mod world;
 
-use std::sync::Arc;
-
+use super::{Course, Estimate, Length, Runs, Times, each_seed, statistics::Spread};
 use baton_protocol::Requirement;
 use baton_scheduling::{
     pools::{self, Terms},
     queue::Offer,
 };
-
-use super::{Course, Estimate, Length, Runs, Times, each_seed, statistics::Spread};
+use std::sync::Arc;
 use world::World;
 
 /// People, and the machines that they use. Times are in seconds.

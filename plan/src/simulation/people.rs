@@ -1,9 +1,8 @@
 //! People as the queue of the simulated course sees them: each has one notebook and at most one cell.
 
-use std::sync::Arc;
-
 use baton_protocol::{JobId, NotebookId};
 use baton_scheduling::queue::{Job, Precedence};
+use std::sync::Arc;
 use uuid::Uuid;
 
 /// After this many seconds, a person's use counts half. The broker's default.

@@ -6,11 +6,9 @@
 mod line;
 mod world;
 
-use std::time::Duration;
-
-use baton_scheduling::arbiter::{Memory, Settings};
-
 use super::{Estimate, Length, Runs, Times, each_seed};
+use baton_scheduling::arbiter::{Memory, Settings};
+use std::time::Duration;
 use world::{Seen, World};
 
 /// People who share GPUs. Each has one session, which stays on its GPU while that GPU runs the person's cells.

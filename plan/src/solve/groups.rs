@@ -1,8 +1,7 @@
 //! Groups of states, and the chain of groups.
 
-use std::ops::Range;
-
 use super::{Band, Chain, FLOOR, RARE};
+use std::ops::Range;
 
 /// The group of every state. Groups, and the states within one, are numbered so that transitions
 /// only lead to near numbers.

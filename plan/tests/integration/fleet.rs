@@ -1,7 +1,9 @@
 //! Machines that differ, and machines that start and stop.
 
-use std::sync::Arc;
-
+use crate::{
+    CLASS, close,
+    simulation::{HOUR, past},
+};
 use baton_plan::{
     PoolTerms, Rates, Repairman, repairman, simulated_lesson,
     simulation::{
@@ -11,11 +13,7 @@ use baton_plan::{
 use baton_protocol::{Machine, Requirement, worker::Device};
 use baton_scheduling::queue::Offer;
 use proptest::prelude::*;
-
-use crate::{
-    CLASS, close,
-    simulation::{HOUR, past},
-};
+use std::sync::Arc;
 
 fn gpus(model: &str, gibibytes: u64) -> MachineKind {
     MachineKind {

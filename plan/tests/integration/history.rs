@@ -1,13 +1,12 @@
 //! The rates of a simulated course are estimated from its history alone.
 
+use crate::{CLASS, close};
 use baton_plan::{
     Effort, Fit, Method, PastCell, Rates, TooLittle, fewest_gpus, fit, forecast, shared, simulated,
 };
 use proptest::prelude::*;
 use rand::{RngExt, SeedableRng, rngs::Xoshiro256PlusPlus};
 use rand_distr::{Distribution, Exp1};
-
-use crate::{CLASS, close};
 
 /// People who do not share GPUs, so that every cell starts at once. Each cell is stopped after
 /// `patience` seconds.

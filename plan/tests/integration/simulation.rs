@@ -1,14 +1,13 @@
 //! Compares the simulation with the chains where both apply, and checks that the policies have
 //! their intended effect.
 
+use crate::{CLASS, close};
 use baton_plan::{
     PastCell, Rates, repairman, shared,
     simulation::{
         Class, Course, Length, OwnCell, PastWaits, Policy, Runs, Times, first_come, share,
     },
 };
-
-use crate::{CLASS, close};
 
 pub(crate) const HOUR: f64 = 3600.0;
 

@@ -1,7 +1,5 @@
 //! The API's answers as tables and sentences.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use baton_humanize::{approximate, bytes, one_line};
 use baton_plan::lesson_sentence;
 use baton_protocol::{
@@ -12,6 +10,7 @@ use baton_protocol::{
     },
     proxy::Estimate,
 };
+use std::{collections::BTreeMap, time::Duration};
 
 const NOTHING: &str = "-";
 

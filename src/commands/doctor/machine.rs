@@ -1,16 +1,14 @@
 //! What the machine must permit and provide.
 
+use super::Finding;
+use crate::{service::check_private, settings::Settings};
+use baton_chunks::{BlobError, memory};
+use nix::sys::statvfs::statvfs;
 use std::{
     fs,
     path::Path,
     process::{Child, Command, Stdio},
 };
-
-use baton_chunks::{BlobError, memory};
-use nix::sys::statvfs::statvfs;
-
-use super::Finding;
-use crate::{service::check_private, settings::Settings};
 
 /// With less free space than this, data sets of ordinary size do not fit.
 const LEAST_FREE_BYTES: u64 = 2 << 30;

@@ -1,17 +1,15 @@
 //! What notebooks need: a Python with packages, and a kernelspec that starts it.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
-use anyhow::bail;
-use baton_jupyter_client::{Kernel, Kernelspec};
-
 use super::Finding;
 use crate::{
     python::{self, Python},
     settings::Surroundings,
+};
+use anyhow::bail;
+use baton_jupyter_client::{Kernel, Kernelspec};
+use std::{
+    path::{Path, PathBuf},
+    time::Duration,
 };
 
 const PACKAGES: [&str; 3] = ["ipykernel", "cloudpickle", "msgpack"];

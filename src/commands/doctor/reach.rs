@@ -1,7 +1,7 @@
 //! Whether the broker can be reached, accepts the token and has a compatible version.
 
-use std::time::Duration;
-
+use super::{Finding, worker::on_a_runtime};
+use crate::{service, settings::Settings};
 use baton_broker::{ChunkPlace, ObjectKind, ObjectOptions, check_objects};
 use baton_protocol::{
     NotebookId, PROTOCOL_VERSION, Refusal,
@@ -9,9 +9,7 @@ use baton_protocol::{
     worker::{FromWorker, ToWorker},
 };
 use baton_transport::{Dial, LinkError, connect};
-
-use super::{Finding, worker::on_a_runtime};
-use crate::{service, settings::Settings};
+use std::time::Duration;
 
 /// The limit for the broker's `Welcome`.
 const WELCOME: Duration = Duration::from_secs(10);

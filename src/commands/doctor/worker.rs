@@ -1,16 +1,5 @@
 //! What a worker on this machine needs: a Python that runs cells, with the notebooks' packages, and its GPUs.
 
-use std::{fs, path::Path};
-
-use anyhow::Context;
-
-use baton_environments::{find_uv, read_lock};
-use baton_gpu_worker::{
-    Config, EnvironmentConfig, EnvironmentSource, SandboxChoice,
-    gpu::{self, MONITORING},
-};
-use baton_protocol::WorkerId;
-
 use super::Finding;
 use crate::{
     commands::worker,
@@ -18,6 +7,14 @@ use crate::{
     service::{self, RuntimeFolder},
     settings::Settings,
 };
+use anyhow::Context;
+use baton_environments::{find_uv, read_lock};
+use baton_gpu_worker::{
+    Config, EnvironmentConfig, EnvironmentSource, SandboxChoice,
+    gpu::{self, MONITORING},
+};
+use baton_protocol::WorkerId;
+use std::{fs, path::Path};
 
 /// Libraries whose objects are sent between notebook and worker.
 const LIBRARIES: [&str; 12] = [

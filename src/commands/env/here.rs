@@ -3,20 +3,18 @@
 //! **Invariant:** an environment counts as installed if a kernel uses it; the kernel records the
 //! lock from which it was built.
 
-use std::{
-    collections::BTreeSet,
-    fs,
-    path::{Path, PathBuf},
+use crate::{
+    commands::install,
+    settings::{Settings, Surroundings},
 };
-
 use anyhow::Context;
 use baton_environments::Folder;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
-
-use crate::{
-    commands::install,
-    settings::{Settings, Surroundings},
+use std::{
+    collections::BTreeSet,
+    fs,
+    path::{Path, PathBuf},
 };
 
 /// The prefix of a kernel's name, followed by that of the environment.

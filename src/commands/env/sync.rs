@@ -1,22 +1,20 @@
 //! `baton env sync`: installs an environment and its kernel from the broker's lock.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    ffi::OsString,
-    path::{Path, PathBuf},
-    process::{ExitCode, Output, Stdio},
-};
-
+use super::here::{Here, Installed};
+use crate::{commands::act::segment, python};
 use baton_environments::{
     BuildError, Builder, Folder, Held, Runner, Step, Taken, build, digest, find_uv, installed,
     packages_of, site_packages,
 };
 use baton_protocol::api::EnvironmentLock;
 use baton_transport::Api;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    ffi::OsString,
+    path::{Path, PathBuf},
+    process::{ExitCode, Output, Stdio},
+};
 use tokio::process::Command;
-
-use super::here::{Here, Installed};
-use crate::{commands::act::segment, python};
 
 /// The most differing packages to list.
 const MOST_LISTED: usize = 20;

@@ -2,6 +2,10 @@
 //!
 //! **Invariant:** the file is replaced in one step, by one that the broker can read.
 
+use crate::service::private_file;
+use anyhow::Context;
+use baton_broker::{People, Person, Role};
+use jiff::Timestamp;
 use std::{
     collections::BTreeMap,
     fs::{self, OpenOptions},
@@ -9,13 +13,7 @@ use std::{
     os::unix::fs::{MetadataExt, fchown},
     path::{Path, PathBuf},
 };
-
-use anyhow::Context;
-use baton_broker::{People, Person, Role};
-use jiff::Timestamp;
 use toml_edit::{ArrayOfTables, DocumentMut, InlineTable, Item, Table, value};
-
-use crate::service::private_file;
 
 pub(super) struct PeopleFile {
     path: PathBuf,

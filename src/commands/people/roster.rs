@@ -1,10 +1,9 @@
 //! A roster: a CSV file with a line for each person and course, as exported from a spreadsheet or a
 //! university's system.
 
-use std::{collections::BTreeMap, path::Path};
-
 use anyhow::Context;
 use baton_broker::Role;
+use std::{collections::BTreeMap, path::Path};
 
 #[derive(serde::Deserialize)]
 struct Line {

@@ -3,8 +3,11 @@
 
 mod report;
 
-use std::{fmt::Write, sync::Arc, time::Duration};
-
+use super::{from_broker, read_rates};
+use crate::{
+    arguments::{GroupArgument, KindArgument, MachinesArgument, PoolArgument},
+    settings::{Settings, SettingsError},
+};
 use anyhow::Context;
 use baton_broker::PoolSettings;
 use baton_humanize::approximate;
@@ -18,12 +21,7 @@ use baton_protocol::{Requirement, api::History};
 use clap::ArgMatches;
 use report::Names;
 use serde_json::json;
-
-use super::{from_broker, read_rates};
-use crate::{
-    arguments::{GroupArgument, KindArgument, MachinesArgument, PoolArgument},
-    settings::{Settings, SettingsError},
-};
+use std::{fmt::Write, sync::Arc, time::Duration};
 
 const HOUR: f64 = 3600.0;
 const STEADY: Runs = Runs { count: 8, seed: 1 };

@@ -1,7 +1,11 @@
 //! `baton plan --from-broker`: predicts waits from a course's own past, also with one GPU fewer or more.
 
-use std::fmt::Write;
-
+use super::{html::Report, report::PERCENTILES};
+use crate::{
+    commands::ask::{shown, text},
+    service,
+    settings::Settings,
+};
 use anyhow::Context;
 use baton_humanize::approximate;
 use baton_plan::{Capacity, Effort, PastCell, Row, fit, seconds};
@@ -10,13 +14,7 @@ use baton_transport::Api;
 use clap::{ArgMatches, parser::ValueSource};
 use serde::de::DeserializeOwned;
 use serde_json::json;
-
-use super::{html::Report, report::PERCENTILES};
-use crate::{
-    commands::ask::{shown, text},
-    service,
-    settings::Settings,
-};
+use std::fmt::Write;
 
 pub(super) struct Findings {
     days: u32,

@@ -1,8 +1,7 @@
 //! A report as one self-contained file: sentences, a table, plots.
 
-use std::fmt::Write;
-
 use baton_plan::Plot;
+use std::fmt::Write;
 
 pub(super) struct Report {
     pub(super) title: &'static str,

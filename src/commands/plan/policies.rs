@@ -1,16 +1,14 @@
 //! `baton plan --policies`: compares the ways to share GPUs in a simulated class.
 
-use std::{fmt::Write, time::Duration};
-
+use super::{Latency, report::gpus};
+use crate::{arguments::Cells, settings::Size};
 use baton_humanize::approximate;
 use baton_plan::simulation::{
     Class, Estimate, Length, PINNING, Policy, Runs, Shared, Times, share,
 };
 use clap::ArgMatches;
 use serde_json::{Value as Json, json};
-
-use super::{Latency, report::gpus};
-use crate::{arguments::Cells, settings::Size};
+use std::{fmt::Write, time::Duration};
 
 const POLICIES: [(&str, Policy); 3] = [
     ("first come, first served", Policy::FirstCome),

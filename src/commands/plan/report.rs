@@ -1,12 +1,10 @@
 //! The model's answers as a table with sentences, as JSON, and as a report with plots.
 
-use std::fmt::Write;
-
+use super::{Most, Question, html::Report};
 use baton_humanize::approximate;
 use baton_plan::{Axis, Forecast, Line, Method, Plot, states::State};
 use serde_json::{Value, json};
-
-use super::{Most, Question, html::Report};
+use std::fmt::Write;
 
 pub(super) const PERCENTILES: [&str; 3] = ["p50", "p90", "p99"];
 

@@ -3,23 +3,6 @@
 //! The broker decides how many of them run at once. Each job that waits or runs takes a kernel on
 //! this machine, so further jobs are submitted as earlier ones leave the queue.
 
-use std::{
-    collections::{BTreeMap, BTreeSet},
-    fs::File,
-    io::{self, IsTerminal as _, Write as _},
-    process::ExitCode,
-    time::Duration,
-};
-
-use anyhow::Context;
-use baton_protocol::{GroupId, JobId};
-use futures_util::{StreamExt as _, stream::FuturesUnordered};
-use tokio::{
-    runtime::Builder,
-    sync::mpsc,
-    time::{MissedTickBehavior, interval},
-};
-
 use super::{
     group::GroupFolder,
     pass_on,
@@ -30,6 +13,21 @@ use super::{
     watched::{self, Run, Step},
 };
 use crate::{settings::Settings, signals::EndSignals};
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use futures_util::{StreamExt as _, stream::FuturesUnordered};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs::File,
+    io::{self, IsTerminal as _, Write as _},
+    process::ExitCode,
+    time::Duration,
+};
+use tokio::{
+    runtime::Builder,
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
+};
 
 /// The most jobs of an array that wait in the broker's queue.
 const MOST_WAITING: usize = 4;

@@ -1,19 +1,17 @@
 //! The record of each array of jobs, in a folder of the state folder beside those of its jobs:
 //! `group.json`, `log` and, if it was cancelled, `cancelled`.
 
+use super::record::{self, LOG, RunFolder};
+use crate::settings::Settings;
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 use std::{
     fs::{self, File},
     io,
     path::{Path, PathBuf},
 };
-
-use anyhow::Context;
-use baton_protocol::{GroupId, JobId};
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize};
-
-use super::record::{self, LOG, RunFolder};
-use crate::settings::Settings;
 
 const RECORD: &str = "group.json";
 const CANCELLED: &str = "cancelled";

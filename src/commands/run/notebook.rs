@@ -1,13 +1,11 @@
 //! The executed notebook, on disk.
 
-use std::path::PathBuf;
-
+use super::{record::Ended, request::OneJob};
 use anyhow::Context;
 use baton_runner::{Document, Recorder, Report};
 use jiff::Timestamp;
 use serde_json::{Value, json};
-
-use super::{record::Ended, request::OneJob};
+use std::path::PathBuf;
 
 /// The entry of the notebook's metadata with the cells at which a failed run was resumed.
 const RESUMED: &str = "resumed";

@@ -1,14 +1,12 @@
 //! The progress of a run, shown on the terminal if there is one, and in the run's log.
 
+use super::{record::RunFolder, request::Loaded};
+use baton_runner::{Message, Report};
+use serde_json::Value;
 use std::{
     fs::File,
     io::{self, IsTerminal as _, Write as _},
 };
-
-use baton_runner::{Message, Report};
-use serde_json::Value;
-
-use super::{record::RunFolder, request::Loaded};
 
 pub(super) struct Progress {
     log: File,

@@ -1,6 +1,12 @@
 //! The record of each run, in a folder of the state folder: `run.json`, `log` and, for a notebook,
 //! `notebook.ipynb`.
 
+use super::request::{OneJob, Request};
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use baton_runner::Document;
+use jiff::Timestamp;
+use serde::{Deserialize, Serialize, de::DeserializeOwned};
 use std::{
     fmt::Display,
     fs::{self, File, OpenOptions, TryLockError},
@@ -9,14 +15,6 @@ use std::{
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
-
-use anyhow::Context;
-use baton_protocol::{GroupId, JobId};
-use baton_runner::Document;
-use jiff::Timestamp;
-use serde::{Deserialize, Serialize, de::DeserializeOwned};
-
-use super::request::{OneJob, Request};
 
 const FOLDER: &str = "runs";
 const RECORD: &str = "run.json";

@@ -1,20 +1,18 @@
 //! What the command line asks to run.
 
-use std::{
-    collections::HashMap,
-    ffi::OsString,
-    path::{Path, PathBuf},
-    time::Duration,
-};
-
+use crate::{arguments::is_notebook, cli, python};
 use anyhow::Context;
 use baton_jupyter_client::Kernelspec;
 use baton_protocol::{ClientJob, GroupId, JobId, JobKind};
 use baton_runner::{Combination, Document, Given, Options, Parameter, Program, combinations};
 use clap::ArgMatches;
 use serde_json::Value;
-
-use crate::{arguments::is_notebook, cli, python};
+use std::{
+    collections::HashMap,
+    ffi::OsString,
+    path::{Path, PathBuf},
+    time::Duration,
+};
 
 /// As long as a worker keeps an idle session by default.
 const KEEP: Duration = Duration::from_mins(30);

@@ -1,5 +1,17 @@
 //! The result of a run, for people and programs: at its end, and later with `baton logs` and `baton fetch`.
 
+use super::{
+    group::GroupFolder,
+    record::{Ended, Outcome, Record, RunFolder},
+    request::OneJob,
+};
+use crate::settings::Settings;
+use anyhow::Context;
+use baton_protocol::{GroupId, JobId};
+use clap::ArgMatches;
+use jiff::{Timestamp, tz::TimeZone};
+use serde::Serialize;
+use serde_json::{Value, json};
 use std::{
     collections::BTreeSet,
     fs::File,
@@ -9,20 +21,6 @@ use std::{
     thread::sleep,
     time::Duration,
 };
-
-use anyhow::Context;
-use baton_protocol::{GroupId, JobId};
-use clap::ArgMatches;
-use jiff::{Timestamp, tz::TimeZone};
-use serde::Serialize;
-use serde_json::{Value, json};
-
-use super::{
-    group::GroupFolder,
-    record::{Ended, Outcome, Record, RunFolder},
-    request::OneJob,
-};
-use crate::settings::Settings;
 
 /// The pause between two looks at a log that is followed.
 const POLL: Duration = Duration::from_millis(200);

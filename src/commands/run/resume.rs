@@ -4,23 +4,6 @@
 //! which holds the notebook's kernel. The run continues there if a resumption is requested and the
 //! earlier cells are unchanged. Everything else runs from the top.
 
-use std::{
-    ffi::OsString,
-    fs::File,
-    io::{Seek as _, SeekFrom},
-    path::Path,
-    process::ExitCode,
-    thread::sleep,
-    time::Duration,
-};
-
-use anyhow::Context;
-use baton_protocol::JobId;
-use baton_runner::{Document, End, Keep, Runner};
-use clap::ArgMatches;
-use jiff::Timestamp;
-use tokio::sync::mpsc;
-
 use super::{
     array,
     group::GroupFolder,
@@ -31,6 +14,21 @@ use super::{
     watched::{Run, Watched},
 };
 use crate::{arguments::is_notebook, cli, settings::Settings};
+use anyhow::Context;
+use baton_protocol::JobId;
+use baton_runner::{Document, End, Keep, Runner};
+use clap::ArgMatches;
+use jiff::Timestamp;
+use std::{
+    ffi::OsString,
+    fs::File,
+    io::{Seek as _, SeekFrom},
+    path::Path,
+    process::ExitCode,
+    thread::sleep,
+    time::Duration,
+};
+use tokio::sync::mpsc;
 
 /// The pause between two checks whether the run is to be resumed.
 const LOOK: Duration = Duration::from_millis(200);

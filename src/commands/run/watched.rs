@@ -1,18 +1,16 @@
 //! One job from the start of its kernel to its end, and the handling of its reports.
 
-use std::time::Duration;
-
-use baton_runner::{CodeCell, Document, End, Keep, Message, Report, Runner};
-use tokio::{
-    sync::mpsc,
-    time::{MissedTickBehavior, interval},
-};
-
 use super::{
     notebook::WrittenNotebook,
     progress::Progress,
     record::{self, Ended, Outcome, RunFolder},
     request::{Loaded, OneJob, Request},
+};
+use baton_runner::{CodeCell, Document, End, Keep, Message, Report, Runner};
+use std::time::Duration;
+use tokio::{
+    sync::mpsc,
+    time::{MissedTickBehavior, interval},
 };
 
 /// How often the notebook is written during the run.

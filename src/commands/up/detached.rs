@@ -1,17 +1,15 @@
 //! `baton up --detached`: starts the service as a separate process, waits until it answers, and returns.
 
-use std::{
-    ffi::OsString,
-    process::{Child, Command, ExitCode, Stdio},
-    time::{Duration, Instant},
-};
-
-use anyhow::Context;
-
 use crate::{
     cli::{DETACHED, IN_BACKGROUND},
     service::{self, RuntimeFolder},
     settings::Settings,
+};
+use anyhow::Context;
+use std::{
+    ffi::OsString,
+    process::{Child, Command, ExitCode, Stdio},
+    time::{Duration, Instant},
 };
 
 const START_TIMEOUT: Duration = Duration::from_secs(30);

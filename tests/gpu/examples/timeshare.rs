@@ -6,12 +6,13 @@
 //! end a cell of session N, and `usage N` prints its usage since the last such command, as JSON. The program
 //! ends with its input.
 
-use std::io::{self, BufRead as _};
-use std::path::PathBuf;
-use std::time::Duration;
-
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, Token, Usage};
 use baton_scheduling::arbiter::{Memory, Settings};
+use std::{
+    io::{self, BufRead as _},
+    path::PathBuf,
+    time::Duration,
+};
 
 /// With this flag, places on the host are made only while memory moves.
 const NO_PINS_AHEAD: &str = "--no-pins-ahead";

@@ -6,15 +6,14 @@
 pub mod layout;
 pub mod sys;
 
+use layout::{
+    CODE, CONTEXT, COPIED, FIRST_SLOT, HELD, KERNELS, LOST, OVERLAPS, PINNED, SLICES, SLOTS, STALE,
+    WAITING, card_at,
+};
 use std::{
     fs,
     io::{self, Read as _, Seek as _, SeekFrom, Write as _},
     path::{Path, PathBuf},
-};
-
-use layout::{
-    CODE, CONTEXT, COPIED, FIRST_SLOT, HELD, KERNELS, LOST, OVERLAPS, PINNED, SLICES, SLOTS, STALE,
-    WAITING, card_at,
 };
 
 /// The variable that names a process's card.

@@ -1,7 +1,6 @@
 //! Locks on single bytes of a file, which the system releases when their process ends.
 
-use std::ffi::c_int;
-use std::io;
+use std::{ffi::c_int, io};
 
 unsafe extern "C" {
     fn fcntl(file: c_int, command: c_int, ...) -> c_int;
@@ -35,7 +34,13 @@ pub(crate) fn lock(file: c_int, at: i64, kind: LockKind) -> io::Result<()> {
         LockKind::Wait => (WRITE_LOCK, SET_AND_WAIT),
         LockKind::Unlock => (UNLOCKED, SET),
     };
-    let mut lock = FileLock { kind, whence: 0, start: at, bytes: 1, process: 0 };
+    let mut lock = FileLock {
+        kind,
+        whence: 0,
+        start: at,
+        bytes: 1,
+        process: 0,
+    };
     loop {
         if unsafe { fcntl(file, command, &raw mut lock) } == 0 {
             return Ok(());
@@ -49,7 +54,13 @@ pub(crate) fn lock(file: c_int, at: i64, kind: LockKind) -> io::Result<()> {
 
 /// Whether another open file holds the lock on this byte.
 pub(crate) fn is_locked(file: c_int, at: i64) -> bool {
-    let mut lock = FileLock { kind: WRITE_LOCK, whence: 0, start: at, bytes: 1, process: 0 };
+    let mut lock = FileLock {
+        kind: WRITE_LOCK,
+        whence: 0,
+        start: at,
+        bytes: 1,
+        process: 0,
+    };
     unsafe { fcntl(file, GET, &raw mut lock) };
     lock.kind != UNLOCKED
 }

@@ -1,10 +1,11 @@
-//! The CUDA driver as programs find it: the library is opened by name, and each function is looked up by its
-//! version.
+//! The CUDA driver as programs find it: the library by name, and each function by its name and version.
 #![allow(unsafe_code)]
 
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::mem::transmute_copy;
-use std::ptr::{null, null_mut};
+use std::{
+    ffi::{CString, c_char, c_int, c_void},
+    mem::transmute_copy,
+    ptr::{null, null_mut},
+};
 
 mod process;
 pub use process::{at_exit, beside_child, call_loaded, in_child, when_asked_to_trim};
@@ -578,19 +579,8 @@ impl Kernel {
         // SAFETY: the driver's function, and as many words as the kernel takes.
         let code = unsafe {
             let launch: Launch = transmute_copy(&self.launch);
-            launch(
-                self.function,
-                1,
-                1,
-                1,
-                1,
-                1,
-                1,
-                0,
-                stream,
-                addresses.as_ptr(),
-                null(),
-            )
+            let words = addresses.as_ptr();
+            launch(self.function, 1, 1, 1, 1, 1, 1, 0, stream, words, null())
         };
         match code {
             SUCCESS => Ok(()),

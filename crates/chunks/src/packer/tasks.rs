@@ -1,11 +1,9 @@
 //! The work of packing, in parts for several threads: ranges to copy, which already have a place in
 //! the file, and ranges to search for changes.
 
-use std::{mem, ops::Range};
-
-use baton_protocol::{memory::BLOCK_BYTES, shim::SegmentView};
-
 use crate::{BlobError, Ledger, layout::border, memory};
+use baton_protocol::{memory::BLOCK_BYTES, shim::SegmentView};
+use std::{mem, ops::Range};
 
 /// The amount of work that one thread takes at a time.
 const TASK_BYTES: u64 = 4 << 20;

@@ -11,7 +11,6 @@ mod digest;
 mod keeper;
 
 use core::{panic::PanicInfo, slice};
-
 use digest::{BLOCK_BYTES, digest};
 
 /// Writes the XXH3-128 of each block of `count` runs, 16 bytes little endian, to the block's place

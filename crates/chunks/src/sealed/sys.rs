@@ -1,12 +1,11 @@
 //! Large pages for files in memory.
 #![allow(unsafe_code)]
 
-use std::{fs::File, io, ops::Range, os::fd::AsRawFd, ptr};
-
 use nix::{
     fcntl::{FallocateFlags, fallocate},
     libc,
 };
+use std::{fs::File, io, ops::Range, os::fd::AsRawFd, ptr};
 
 const LARGE_PAGE_BYTES: usize = 2 << 20;
 

@@ -1,11 +1,9 @@
 //! The file that an assembler makes cannot be changed, and batches are bounded.
 
-use std::{fs::File, os::unix::fs::FileExt};
-
+use crate::ends::{End, noise};
 use baton_chunks::{Assembler, Collector, Ledger};
 use baton_protocol::{CHUNK_BYTES, StateVersion, TableId};
-
-use crate::ends::{End, noise};
+use std::{fs::File, os::unix::fs::FileExt};
 
 #[test]
 fn the_file_is_sealed() {

@@ -1,13 +1,12 @@
 //! Messages that contradict themselves, or what is already there, are refused.
 
+use crate::ends::{End, collect, noise};
 use baton_chunks::{Assembler, BlobError, Collector, Ledger, check_size, hash};
 use baton_protocol::{
     CHUNK_BYTES, Manifest, Piece, SegmentPart, StateVersion, TableId,
     shim::{SegmentView, Snapshot, Stream, StreamPart},
 };
 use bytes::Bytes;
-
-use crate::ends::{End, collect, noise};
 
 fn manifest(segments: Vec<SegmentPart>) -> Manifest {
     Manifest {

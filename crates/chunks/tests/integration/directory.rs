@@ -1,17 +1,15 @@
 //! Chunks in a folder: damage, limits, a full disk, and other programs that use it at the same time.
 
+use crate::ends::noise;
+use baton_chunks::{BlobError, ChunkDirectory, hash};
+use baton_protocol::{CHUNK_BYTES, ChunkHash};
 use std::{
     fs::{self, File},
     os::unix::fs::PermissionsExt,
     path::{Path, PathBuf},
     time::{Duration, SystemTime},
 };
-
-use baton_chunks::{BlobError, ChunkDirectory, hash};
-use baton_protocol::{CHUNK_BYTES, ChunkHash};
 use tempfile::TempDir;
-
-use crate::ends::noise;
 
 fn path(root: &Path, hash: ChunkHash) -> PathBuf {
     let name = hash.to_string();

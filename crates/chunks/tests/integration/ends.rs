@@ -1,18 +1,17 @@
 //! The two ends of an object table: their segments are in this process's memory, with a store of
 //! chunks between them.
 
-use std::{
-    collections::{BTreeMap, HashMap},
-    fs::File,
-    os::unix::fs::FileExt,
-};
-
 use baton_chunks::{Assembler, BlobError, Bundle, Collector, Ledger, pack};
 use baton_protocol::{
     ChunkHash, Manifest, StateVersion, TableId,
     shim::{Delta, Extent, MAPPED_BYTES, SegmentView, Snapshot},
 };
 use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, HashMap},
+    fs::File,
+    os::unix::fs::FileExt,
+};
 
 pub(crate) type Store = HashMap<ChunkHash, Bytes>;
 

@@ -1,11 +1,10 @@
 //! Reading another process's memory.
 
+use baton_chunks::{BlobError, memory};
 use std::{
     io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
 };
-
-use baton_chunks::{BlobError, memory};
 
 /// A Python child that prints the address of 3 MB of its memory.
 const CHILD: &str = "

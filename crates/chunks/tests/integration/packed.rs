@@ -1,8 +1,11 @@
 //! On one machine a message is one file. It means the same as a manifest and its chunks, and both
 //! may alternate.
 
-use std::{fs::File, os::fd::OwnedFd, os::unix::fs::FileExt};
-
+use crate::{
+    ends::{End, noise},
+    round_trip::{change, make},
+    sys::Mapped,
+};
 use baton_chunks::{BlobError, Bundle, Ledger, pack};
 use baton_protocol::{
     memory::{self, BLOCK_BYTES},
@@ -14,13 +17,11 @@ use nix::{
 };
 use proptest::prelude::*;
 use serde_bytes::ByteBuf;
-use twox_hash::XxHash3_128;
-
-use crate::{
-    ends::{End, noise},
-    round_trip::{change, make},
-    sys::Mapped,
+use std::{
+    fs::File,
+    os::{fd::OwnedFd, unix::fs::FileExt},
 };
+use twox_hash::XxHash3_128;
 
 proptest! {
     #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]

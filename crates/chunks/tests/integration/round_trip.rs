@@ -1,9 +1,8 @@
 //! After a message the other end holds what the first one holds, and only changes were sent.
 
+use crate::ends::{End, noise};
 use baton_protocol::{CHUNK_BYTES, INLINE_BYTES, Manifest, Piece};
 use proptest::prelude::*;
-
-use crate::ends::{End, noise};
 
 #[derive(Debug, Clone)]
 pub(crate) enum Change {

@@ -1,9 +1,8 @@
 //! A received file, mapped as a session would.
 #![allow(unsafe_code)]
 
-use std::{ffi::c_void, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull};
-
 use nix::sys::mman::{MapFlags, ProtFlags, mmap, munmap};
+use std::{ffi::c_void, num::NonZeroUsize, os::fd::AsFd, ptr::NonNull};
 
 pub(crate) struct Mapped {
     start: NonNull<c_void>,

@@ -1,9 +1,10 @@
 //! Settings of a child process between fork and exec.
 #![allow(unsafe_code)]
 
-use nix::sys::prctl::set_pdeathsig;
-use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpid, getppid};
+use nix::{
+    sys::{prctl::set_pdeathsig, signal::Signal},
+    unistd::{Pid, getpid, getppid},
+};
 use tokio::process::Command;
 
 /// Lets the operating system kill the child when the thread that starts it ends, even if that

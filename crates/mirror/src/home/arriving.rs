@@ -1,16 +1,16 @@
 //! What a cell made, complete and waiting to be put in place.
 
-use std::ffi::OsStr;
-use std::fs::Permissions;
-use std::io;
-use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
-use std::os::unix::fs::PermissionsExt as _;
-
+use crate::{content::time, folder::Below, links::stays_inside};
 use baton_protocol::files::{Content, RelativePath};
-
-use crate::content::time;
-use crate::folder::Below;
-use crate::links::stays_inside;
+use std::{
+    ffi::OsStr,
+    fs::Permissions,
+    io,
+    os::unix::{
+        ffi::{OsStrExt as _, OsStringExt as _},
+        fs::PermissionsExt as _,
+    },
+};
 
 /// Something that will be put in place.
 pub(super) enum Arriving {

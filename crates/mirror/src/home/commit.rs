@@ -7,22 +7,26 @@
 //!
 //! **Invariant:** no link is followed, and no change by another program is lost.
 
-use std::fs::File;
-use std::io;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::{Path, PathBuf};
-
+use super::{
+    arriving::{Arriving, check_link},
+    listing::stamp,
+};
+use crate::{
+    FilesError, Root,
+    errors::at,
+    folder::{Below, Folder, Place, Status},
+    links::inside,
+    places::{free_name, move_file, rename_or_copy},
+    trash::{Trash, TrashEntry, Was},
+    walk::{STAGING, never_copied},
+};
 use baton_protocol::files::{Base, Change, Content, RelativePath, Stamp};
-
-use super::arriving::{Arriving, check_link};
-use super::listing::stamp;
-use crate::errors::at;
-use crate::folder::{Below, Folder, Place, Status};
-use crate::links::inside;
-use crate::places::{free_name, move_file, rename_or_copy};
-use crate::trash::{Trash, TrashEntry, Was};
-use crate::walk::{STAGING, never_copied};
-use crate::{FilesError, Root};
+use std::{
+    fs::File,
+    io,
+    os::unix::ffi::OsStrExt as _,
+    path::{Path, PathBuf},
+};
 
 /// Files that wait to be put in place.
 #[derive(Debug)]

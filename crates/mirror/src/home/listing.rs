@@ -1,21 +1,22 @@
 //! The contents of the notebook's folder, and what the mirror does not know of them yet.
 
-use std::collections::hash_map::DefaultHasher;
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs::File;
-use std::hash::{Hash as _, Hasher as _};
-use std::io;
-use std::path::Path;
-
+use crate::{
+    FilesError, Root,
+    copy_rules::{RULES, Rules},
+    errors::at,
+    folder::Status,
+    links::inside,
+    walk::walk,
+};
 use baton_protocol::files::{Entry, Listing, RelativePath, Stamp};
 use serde_bytes::ByteBuf;
-
-use crate::copy_rules::{RULES, Rules};
-use crate::errors::at;
-use crate::folder::Status;
-use crate::links::inside;
-use crate::walk::walk;
-use crate::{FilesError, Root};
+use std::{
+    collections::{BTreeMap, BTreeSet, hash_map::DefaultHasher},
+    fs::File,
+    hash::{Hash as _, Hasher as _},
+    io,
+    path::Path,
+};
 
 /// What the last listings told the mirror, and what else it knows.
 #[derive(Debug, Default)]

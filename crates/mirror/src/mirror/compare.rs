@@ -2,11 +2,12 @@
 //!
 //! **Invariant:** pure.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
-
-use baton_protocol::Piece;
-use baton_protocol::files::{Base, Change, RelativePath};
+use baton_protocol::{
+    Piece,
+    files::{Base, Change, RelativePath},
+};
 use serde_bytes::ByteBuf;
+use std::collections::{BTreeMap, HashMap, HashSet};
 
 /// What the mirror knows about one path.
 #[derive(Debug, Clone, PartialEq)]

@@ -1,14 +1,14 @@
 //! Files of a mirror that have no bytes yet. They are found by inode, because they may be renamed
 //! before they are read.
 
-use std::collections::HashMap;
-use std::fs::File;
-use std::io;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
-use baton_protocol::files::RelativePath;
-
 use crate::folder::{Handle, Status};
+use baton_protocol::files::RelativePath;
+use std::{
+    collections::HashMap,
+    fs::File,
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 /// Shared by the mirror and the task that watches what a session opens.
 #[derive(Debug, Clone, Default)]

@@ -6,13 +6,13 @@
 //!
 //! **Invariant:** pure.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt as _;
-
-use baton_protocol::files::{Change, RelativePath};
-
 use super::compare::{Difference, Found, Known};
+use baton_protocol::files::{Change, RelativePath};
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsStr,
+    os::unix::ffi::OsStrExt as _,
+};
 
 /// The most files that one cell may remove unseen; they must also be less than half of all.
 const MOST_UNSEEN: usize = 100;

@@ -1,13 +1,9 @@
 //! Files that something else changes at home, links that lead outside, and failures.
 
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-
+use crate::pair::{Pair, tree};
 use baton_protocol::files::{Base, Change, RelativePath};
 use serde_bytes::ByteBuf;
-
-use crate::pair::{Pair, tree};
+use std::{fs, os::unix::fs::symlink, path::Path};
 
 fn text(path: impl AsRef<Path>) -> String {
     fs::read_to_string(path).unwrap()

@@ -1,13 +1,13 @@
 //! The bytes of files, and files without their bytes.
 
-use std::fs::{self, File, FileTimes, Permissions};
-use std::os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _};
-use std::path::Path;
-use std::time::SystemTime;
-
-use baton_mirror::ContentReader;
-
 use crate::pair::{Before, Pair, tree};
+use baton_mirror::ContentReader;
+use std::{
+    fs::{self, File, FileTimes, Permissions},
+    os::unix::fs::{FileExt as _, MetadataExt as _, PermissionsExt as _},
+    path::Path,
+    time::SystemTime,
+};
 
 fn bytes(count: usize) -> Vec<u8> {
     (0..count)

@@ -1,10 +1,10 @@
 //! Real errors of the operating system at every access to a folder.
 
-use std::path::Path;
-use std::process::Command;
-
-use nix::errno::Errno;
-use nix::unistd::{AccessFlags, access};
+use nix::{
+    errno::Errno,
+    unistd::{AccessFlags, access},
+};
+use std::{path::Path, process::Command};
 
 const LOADED: &str = "BATON_TEST_FAULTS";
 

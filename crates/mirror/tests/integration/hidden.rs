@@ -1,10 +1,8 @@
 //! Hidden files, and the rules in `.batonignore`.
 
-use std::fs;
-
-use baton_mirror::{Root, list};
-
 use crate::pair::{NOTHING, Pair, tree};
+use baton_mirror::{Root, list};
+use std::fs;
 
 fn check(rules: &str, expected: &[&str]) {
     let home = tempfile::tempdir().unwrap();

@@ -1,20 +1,23 @@
 //! Whatever a session does to its mirror, whatever a worker claims about it, and whatever another
 //! process renames meanwhile: nothing outside the two folders is read, written or removed.
 
-use std::fs::{self, File};
-use std::os::unix::fs::symlink;
-use std::path::{Path, PathBuf};
-use std::sync::{LazyLock, Mutex, PoisonError};
-
+use crate::{
+    pair::{NOTHING, Pair, tree},
+    renamer::Renamer,
+};
 use baton_mirror::{Mirror, list};
-use baton_protocol::Piece;
-use baton_protocol::files::{Base, Change, Content, Entry, Listing, RelativePath, Stamp};
-use proptest::collection::vec;
-use proptest::prelude::*;
+use baton_protocol::{
+    Piece,
+    files::{Base, Change, Content, Entry, Listing, RelativePath, Stamp},
+};
+use proptest::{collection::vec, prelude::*};
 use serde_bytes::ByteBuf;
-
-use crate::pair::{NOTHING, Pair, tree};
-use crate::renamer::Renamer;
+use std::{
+    fs::{self, File},
+    os::unix::fs::symlink,
+    path::{Path, PathBuf},
+    sync::{LazyLock, Mutex, PoisonError},
+};
 
 const SECRET: &str = "nobody else's";
 

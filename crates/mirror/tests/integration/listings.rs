@@ -1,14 +1,9 @@
 //! What listings tell the mirror about home.
 
-use std::ffi::OsStr;
-use std::fs;
-use std::os::unix::fs::symlink;
-use std::path::Path;
-
+use crate::pair::{NOTHING, Pair};
 use baton_mirror::{FilesError, HomeListing, Mirror, Root, list};
 use baton_protocol::files::{Entry, Listing, RelativePath};
-
-use crate::pair::{NOTHING, Pair};
+use std::{ffi::OsStr, fs, os::unix::fs::symlink, path::Path};
 
 fn names(paths: &[RelativePath]) -> Vec<String> {
     paths.iter().map(ToString::to_string).collect()

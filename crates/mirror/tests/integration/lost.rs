@@ -1,13 +1,12 @@
 //! Folders that are gone, replaced, or unreadable: they are never treated as empty.
 
-use std::fs;
-use std::path::Path;
-
+use crate::{
+    faults::{faults, with_faults},
+    pair::{NOTHING, Pair, tree},
+};
 use baton_mirror::{FilesError, HomeListing, Root, list};
 use baton_protocol::files::RelativePath;
-
-use crate::faults::{faults, with_faults};
-use crate::pair::{NOTHING, Pair, tree};
+use std::{fs, path::Path};
 
 fn filled() -> Pair {
     let mut pair = Pair::new();

@@ -1,18 +1,21 @@
 //! Home, mirror, and a replacement for the transport between them.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::ffi::OsStr;
-use std::fs::{self, File};
-use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
-use std::path::{Path, PathBuf};
-
 use baton_mirror::{
     Committed, ContentReader, ContentWriter, Difference, FilesError, Handle, HomeListing, Mirror,
     Root, Scan, Seen, Staging, Status, Trash, list, open_listed, stamp,
 };
-use baton_protocol::ChunkHash;
-use baton_protocol::files::{Change, Content, RelativePath};
+use baton_protocol::{
+    ChunkHash,
+    files::{Change, Content, RelativePath},
+};
 use bytes::Bytes;
+use std::{
+    collections::{BTreeMap, BTreeSet, HashMap},
+    ffi::OsStr,
+    fs::{self, File},
+    os::unix::fs::{MetadataExt as _, PermissionsExt as _},
+    path::{Path, PathBuf},
+};
 use tempfile::TempDir;
 
 /// No cell has made any file.

@@ -1,24 +1,26 @@
 //! Whatever cells do in the mirror, home looks as if they had done it there. Whatever else happens
 //! to the mirror, only the cell's changes reach home.
 
-use std::collections::BTreeSet;
-use std::ffi::OsString;
-use std::fs::{self, File, Permissions};
-use std::io::{self, Write as _};
-use std::os::unix::ffi::OsStringExt as _;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
-use std::path::{Path, PathBuf};
-use std::process::Command;
-
+use crate::{
+    faults::{Fault, with_faults},
+    pair::{Before, Pair, tree},
+};
 use baton_mirror::{FilesError, Scan};
 use nix::errno::Errno;
-use proptest::collection::vec;
-use proptest::prelude::*;
-use proptest::test_runner::TestRunner;
+use proptest::{collection::vec, prelude::*, test_runner::TestRunner};
+use std::{
+    collections::BTreeSet,
+    ffi::OsString,
+    fs::{self, File, Permissions},
+    io::{self, Write as _},
+    os::unix::{
+        ffi::OsStringExt as _,
+        fs::{PermissionsExt as _, symlink},
+    },
+    path::{Path, PathBuf},
+    process::Command,
+};
 use tempfile::TempDir;
-
-use crate::faults::{Fault, with_faults};
-use crate::pair::{Before, Pair, tree};
 
 #[derive(Debug, Clone)]
 enum Step {

@@ -1,12 +1,9 @@
 //! Only removals that a cell was seen making are repeated at home. If removals are not seen, only
 //! plausible ones are.
 
-use std::ffi::OsStr;
-use std::fs;
-
-use baton_mirror::{HomeListing, Mirror, Root, Scan, list};
-
 use crate::pair::{Before, NOTHING, Pair, tree};
+use baton_mirror::{HomeListing, Mirror, Root, Scan, list};
+use std::{ffi::OsStr, fs};
 
 /// `count` files, all in one folder.
 fn filled(count: usize) -> Pair {

@@ -1,8 +1,10 @@
 //! Another process that renames folders and puts links to a folder outside in their place.
 
-use std::io::{BufRead, BufReader, Write};
-use std::path::Path;
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::{
+    io::{BufRead, BufReader, Write},
+    path::Path,
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+};
 
 pub(crate) struct Renamer {
     child: Child,

@@ -1,12 +1,8 @@
 //! Files that a cell deletes or replaces are in the trash and can be restored.
 
-use std::fs;
-use std::path::Path;
-use std::time::Duration;
-
-use baton_mirror::{Kept, TrashLimits, Was};
-
 use crate::pair::{Pair, tree};
+use baton_mirror::{Kept, TrashLimits, Was};
+use std::{fs, path::Path, time::Duration};
 
 const PLENTY: TrashLimits = TrashLimits {
     bytes: 1 << 30,

@@ -1,10 +1,13 @@
 //! Messages about files between proxy and worker.
 
 use super::{golden, samples::manifest};
-use baton_protocol::files::{
-    Base, Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, RelativePath, Stamp,
+use baton_protocol::{
+    decode, encode,
+    files::{
+        Base, Change, Content, Entry, FilesAnswer, FilesWanted, Listing, NoContent, RelativePath,
+        Stamp,
+    },
 };
-use baton_protocol::{decode, encode};
 use serde_bytes::ByteBuf;
 
 fn path(text: &str) -> RelativePath {

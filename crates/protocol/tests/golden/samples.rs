@@ -1,11 +1,11 @@
 //! The values used in the messages. They never change.
 
-use baton_protocol::files::NotebookFolder;
 use baton_protocol::{
     AboutState, BudgetLeft, Cell, CellKey, ChunkHash, Environment, EnvironmentState, Finished,
     GpuUsage, GroupId, HeldKey, HeldState, Holder, JobEvent, JobId, JobKind, Lock, LockFile,
     LockKind, Manifest, NotebookId, Outcome, Output, Payload, Period, Piece, Priority, RemoteError,
     SavedState, SegmentPart, State, StateVersion, Submission, TableId, Usage, WorkerId,
+    files::NotebookFolder,
 };
 use uuid::Uuid;
 

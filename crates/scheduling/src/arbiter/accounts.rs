@@ -1,8 +1,7 @@
 //! How much GPU time each person has used recently.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use crate::arbiter::UserId;
+use std::{collections::BTreeMap, time::Duration};
 
 /// Seconds of GPU time, halved with every half-life. Instead of reducing all stored values, `unit` grows: seconds
 /// are multiplied by it when they are stored, and divided by it when they are read.

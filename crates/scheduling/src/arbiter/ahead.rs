@@ -14,12 +14,11 @@
 //! **Invariant:** these places influence no other decision. Allocations and moves happen as they would without
 //! them.
 
-use std::time::Duration;
-
 use crate::arbiter::{
     Action, Arbiter, SessionId,
     session::{Lease, Release, Session},
 };
+use std::time::Duration;
 
 impl Arbiter {
     /// The places of all sessions, including those that were made ahead and those that are being made.

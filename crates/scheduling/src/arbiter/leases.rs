@@ -1,8 +1,10 @@
 //! Which session has priority, and when a lease is preempted.
 
+use crate::arbiter::{
+    Settings,
+    session::{Lease, Session},
+};
 use std::{cmp::Ordering, time::Duration};
-
-use crate::arbiter::{Settings, session::Lease, session::Session};
 
 /// Lower comes first.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]

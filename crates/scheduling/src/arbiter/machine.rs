@@ -1,7 +1,5 @@
 //! The arbiter's entry point: take in an event, then decide.
 
-use std::time::Duration;
-
 use crate::arbiter::{
     Action, EndReason, Epoch, Event, SessionId, Settings,
     accounts::Accounts,
@@ -10,6 +8,7 @@ use crate::arbiter::{
     sessions::Sessions,
     shortage::Shortage,
 };
+use std::time::Duration;
 
 #[derive(Debug)]
 pub struct Arbiter {

@@ -1,12 +1,11 @@
 //! Which sessions have their memory on the GPU.
 
-use std::time::Duration;
-
 use crate::arbiter::{
     Action, Arbiter, EndReason, SessionId,
     machine::best,
     session::{Activity, Lease, Release, Residency, Session, Trim},
 };
+use std::time::Duration;
 
 impl Arbiter {
     /// Records a requested allocation, or refuses it if it could never succeed. That is the case if it is

@@ -1,8 +1,7 @@
 //! What the arbiter knows of one session.
 
-use std::time::Duration;
-
 use crate::arbiter::{Epoch, Settings, accounts::Account};
+use std::time::Duration;
 
 #[derive(Debug, Clone)]
 pub(crate) struct Session {

@@ -6,14 +6,13 @@
 //!
 //! **Invariant:** what sums and lists depend on changes only in [`Sessions::change`].
 
-use std::{ops::Index, time::Duration};
-
 use crate::arbiter::{
     SessionId,
     accounts::Account,
     leases::level,
     session::{Release, Residency, Session},
 };
+use std::{ops::Index, time::Duration};
 
 #[derive(Debug)]
 pub(crate) struct Sessions {

@@ -5,12 +5,11 @@
 //! which sessions should leave the GPU when moving memory is not enough. A shortage is assumed to be over after a
 //! while, because the driver does not report when it ends.
 
-use std::time::Duration;
-
 use crate::arbiter::{
     Action, Arbiter, EndReason, SessionId,
     session::{Lease, Release, Session},
 };
+use std::time::Duration;
 
 /// How long a shortage is believed without being found again.
 const OLD: Duration = Duration::from_secs(60);

@@ -1,16 +1,14 @@
 //! Places on the host that are made ahead of moves.
 
-use std::time::Duration;
-
-use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, SessionId, Settings};
-use proptest::prelude::*;
-
 use crate::{
     any_script, cell, script,
     script::{GB, Told},
     seconds,
     world::World,
 };
+use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, SessionId, Settings};
+use proptest::prelude::*;
+use std::time::Duration;
 
 const PART: u64 = 64 << 20;
 const PIECE: u64 = 4 * PART;

@@ -6,11 +6,10 @@ mod ahead;
 mod script;
 mod world;
 
-use std::time::Duration;
-
 use baton_scheduling::arbiter::{Action, Arbiter, Event, Memory, Settings};
 use proptest::prelude::*;
 use script::{Cell, GB, Script};
+use std::time::Duration;
 use world::World;
 
 fn seconds(seconds: f64) -> Duration {

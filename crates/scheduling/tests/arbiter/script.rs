@@ -1,8 +1,7 @@
 //! What sessions should do, and what was observed.
 
-use std::{collections::BTreeMap, time::Duration};
-
 use baton_scheduling::arbiter::{Epoch, SessionId};
+use std::{collections::BTreeMap, time::Duration};
 
 pub(crate) const GB: u64 = 1_000_000_000;
 

@@ -4,16 +4,14 @@ mod checks;
 mod places;
 mod session;
 
+use self::session::{Lease, Session};
+use crate::script::{Happening, Script, Told};
+use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
 use std::{
     cmp::Reverse,
     collections::{BTreeMap, BinaryHeap},
     time::Duration,
 };
-
-use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId, Settings};
-
-use self::session::{Lease, Session};
-use crate::script::{Happening, Script, Told};
 
 pub(crate) struct World {
     pub(crate) settings: Settings,

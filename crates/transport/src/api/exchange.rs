@@ -2,15 +2,13 @@
 //! so the broker sees it only once and returns a token that opens nothing else. All requests carry
 //! that one until it is about to expire.
 
-use std::time::{Duration, SystemTime};
-
-use reqwest::{Method, header::AUTHORIZATION};
-
 use super::Api;
 use crate::{
     Dial, LinkError, Token,
     token::{Exchanged, Given},
 };
+use reqwest::{Method, header::AUTHORIZATION};
+use std::time::{Duration, SystemTime};
 
 const PATH: &str = "/v1/notebook-token";
 

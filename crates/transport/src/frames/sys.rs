@@ -1,10 +1,11 @@
 //! Receives files from a socket.
 #![allow(unsafe_code)]
 
-use std::io::{self, IoSliceMut};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-
 use nix::sys::socket::{ControlMessageOwned, MsgFlags, recvmsg};
+use std::{
+    io::{self, IoSliceMut},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
 
 /// The most bytes to read at once.
 const READ_BYTES: usize = 64 << 10;

@@ -1,17 +1,19 @@
 //! The worker's end of the memory transport.
 
-use std::os::fd::{BorrowedFd, OwnedFd};
-use std::time::Duration;
-
-use baton_chunks::{BlobError, Bundle};
-use baton_protocol::memory::{self, FromHolder, ToHolder};
-use baton_protocol::{HeldKey, Holder};
-use nix::unistd::geteuid;
-use serde::Serialize;
-use tokio::net::UnixStream;
-
 use super::host;
 use crate::frames::{FrameError, split};
+use baton_chunks::{BlobError, Bundle};
+use baton_protocol::{
+    HeldKey, Holder,
+    memory::{self, FromHolder, ToHolder},
+};
+use nix::unistd::geteuid;
+use serde::Serialize;
+use std::{
+    os::fd::{BorrowedFd, OwnedFd},
+    time::Duration,
+};
+use tokio::net::UnixStream;
 
 /// A proxy on this machine answers at once.
 const PATIENCE: Duration = Duration::from_secs(5);

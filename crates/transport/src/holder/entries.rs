@@ -1,10 +1,11 @@
 //! What a proxy holds for workers on the same machine.
 
-use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-
 use baton_chunks::Bundle;
 use baton_protocol::HeldKey;
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
 
 #[derive(Default)]
 pub(super) struct Entries {

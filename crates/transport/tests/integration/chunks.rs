@@ -1,11 +1,6 @@
 //! Storing and fetching chunks, with a broker that restarts, is full, or sends invalid answers.
 
-use std::{
-    collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
-
+use crate::server::{Server, nobody, problem};
 use axum::{
     Router,
     body::{Body, Bytes, to_bytes},
@@ -16,10 +11,12 @@ use axum::{
 };
 use baton_protocol::{CHUNK_BYTES, ChunkHash, api::Problem, decode, encode};
 use baton_transport::{Api, ChunkClient, LinkError};
-
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 use tokio::time::Instant;
-
-use crate::server::{Server, nobody, problem};
 
 /// A store that names chunks by their first bytes: the client does not check names.
 #[derive(Default)]

@@ -1,7 +1,6 @@
 //! Messages in both directions, and every way in which a server can fail to be a broker.
 
-use std::{path::PathBuf, time::Duration};
-
+use crate::server::{Server, dial, nobody};
 use axum::{
     Router,
     extract::ws::{Message, WebSocket, WebSocketUpgrade},
@@ -15,12 +14,11 @@ use baton_protocol::{
     proxy::{FromProxy, ToProxy},
 };
 use baton_transport::{Connection, Dial, LinkError, connect};
+use std::{path::PathBuf, time::Duration};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     net::TcpListener,
 };
-
-use crate::server::{Server, dial, nobody};
 
 type Proxy = Connection<ToProxy, FromProxy>;
 

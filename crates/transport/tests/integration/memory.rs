@@ -1,13 +1,13 @@
 //! The memory transport between two ends in one process.
 
-use std::os::fd::AsFd;
-use std::os::unix::fs::PermissionsExt;
-
 use baton_chunks::{Bundle, Ledger, pack};
-use baton_protocol::shim::{SegmentView, Snapshot};
-use baton_protocol::{HeldKey, Holder};
+use baton_protocol::{
+    HeldKey, Holder,
+    shim::{SegmentView, Snapshot},
+};
 use baton_transport::{MemoryHolder, Unreachable, deposit, fetch};
 use nix::sys::stat::fstat;
+use std::os::{fd::AsFd, unix::fs::PermissionsExt};
 use tempfile::TempDir;
 use tokio::task::AbortHandle;
 

@@ -1,11 +1,6 @@
 //! Grants, and an object store that refuses, disconnects, is slow or full, or redirects.
 
-use std::{
-    collections::{HashMap, VecDeque},
-    sync::{Arc, Mutex, MutexGuard},
-    time::Duration,
-};
-
+use crate::server::{Server, problem};
 use axum::{
     Router,
     body::{Body, Bytes},
@@ -16,8 +11,11 @@ use axum::{
 };
 use baton_protocol::{ChunkHash, Grant, Grants, api::Problem, decode, encode};
 use baton_transport::{ChunkClient, LinkError};
-
-use crate::server::{Server, problem};
+use std::{
+    collections::{HashMap, VecDeque},
+    sync::{Arc, Mutex, MutexGuard},
+    time::Duration,
+};
 
 /// What the store does instead of answering the request.
 enum Fault {

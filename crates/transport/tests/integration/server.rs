@@ -1,7 +1,5 @@
 //! A server in place of a broker; each test supplies the routes that answer.
 
-use std::net::Ipv4Addr;
-
 use axum::{
     Router,
     http::{StatusCode, header},
@@ -9,6 +7,7 @@ use axum::{
 };
 use baton_protocol::{address::BrokerAddress, api::Problem};
 use baton_transport::{Dial, Token};
+use std::net::Ipv4Addr;
 use tempfile::TempDir;
 use tokio::{
     net::{TcpListener, UnixListener},

@@ -1,18 +1,16 @@
 //! The token of a notebook server, which the broker sees only to exchange it for another.
 
-use std::sync::{
-    Arc, Mutex,
-    atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
-};
-
+use crate::server::Server;
 use axum::{
     Json, Router,
     http::{HeaderMap, StatusCode},
     routing::{get, post},
 };
 use baton_transport::{Api, Dial, LinkError, Token};
-
-use crate::server::Server;
+use std::sync::{
+    Arc, Mutex,
+    atomic::{AtomicU64, AtomicUsize, Ordering::SeqCst},
+};
 
 #[derive(Clone, Default)]
 struct Door {

@@ -7,6 +7,16 @@
 //!
 //! **Invariant:** a lease ends only while no stream is being captured.
 
+use super::{
+    Process,
+    ahead::{Ahead, Made},
+    connection::{Frames, Introduction, WELCOME, introduction},
+    sys::{
+        driver::{self, OUT_OF_MEMORY},
+        host,
+    },
+    wire::{Epoch, FromSession, Hello, ToSession},
+};
 use std::{
     collections::VecDeque,
     io,
@@ -18,17 +28,6 @@ use std::{
     },
     thread,
     time::{Duration, Instant},
-};
-
-use super::{
-    Process,
-    ahead::{Ahead, Made},
-    connection::{Frames, Introduction, WELCOME, introduction},
-    sys::{
-        driver::{self, OUT_OF_MEMORY},
-        host,
-    },
-    wire::{Epoch, FromSession, Hello, ToSession},
 };
 
 /// A lease that was not used for this long is returned.

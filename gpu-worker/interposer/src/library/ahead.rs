@@ -7,6 +7,10 @@
 //!
 //! **Invariant:** that thread never calls the driver and holds no lock.
 
+use super::{
+    Process,
+    sys::host::{self, HostMemory},
+};
 use std::{
     sync::{
         Arc,
@@ -14,11 +18,6 @@ use std::{
         mpsc::Sender,
     },
     thread,
-};
-
-use super::{
-    Process,
-    sys::host::{self, HostMemory},
 };
 
 /// A request to pin that is not answered yet.

@@ -1,5 +1,6 @@
 //! Which streams are being captured now: work submitted to them is recorded and not computed.
 
+use super::sys::driver::{self, Stream};
 use std::{
     collections::BTreeSet,
     sync::{
@@ -7,8 +8,6 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
 };
-
-use super::sys::driver::{self, Stream};
 
 pub(super) struct Captures {
     have_been: AtomicBool,

@@ -2,16 +2,17 @@
 //!
 //! In: messages, and requests for more memory. Out: answers. The agent reads from the connection; see `agent.rs`.
 
+use super::wire::{FRAME_BYTES, FromSession, SOCKET, TOKEN, ToSession};
 use std::{
     io::{self, Read as _, Write as _},
     net::Shutdown,
-    os::fd::{AsRawFd as _, RawFd},
-    os::unix::net::UnixStream,
+    os::{
+        fd::{AsRawFd as _, RawFd},
+        unix::net::UnixStream,
+    },
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     time::Duration,
 };
-
-use super::wire::{FRAME_BYTES, FromSession, SOCKET, TOKEN, ToSession};
 
 /// How long to wait for the worker's first message.
 pub(super) const WELCOME: Duration = Duration::from_secs(5);

@@ -5,13 +5,12 @@
 //!
 //! **Invariant:** when [`Drains::end`] returns `true`, the gate was not opened since the last call.
 
+use super::gate::Gate;
 use std::{
     sync::{Mutex, MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
-
-use super::gate::Gate;
 
 /// How long the end of a lease may take before the gate is opened.
 const PATIENCE: Duration = Duration::from_secs(1);

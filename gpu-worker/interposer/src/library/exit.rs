@@ -3,13 +3,12 @@
 //! Otherwise a request of the worker could reach a driver that is shutting down, and its error would look like a
 //! fault of the session.
 
+use super::{Process, RETRY};
 use std::{
     sync::{MutexGuard, PoisonError},
     thread,
     time::{Duration, Instant},
 };
-
-use super::{Process, RETRY};
 
 /// How long the exit waits for what the agent is doing.
 const LAST_WORK: Duration = Duration::from_secs(5);

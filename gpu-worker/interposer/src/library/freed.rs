@@ -4,6 +4,7 @@
 //! pools do. The rest is released when a mark that was recorded in the stream later is reached, or at the end of
 //! the lease.
 
+use super::sys::driver::{self, Context, Event, PER_THREAD, Stream};
 use std::{
     cell::Cell,
     sync::{
@@ -11,8 +12,6 @@ use std::{
         atomic::{AtomicU64, Ordering::Relaxed},
     },
 };
-
-use super::sys::driver::{self, Context, Event, PER_THREAD, Stream};
 
 /// Work with the same order runs one after the other.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

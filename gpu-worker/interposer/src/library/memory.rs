@@ -6,18 +6,19 @@
 
 mod places;
 
-use std::{
-    collections::{BTreeMap, VecDeque},
-    sync::atomic::AtomicUsize,
-    thread,
-};
-
 use super::{
     freed::{InOrder, StreamOrder},
     heap::{Heap, Range},
     shadows::Shadows,
-    sys::driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
-    sys::host::HostMemory,
+    sys::{
+        driver::{self, Code, Context, Event, OUT_OF_MEMORY, SUCCESS, Stream},
+        host::HostMemory,
+    },
+};
+use std::{
+    collections::{BTreeMap, VecDeque},
+    sync::atomic::AtomicUsize,
+    thread,
 };
 
 const CHUNK_BYTES: u64 = 64 << 20;

@@ -30,6 +30,15 @@ mod window;
 #[path = "../wire.rs"]
 mod wire;
 
+#[cfg(test)]
+use crate::wire;
+use captures::Captures;
+use connection::{Answer, Connection};
+use drains::Drains;
+use freed::StreamOrder;
+use gate::{Entry, Gate};
+use memory::{Freed, Left, Memory};
+use pools::Pools;
 use std::{
     collections::BTreeSet,
     os::fd::RawFd,
@@ -39,17 +48,6 @@ use std::{
     },
     time::Duration,
 };
-
-#[cfg(test)]
-use crate::wire;
-
-use captures::Captures;
-use connection::{Answer, Connection};
-use drains::Drains;
-use freed::StreamOrder;
-use gate::{Entry, Gate};
-use memory::{Freed, Left, Memory};
-use pools::Pools;
 use sys::driver::{
     self, Code, Context, DEINITIALIZED, Event, OUT_OF_MEMORY, SUCCESS, SYSTEM_NOT_READY, Stream,
 };

@@ -2,11 +2,14 @@
 //!
 //! The worker is asked, because `nvidia-smi` does not use the GPU and does not know the session's processes.
 
-use std::{io, io::Write as _, os::unix::net::UnixStream, sync::Arc};
-
 use super::{
     connection::{Frames, WELCOME, introduction},
     wire::{FromSession, ToSession},
+};
+use std::{
+    io::{self, Write as _},
+    os::unix::net::UnixStream,
+    sync::Arc,
 };
 
 pub(super) struct Use {

@@ -2,6 +2,7 @@
 //!
 //! To prepare a place is to clear its pages, which takes one thread several times as long as the copy into it.
 
+use super::sys::host::{self, HostMemory};
 use std::{
     collections::BTreeMap,
     sync::{
@@ -10,8 +11,6 @@ use std::{
     },
     thread::{self, Builder, Scope},
 };
-
-use super::sys::host::{self, HostMemory};
 
 /// With more threads, the memory is the bottleneck.
 const MOST_THREADS: usize = 8;

@@ -1,12 +1,11 @@
 //! How the session's own code learns that others lack room, so that it gives back memory that libraries hold
 //! without using it.
 
+use super::sys::host;
 use std::{
     os::fd::RawFd,
     sync::atomic::{AtomicI32, Ordering::Relaxed},
 };
-
-use super::sys::host;
 
 /// A counter of the operating system that is readable while a trim is requested.
 pub(super) struct Trims(AtomicI32);

@@ -5,6 +5,7 @@
 //!
 //! **Invariant:** between marks a submission costs one addition and no lock.
 
+use super::sys::driver::{Context, Event, Stream};
 use std::{
     collections::VecDeque,
     sync::{
@@ -13,8 +14,6 @@ use std::{
     },
     time::{Duration, Instant},
 };
-
-use super::sys::driver::{Context, Event, Stream};
 
 /// The work between two marks should take this long, half of what may be outstanding.
 const AIM: Duration = Duration::from_millis(25);

@@ -1,11 +1,10 @@
 //! Processes of sessions: their arrival, their messages and their end.
 
+use super::{Arbitration, Arrival, Process};
+use crate::gpu::{Lone, Monitored, Token};
 use baton_interposer::wire::{FromSession, ToSession};
 use baton_scheduling::arbiter::{Arbiter, Event, SessionId};
 use tokio::time::Instant;
-
-use super::{Arbitration, Arrival, Process};
-use crate::gpu::{Lone, Monitored, Token};
 
 /// Marks the ids of the arbiter's sessions that stand for memory that cannot leave the GPU.
 const FIXED: SessionId = 1 << 63;

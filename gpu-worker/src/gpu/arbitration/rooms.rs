@@ -1,13 +1,11 @@
 //! Room that other sessions make for memory that is in no ledger: the contexts of a session that returns to the
 //! GPU.
 
-use std::collections::HashMap;
-
-use baton_scheduling::arbiter::{Event, SessionId};
-use tokio::sync::oneshot;
-
 use super::Arbitration;
 use crate::gpu::Token;
+use baton_scheduling::arbiter::{Event, SessionId};
+use std::collections::HashMap;
+use tokio::sync::oneshot;
 
 /// Marks the ids of the arbiter's sessions that stand for rooms.
 const ROOM: SessionId = 1 << 62;

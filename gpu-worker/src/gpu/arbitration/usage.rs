@@ -1,13 +1,11 @@
 //! How much each session used the GPU.
 
-use std::{fs, iter, time::Duration};
-
-use baton_interposer::wire::ToSession;
-use nix::unistd::Pid;
-use tokio::time::Instant;
-
 use super::{Arbitration, Process};
 use crate::gpu::{Token, Usage};
+use baton_interposer::wire::ToSession;
+use nix::unistd::Pid;
+use std::{fs, iter, time::Duration};
+use tokio::time::Instant;
 
 impl Arbitration {
     /// Returns the usage until now, and starts a new count.

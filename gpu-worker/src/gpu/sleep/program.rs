@@ -1,11 +1,10 @@
 //! The program that asks the driver: each line names an action and a process, and is answered with a line.
 
-use std::{io, time::Duration};
-
 use super::super::{
     program::answer_lines,
     sys::driver::{Driver, DriverError, OUT_OF_MEMORY, State},
 };
+use std::{io, time::Duration};
 
 pub(super) const SLEEP: &str = "sleep";
 pub(super) const WAKE: &str = "wake";

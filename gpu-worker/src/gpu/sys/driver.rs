@@ -3,15 +3,14 @@
 //! Types are cudarc's, which come from NVIDIA's headers. Its look-ups are not used, because they end a program on a
 //! machine without a driver.
 
+use cudarc::driver::sys;
+use libloading::Library;
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
     mem::transmute_copy,
     ptr::null_mut,
     time::Duration,
 };
-
-use cudarc::driver::sys;
-use libloading::Library;
 
 /// A `CUresult`, or a code of a newer driver.
 type Code = c_int;

@@ -1,7 +1,5 @@
 //! The program that a trial starts twice: for each line that it reads, it computes and reports what it found.
 
-use std::io;
-
 use super::{
     super::{
         program::answer_lines,
@@ -9,6 +7,7 @@ use super::{
     },
     MEMORY_BYTES,
 };
+use std::io;
 
 /// The answer when its numbers are correct.
 pub(super) const RIGHT: &str = "right";

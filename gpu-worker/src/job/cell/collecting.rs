@@ -1,17 +1,16 @@
 //! Collects the state that a cell leaves: reads it from the session and moves it to where the proxy can fetch it.
 
+use crate::{
+    context::Context,
+    messages,
+    mirror::{self, MirrorError},
+    session::Session,
+    transfer::{NotTransferred, Transport, send_patiently},
+};
 use baton_chunks::Ledger;
-use baton_protocol::outbox::state_bytes;
-use baton_protocol::shim::Snapshot;
-use baton_protocol::{RemoteError, State, StateVersion};
+use baton_protocol::{RemoteError, State, StateVersion, outbox::state_bytes, shim::Snapshot};
 use baton_transport::Changes;
 use futures_util::future::BoxFuture;
-
-use crate::context::Context;
-use crate::messages;
-use crate::mirror::{self, MirrorError};
-use crate::session::Session;
-use crate::transfer::{NotTransferred, Transport, send_patiently};
 
 /// A larger state does not fit into one message.
 const LARGEST_STATE_BYTES: usize = 48 << 20;

@@ -2,14 +2,14 @@
 //!
 //! In: when the cell starts and ends. Out: what it used, and whether the session can continue.
 
-use std::time::Duration;
-
+use crate::{
+    gpu::{Cell, EndReason, Usage},
+    job::Ending,
+    messages,
+    session::Session,
+};
 use baton_protocol::{GpuUsage, JobKind};
-
-use crate::gpu::{Cell, EndReason, Usage};
-use crate::job::Ending;
-use crate::messages;
-use crate::session::Session;
+use std::time::Duration;
 
 pub(super) struct GpuUse {
     pub(super) usage: Option<GpuUsage>,

@@ -1,16 +1,16 @@
 //! What can end a cell early: an interrupt, its time limit, too much memory, a session that does not react.
 
-use std::time::Duration;
-
+use crate::{
+    Config,
+    context::Context,
+    job::Ending,
+    messages::{self, Limit},
+    processes,
+    session::Session,
+};
 use baton_protocol::{Cell, Outcome, RemoteError};
+use std::time::Duration;
 use tokio::time::Instant;
-
-use crate::Config;
-use crate::context::Context;
-use crate::job::Ending;
-use crate::messages::{self, Limit};
-use crate::processes;
-use crate::session::Session;
 
 pub(super) struct Limits {
     /// How long the cell may run.

@@ -2,17 +2,11 @@
 //!
 //! In: outputs and questions of the session. Out: the job's events, and the answers of the notebook.
 
-use std::time::Duration;
-
+use crate::{batch::Batcher, job::Job, messages, questions};
 use baton_protocol::{Answer, JobEvent, Output, State};
-use futures_util::StreamExt as _;
-use futures_util::future::BoxFuture;
-use futures_util::stream::FuturesUnordered;
+use futures_util::{StreamExt as _, future::BoxFuture, stream::FuturesUnordered};
+use std::time::Duration;
 use tokio::time::Instant;
-
-use crate::batch::Batcher;
-use crate::job::Job;
-use crate::{messages, questions};
 
 /// How long outputs wait before the next look, while too many bytes are not acknowledged yet.
 const FULL_POLL: Duration = Duration::from_millis(60);

@@ -8,18 +8,20 @@
 //!
 //! **Invariant:** when a [`Group`] is dropped, every process in it ends, and the group is removed.
 
-use std::fs::{self, File};
-use std::io;
-use std::os::fd::OwnedFd;
-use std::path::{Path, PathBuf};
-use std::time::{Duration, Instant};
-
-use nix::errno::Errno;
-use nix::sys::signal::{Signal, kill};
-use nix::unistd::Pid;
-
 use super::{Base, Controller, Version};
 use crate::sandbox::Limits;
+use nix::{
+    errno::Errno,
+    sys::signal::{Signal, kill},
+    unistd::Pid,
+};
+use std::{
+    fs::{self, File},
+    io,
+    os::fd::OwnedFd,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 /// The period of processor quotas, in microseconds.
 const PERIOD_US: u64 = 100_000;

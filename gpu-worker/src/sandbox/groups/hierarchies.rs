@@ -1,7 +1,9 @@
 //! The control groups of this process: `/proc/self/cgroup` names them, `/proc/self/mountinfo` says where they are.
 
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::{
+    fs,
+    path::{Path, PathBuf},
+};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Version {

@@ -6,15 +6,15 @@
 //!
 //! **Invariant:** a cell cannot add a name that is not in [`KNOWN`].
 
-use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
-use nix::unistd::Pid;
-use tokio::process::Command;
-
 use crate::Config;
+use nix::unistd::Pid;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs,
+    path::{Path, PathBuf},
+    process::Stdio,
+};
+use tokio::process::Command;
 
 /// Libraries that take long to load and behave after a fork as after an import. For each: what to load, in this
 /// order.

@@ -6,33 +6,39 @@
 //! **Invariant:** the zygote has the environment of a session. Of the worker it has only the connection on which the
 //! worker asks for forks.
 
-use std::ffi::{OsStr, OsString};
-use std::io::{self, IoSlice};
-use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
-use std::os::unix::ffi::OsStrExt as _;
-use std::os::unix::net::UnixStream as StdUnixStream;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-use std::sync::{Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
-
+use super::{Ground, Spare};
+use crate::{
+    processes,
+    sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, ignore_sigterm, inherit},
+    session::{LAST_BREATH, SessionLog, environment},
+};
 use baton_jupyter_wire::folder::PrivateFolder;
 use baton_protocol::NotebookId;
-use nix::libc;
-use nix::sys::socket::{ControlMessage, MsgFlags, sendmsg};
-use nix::unistd::Pid;
+use nix::{
+    libc,
+    sys::socket::{ControlMessage, MsgFlags, sendmsg},
+    unistd::Pid,
+};
 use serde::Serialize;
 use serde_bytes::ByteBuf;
-use tokio::io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest};
-use tokio::net::UnixStream;
-use tokio::process::{Child, Command};
-use tokio::time::Instant;
-
-use crate::processes;
-use crate::sandbox::{Bubblewrap, ReadOnly, Sandbox, SandboxError, ignore_sigterm, inherit};
-use crate::session::{LAST_BREATH, SessionLog, environment};
-
-use super::{Ground, Spare};
+use std::{
+    ffi::{OsStr, OsString},
+    io::{self, IoSlice},
+    os::{
+        fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd},
+        unix::{ffi::OsStrExt as _, net::UnixStream as StdUnixStream},
+    },
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{
+    io::{AsyncBufReadExt as _, AsyncReadExt as _, AsyncWriteExt as _, BufReader, Interest},
+    net::UnixStream,
+    process::{Child, Command},
+    time::Instant,
+};
 
 /// How long one library may take to load, possibly from a slow network folder.
 const PATIENCE: Duration = Duration::from_secs(120);

@@ -2,10 +2,9 @@
 //!
 //! **Invariant:** both are used for one session only, and receive nothing before they belong to it.
 
-use std::os::fd::AsFd as _;
-
 use super::process::{Parked, Zygote, ZygoteError};
 use crate::sandbox::{Group, PreparedSandbox, Sandbox};
+use std::os::fd::AsFd as _;
 
 #[derive(Debug)]
 pub(crate) struct Spare {

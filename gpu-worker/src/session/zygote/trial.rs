@@ -1,25 +1,26 @@
 //! Tries a zygote before it is used: one of its forks enters a sandbox, or confines itself, and runs the probe there.
 
-use std::ffi::OsString;
-use std::io;
-use std::os::fd::{AsFd as _, AsRawFd as _, OwnedFd};
-use std::path::Path;
-use std::process::Stdio;
-use std::time::Duration;
-
-use nix::fcntl::OFlag;
-use nix::unistd::pipe2;
-use serde_bytes::ByteBuf;
-use tokio::io::AsyncReadExt as _;
-use tokio::net::unix::pipe::Receiver;
-use tokio::process::Command;
-
-use super::Ground;
-use super::process::{ForkRequest, Zygote, ZygoteError, bytes, variables};
-use crate::processes;
-use crate::sandbox::{
-    Bubblewrap, Entrance, Holder, INSIDE, Landlock, Outermost, PROBE, Probe, Sandbox, guarded,
+use super::{
+    Ground,
+    process::{ForkRequest, Zygote, ZygoteError, bytes, variables},
 };
+use crate::{
+    processes,
+    sandbox::{
+        Bubblewrap, Entrance, Holder, INSIDE, Landlock, Outermost, PROBE, Probe, Sandbox, guarded,
+    },
+};
+use nix::{fcntl::OFlag, unistd::pipe2};
+use serde_bytes::ByteBuf;
+use std::{
+    ffi::OsString,
+    io,
+    os::fd::{AsFd as _, AsRawFd as _, OwnedFd},
+    path::Path,
+    process::Stdio,
+    time::Duration,
+};
+use tokio::{io::AsyncReadExt as _, net::unix::pipe::Receiver, process::Command};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const TRIED: &str = "print('tried', flush=True)";

@@ -1,15 +1,15 @@
 #![allow(clippy::unwrap_used)]
 use super::*;
-use baton_jupyter_wire::connection::ConnectionFile;
-use baton_jupyter_wire::message::{Draft, Signer};
-use baton_jupyter_wire::wire::{decode_message, encode_message};
+use crate::relay::ParentCell;
+use baton_jupyter_wire::{
+    connection::ConnectionFile,
+    message::{Draft, Signer},
+    wire::{decode_message, encode_message},
+};
 use baton_protocol::Output;
 use proptest::prelude::*;
 use serde_json::json;
-use tokio::io::DuplexStream;
-use tokio::task::JoinHandle;
-
-use crate::relay::ParentCell;
+use tokio::{io::DuplexStream, task::JoinHandle};
 
 const READY: &[u8] = b"\x04\x06\x05READY";
 const SUBSCRIBE: &[u8] = b"\x04\x0a\x09SUBSCRIBE";

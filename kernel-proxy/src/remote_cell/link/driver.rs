@@ -1,17 +1,23 @@
 //! Drives the link: connects, exchanges the greeting, resumes jobs, and passes commands and updates on.
 
-use std::collections::{BTreeMap, HashMap, VecDeque};
-use std::time::Duration;
-
-use baton_protocol::proxy::{FromProxy, ToProxy};
-use baton_protocol::{Answer, JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission};
-use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
-use tokio::sync::{mpsc, watch};
-
 use super::{Command, EndedSessions, JobUpdate, Link, Status, Transports, describe};
-use crate::config::BrokerChoice;
-use crate::remote_cell::autostart::{NoBroker, Obstacle, dial_or_start};
-use crate::remote_cell::status_line::{OtherJob, QueuePosition};
+use crate::{
+    config::BrokerChoice,
+    remote_cell::{
+        autostart::{NoBroker, Obstacle, dial_or_start},
+        status_line::{OtherJob, QueuePosition},
+    },
+};
+use baton_protocol::{
+    Answer, JobEvent, JobId, NotebookId, PROTOCOL_VERSION, Refusal, Submission,
+    proxy::{FromProxy, ToProxy},
+};
+use baton_transport::{Backoff, ChunkClient, Connection, LinkError};
+use std::{
+    collections::{BTreeMap, HashMap, VecDeque},
+    time::Duration,
+};
+use tokio::sync::{mpsc, watch};
 
 const COMMANDS: usize = 64;
 const UPDATES: usize = 256;

@@ -1,9 +1,8 @@
 //! Numbers and times in everyday words.
 
-use std::time::Duration;
-
 use baton_humanize::whole_seconds;
 use baton_protocol::BudgetLeft;
+use std::time::Duration;
 
 pub(super) fn seconds(duration: Duration) -> String {
     match duration.as_secs() {

@@ -1,8 +1,7 @@
 #![allow(clippy::unwrap_used)]
 
-use baton_protocol::{Period, api::AheadBecause};
-
 use super::*;
+use baton_protocol::{Period, api::AheadBecause};
 
 fn at(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)

@@ -1,11 +1,10 @@
 //! Which machines the pools request, by the broker's rules.
 
+use super::{MachineKind, Machines, Pool, count, ms, world::World};
 use baton_scheduling::{
     pools::{self, Floor, Present, Terms, Waiting},
     queue::in_queue_order,
 };
-
-use super::{MachineKind, Machines, Pool, count, ms, world::World};
 
 impl World<'_> {
     /// Requests the machines that the pools should have.

@@ -1,22 +1,20 @@
 //! The simulated broker and its workers, event by event.
 
-use std::{
-    cmp::Reverse,
-    collections::{BinaryHeap, HashSet},
-    sync::Arc,
-    time::Duration,
-};
-
+use super::{Counted, CountedKind, Fleet, Group, MachineKind, Spread};
+use crate::simulation::people::{Usage, job, notebook, person_of};
 use baton_protocol::WorkerId;
 use baton_scheduling::{
     pools,
     queue::{Job, Worker, plan},
 };
 use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashSet},
+    sync::Arc,
+    time::Duration,
+};
 use uuid::Uuid;
-
-use super::{Counted, CountedKind, Fleet, Group, MachineKind, Spread};
-use crate::simulation::people::{Usage, job, notebook, person_of};
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Happening {

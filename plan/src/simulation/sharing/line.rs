@@ -1,12 +1,10 @@
 //! The queue for the GPUs. The broker's own library decides which cell begins next, and on which GPU.
 
-use std::{collections::HashSet, sync::Arc, time::Duration};
-
+use super::super::people::{Usage, job, notebook};
 use baton_protocol::{JobId, WorkerId};
 use baton_scheduling::queue::{Job, Worker, plan};
+use std::{collections::HashSet, sync::Arc, time::Duration};
 use uuid::Uuid;
-
-use super::super::people::{Usage, job, notebook};
 
 /// Each person has one notebook, and runs one cell at a time.
 #[derive(Debug)]

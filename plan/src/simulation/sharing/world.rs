@@ -1,13 +1,11 @@
 //! GPUs and their sessions, simulated event by event: cells come from the [`Line`] and compute as
 //! the arbiters decide.
 
-use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
-
-use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
-use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
-
 use super::{Class, LONG, Policy, SHORT, line::Line};
 use crate::simulation::{Length, statistics::Spread};
+use baton_scheduling::arbiter::{Action, Arbiter, Epoch, Event, Memory, SessionId};
+use rand::{SeedableRng, rngs::Xoshiro256PlusPlus};
+use std::{cmp::Reverse, collections::BinaryHeap, time::Duration};
 
 /// Work that remains because times are rounded to nanoseconds, in seconds.
 const PRECISION: f64 = 1e-6;

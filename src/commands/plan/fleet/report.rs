@@ -1,10 +1,9 @@
 //! What is told about simulated machines and their people, as text and as JSON.
 
-use std::fmt::Write;
-
 use baton_humanize::approximate;
 use baton_plan::simulation::{Estimate, FleetAnswer, PastWaits, Used, Waited};
 use serde_json::{Value, json};
+use std::fmt::Write;
 
 /// The names of the parts of a fleet.
 pub(super) struct Names {

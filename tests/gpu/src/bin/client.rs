@@ -3,15 +3,16 @@
 //! Each line on standard input is a command, and each line on standard output is the answer to one: `ok …`, or
 //! `error` with the driver's code. Buffers are named arrays of 64-bit numbers.
 
-use std::collections::HashMap;
-use std::ffi::{CString, c_void};
-use std::io::{self, BufRead as _, Write as _};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst};
-use std::time::Instant;
-
 use baton_gpu_tests::sys::{
     Answer, Driver, Kernel, Refusal, at_exit, beside_child, call_loaded, in_child,
     when_asked_to_trim,
+};
+use std::{
+    collections::HashMap,
+    ffi::{CString, c_void},
+    io::{self, BufRead as _, Write as _},
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::SeqCst},
+    time::Instant,
 };
 
 struct Client {

@@ -1,8 +1,7 @@
 //! Puts a driver and cards of the given sizes into a folder.
 
-use std::{io, path::Path};
-
 use baton_gpu_tests::Machine;
+use std::{io, path::Path};
 
 fn main() -> io::Result<()> {
     let arguments: Vec<String> = std::env::args().collect();

@@ -3,20 +3,26 @@
 //! Locks on the open file protect it. The system releases them when their process ends for any reason, so the
 //! memory of a dead process is noticed and reclaimed.
 
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Mutex, MutexGuard};
-use std::time::{Duration, Instant};
-
-use crate::layout::{
-    ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD, KERNELS, LEDGER, LOCKED, LOST, MEMORY,
-    OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE, UUID, WAITING, card_at,
+use crate::{
+    Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, host,
+    layout::{
+        ALIVE, CHECKPOINTED, CODE, CONTEXT, COPIED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, HELD,
+        KERNELS, LEDGER, LOCKED, LOST, MEMORY, OVERLAPS, PINNED, PROCESSORS, RUNNING, SLOTS, STALE,
+        UUID, WAITING, card_at,
+    },
+    lock,
+    locks::{self, LockKind},
 };
-use crate::locks::{self, LockKind};
-use crate::{Code, ILLEGAL_STATE, INVALID_VALUE, NOT_READY, OUT_OF_MEMORY, host, lock};
+use std::{
+    fs::File,
+    io,
+    os::fd::AsRawFd as _,
+    sync::{
+        Mutex, MutexGuard, OnceLock,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 
 pub(crate) struct Card {
     file: File,
@@ -31,7 +37,8 @@ pub(crate) struct Card {
 static CARD: OnceLock<Card> = OnceLock::new();
 
 pub(crate) fn card() -> &'static Card {
-    CARD.get().expect("it was opened when the driver was initialised")
+    CARD.get()
+        .expect("it was opened when the driver was initialised")
 }
 
 pub(crate) fn open() -> io::Result<()> {
@@ -41,11 +48,13 @@ pub(crate) fn open() -> io::Result<()> {
     let first = std::env::var_os("BATON_TEST_GPU").ok_or(io::ErrorKind::NotFound)?;
     let visible = std::env::var("CUDA_VISIBLE_DEVICES").ok();
     let number = number_of(visible.as_deref()).ok_or(io::ErrorKind::NotFound)?;
-    let file = File::options().read(true).write(true).open(card_at(first.as_ref(), number))?;
+    let file = File::options()
+        .read(true)
+        .write(true)
+        .open(card_at(first.as_ref(), number))?;
     let numbers = host::map_numbers(&file)?;
-    let slot = (0..SLOTS).find(|slot| {
-        locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok()
-    });
+    let slot = (0..SLOTS)
+        .find(|slot| locks::lock(file.as_raw_fd(), ALIVE + *slot as i64, LockKind::Try).is_ok());
     let slot = slot.ok_or(io::ErrorKind::QuotaExceeded)?;
     let card = Card {
         file,
@@ -67,7 +76,9 @@ pub(crate) fn open() -> io::Result<()> {
 /// invalid name such as -1 (CUDA's programming guide: only devices before an invalid index are visible). Slices
 /// belong to the first card.
 fn number_of(visible: Option<&str>) -> Option<usize> {
-    let Some(visible) = visible else { return Some(0) };
+    let Some(visible) = visible else {
+        return Some(0);
+    };
     let name = visible.split(',').next().unwrap_or_default();
     match name.starts_with("MIG-") {
         true => Some(0),

@@ -1,20 +1,34 @@
 //! The work that a process submits to its GPU: one thread does it, in order.
 
-use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
-use std::time::{Duration, Instant};
-
-use crate::card::card;
-use crate::{Mark, STICKY, host, lock};
+use crate::{Mark, STICKY, card::card, host, lock};
+use std::{
+    collections::VecDeque,
+    sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock},
+    time::{Duration, Instant},
+};
 
 #[derive(Clone, Debug)]
 pub(crate) enum Work {
     Kernel(Kernel),
-    Copy { to: u64, from: u64, bytes: usize },
-    Fill { to: u64, value: Vec<u8>, count: usize },
+    Copy {
+        to: u64,
+        from: u64,
+        bytes: usize,
+    },
+    Fill {
+        to: u64,
+        value: Vec<u8>,
+        count: usize,
+    },
     /// Waits until the number at this address is at least `value`.
-    Wait { address: u64, value: u64 },
-    Call { function: host::HostFunction, data: usize },
+    Wait {
+        address: u64,
+        value: u64,
+    },
+    Call {
+        function: host::HostFunction,
+        data: usize,
+    },
 }
 
 #[derive(Clone, Debug)]
@@ -22,7 +36,11 @@ pub(crate) enum Kernel {
     Nothing,
     Sleep(Duration),
     /// Adds `value` to each of `count` numbers.
-    Add { to: u64, count: u64, value: u64 },
+    Add {
+        to: u64,
+        count: u64,
+        value: u64,
+    },
     /// Puts the driver into a fatal error state.
     Fail(i32),
     Forever,
@@ -37,7 +55,9 @@ impl Work {
         match self {
             Self::Kernel(Kernel::Add { to, count, .. }) => overlaps(*to, 8 * count),
             Self::Kernel(_) => false,
-            Self::Copy { to, from, bytes } => overlaps(*to, *bytes as u64) || overlaps(*from, *bytes as u64),
+            Self::Copy { to, from, bytes } => {
+                overlaps(*to, *bytes as u64) || overlaps(*from, *bytes as u64)
+            }
             Self::Fill { to, value, count } => overlaps(*to, (value.len() * count) as u64),
             Self::Wait { address, .. } => overlaps(*address, 8),
             Self::Call { .. } => false,
@@ -102,7 +122,10 @@ pub(crate) fn is_done(number: u64) -> bool {
 
 /// Marks the end of the work of this number.
 pub(crate) fn mark(last: u64) -> Mark {
-    let mark = Mark { last, reached: Arc::default() };
+    let mark = Mark {
+        last,
+        reached: Arc::default(),
+    };
     let mut queue = lock(&QUEUE);
     queue.marks.push(mark.clone());
     queue.reach_marks();
@@ -127,7 +150,9 @@ pub(crate) fn uses(from: u64, bytes: u64) -> bool {
 }
 
 fn wait(queue: MutexGuard<'_, Queue>) -> MutexGuard<'_, Queue> {
-    CHANGED.wait(queue).unwrap_or_else(std::sync::PoisonError::into_inner)
+    CHANGED
+        .wait(queue)
+        .unwrap_or_else(std::sync::PoisonError::into_inner)
 }
 
 fn run() {

@@ -15,14 +15,17 @@ mod layout;
 mod locks;
 mod sys;
 
-use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
-use std::mem::ManuallyDrop;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::time::Instant;
-
 use engine::Work;
+use std::{
+    cell::{Cell, RefCell},
+    collections::{BTreeMap, BTreeSet},
+    mem::ManuallyDrop,
+    sync::{
+        Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering::SeqCst},
+    },
+    time::Instant,
+};
 
 pub(crate) type Code = i32;
 pub(crate) const SUCCESS: Code = 0;
@@ -149,7 +152,10 @@ pub(crate) fn context() -> Result<usize, Code> {
 /// The code of the fault requested for this call, if any.
 pub(crate) fn fault(name: &str) -> Option<Code> {
     let mut faults = lock(&FAULTS);
-    for (of, left, code) in faults.iter_mut().filter(|(of, left, _)| of == name && *left > 0) {
+    for (of, left, code) in faults
+        .iter_mut()
+        .filter(|(of, left, _)| of == name && *left > 0)
+    {
         *left -= 1;
         if *left == 0 {
             return Some(*code);
@@ -286,7 +292,13 @@ pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 pub(crate) fn submit(stream: usize, work: Work) -> Code {
     let mut objects = objects();
     if let Some(origin) = objects.capture_of(stream) {
-        objects.captures.entry(origin).or_default().nodes.works.push(work);
+        objects
+            .captures
+            .entry(origin)
+            .or_default()
+            .nodes
+            .works
+            .push(work);
         return SUCCESS;
     }
     let known = objects.streams.get(&stream).map(|known| known.context);

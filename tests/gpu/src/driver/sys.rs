@@ -15,7 +15,14 @@ mod tables;
 use std::ffi::{c_char, c_int, c_long, c_void};
 
 unsafe extern "C" {
-    fn mmap(at: *mut c_void, bytes: usize, access: c_int, flags: c_int, file: c_int, from: c_long) -> *mut c_void;
+    fn mmap(
+        at: *mut c_void,
+        bytes: usize,
+        access: c_int,
+        flags: c_int,
+        file: c_int,
+        from: c_long,
+    ) -> *mut c_void;
     fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     fn mprotect(at: *mut c_void, bytes: usize, access: c_int) -> c_int;
     fn memfd_create(name: *const c_char, flags: u32) -> c_int;

@@ -1,14 +1,19 @@
 //! Reads the file of a card, and which processes use the card; see `driver/card.rs`.
 
-use std::ffi::{CStr, OsStr, c_char, c_int, c_void};
-use std::fs::File;
-use std::io::{self, Read as _};
-use std::os::fd::AsRawFd as _;
-use std::os::unix::ffi::OsStrExt as _;
-use std::path::Path;
-
-use crate::layout::{ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS, card_at};
-use crate::locks::is_locked;
+use crate::{
+    layout::{
+        ALIVE, CHECKPOINTED, FIRST_PROCESS, FIRST_SLOT, FIRST_STATE, LOST, MEMORY, SLICES, SLOTS,
+        card_at,
+    },
+    locks::is_locked,
+};
+use std::{
+    ffi::{CStr, OsStr, c_char, c_int, c_void},
+    fs::File,
+    io::{self, Read as _},
+    os::{fd::AsRawFd as _, unix::ffi::OsStrExt as _},
+    path::Path,
+};
 
 pub(crate) struct Card {
     pub(crate) total_bytes: u64,
@@ -34,7 +39,9 @@ impl Card {
         file.read_exact(&mut bytes)?;
         let (words, _) = bytes.as_chunks::<8>();
         let number = |index: usize| u64::from_le_bytes(words[index]);
-        let alive: Vec<usize> = (0..SLOTS).filter(|slot| is_locked(file.as_raw_fd(), ALIVE + *slot as i64)).collect();
+        let alive: Vec<usize> = (0..SLOTS)
+            .filter(|slot| is_locked(file.as_raw_fd(), ALIVE + *slot as i64))
+            .collect();
         let process = |slot: &usize| Process {
             number: number(FIRST_PROCESS + slot) as u32,
             bytes: number(FIRST_SLOT + 2 * slot),
@@ -64,7 +71,12 @@ unsafe extern "C" {
 
 fn beside_this_library() -> io::Result<std::path::PathBuf> {
     let nothing = std::ptr::null();
-    let mut symbol = Symbol { library: nothing, base: nothing.cast(), name: nothing, address: nothing.cast() };
+    let mut symbol = Symbol {
+        library: nothing,
+        base: nothing.cast(),
+        name: nothing,
+        address: nothing.cast(),
+    };
     let found = unsafe { dladdr(crate::nvmlShutdown as *const c_void, &raw mut symbol) };
     if found == 0 {
         return Err(io::ErrorKind::NotFound.into());

@@ -11,11 +11,12 @@ mod layout;
 #[path = "../locks.rs"]
 mod locks;
 
-use std::ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong};
-use std::ptr::copy_nonoverlapping;
-
 use card::Card;
 use layout::UUID;
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_uint, c_ulonglong},
+    ptr::copy_nonoverlapping,
+};
 
 const SUCCESS: c_int = 0;
 const INVALID_ARGUMENT: c_int = 2;
@@ -105,7 +106,10 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByIndex_v2(index: c_uint, device: *m
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: *mut usize) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(
+    uuid: *const c_char,
+    device: *mut usize,
+) -> c_int {
     let uuid = unsafe { CStr::from_ptr(uuid) }.to_str().unwrap_or_default();
     let number = |beginning| uuid.strip_prefix(beginning)?.parse::<usize>().ok();
     let Some(found) = number(UUID).map(handle_of).or_else(|| number(SLICE)) else {
@@ -118,21 +122,38 @@ pub unsafe extern "C" fn nvmlDeviceGetHandleByUUID(uuid: *const c_char, device: 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUUID(device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetUUID(
+    device: usize,
+    text: *mut c_char,
+    bytes: c_uint,
+) -> c_int {
     let uuid = match is_card(device) {
         true => format!("{UUID}{:012}", card_of(device)),
         false => format!("{SLICE}{device:012}"),
     };
-    put(device, &CString::new(uuid).expect("it has no nul"), text, bytes)
+    put(
+        device,
+        &CString::new(uuid).expect("it has no nul"),
+        text,
+        bytes,
+    )
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(device: usize, is_slice: *mut c_uint) -> c_int {
-    ask(device, |_| unsafe { *is_slice = c_uint::from(!is_card(device)) })
+pub unsafe extern "C" fn nvmlDeviceIsMigDeviceHandle(
+    device: usize,
+    is_slice: *mut c_uint,
+) -> c_int {
+    ask(device, |_| unsafe {
+        *is_slice = c_uint::from(!is_card(device))
+    })
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(slice: usize, device: *mut usize) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetDeviceHandleFromMigDeviceHandle(
+    slice: usize,
+    device: *mut usize,
+) -> c_int {
     match is_card(slice) {
         true => INVALID_ARGUMENT,
         false => ask(slice, |_| unsafe { *device = handle_of(card_of(slice)) }),
@@ -151,7 +172,10 @@ pub unsafe extern "C" fn nvmlDeviceGetGpuInstanceId(slice: usize, number: *mut c
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(slice: usize, number: *mut c_uint) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(
+    slice: usize,
+    number: *mut c_uint,
+) -> c_int {
     match is_card(slice) {
         true => INVALID_ARGUMENT,
         false => ask(slice, |_| unsafe { *number = 0 }),
@@ -159,7 +183,10 @@ pub unsafe extern "C" fn nvmlDeviceGetComputeInstanceId(slice: usize, number: *m
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(device: usize, count: *mut c_uint) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetMaxMigDeviceCount(
+    device: usize,
+    count: *mut c_uint,
+) -> c_int {
     ask(device, |_| unsafe { *count = MOST_SLICES })
 }
 
@@ -178,7 +205,11 @@ pub unsafe extern "C" fn nvmlDeviceGetMigDeviceHandleByIndex(
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetName(device: usize, text: *mut c_char, bytes: c_uint) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetName(
+    device: usize,
+    text: *mut c_char,
+    bytes: c_uint,
+) -> c_int {
     put(device, NAME, text, bytes)
 }
 
@@ -196,7 +227,10 @@ pub unsafe extern "C" fn nvmlDeviceGetMemoryInfo_v2(device: usize, memory: *mut 
 }
 
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(device: usize, rates: *mut Utilization) -> c_int {
+pub unsafe extern "C" fn nvmlDeviceGetUtilizationRates(
+    device: usize,
+    rates: *mut Utilization,
+) -> c_int {
     ask(device, |card| unsafe {
         let gpu = percent(card.processes.iter().any(|process| process.computes));
         *rates = Utilization { gpu, memory: gpu };
@@ -240,7 +274,12 @@ fn percent(computes: bool) -> c_uint {
 }
 
 /// Writes one entry for each process if `count` has enough room, and sets `count` to the number of processes.
-fn list<T>(device: usize, count: *mut c_uint, places: *mut T, of: impl Fn(&card::Process) -> T) -> c_int {
+fn list<T>(
+    device: usize,
+    count: *mut c_uint,
+    places: *mut T,
+    of: impl Fn(&card::Process) -> T,
+) -> c_int {
     let mut fits = true;
     let code = ask(device, |card| unsafe {
         fits = card.processes.len() <= *count as usize;
@@ -257,7 +296,9 @@ fn put(device: usize, words: &CStr, text: *mut c_char, bytes: c_uint) -> c_int {
     if (bytes as usize) < words.len() {
         return INSUFFICIENT_SIZE;
     }
-    ask(device, |_| unsafe { copy_nonoverlapping(words.as_ptr().cast(), text, words.len()) })
+    ask(device, |_| unsafe {
+        copy_nonoverlapping(words.as_ptr().cast(), text, words.len())
+    })
 }
 
 /// Answers for a card, unless it is lost.

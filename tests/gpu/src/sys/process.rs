@@ -1,10 +1,11 @@
 //! The process itself: its exit, forked children, and functions of libraries that it has loaded.
 
-use std::ffi::{CStr, c_char, c_int, c_short, c_ulong, c_void};
-use std::mem::transmute_copy;
-use std::ptr::null_mut;
-
 use super::{Answer, Code, Refusal, SUCCESS};
+use std::{
+    ffi::{CStr, c_char, c_int, c_short, c_ulong, c_void},
+    mem::transmute_copy,
+    ptr::null_mut,
+};
 
 unsafe extern "C" {
     fn dlsym(library: *mut c_void, name: *const c_char) -> *mut c_void;

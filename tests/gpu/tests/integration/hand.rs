@@ -1,15 +1,17 @@
 //! A worker's side that a test controls message by message, for events at a particular moment of a hand-over.
 
-use std::io::{Read as _, Write as _};
-use std::net::Shutdown;
-use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
-use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
-
 use crate::world::{Client, World, eventually};
+use baton_interposer::wire::{FRAME_BYTES, FromSession, ToSession};
+use std::{
+    io::{Read as _, Write as _},
+    net::Shutdown,
+    os::unix::net::{UnixListener, UnixStream},
+    sync::{
+        Arc, Mutex,
+        mpsc::{Receiver, Sender, channel},
+    },
+    time::{Duration, Instant},
+};
 
 const PATIENCE: Duration = Duration::from_secs(10);
 

@@ -1,12 +1,12 @@
 //! Calls of a program at a particular moment of a hand-over.
 
-use std::time::Instant;
-
+use crate::{
+    hand::Hand,
+    world::{Client, MIB, World, eventually},
+};
 use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
-
-use crate::hand::Hand;
-use crate::world::{Client, MIB, World, eventually};
+use std::time::Instant;
 
 #[test]
 fn memory_that_is_freed_while_the_lease_ends_stays_until_the_kernels_that_use_it_have_ended() {

@@ -1,12 +1,10 @@
 //! What the driver's monitoring reports to a worker about its GPU.
 
-use std::process::Command;
-
+use crate::world::{Client, MIB, World, eventually};
 use baton_gpu_worker::gpu::{Hardware, MONITORING, Reading, Slice, each, gpus, monitor, slices};
 use baton_interposer::wire::{DEVICE, TOKEN};
+use std::process::Command;
 use tokio::sync::watch;
-
-use crate::world::{Client, MIB, World, eventually};
 
 const NOTEBOOK: &str = "0193f2a4c5d67e8f9a0b1c2d3e4f5061";
 const GPU_IS_LOST: u64 = 15;

@@ -1,17 +1,18 @@
 //! Processes at the worker's socket that are not interposers, or that end in the middle of an exchange.
 
-use std::fs::Permissions;
-use std::io::{Read as _, Write as _};
-use std::os::unix::fs::PermissionsExt as _;
-use std::os::unix::net::UnixStream;
-use std::process::{Command, Stdio};
-use std::time::Duration;
-
+use crate::{
+    sharing::check_that_each_may_use_the_whole_card,
+    world::{Client, MIB, World, eventually},
+};
 use baton_gpu_worker::gpu::Token;
 use baton_interposer::wire::{FRAME_BYTES, FromSession, Hello, ToSession};
-
-use crate::sharing::check_that_each_may_use_the_whole_card;
-use crate::world::{Client, MIB, World, eventually};
+use std::{
+    fs::Permissions,
+    io::{Read as _, Write as _},
+    os::unix::{fs::PermissionsExt as _, net::UnixStream},
+    process::{Command, Stdio},
+    time::Duration,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 

@@ -1,12 +1,12 @@
 //! Places on the host that are made before memory leaves the GPU.
 
-use std::cell::Cell;
-
+use crate::{
+    hand::Hand,
+    world::{Client, MIB, World, eventually},
+};
 use baton_gpu_tests::FAULTS;
 use baton_interposer::wire::{FromSession, ToSession};
-
-use crate::hand::Hand;
-use crate::world::{Client, MIB, World, eventually};
+use std::cell::Cell;
 
 /// A program with two allocations that leave in one part each.
 fn with_two(world: &mut World, variables: &[(&str, &str)]) -> (Hand, Client) {

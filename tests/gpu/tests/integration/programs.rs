@@ -1,10 +1,8 @@
 //! How a single program behaves with the interposer.
 
-use std::process::Command;
-
-use baton_gpu_tests::FAULTS;
-
 use crate::world::{Client, MIB, World, eventually};
+use baton_gpu_tests::FAULTS;
+use std::process::Command;
 
 #[test]
 fn a_program_computes_as_without_it() {

@@ -1,7 +1,6 @@
 //! Several programs on one card.
 
-use std::time::Duration;
-
+use crate::world::{Client, MIB, World, eventually};
 use baton_gpu_tests::{FAULTS, MEGABYTES_PER_SECOND};
 use baton_gpu_worker::gpu::{Cell, EndReason};
 use baton_scheduling::arbiter::Settings;
@@ -9,8 +8,7 @@ use nix::{
     sys::signal::{Signal, kill},
     unistd::Pid,
 };
-
-use crate::world::{Client, MIB, World, eventually};
+use std::time::Duration;
 
 #[test]
 fn eight_programs_have_three_times_the_memory_and_find_it_as_they_left_it() {

@@ -1,18 +1,21 @@
 //! A machine with one card, the worker's side, and programs on it.
 
-use std::collections::HashMap;
-use std::io::{BufRead as _, BufReader, Write as _};
-use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
-
 use baton_gpu_tests::{CARD, Machine};
 use baton_gpu_worker::gpu::{Admission, Cell, Gpu, HostRoom, Listener, Monitored, Token, Usage};
 use baton_interposer::wire::{SOCKET, TOKEN};
 use baton_scheduling::arbiter::{Memory, Settings};
 use nix::unistd::Pid;
+use std::{
+    collections::HashMap,
+    io::{BufRead as _, BufReader, Write as _},
+    path::{Path, PathBuf},
+    process::{Child, ChildStdin, ChildStdout, Command, Stdio},
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
+    time::{Duration, Instant},
+};
 use tempfile::TempDir;
 use tokio::{runtime::Runtime, sync::watch};
 

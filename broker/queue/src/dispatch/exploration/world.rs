@@ -13,9 +13,9 @@ use crate::{
     record::Write,
     samples::{naming, submission},
 };
-use baton_protocol::outbox::Outbox;
 use baton_protocol::{
     Answer, ChunkHash, FencingNumber, JobEvent, NumberedEvent, Outcome,
+    outbox::Outbox,
     proxy::{FromProxy, ToProxy},
     worker::{Acknowledged, FromWorker, ToWorker},
 };

@@ -64,7 +64,11 @@ struct PollDescriptor {
 /// `worker` is the parent of this process, `dropped` points to `count` ranges, and none of these covers `dropped`
 /// itself, this library or the stack of the calling thread.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn baton_keep(worker: i32, dropped: *const [usize; 2], count: usize) -> isize {
+pub unsafe extern "C" fn baton_keep(
+    worker: i32,
+    dropped: *const [usize; 2],
+    count: usize,
+) -> isize {
     // SAFETY: for the whole function: these calls access only this stack and the caller's `dropped`.
     unsafe {
         let supported = call(CLOSE_RANGE, [LAST_DESCRIPTOR, LAST_DESCRIPTOR, 0, 0, 0]);
@@ -79,12 +83,18 @@ pub unsafe extern "C" fn baton_keep(worker: i32, dropped: *const [usize; 2], cou
         let mut mask = 0_u64;
         let every = ptr::from_ref(&EVERY_SIGNAL) as usize;
         let before = ptr::from_mut(&mut mask) as usize;
-        call(number::RT_SIGPROCMASK, [SIG_BLOCK, every, before, MASK_BYTES, 0]);
+        call(
+            number::RT_SIGPROCMASK,
+            [SIG_BLOCK, every, before, MASK_BYTES, 0],
+        );
         let child = call(number::CLONE, [CLONE_PARENT | SIGCHLD, 0, 0, 0, 0]);
         if child == 0 {
             keep(descriptor, dropped, count);
         }
-        call(number::RT_SIGPROCMASK, [SIG_SETMASK, before, 0, MASK_BYTES, 0]);
+        call(
+            number::RT_SIGPROCMASK,
+            [SIG_SETMASK, before, 0, MASK_BYTES, 0],
+        );
         call(number::CLOSE, [descriptor as usize, 0, 0, 0, 0]);
         child
     }
@@ -99,7 +109,10 @@ unsafe fn keep(worker: isize, dropped: *const [usize; 2], count: usize) -> ! {
     unsafe {
         let descriptor = worker as usize;
         call(number::SETPGID, [0; 5]);
-        call(number::PRCTL, [PR_SET_NAME, NAME.as_ptr() as usize, 0, 0, 0]);
+        call(
+            number::PRCTL,
+            [PR_SET_NAME, NAME.as_ptr() as usize, 0, 0, 0],
+        );
         if descriptor > 0 {
             call(CLOSE_RANGE, [0, descriptor - 1, 0, 0, 0]);
         }

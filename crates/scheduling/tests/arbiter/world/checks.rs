@@ -1,8 +1,7 @@
 //! What must hold after each decision of the arbiter.
 
-use baton_scheduling::arbiter::{Action, EndReason, Event, SessionId};
-
 use super::{World, session::Session};
+use baton_scheduling::arbiter::{Action, EndReason, Event, SessionId};
 
 impl World {
     pub(super) fn check(&self, event: Event, action: Action) {

@@ -1,10 +1,8 @@
 //! How sessions make places on the host ahead of moves, and give them up.
 
-use std::time::Duration;
-
-use baton_scheduling::arbiter::{Action, Arbiter, Event, SessionId};
-
 use super::{Happening, World};
+use baton_scheduling::arbiter::{Action, Arbiter, Event, SessionId};
+use std::time::Duration;
 
 /// How fast places on the host are made, in bytes per second.
 const PLACES_A_SECOND: f64 = 3e9;

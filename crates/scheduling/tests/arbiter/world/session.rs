@@ -1,10 +1,8 @@
 //! A session as the test world sees it.
 
-use std::time::Duration;
-
-use baton_scheduling::arbiter::Epoch;
-
 use crate::script::Script;
+use baton_scheduling::arbiter::Epoch;
+use std::time::Duration;
 
 #[derive(Debug, Default)]
 pub(super) struct Session {

@@ -3,15 +3,18 @@
 //! What these take on the GPU is in no ledger.
 #![allow(non_snake_case)]
 
-use std::ffi::{c_char, c_int, c_void};
-use std::mem::transmute;
-
-use super::super::PROCESS;
-use super::driver::{
-    Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, context_of_green, current,
-    current_context, has_primary_context, primary_context,
+use super::{
+    super::PROCESS,
+    driver::{
+        Code, Context, Export, NOT_FOUND, OUT_OF_MEMORY, SUCCESS, context_of_green, current,
+        current_context, has_primary_context, primary_context,
+    },
+    is_in_use, wrap,
 };
-use super::{is_in_use, wrap};
+use std::{
+    ffi::{c_char, c_int, c_void},
+    mem::transmute,
+};
 
 wrap! {
     fn cuCtxDestroy_v2(context: usize) |driver| { destroying(context, driver) }

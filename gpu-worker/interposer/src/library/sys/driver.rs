@@ -2,12 +2,15 @@
 //!
 //! A code is a plain number, because newer drivers return new ones.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::transmute;
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
-
-use super::host::{RTLD_LAZY, dlopen};
-use super::look_up::real_dlsym;
+use super::{
+    host::{RTLD_LAZY, dlopen},
+    look_up::real_dlsym,
+};
+use std::{
+    ffi::{CStr, c_char, c_int, c_void},
+    mem::transmute,
+    sync::atomic::{AtomicUsize, Ordering::Relaxed},
+};
 
 pub(in super::super) type Code = i32;
 pub(in super::super) const SUCCESS: Code = 0;

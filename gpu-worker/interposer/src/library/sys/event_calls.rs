@@ -4,12 +4,12 @@
 //! kernel would measure how long the session waited for its lease, and how long its memory took to return.
 #![allow(non_snake_case)]
 
-use std::ffi::c_uint;
-use std::mem::transmute;
-
-use super::super::PROCESS;
-use super::driver::{Code, Export, NOT_FOUND, SUCCESS};
-use super::wrap;
+use super::{
+    super::PROCESS,
+    driver::{Code, Export, NOT_FOUND, SUCCESS},
+    wrap,
+};
+use std::{ffi::c_uint, mem::transmute};
 
 const DISABLE_TIMING: c_uint = 2;
 

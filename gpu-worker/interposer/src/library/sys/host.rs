@@ -1,9 +1,10 @@
 //! The functions of the C library that the interposer calls.
 
-use std::ffi::{CString, c_char, c_int, c_void};
-use std::ptr::null_mut;
-
 use super::driver;
+use std::{
+    ffi::{CString, c_char, c_int, c_void},
+    ptr::null_mut,
+};
 
 pub(super) const RTLD_LAZY: c_int = 1;
 pub(super) const RTLD_NOLOAD: c_int = 4;

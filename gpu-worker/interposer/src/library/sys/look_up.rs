@@ -4,16 +4,17 @@
 //! is replaced only if it is the address of a wrapped function, of the driver or of its monitoring. So names,
 //! versions and kinds of default stream mean what they mean to the driver.
 
-use std::ffi::{c_char, c_int, c_void};
-use std::mem::transmute;
-use std::sync::atomic::{AtomicPtr, Ordering::Relaxed};
-
-use super::super::PROCESS;
-use super::super::symbols;
-use super::super::wire::DEVICE;
-use super::driver::{self, Code, Export, Library, NOT_FOUND, SUCCESS};
-use super::host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym};
-use super::{table, wrapper, wrappers};
+use super::{
+    super::{PROCESS, symbols, wire::DEVICE},
+    driver::{self, Code, Export, Library, NOT_FOUND, SUCCESS},
+    host::{self, RTLD_NEXT, RTLD_NOLOAD, dlvsym},
+    table, wrapper, wrappers,
+};
+use std::{
+    ffi::{c_char, c_int, c_void},
+    mem::transmute,
+    sync::atomic::{AtomicPtr, Ordering::Relaxed},
+};
 
 type Dlsym = unsafe extern "C" fn(*mut c_void, *const c_char) -> *mut c_void;
 

@@ -4,17 +4,20 @@
 //! counted. While the gate is not in use, every call goes to the driver.
 #![allow(non_snake_case)]
 
-use std::collections::BTreeSet;
-use std::ffi::{c_int, c_void};
-use std::mem::transmute;
-use std::sync::{Mutex, PoisonError};
-
-use super::super::PROCESS;
-use super::driver::{
-    self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
-    Stream,
+use super::{
+    super::PROCESS,
+    driver::{
+        self, Code, Context, Export, INVALID_VALUE, NOT_FOUND, NOT_SUPPORTED, PER_THREAD, SUCCESS,
+        Stream,
+    },
+    is_in_use, wrap,
 };
-use super::{is_in_use, wrap};
+use std::{
+    collections::BTreeSet,
+    ffi::{c_int, c_void},
+    mem::transmute,
+    sync::{Mutex, PoisonError},
+};
 
 wrap! {
     fn cuMemAlloc_v2(address: *mut u64, bytes: usize) |driver| {

@@ -4,13 +4,18 @@
 //! Structures: https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceStructs.html
 #![allow(non_snake_case)]
 
-use std::ffi::{CStr, c_char, c_uint, c_ulonglong};
-use std::mem::transmute;
-
-use super::super::monitoring::{Use, own_use};
-use super::super::wire::DEVICE;
-use super::driver::{Code, Export, SUCCESS};
-use super::wrap;
+use super::{
+    super::{
+        monitoring::{Use, own_use},
+        wire::DEVICE,
+    },
+    driver::{Code, Export, SUCCESS},
+    wrap,
+};
+use std::{
+    ffi::{CStr, c_char, c_uint, c_ulonglong},
+    mem::transmute,
+};
 
 /// `NVML_ERROR_INSUFFICIENT_SIZE` and `NVML_ERROR_FUNCTION_NOT_FOUND`.
 const INSUFFICIENT_SIZE: Code = 7;

@@ -1,14 +1,16 @@
 //! Wrappers of the calls that create and find pools, and of allocations from a pool that a program names.
 #![allow(non_snake_case)]
 
-use std::ffi::{c_int, c_void};
-use std::mem::transmute;
-
-use super::super::PROCESS;
-use super::super::pools::Place;
-use super::driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream};
-use super::memory_calls::{allocate_in_order, fixed, own_default};
-use super::wrap;
+use super::{
+    super::{PROCESS, pools::Place},
+    driver::{Code, Export, NOT_FOUND, ON_DEVICE, PINNED, SUCCESS, Stream},
+    memory_calls::{allocate_in_order, fixed, own_default},
+    wrap,
+};
+use std::{
+    ffi::{c_int, c_void},
+    mem::transmute,
+};
 
 wrap! {
     fn cuMemPoolCreate(pool: *mut usize, properties: *const PoolProperties) |driver| {

@@ -5,11 +5,12 @@
 //! that the caller did not pass are passed on unread.
 #![allow(non_snake_case)]
 
+use super::{
+    super::{PROCESS, symbols::is_per_thread},
+    Wrapper,
+    driver::{Code, Export, NOT_FOUND, PER_THREAD, SUCCESS, Stream},
+};
 use std::mem::transmute;
-
-use super::super::{PROCESS, symbols::is_per_thread};
-use super::Wrapper;
-use super::driver::{Code, Export, NOT_FOUND, PER_THREAD, SUCCESS, Stream};
 
 type Short = unsafe extern "C" fn(usize, usize, usize, usize, usize, usize) -> Code;
 #[rustfmt::skip]

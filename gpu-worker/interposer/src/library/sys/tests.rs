@@ -3,12 +3,11 @@
 //! `asked.txt` holds the names in libraries (`make cuda-names` extracts them from wheels), `passed.txt` the
 //! calls that pass through, grouped by reason. A new name in a newer library is undecided, and fails here.
 
-use std::any::TypeId;
-
 use super::{
     Wrapper, context_calls, driver, event_calls, look_up, memory_calls, monitoring_calls,
     pool_calls, submissions, word_calls, wrappers,
 };
+use std::any::TypeId;
 
 /// What happens to a call: how its wrapper treats it, or why it has none.
 fn decision(name: &str) -> Option<&'static str> {

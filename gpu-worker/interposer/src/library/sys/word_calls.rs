@@ -4,13 +4,14 @@
 //! them on. Words that the caller did not pass are passed on unread.
 #![allow(non_snake_case)]
 
+use super::{
+    super::PROCESS,
+    Wrapper,
+    context_calls::making,
+    driver::{Code, Export, NOT_FOUND, SUCCESS},
+    is_in_use,
+};
 use std::mem::transmute;
-
-use super::super::PROCESS;
-use super::Wrapper;
-use super::context_calls::making;
-use super::driver::{Code, Export, NOT_FOUND, SUCCESS};
-use super::is_in_use;
 
 #[rustfmt::skip]
 type Words = unsafe extern "C" fn(

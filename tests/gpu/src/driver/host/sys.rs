@@ -1,14 +1,23 @@
 //! Access by address.
 
-use std::ffi::{c_int, c_long, c_void};
-use std::fs::File;
-use std::io;
-use std::os::fd::AsRawFd as _;
-use std::ptr::null_mut;
-use std::sync::atomic::AtomicU64;
+use std::{
+    ffi::{c_int, c_long, c_void},
+    fs::File,
+    io,
+    os::fd::AsRawFd as _,
+    ptr::null_mut,
+    sync::atomic::AtomicU64,
+};
 
 unsafe extern "C" {
-    fn mmap(at: *mut c_void, bytes: usize, access: c_int, flags: c_int, file: c_int, from: c_long) -> *mut c_void;
+    fn mmap(
+        at: *mut c_void,
+        bytes: usize,
+        access: c_int,
+        flags: c_int,
+        file: c_int,
+        from: c_long,
+    ) -> *mut c_void;
 }
 
 const READ_WRITE: c_int = 1 | 2;
@@ -33,7 +42,13 @@ pub(crate) fn read(from: u64, bytes: usize) -> Vec<u8> {
 
 pub(crate) fn fill(to: u64, value: &[u8], count: usize) {
     for index in 0..count {
-        unsafe { std::ptr::copy_nonoverlapping(value.as_ptr(), (to as *mut u8).add(index * value.len()), value.len()) };
+        unsafe {
+            std::ptr::copy_nonoverlapping(
+                value.as_ptr(),
+                (to as *mut u8).add(index * value.len()),
+                value.len(),
+            )
+        };
     }
 }
 

@@ -1,11 +1,11 @@
 //! Checkpoints: other processes leave the card and return.
 
-use std::ffi::{c_int, c_void};
-use std::time::{Duration, Instant};
-
 use super::{api, put};
-use crate::card::card;
-use crate::{Code, SUCCESS};
+use crate::{Code, SUCCESS, card::card};
+use std::{
+    ffi::{c_int, c_void},
+    time::{Duration, Instant},
+};
 
 fn code(result: Result<(), Code>) -> Code {
     result.err().unwrap_or(SUCCESS)

@@ -1,13 +1,12 @@
 //! Devices, contexts, modules, and the names of error codes.
 
-use std::ffi::{CStr, c_char, c_int, c_void};
-
 use super::{api, put};
-use crate::card::card;
 use crate::{
-    CAPTURE_UNSUPPORTED, CONTEXTS, Code, Context, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND,
-    OUT_OF_MEMORY, PRIMARY, SUCCESS, context, engine, objects, spoils_captures, stale,
+    CAPTURE_UNSUPPORTED, CONTEXTS, Code, Context, INVALID_CONTEXT, INVALID_DEVICE, INVALID_HANDLE,
+    INVALID_VALUE, LIBRARY, NOT_FOUND, OUT_OF_MEMORY, PRIMARY, SUCCESS, card::card, context,
+    engine, objects, spoils_captures, stale,
 };
+use std::ffi::{CStr, c_char, c_int, c_void};
 
 pub(crate) const VERSION: c_int = 13000;
 
@@ -43,7 +42,14 @@ fn make(context: usize) -> bool {
     let bytes = card().context_bytes();
     let fits = card().take(bytes);
     if fits {
-        objects().contexts.insert(context, Context { bytes, last: 0, holds: 1 });
+        objects().contexts.insert(
+            context,
+            Context {
+                bytes,
+                last: 0,
+                holds: 1,
+            },
+        );
     }
     fits
 }
@@ -67,11 +73,55 @@ pub unsafe extern "C" fn baton_test_gpu_context(context: *mut usize) -> Code {
 /// Attributes of the device, like those of a GPU of 2017 (compute capability 7.0).
 fn property(attribute: c_int) -> c_int {
     const PROPERTIES: &[(c_int, c_int)] = &[
-        (1, 1024), (2, 1024), (3, 1024), (4, 64), (5, c_int::MAX), (6, 65535), (7, 65535), (8, 49152), (9, 65536), (10, 32),
-        (11, c_int::MAX), (12, 65536), (13, 1_530_000), (14, 512), (15, 1), (16, 80), (19, 1), (31, 1), (36, 877_000),
-        (37, 4096), (38, 6_291_456), (39, 2048), (40, 1), (41, 1), (75, 7), (76, 0), (78, 1), (79, 1), (80, 1), (81, 98304),
-        (82, 65536), (83, 1), (86, 1), (87, 2), (88, 1), (89, 1), (90, 1), (92, 1), (93, 1), (94, 1), (95, 1), (96, 1),
-        (97, 98304), (98, 1), (99, 1), (102, 1), (103, 1), (115, 1), (144, 1),
+        (1, 1024),
+        (2, 1024),
+        (3, 1024),
+        (4, 64),
+        (5, c_int::MAX),
+        (6, 65535),
+        (7, 65535),
+        (8, 49152),
+        (9, 65536),
+        (10, 32),
+        (11, c_int::MAX),
+        (12, 65536),
+        (13, 1_530_000),
+        (14, 512),
+        (15, 1),
+        (16, 80),
+        (19, 1),
+        (31, 1),
+        (36, 877_000),
+        (37, 4096),
+        (38, 6_291_456),
+        (39, 2048),
+        (40, 1),
+        (41, 1),
+        (75, 7),
+        (76, 0),
+        (78, 1),
+        (79, 1),
+        (80, 1),
+        (81, 98304),
+        (82, 65536),
+        (83, 1),
+        (86, 1),
+        (87, 2),
+        (88, 1),
+        (89, 1),
+        (90, 1),
+        (92, 1),
+        (93, 1),
+        (94, 1),
+        (95, 1),
+        (96, 1),
+        (97, 98304),
+        (98, 1),
+        (99, 1),
+        (102, 1),
+        (103, 1),
+        (115, 1),
+        (144, 1),
     ];
     let found = PROPERTIES.iter().find(|(one, _)| *one == attribute);
     found.map_or(0, |(_, value)| *value)

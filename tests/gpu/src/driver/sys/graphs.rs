@@ -1,11 +1,14 @@
 //! Graphs whose nodes programs add themselves. The nodes run in the order in which they were added.
 
+use super::{
+    api,
+    memory::{allocate_in_graph, is_known},
+    put,
+};
+use crate::{
+    Code, Graph, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, engine::Work, objects,
+};
 use std::ffi::{c_uint, c_void};
-
-use super::memory::{allocate_in_graph, is_known};
-use super::{api, put};
-use crate::engine::Work;
-use crate::{Code, Graph, INVALID_HANDLE, INVALID_VALUE, NOT_SUPPORTED, SUCCESS, objects};
 
 /// The header's `CUDA_MEMSET_NODE_PARAMS`.
 #[repr(C)]
@@ -73,7 +76,9 @@ pub struct Allocation {
 unsafe fn add(node: *mut usize, graph: usize, change: impl FnOnce(&mut Graph)) -> Code {
     let mut objects = objects();
     let number = objects.number();
-    let Some(nodes) = objects.graphs.get_mut(&graph) else { return INVALID_HANDLE };
+    let Some(nodes) = objects.graphs.get_mut(&graph) else {
+        return INVALID_HANDLE;
+    };
     change(nodes);
     unsafe { put(node, number) }
 }

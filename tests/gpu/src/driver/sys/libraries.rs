@@ -2,17 +2,23 @@
 //! and code in fat binaries. Kernels of these libraries compute nothing; copies, sets, streams and memory are
 //! real.
 
-use std::ffi::{c_char, c_int, c_uint, c_void};
-use std::ptr::null_mut;
-
-use super::contexts::{cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2};
-use super::memory::{cuMemAlloc_v2, cuMemHostAlloc, cuPointerGetAttribute};
-use super::streams::{
-    cuEventRecord, cuGraphInstantiateWithFlags, cuLaunchKernel, cuLaunchKernel_ptsz, cuStreamCreate, cuStreamIsCapturing,
-    cuStreamSynchronize, mark_of,
+use super::{
+    api,
+    contexts::{cuDevicePrimaryCtxRelease_v2, cuDevicePrimaryCtxReset_v2},
+    memory::{cuMemAlloc_v2, cuMemHostAlloc, cuPointerGetAttribute},
+    put,
+    streams::{
+        cuEventRecord, cuGraphInstantiateWithFlags, cuLaunchKernel, cuLaunchKernel_ptsz,
+        cuStreamCreate, cuStreamIsCapturing, cuStreamSynchronize, mark_of,
+    },
 };
-use super::{api, put};
-use crate::{INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND, NOT_READY, PRIMARY, SUCCESS, objects};
+use crate::{
+    INVALID_HANDLE, INVALID_VALUE, LIBRARY, NOT_FOUND, NOT_READY, PRIMARY, SUCCESS, objects,
+};
+use std::{
+    ffi::{c_char, c_int, c_uint, c_void},
+    ptr::null_mut,
+};
 
 const PCI_BUS: &[u8] = b"0000:01:00.0\0";
 const PITCH: usize = 512;
@@ -294,10 +300,16 @@ fn width_of(attribute: c_int) -> usize {
 
 /// Does not report the nodes so far.
 unsafe fn capture_info(
-    stream: usize, status: *mut c_int, id: *mut u64, graph: *mut usize, count: *mut usize,
+    stream: usize,
+    status: *mut c_int,
+    id: *mut u64,
+    graph: *mut usize,
+    count: *mut usize,
 ) -> crate::Code {
     let objects = objects();
-    let capture = objects.capture_of(stream).and_then(|origin| objects.captures.get(&origin));
+    let capture = objects
+        .capture_of(stream)
+        .and_then(|origin| objects.captures.get(&origin));
     let number = capture.map_or(0, |capture| capture.graph);
     drop(objects);
     unsafe {
@@ -310,7 +322,10 @@ unsafe fn capture_info(
 
 /// Tables that cudart looks up by identifier instead of by name.
 #[unsafe(no_mangle)]
-pub unsafe extern "C" fn cuGetExportTable(table: *mut *const c_void, id: *const [u8; 16]) -> crate::Code {
+pub unsafe extern "C" fn cuGetExportTable(
+    table: *mut *const c_void,
+    id: *const [u8; 16],
+) -> crate::Code {
     if table.is_null() || id.is_null() {
         return INVALID_VALUE;
     }

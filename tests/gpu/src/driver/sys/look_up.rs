@@ -1,17 +1,11 @@
 //! Look-ups by name, version and kind of default stream.
 
-use std::ffi::{CStr, c_char, c_int};
-
-use super::checkpoints::*;
-use super::contexts::*;
-use super::graphs::*;
-use super::libraries::*;
-use super::mapping::*;
-use super::memory::*;
-use super::pinned::*;
-use super::pools::*;
-use super::streams::*;
+use super::{
+    checkpoints::*, contexts::*, graphs::*, libraries::*, mapping::*, memory::*, pinned::*,
+    pools::*, streams::*,
+};
 use crate::{Code, INVALID_VALUE, NOT_FOUND, SUCCESS};
+use std::ffi::{CStr, c_char, c_int};
 
 /// A name, the version since which it means this function, whether that is the variant for the thread's own
 /// default stream, and the function. The newest version comes first.
@@ -115,8 +109,13 @@ const ABSENT: c_int = 1;
 const TOO_OLD: c_int = 2;
 
 fn look_up(name: &CStr, version: c_int, flags: u64) -> Result<*const (), c_int> {
-    let of_that_name = ENTRIES.iter().filter(|entry| entry.0.as_bytes() == name.to_bytes());
-    let mut fitting: Vec<&Entry> = of_that_name.clone().filter(|entry| version >= entry.1).collect();
+    let of_that_name = ENTRIES
+        .iter()
+        .filter(|entry| entry.0.as_bytes() == name.to_bytes());
+    let mut fitting: Vec<&Entry> = of_that_name
+        .clone()
+        .filter(|entry| version >= entry.1)
+        .collect();
     let is_per_thread = flags & PER_THREAD_STREAM != 0;
     // A function that does not use the default stream has only one variant.
     fitting.sort_by_key(|entry| entry.2 != is_per_thread);
@@ -132,9 +131,13 @@ fn not_implemented(name: &CStr) -> Option<*const ()> {
     let is_meant = |export: &str| {
         let export = export.trim_end_matches("_ptsz").trim_end_matches("_ptds");
         let base = export.rsplit_once("_v").map_or(export, |(base, _)| base);
-        [base, export].iter().any(|one| one.as_bytes() == name.to_bytes())
+        [base, export]
+            .iter()
+            .any(|one| one.as_bytes() == name.to_bytes())
     };
-    super::absent::all().into_iter().find_map(|(export, function)| is_meant(export).then_some(function))
+    super::absent::all()
+        .into_iter()
+        .find_map(|(export, function)| is_meant(export).then_some(function))
 }
 
 #[unsafe(no_mangle)]

@@ -1,18 +1,19 @@
 //! Memory behind reserved addresses: each piece is a file in memory that is mapped at the program's address.
 //! Addresses without memory are protected, so a program that accesses them crashes at once.
 
-use std::collections::BTreeMap;
-use std::ffi::{c_int, c_void};
-use std::ptr::null_mut;
-use std::sync::Mutex;
-use std::sync::atomic::Ordering::SeqCst;
-
 use super::{
-    ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, bound, close, ftruncate, memfd_create, mmap,
-    mprotect, munmap, put,
+    ANONYMOUS, FIXED, NO_ACCESS, NO_RESERVE, PRIVATE, READ_WRITE, SHARED, api, bound, close,
+    ftruncate, memfd_create, mmap, mprotect, munmap, put,
 };
-use crate::card::card;
-use crate::{Code, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, engine, lock};
+use crate::{
+    Code, ILLEGAL_ADDRESS, INVALID_VALUE, OUT_OF_MEMORY, STICKY, SUCCESS, card::card, engine, lock,
+};
+use std::{
+    collections::BTreeMap,
+    ffi::{c_int, c_void},
+    ptr::null_mut,
+    sync::{Mutex, atomic::Ordering::SeqCst},
+};
 
 pub(crate) const GRANULE_BYTES: usize = 2 << 20;
 
@@ -40,7 +41,9 @@ fn hold(handle: u64) -> Option<Piece> {
 /// The last one returns the piece to the card.
 fn release(handle: u64) -> Code {
     let mut pieces = lock(&PIECES);
-    let Some(piece) = pieces.get_mut(&handle) else { return INVALID_VALUE };
+    let Some(piece) = pieces.get_mut(&handle) else {
+        return INVALID_VALUE;
+    };
     piece.holds -= 1;
     if piece.holds == 0 {
         let Piece { file, bytes, .. } = *piece;

@@ -1,19 +1,23 @@
 //! Allocations, copies and sets.
 
-use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
-use std::ptr::null_mut;
-use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
-
-use super::pinned::is_pinned;
-use super::streams::last_of;
-use super::{ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, munmap, put};
-use crate::card::card;
-use crate::engine::{self, Work};
+use super::{
+    ANONYMOUS, PRIVATE, READ_WRITE, api, bound, mapping::MAPPED, mmap, munmap, pinned::is_pinned,
+    put, streams::last_of,
+};
 use crate::{
-    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, host, lock, objects,
-    spoils_captures, submit,
+    CAPTURE_UNSUPPORTED, Code, INVALID_VALUE, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS,
+    card::card,
+    engine::{self, Work},
+    host, lock, objects, spoils_captures, submit,
+};
+use std::{
+    collections::BTreeMap,
+    ffi::{c_int, c_uint, c_void},
+    ptr::null_mut,
+    sync::{
+        Mutex,
+        atomic::{AtomicU64, Ordering::SeqCst},
+    },
 };
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -49,7 +53,9 @@ pub(crate) unsafe fn allocate(address: *mut u64, bytes: usize, place: Place) -> 
     if place.takes_memory() && !card().take(bytes as u64) {
         return OUT_OF_MEMORY;
     }
-    let Some(pages) = (unsafe { pages(bytes) }) else { return OUT_OF_MEMORY };
+    let Some(pages) = (unsafe { pages(bytes) }) else {
+        return OUT_OF_MEMORY;
+    };
     lock(&ALLOCATIONS).insert(pages, (bytes, place));
     unsafe { put(address, pages) }
 }
@@ -58,7 +64,9 @@ unsafe fn free(address: u64) -> Code {
     if address == 0 {
         return SUCCESS;
     }
-    let Some((bytes, place)) = lock(&ALLOCATIONS).remove(&address) else { return INVALID_VALUE };
+    let Some((bytes, place)) = lock(&ALLOCATIONS).remove(&address) else {
+        return INVALID_VALUE;
+    };
     if place == Place::Graph {
         return SUCCESS;
     }
@@ -72,10 +80,22 @@ unsafe fn free(address: u64) -> Code {
 
 /// The allocation or mapping that contains the address.
 fn find(address: u64) -> Option<(u64, usize, Place)> {
-    let own = lock(&ALLOCATIONS).range(..=address).next_back().map(|(start, (bytes, place))| (*start, *bytes, *place));
-    let mapped = lock(&MAPPED).range(..=address).next_back().map(|(start, (bytes, _))| (*start, *bytes, Place::Device));
-    let host = lock(&HOST).range(..=address).next_back().map(|(start, bytes)| (*start, *bytes, Place::Host));
-    [own, mapped, host].into_iter().flatten().find(|(start, bytes, _)| address < start + *bytes as u64)
+    let own = lock(&ALLOCATIONS)
+        .range(..=address)
+        .next_back()
+        .map(|(start, (bytes, place))| (*start, *bytes, *place));
+    let mapped = lock(&MAPPED)
+        .range(..=address)
+        .next_back()
+        .map(|(start, (bytes, _))| (*start, *bytes, Place::Device));
+    let host = lock(&HOST)
+        .range(..=address)
+        .next_back()
+        .map(|(start, bytes)| (*start, *bytes, Place::Host));
+    [own, mapped, host]
+        .into_iter()
+        .flatten()
+        .find(|(start, bytes, _)| address < start + *bytes as u64)
 }
 
 fn copy_now(to: u64, from: u64, bytes: usize) -> Code {
@@ -107,7 +127,14 @@ fn copy_in_order(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
         return submit(stream, copy);
     }
     let code = match is_pageable(from) {
-        true => submit(stream, Work::Fill { to, value: host::read(from, bytes), count: 1 }),
+        true => submit(
+            stream,
+            Work::Fill {
+                to,
+                value: host::read(from, bytes),
+                count: 1,
+            },
+        ),
         false => submit(stream, copy),
     };
     if code == SUCCESS && is_pageable(to) {
@@ -117,7 +144,14 @@ fn copy_in_order(to: u64, from: u64, bytes: usize, stream: usize) -> Code {
 }
 
 fn fill(stream: usize, to: u64, value: &[u8], count: usize) -> Code {
-    submit(stream, Work::Fill { to, value: value.to_vec(), count })
+    submit(
+        stream,
+        Work::Fill {
+            to,
+            value: value.to_vec(),
+            count,
+        },
+    )
 }
 
 bound! {

@@ -4,13 +4,13 @@
 //! the fork (Linux, `copy_present_page`), unless they are excluded from children (`madvise(2)`,
 //! `MADV_DONTFORK`).
 
-use std::collections::BTreeMap;
-use std::ffi::c_uint;
-use std::sync::{Mutex, Once};
-
 use super::{bound, pthread_atfork};
-use crate::card::card;
-use crate::{INVALID_VALUE, SUCCESS, context, is_initialized, lock};
+use crate::{INVALID_VALUE, SUCCESS, card::card, context, is_initialized, lock};
+use std::{
+    collections::BTreeMap,
+    ffi::c_uint,
+    sync::{Mutex, Once},
+};
 
 const ALREADY_REGISTERED: i32 = 712;
 const NOT_REGISTERED: i32 = 713;
@@ -89,11 +89,16 @@ extern "C" fn before_fork() {
 
 fn range_of(line: &str) -> Option<(u64, u64)> {
     let (start, end) = line.split_whitespace().next()?.split_once('-')?;
-    Some((u64::from_str_radix(start, 16).ok()?, u64::from_str_radix(end, 16).ok()?))
+    Some((
+        u64::from_str_radix(start, 16).ok()?,
+        u64::from_str_radix(end, 16).ok()?,
+    ))
 }
 
 fn pinned_in((start, end): (u64, u64)) -> u64 {
     let pinned = lock(&PINNED);
-    let overlap = |(address, (bytes, _)): (&u64, &(u64, usize))| end.min(address + bytes).saturating_sub(start.max(*address));
+    let overlap = |(address, (bytes, _)): (&u64, &(u64, usize))| {
+        end.min(address + bytes).saturating_sub(start.max(*address))
+    };
     pinned.iter().map(overlap).sum()
 }

@@ -1,13 +1,13 @@
 //! Pools from which memory is allocated in the order of a stream. A pool has device memory, host memory or
 //! managed memory, as its properties say (`cuMemPoolCreate`). Only host memory does not count as the card's.
 
-use std::collections::BTreeMap;
-use std::ffi::c_int;
-use std::sync::Mutex;
-
-use super::memory::{Place, allocate};
-use super::{api, bound, put};
+use super::{
+    api, bound,
+    memory::{Place, allocate},
+    put,
+};
 use crate::{INVALID_VALUE, SUCCESS, lock, objects};
+use std::{collections::BTreeMap, ffi::c_int, sync::Mutex};
 
 /// The device's default pool.
 const DEFAULT: usize = 0x500;

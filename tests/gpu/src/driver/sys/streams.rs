@@ -1,17 +1,19 @@
 //! Streams, events, launches, captures and graphs.
 
-use std::ffi::{c_int, c_uint, c_void};
-use std::sync::atomic::Ordering::SeqCst;
-use std::time::Duration;
-
-use super::memory::GRAPH_BYTES;
-use super::{api, put};
-use crate::card::card;
-use crate::engine::{self, Kernel, Work};
-use crate::host::{self, HostFunction};
+use super::{api, memory::GRAPH_BYTES, put};
 use crate::{
-    CAPTURED_EVENT, CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, Capture, Code, Event, ILLEGAL_STATE, INVALID_HANDLE,
-    Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream, context, is_default, objects, spoils_captures, stale, submit,
+    CAPTURE_INVALIDATED, CAPTURE_MODE, CAPTURE_UNSUPPORTED, CAPTURED_EVENT, Capture, Code, Event,
+    ILLEGAL_STATE, INVALID_HANDLE, Mark, NOT_READY, NOT_SUPPORTED, OUT_OF_MEMORY, SUCCESS, Stream,
+    card::card,
+    context,
+    engine::{self, Kernel, Work},
+    host::{self, HostFunction},
+    is_default, objects, spoils_captures, stale, submit,
+};
+use std::{
+    ffi::{c_int, c_uint, c_void},
+    sync::atomic::Ordering::SeqCst,
+    time::Duration,
 };
 
 /// The kernel of this name, for example `add` or `sleep_20ms`; those of libraries do nothing. `words` points to its
@@ -21,11 +23,17 @@ unsafe fn kernel(name: &str, words: *const *const u64) -> Kernel {
     let time = name.strip_prefix("sleep_");
     let milliseconds = time.and_then(|time| time.strip_suffix("ms")?.parse().ok());
     match name {
-        "add" => Kernel::Add { to: word(0), count: word(1), value: word(2) },
+        "add" => Kernel::Add {
+            to: word(0),
+            count: word(1),
+            value: word(2),
+        },
         "touch_what_is_not_there" => Kernel::Fail(700),
         "forever" => Kernel::Forever,
         "held" => Kernel::Held,
-        _ => milliseconds.map_or(Kernel::Nothing, |time| Kernel::Sleep(Duration::from_millis(time))),
+        _ => milliseconds.map_or(Kernel::Nothing, |time| {
+            Kernel::Sleep(Duration::from_millis(time))
+        }),
     }
 }
 
@@ -33,7 +41,9 @@ unsafe fn launch(function: usize, stream: usize, words: *const *const u64) -> Co
     if let Err(code) = context() {
         return code;
     }
-    let Some(name) = objects().functions.get(&function).cloned() else { return INVALID_HANDLE };
+    let Some(name) = objects().functions.get(&function).cloned() else {
+        return INVALID_HANDLE;
+    };
     let kernel = unsafe { kernel(&name, words) };
     if !objects().loaded.contains(&function) {
         if !card().load_code() {

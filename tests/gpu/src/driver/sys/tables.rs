@@ -2,21 +2,24 @@
 //! functions; the others are not supported. The table with which later versions verify a driver is absent, and
 //! must not be imitated.
 
-use std::cell::UnsafeCell;
-use std::collections::BTreeMap;
-use std::ffi::{c_int, c_uint, c_void};
-use std::sync::Mutex;
-
-use super::contexts::cuCtxGetCurrent;
-use super::put;
+use super::{contexts::cuCtxGetCurrent, put};
 use crate::{Code, INVALID_HANDLE, LIBRARY, NOT_SUPPORTED, PRIMARY, SUCCESS, lock};
+use std::{
+    cell::UnsafeCell,
+    collections::BTreeMap,
+    ffi::{c_int, c_uint, c_void},
+    sync::Mutex,
+};
 
 struct Table<const LENGTH: usize>([*const c_void; LENGTH]);
 
 unsafe impl<const LENGTH: usize> Sync for Table<LENGTH> {}
 
 /// The first entry is the table's size in bytes.
-const fn table<const LENGTH: usize>(known: &[(usize, *const c_void)], has_size: bool) -> Table<LENGTH> {
+const fn table<const LENGTH: usize>(
+    known: &[(usize, *const c_void)],
+    has_size: bool,
+) -> Table<LENGTH> {
     let mut table = [unsupported as *const c_void; LENGTH];
     if has_size {
         table[0] = (LENGTH * 8) as *const c_void;
@@ -40,10 +43,28 @@ static RUNTIME: Table<20> = table(
     true,
 );
 static THREADS: Table<8> = table(&[], true);
-static HOOKS: Table<10> = table(&[(2, first_buffer as *const c_void), (6, second_buffer as *const c_void)], true);
-static STORAGE: Table<6> =
-    table(&[(0, keep as *const c_void), (1, forget as *const c_void), (2, kept as *const c_void)], false);
-static CHECKS: Table<6> = table(&[(2, check_context as *const c_void), (3, check as *const c_void)], true);
+static HOOKS: Table<10> = table(
+    &[
+        (2, first_buffer as *const c_void),
+        (6, second_buffer as *const c_void),
+    ],
+    true,
+);
+static STORAGE: Table<6> = table(
+    &[
+        (0, keep as *const c_void),
+        (1, forget as *const c_void),
+        (2, kept as *const c_void),
+    ],
+    false,
+);
+static CHECKS: Table<6> = table(
+    &[
+        (2, check_context as *const c_void),
+        (3, check as *const c_void),
+    ],
+    true,
+);
 
 pub(super) fn find(id: [u8; 16]) -> Option<*const c_void> {
     Some(match u128::from_be_bytes(id) {
@@ -78,7 +99,11 @@ unsafe extern "C" fn context(context: *mut usize, _device: c_int) -> Code {
     unsafe { put(context, PRIMARY) }
 }
 
-unsafe extern "C" fn check_context(_context: usize, number: *mut c_uint, pointer: *mut usize) -> Code {
+unsafe extern "C" fn check_context(
+    _context: usize,
+    number: *mut c_uint,
+    pointer: *mut usize,
+) -> Code {
     unsafe {
         put(number, 0);
         put(pointer, 0)
@@ -133,6 +158,8 @@ unsafe extern "C" fn forget(context: usize, key: usize) -> Code {
 }
 
 unsafe extern "C" fn kept(value: *mut usize, context: usize, key: usize) -> Code {
-    let found = lock(&KEPT).get(&(unsafe { this_or_current(context) }, key)).copied();
+    let found = lock(&KEPT)
+        .get(&(unsafe { this_or_current(context) }, key))
+        .copied();
     found.map_or(INVALID_HANDLE, |found| unsafe { put(value, found) })
 }
