@@ -1,13 +1,17 @@
 //! Finds the files and folders that a Python needs to run.
 
-use std::collections::HashMap;
-use std::path::{Path, PathBuf};
-use std::process::Stdio;
-
-use tokio::process::Command;
-use tokio::sync::Mutex;
-
 use super::SandboxError;
+use std::{
+    collections::HashMap,
+    path::{Path, PathBuf},
+    process::Stdio,
+    sync::{Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+use tokio::{process::Command, time::timeout};
+
+/// How long a Python may take to answer.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Prints one path per line: the installation, the folders from which it imports, and Baton's package. Links are
 /// followed.
@@ -27,15 +31,19 @@ for path in paths:
 pub(super) struct Pythons(Mutex<HashMap<PathBuf, Vec<PathBuf>>>);
 
 impl Pythons {
-    /// The paths that this Python needs. Runs each Python once.
+    /// The paths that this Python needs. Runs it, unless they are known. One that hangs delays no other.
     pub(super) async fn paths(&self, python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
-        let mut pythons = self.0.lock().await;
-        if let Some(paths) = pythons.get(python) {
-            return Ok(paths.clone());
+        let known = self.lock().get(python).cloned();
+        if let Some(paths) = known {
+            return Ok(paths);
         }
         let paths = paths(python).await?;
-        pythons.insert(python.to_owned(), paths.clone());
+        self.lock().insert(python.to_owned(), paths.clone());
         Ok(paths)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, HashMap<PathBuf, Vec<PathBuf>>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -46,13 +54,14 @@ async fn paths(python: &Path) -> Result<Vec<PathBuf>, SandboxError> {
         .current_dir("/")
         .stdin(Stdio::null())
         .kill_on_drop(true)
-        .output()
-        .await;
+        .output();
     let failed = |said: String| SandboxError::Python {
         python: python.to_owned(),
         said,
     };
-    let output = asked.map_err(|error| failed(error.to_string()))?;
+    let answer = timeout(PATIENCE, asked).await;
+    let answer = answer.map_err(|_| failed("It did not answer within a minute".to_owned()))?;
+    let output = answer.map_err(|error| failed(error.to_string()))?;
     if !output.status.success() {
         return Err(failed(String::from_utf8_lossy(&output.stderr).into_owned()));
     }
@@ -76,4 +85,32 @@ fn hops(python: &Path) -> Vec<PathBuf> {
         hops.push(target);
     }
     hops
+}
+
+#[cfg(test)]
+#[allow(clippy::unwrap_used)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::PermissionsExt;
+
+    #[tokio::test]
+    async fn a_python_that_hangs_delays_no_other() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, script: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, format!("#!/bin/sh\n{script}\n")).unwrap();
+            std::fs::set_permissions(&path, PermissionsExt::from_mode(0o700)).unwrap();
+            path
+        };
+        let (hangs, works) = (
+            write("hangs", "exec sleep 600"),
+            write("works", "echo /usr"),
+        );
+        let pythons = Pythons::default();
+        tokio::select! {
+            biased;
+            found = pythons.paths(&hangs) => panic!("It answered: {found:?}"),
+            found = pythons.paths(&works) => assert_eq!(found.unwrap(), [works.clone(), "/usr".into()]),
+        }
+    }
 }
