@@ -50,9 +50,14 @@ pub(crate) fn interrupt(kernel: Pid) {
 pub(crate) fn end_all(kernel: Pid, mark: &str, spared: &[Pid]) {
     kill_tree(kernel.as_raw().cast_unsigned());
     signalled(killpg(kernel, Signal::SIGKILL));
-    let mut others = marked(mark);
-    others.retain(|process| *process != kernel && !spared.contains(process));
-    end_children(others.into_iter().collect());
+    let mut left_alone = HashSet::from([kernel]);
+    left_alone.extend(spared);
+    // While a process is replaced by another program, it has no environment, so a single look may miss it.
+    for _ in 0..2 {
+        let others: Vec<_> = marked(mark).difference(&left_alone).copied().collect();
+        left_alone.extend(&others);
+        end_children(others);
+    }
 }
 
 /// Kills a process and all of its descendants, except those in `spared`.
