@@ -29,7 +29,6 @@ def main() -> None:
     supervise()
     confinement.confine()
     end_with_parent("SIGKILL")
-    outlive_sigterm()
     leave_out_debugger()
     from baton_shim.base import packages
 
@@ -37,6 +36,7 @@ def main() -> None:
     trial = os.environ.pop(TRIAL, "") == "1"
     from baton_shim.base.gpu_facts import ASKING
     from baton_shim.base.mirror import work_in_mirror
+    from baton_shim.session.sigterm import outlive_sigterm
     from baton_shim.virtual import machine_has_gpu
 
     if machine_has_gpu():
@@ -44,6 +44,7 @@ def main() -> None:
     elif installed.overlay is not None:
         installed.overlay.make_program("nvidia-smi", f"echo '{NO_GPU}' >&2\nexit 9\n")
     work_in_mirror()
+    outlive_sigterm()
     import threading
 
     from baton_shim.base.link import Link
@@ -67,34 +68,6 @@ def main() -> None:
             shell.kernel.try_a_cell()
 
     run_kernel(shell_ready, prepare)
-
-
-def outlive_sigterm() -> None:
-    """Keeps the session alive when a batch system sends SIGTERM to all processes of its worker's job.
-
-    The worker starts this process with the signal ignored. Programs that cells start would inherit that, but not a
-    handler. Forks would inherit the handler, so they get the usual behaviour back. Until then the signal waits.
-    """
-    import signal
-
-    masks: list[set[int]] = []
-
-    def ignore(*_: object) -> None:
-        pass
-
-    def block() -> None:
-        masks.append(signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM]))
-
-    def unblock() -> None:
-        signal.pthread_sigmask(signal.SIG_SETMASK, masks.pop())
-
-    def restore() -> None:
-        if signal.getsignal(signal.SIGTERM) is ignore:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        unblock()
-
-    signal.signal(signal.SIGTERM, ignore)
-    os.register_at_fork(before=block, after_in_parent=unblock, after_in_child=restore)
 
 
 def leave_out_debugger() -> None:

@@ -31,6 +31,7 @@ OF_SESSIONS = (
     "baton_shim.base.gpu_facts",
     "baton_shim.base.streams",
     "baton_shim.session.kernel",
+    "baton_shim.session.sigterm",
     "baton_shim.session.sockets",
     "baton_shim.state.keeper",
     "baton_shim.surroundings.figures",

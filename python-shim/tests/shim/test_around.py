@@ -417,6 +417,12 @@ def test_an_unchanged_cell_adds_next_to_nothing(baton: Baton) -> None:
     assert last < 400 < first
 
 
+def test_the_sessions_own_handlers_stay_there(baton: Baton) -> None:
+    baton.run("import signal\nbefore = list(map(signal.getsignal, range(1, signal.NSIG)))")
+    baton.run("%%gpu\npass")
+    assert baton.run("list(map(signal.getsignal, range(1, signal.NSIG))) == before").result == "True"
+
+
 def test_a_class_that_cells_name_gives_a_cell_without_objects_none(baton: Baton) -> None:
     baton.run("import fractions\nhalf = fractions.Fraction(1, 2)")
     baton.run("%%gpu\nboth = [half, fractions.Fraction(1, 3)]")
