@@ -10,6 +10,7 @@ import httpx
 import msgpack
 import pytest
 import websocket
+from end_to_end.classroom import PROTOCOL_VERSION
 from end_to_end.hub import SECRETS, Hub, Notebook, jupyter_hub
 from end_to_end.lab import browser_page
 from end_to_end.waiting import wait_until
@@ -181,7 +182,7 @@ def test_a_token_that_runs_out_or_is_withdrawn_closes_what_it_opened(hub: Hub) -
     for token in (expiring, withdrawn["token"]):
         assert ask(hub, token).status_code == 200
     open_socket = connect(hub, withdrawn["token"], "/v1/proxy")
-    hello = {"protocol_version": 4, "notebook": uuid.uuid4().bytes, "owner": "root", "course": None}
+    hello = {"protocol_version": PROTOCOL_VERSION, "notebook": uuid.uuid4().bytes, "owner": "root", "course": None}
     open_socket.send_binary(msgpack.packb({"hello": hello}))
     assert b"welcome" in open_socket.recv()
     hub.api("DELETE", f"/users/root/tokens/{withdrawn['id']}")
