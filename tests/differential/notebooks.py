@@ -87,7 +87,7 @@ class Kernels:
             self.end()
         with ThreadPoolExecutor(len(WAYS)) as pool:
             if self._kernels:
-                list(pool.map(lambda at: at[0].empty(), self._kernels.values()))
+                list(pool.map(lambda at: empty(at[0]), self._kernels.values()))
             else:
                 self._library = library
                 list(pool.map(self._start, WAYS))
@@ -105,6 +105,12 @@ class Kernels:
         for kernel, _ in self._kernels.values():
             kernel.shutdown()
         self._kernels = {}
+
+
+def empty(kernel: Kernel) -> None:
+    """IPython looks for garbage twice. In the objects of large libraries, that takes a second each time."""
+    kernel.empty()
+    kernel.run("__import__('gc').freeze()", silent=True)
 
 
 def run(kernel: Kernel, folder: Path, notebook: Notebook, way: Way) -> Run:
