@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +15,12 @@ from end_to_end.network import Network
 from end_to_end.programs import Programs
 
 ROOT = Path(__file__).parent.parent
+
+
+def pytest_configure() -> None:
+    """The background of a shell script ignores SIGINT, and programs that tests interrupt would inherit that."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -415,11 +415,20 @@ def test_a_session_is_what_was_prepared(services: list[Service], new_kernel: Cal
 
 
 def prepared_by(service: Service) -> dict[str, psutil.Process] | None:
-    """A fork that waits for its order, and bubblewrap, which waits for its arguments and has started nothing."""
+    """A fork that waits for its order, and bubblewrap, which waits for its arguments."""
     forks = [child for zygote in zygotes(service) for child in zygote.children() if not child.children()]
     rooms = [child for child in service.process("worker-0").children() if has_words(child, ("bwrap", "--args"))]
-    rooms = [room for room in rooms if not room.children()]
+    rooms = [room for room in rooms if waits_for_arguments(room)]
     return {"the fork": forks[0], "the sandbox": rooms[0]} if len(forks) == len(rooms) == 1 else None
+
+
+def waits_for_arguments(bubblewrap: psutil.Process) -> bool:
+    """It reads them from a descriptor, which it then closes."""
+    try:
+        words = bubblewrap.cmdline()
+        return Path(f"/proc/{bubblewrap.pid}/fd/{words[words.index('--args') + 1]}").exists()
+    except (psutil.NoSuchProcess, ValueError):  # it has ended
+        return False
 
 
 def below(process: psutil.Process) -> list[psutil.Process]:
