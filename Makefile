@@ -97,7 +97,7 @@ test-matrix: $(VENV)/.requirements-test $(INSTALLED)
 # printed this seed.
 .PHONY: test-cuda-libraries
 test-cuda-libraries: $(VENV)/.cuda-libraries $(VENV)/.requirements-test
-	$(BIN)/pytest -m cuda_libraries --reruns 0 tests/cuda_libraries
+	$(BIN)/pytest -m cuda_libraries tests/cuda_libraries
 
 .PHONY: test-gpu
 test-gpu: gpu $(VENV)/.requirements-gpu $(VENV)/.requirements-cuda $(INSTALLED)

@@ -208,7 +208,7 @@ class Pair:
 
     def close(self) -> None:
         self._socket.close()
-        self.process.wait(10)
+        self.process.wait(60)
 
     def __enter__(self) -> Pair:
         return self
