@@ -288,6 +288,15 @@ impl Worker {
         self.until_finished(job).await
     }
 
+    /// Begins a cell, and returns when it has shown something.
+    pub(crate) async fn begin(&mut self, submission: Submission) -> JobId {
+        let job = submission.job;
+        self.assign(submission).await;
+        self.events_until(job, |event| matches!(event, JobEvent::Output(_)))
+            .await;
+        job
+    }
+
     /// Waits until the worker has reported that exactly these notebooks have warm sessions.
     pub(crate) async fn until_warm(&mut self, expected: &[NotebookId]) {
         within(async {

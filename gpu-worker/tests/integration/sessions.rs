@@ -128,11 +128,7 @@ async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
                 child = subprocess.Popen(['setsid', 'sleep', '600']).pid\n\
                 print('ready', flush=True)\ntime.sleep(0.5)";
     let submission = Notebook::new().cell(code);
-    let job = submission.job;
-    worker.assign(submission).await;
-    worker
-        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
-        .await;
+    let job = worker.begin(submission).await;
     worker.ask_to_leave(Stop::WhenCellsEnd);
     while worker.line.receive().await != (FromWorker::Drain {}) {}
     let ran = worker.until_finished(job).await.ok();
@@ -153,12 +149,7 @@ async fn a_worker_that_leaves_lets_cells_end_and_leaves_nothing_behind() {
 async fn begin_endless(worker: &mut Worker) -> JobId {
     let submission =
         Notebook::new().cell("import time\nprint('ready', flush=True)\ntime.sleep(600)");
-    let job = submission.job;
-    worker.assign(submission).await;
-    worker
-        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
-        .await;
-    job
+    worker.begin(submission).await
 }
 
 async fn check_stopped(mut worker: Worker, job: JobId) {
@@ -225,11 +216,7 @@ async fn a_worker_that_is_asked_to_leave_when_its_time_ends_uses_the_rest_of_it(
         "import time\ntime.sleep(max(0, {} - time.time()))\nprint('late', flush=True)\ntime.sleep(0.5)",
         late.as_secs_f64()
     ));
-    let job = submission.job;
-    worker.assign(submission).await;
-    worker
-        .events_until(job, |event| matches!(event, JobEvent::Output(_)))
-        .await;
+    let job = worker.begin(submission).await;
     worker.ask_to_leave(Stop::WhenCellsEnd);
     worker.until_finished(job).await.ok();
     worker.gone().await.unwrap();

@@ -166,7 +166,7 @@ impl Display {
             self.put_status(cell, message).await?;
             return Ok(None);
         }
-        Ok(Some(iopub::line(&text)))
+        Ok(Some(iopub::line(&text, None)))
     }
 
     /// Ends the status line of a cell that returned no result; the shim's message gives the reason.

@@ -11,19 +11,11 @@ pub(super) fn output(content: impl Into<JupyterMessageContent>) -> Output {
     Output::new(content.message_type(), json!(content).to_string())
 }
 
-/// A line of small, pale text.
-pub(super) fn line(text: &str) -> Output {
-    output(DisplayData {
-        transient: Some(Transient::default()),
-        ..DisplayData::new(pale(text))
-    })
-}
-
-/// The same as a display that [`updated_line`] can change.
-pub(super) fn line_with_id(text: &str, display_id: &str) -> Output {
+/// A line of small, pale text. If it has an id, [`updated_line`] can change it.
+pub(super) fn line(text: &str, display_id: Option<&str>) -> Output {
     output(DisplayData {
         transient: Some(Transient {
-            display_id: Some(display_id.to_owned()),
+            display_id: display_id.map(str::to_owned),
         }),
         ..DisplayData::new(pale(text))
     })

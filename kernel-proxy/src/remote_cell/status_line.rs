@@ -372,7 +372,7 @@ impl StatusLine {
     pub(super) fn show(&mut self, text: &str, now: Duration) -> Output {
         let before = self.shown.replace((text.to_owned(), now));
         match before {
-            None => iopub::line_with_id(text, &self.display_id),
+            None => iopub::line(text, Some(&self.display_id)),
             Some(_) => iopub::updated_line(text, &self.display_id),
         }
     }

@@ -2,4 +2,6 @@
 
 mod sys;
 
-pub(crate) use sys::{HostFunction, add, call, copy, fill, map_numbers, number_at, read};
+pub(crate) use sys::{
+    HostFunction, READ_WRITE, SHARED, add, call, copy, fill, map_numbers, mmap, number_at, read,
+};

@@ -12,17 +12,10 @@ mod pools;
 mod streams;
 mod tables;
 
+use super::host::{READ_WRITE, SHARED, mmap};
 use std::ffi::{c_char, c_int, c_long, c_void};
 
 unsafe extern "C" {
-    fn mmap(
-        at: *mut c_void,
-        bytes: usize,
-        access: c_int,
-        flags: c_int,
-        file: c_int,
-        from: c_long,
-    ) -> *mut c_void;
     fn munmap(at: *mut c_void, bytes: usize) -> c_int;
     fn mprotect(at: *mut c_void, bytes: usize, access: c_int) -> c_int;
     fn memfd_create(name: *const c_char, flags: u32) -> c_int;
@@ -36,9 +29,7 @@ unsafe extern "C" {
     ) -> c_int;
 }
 
-const READ_WRITE: c_int = 1 | 2;
 const NO_ACCESS: c_int = 0;
-const SHARED: c_int = 1;
 const PRIVATE: c_int = 2;
 const FIXED: c_int = 0x10;
 const ANONYMOUS: c_int = 0x20;

@@ -10,7 +10,7 @@ use std::{
 };
 
 unsafe extern "C" {
-    fn mmap(
+    pub(crate) fn mmap(
         at: *mut c_void,
         bytes: usize,
         access: c_int,
@@ -20,8 +20,8 @@ unsafe extern "C" {
     ) -> *mut c_void;
 }
 
-const READ_WRITE: c_int = 1 | 2;
-const SHARED: c_int = 1;
+pub(crate) const READ_WRITE: c_int = 1 | 2;
+pub(crate) const SHARED: c_int = 1;
 
 pub(crate) fn map_numbers(file: &File) -> io::Result<&'static [AtomicU64]> {
     const BYTES: usize = 4096;
