@@ -7,6 +7,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
+from typing import Any
 
 import pytest
 from end_to_end.cluster import free_port
@@ -76,18 +77,27 @@ def test_a_course_on_a_pool(cluster: SlurmCluster, course: Course) -> None:
 
 
 def predicts_the_pool(cluster: SlurmCluster) -> None:
-    """For the same cells, `baton plan` predicts what has happened: how long they waited, and how long machines ran."""
-    start = cluster.pool["start"]["middle_ms"]
-    said = cluster.says(
-        *("plan", "--pool", f"0-{NODES}", "--from-broker", "--json", "--start", f"{start}ms"),
-        *("--idle", IDLE, "--walltime", WALLTIME, "--target-wait", TARGET_WAIT),
-    )
-    plan = json.loads(said)
+    """For the same cells, `baton plan` predicts what has happened: how long they waited, and how long machines ran.
+
+    Within 15 %, and between its answers for the fastest and the slowest starts, because `--start` is one time for all
+    machines: on a busy computer the first starts may take twice as long as the others.
+    """
+    starts = cluster.pool["start"]
+    fastest, slowest = (plan_of(cluster, starts[name]) for name in ("lower_ms", "upper_ms"))
     jobs = cluster.slurm.runs("scontrol", "--oneliner", "show", "jobs").splitlines()
     hours = sum(seconds_of(job) for job in jobs) / 3600
-    assert plan["cells"] == STUDENTS * 5
-    assert plan["wait"] == pytest.approx(plan["was"]["wait"], rel=0.15)
-    assert plan["machine_hours"] == pytest.approx(hours, rel=0.15)
+    assert fastest["cells"] == STUDENTS * 5
+    assert 0.85 * fastest["wait"] < fastest["was"]["wait"] < 1.15 * slowest["wait"]
+    assert 0.85 * fastest["machine_hours"] < hours < 1.15 * slowest["machine_hours"]
+
+
+def plan_of(cluster: SlurmCluster, start_ms: int) -> dict[str, Any]:
+    said = cluster.says(
+        *("plan", "--pool", f"0-{NODES}", "--from-broker", "--json", "--start", f"{start_ms}ms"),
+        *("--idle", IDLE, "--walltime", WALLTIME, "--target-wait", TARGET_WAIT),
+    )
+    plan: dict[str, Any] = json.loads(said)
+    return plan
 
 
 def seconds_of(job: str) -> float:

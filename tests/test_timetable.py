@@ -100,8 +100,9 @@ def test_a_lesson_finds_the_environment_of_its_course_loaded(cluster: Batch) -> 
     def prepared() -> bool:
         return any(is_prepared(process) for process in cluster.service.place.processes())
 
+    # The worker loads them while it connects.
     wait_until(prepared, "its Python has loaded libraries", seconds=90)
-    assert cluster.pool["up"] == 1
+    cluster.wait_for(lambda pool: pool["up"] == 1, "the worker is connected")
 
 
 def test_staff_enter_lessons_and_read_whether_there_are_enough_gpus(cluster: Batch) -> None:

@@ -39,6 +39,8 @@ def jupyter_lab(place: Place, folder: Path) -> Iterator[str]:
         "ServerApp.root_dir": str(folder),
         "IdentityProvider.token": "",
         "LabApp.check_for_updates_class": "jupyterlab.NeverCheckForUpdate",
+        # Tests can then use the application in scripts of a page.
+        "LabApp.expose_app_in_browser": "True",
     }
     options = [f"--{name}={value}" for name, value in settings.items()]
     with (place.folder / "lab.log").open("wb") as log:
